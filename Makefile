@@ -1,0 +1,27 @@
+PY := .venv/bin/python
+export JAX_PLATFORMS ?= cpu
+
+.PHONY: setup demo check test clean
+
+setup: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup
+	.venv/bin/parcel run
+
+check: setup
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/lint-imports
+	.venv/bin/pyright
+	$(PY) -m pytest -q -m "not e2e and not slow" tests
+
+test: check
+	$(PY) -m pytest -q -m "e2e or slow" tests
+
+clean:
+	rm -rf .venv .parcel

@@ -1,0 +1,128 @@
+"""`Record` ⇄ `tf.train.Example` bytes, without TensorFlow."""
+
+import json
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from pipelines.records.schema import Record
+
+# Field name in the Example -> field of `Record`, for lists of texts or bytes.
+_BYTES = {
+    "id": "id",
+    "image": "images",
+    "prefix": "prefix",
+    "suffix": "suffixes",
+    "task": "task",
+    "lang": "lang",
+    "source": "source",
+    "source_sha256": "source_sha256",
+    "answer": "answers",
+    "mask_rle": "masks",
+}
+_FLOATS = {"frame_requested": "frame_requested", "frame_decoded": "frame_decoded"}
+_SINGLE = ("id", "prefix", "task", "lang", "source", "source_sha256")
+
+
+def encode(record: Record) -> bytes:
+    """Returns the serialized `tf.train.Example`; equal records give equal bytes."""
+    example = _Example()
+    feature = example.features.feature
+    for key, field in _BYTES.items():
+        value = getattr(record, field)
+        values = [value] if key in _SINGLE else value
+        feature[key].bytes_list.value.extend(
+            v if isinstance(v, bytes) else v.encode() for v in values
+        )
+    for key, field in _FLOATS.items():
+        feature[key].float_list.value.extend(getattr(record, field))
+    meta = json.dumps(record.meta, sort_keys=True, ensure_ascii=False)
+    feature["meta"].bytes_list.value.append(meta.encode())
+    return example.SerializeToString(deterministic=True)
+
+
+def decode(data: bytes) -> Record:
+    """Returns the record of a serialized Example.
+
+    Raises:
+      ValueError: if a required feature is missing, named in the message.
+    """
+    example = _Example.FromString(data)
+    feature = example.features.feature
+    values: dict[str, object] = {}
+    for key, field in _BYTES.items():
+        if key not in feature:
+            raise ValueError(f"feature {key!r} is missing from the Example; has {sorted(feature)}.")
+        items = tuple(feature[key].bytes_list.value)
+        if key != "image":
+            items = tuple(v.decode() for v in items)
+        values[field] = items[0] if key in _SINGLE else items
+    for key, field in _FLOATS.items():
+        values[field] = tuple(feature[key].float_list.value)
+    values["meta"] = json.loads(feature["meta"].bytes_list.value[0])
+    return Record(**values)  # type: ignore[arg-type]
+
+
+def _example_class():
+    """Builds tf.train.Example from its published fields (tensorflow/core/example/*.proto).
+
+    A pool of its own: TensorFlow registers the same names in the default one.
+    """
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="parcel/example.proto", package="tensorflow", syntax="proto3"
+    )
+
+    def message(name: str):
+        return file.message_type.add(name=name)
+
+    def repeated(owner, kind: int, *, packed: bool = False) -> None:
+        added = owner.field.add(name="value", number=1, label=field.LABEL_REPEATED, type=kind)
+        if packed:
+            added.options.packed = True
+
+    repeated(message("BytesList"), field.TYPE_BYTES)
+    repeated(message("FloatList"), field.TYPE_FLOAT, packed=True)
+    repeated(message("Int64List"), field.TYPE_INT64, packed=True)
+    feature = message("Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, name in enumerate(("BytesList", "FloatList", "Int64List"), start=1):
+        snake = {"BytesList": "bytes_list", "FloatList": "float_list"}.get(name, "int64_list")
+        feature.field.add(
+            name=snake,
+            number=number,
+            label=field.LABEL_OPTIONAL,
+            type=field.TYPE_MESSAGE,
+            type_name=f".tensorflow.{name}",
+            oneof_index=0,
+        )
+    features = message("Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, label=field.LABEL_OPTIONAL, type=field.TYPE_STRING)
+    entry.field.add(
+        name="value",
+        number=2,
+        label=field.LABEL_OPTIONAL,
+        type=field.TYPE_MESSAGE,
+        type_name=".tensorflow.Feature",
+    )
+    features.field.add(
+        name="feature",
+        number=1,
+        label=field.LABEL_REPEATED,
+        type=field.TYPE_MESSAGE,
+        type_name=".tensorflow.Features.FeatureEntry",
+    )
+    message("Example").field.add(
+        name="features",
+        number=1,
+        label=field.LABEL_OPTIONAL,
+        type=field.TYPE_MESSAGE,
+        type_name=".tensorflow.Features",
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+_Example = _example_class()

@@ -1,0 +1,62 @@
+"""Masks ⇄ COCO's compressed run-length strings.
+
+Source: cocodataset/cocoapi `common/maskApi.c` (rleEncode, rleToString, rleFrString): runs down
+the columns, first run of zeros; counts from the third on are differences to the one two before,
+written six bits a character from chr(48).
+"""
+
+import json
+
+import numpy as np
+
+
+def encode_mask(mask: np.ndarray) -> str:
+    """Returns {"size": [h, w], "counts": ...} as JSON, for a bool mask of shape (H, W)."""
+    flat = np.asarray(mask, dtype=bool).T.reshape(-1)
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    counts = np.diff(np.concatenate([[0], changes, [flat.size]])).tolist()
+    if flat.size and flat[0]:
+        counts.insert(0, 0)
+    characters = []
+    for i, count in enumerate(counts):
+        x = int(count) - (int(counts[i - 2]) if i > 2 else 0)
+        more = True
+        while more:
+            chunk = x & 0x1F
+            x >>= 5
+            more = x != -1 if chunk & 0x10 else x != 0
+            characters.append(chr((chunk | 0x20 if more else chunk) + 48))
+    height, width = mask.shape
+    return json.dumps({"size": [height, width], "counts": "".join(characters)})
+
+
+def decode_mask(text: str) -> np.ndarray:
+    """Returns the bool mask, shape (H, W); `counts` may be compressed or a plain list.
+
+    Raises:
+      ValueError: if the runs do not fill the stated size.
+    """
+    rle = json.loads(text)
+    height, width = rle["size"]
+    counts = rle["counts"] if isinstance(rle["counts"], list) else _counts(rle["counts"])
+    if sum(counts) != height * width or min(counts, default=0) < 0:
+        raise ValueError(f"runs sum to {sum(counts)}, not to size {height}x{width}.")
+    values = np.arange(len(counts)) % 2 == 1
+    return np.repeat(values, counts).reshape(width, height).T
+
+
+def _counts(text: str) -> list[int]:
+    counts: list[int] = []
+    position = 0
+    while position < len(text):
+        x, shift, more = 0, 0, True
+        while more:
+            chunk = ord(text[position]) - 48
+            x |= (chunk & 0x1F) << shift
+            more = bool(chunk & 0x20)
+            position += 1
+            shift += 5
+            if not more and chunk & 0x10:
+                x |= -1 << shift
+        counts.append(x + counts[-2] if len(counts) > 2 else x)
+    return counts
