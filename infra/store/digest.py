@@ -1,0 +1,73 @@
+"""Digests: of bytes on disk, of plain values, and of code."""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+_CHUNK = 1 << 20
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the sha256 of a file's bytes [hex]."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def canonical_json(value: object) -> str:
+    """Returns JSON with one spelling per value: sorted keys, no spaces; dataclasses become dicts.
+
+    Raises:
+      TypeError: if the value holds something JSON cannot say.
+      ValueError: if it holds NaN or an infinity.
+    """
+    return json.dumps(
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+        default=_plain,
+    )
+
+
+def value_sha256(value: object) -> str:
+    """Returns the sha256 of a plain value's canonical JSON [hex]."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+@functools.cache
+def code_sha256(*modules: str) -> str:
+    """Returns one digest over the Python sources of modules and whole packages [hex].
+
+    Names and contents count; where the checkout lies does not.
+    """
+    sources: dict[str, str] = {}
+    for module in modules:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            raise ValueError(f"module {module!r} has no source to digest.")
+        origin = Path(spec.origin)
+        if origin.name == "__init__.py":
+            for path in sorted(origin.parent.rglob("*.py")):
+                sources[f"{module}/{path.relative_to(origin.parent)}"] = file_sha256(path)
+        else:
+            sources[module] = file_sha256(origin)
+    return value_sha256(sources)
+
+
+def listing_sha256(files: Mapping[str, str]) -> str:
+    """Returns the digest of a folder given as relative path -> sha256 [hex]."""
+    return value_sha256(dict(files))
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} cannot be part of a step key: {value!r}.")

@@ -1,0 +1,59 @@
+"""What a step ran with: commit, packages, hardware."""
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = (
+    "apache-beam", "av", "decord", "flax", "grain", "jax", "jaxlib", "numpy",
+    "optax", "orbax-checkpoint", "pillow", "prefect", "ray", "sentencepiece",
+)  # fmt: skip
+_ROOT = Path(__file__).parents[2]
+
+
+@functools.cache
+def environment() -> dict[str, Any]:
+    """Returns git commit and dirty-diff digest, package versions and hardware of this process."""
+    return {
+        "git": _git(),
+        "packages": _packages(),
+        "hardware": {
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "python": platform.python_version(),
+            "system": platform.system(),
+        },
+    }
+
+
+def _git() -> dict[str, str | None]:
+    def ask(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(_ROOT), *words], capture_output=True, text=True, timeout=20
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    commit = ask("rev-parse", "HEAD")
+    if commit is None:
+        return {"commit": None, "dirty": None}
+    diff = ask("diff", "HEAD", "--", "*.py")
+    dirty = hashlib.sha256(diff.encode()).hexdigest() if diff else None
+    return {"commit": commit.strip(), "dirty": dirty}
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
