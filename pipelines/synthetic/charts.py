@@ -1,0 +1,142 @@
+"""Charts with made-up numbers: what they show, and what can be asked of them."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pipelines.synthetic.drawing import COLORS
+
+KINDS = ("bar", "pie", "line")
+VALUES = tuple(range(10, 90, 10))
+SIZES = ((320, 240), (360, 270), (300, 300), (400, 280), (280, 320))
+TITLES = ("Sales", "Visitors", "Exports", "Rainfall", "Members", "Income", "Budget", "Energy")
+
+_KIND_ODDS = (0.5, 0.3, 0.2)
+_PART = {"bar": "bar", "pie": "slice", "line": "line"}
+_MOST = {"bar": "tallest", "pie": "largest", "line": "highest"}
+_LEAST = {"bar": "shortest", "pie": "smallest", "line": "lowest"}
+_COMPARED = {"bar": "taller", "pie": "larger", "line": "higher"}
+_POINTS = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One chart: `colors[i]` is the colour of part i, from left to right.
+
+    Attributes:
+      kind: bar, pie or line.
+      title: the word above it.
+      colors: one colour per bar, slice or line, all different.
+      values: one number per part; for pies they add up to 100; for lines it is the mean level.
+      points: for lines, the values at five years; they keep the lines' order throughout.
+      first_year: label of the first bar or point.
+      size: width and height [pixels].
+    """
+
+    kind: str
+    title: str
+    colors: tuple[str, ...]
+    values: tuple[int, ...]
+    points: tuple[tuple[int, ...], ...] = ()
+    first_year: int
+    size: tuple[int, int]
+
+
+def make_chart(rng: np.random.Generator) -> Chart:
+    """Returns a random chart whose largest part stands out by two steps of the axis."""
+    kind = KINDS[int(rng.choice(len(KINDS), p=_KIND_ODDS))]
+    points: tuple[tuple[int, ...], ...] = ()
+    if kind == "bar":
+        values = _bar_values(rng)
+    elif kind == "pie":
+        values = _pie_values(rng)
+    else:
+        points = _line_points(rng)
+        values = tuple(round(sum(line) / len(line)) for line in points)
+    colors = tuple(str(color) for color in rng.permutation(list(COLORS))[: len(values)])
+    return Chart(
+        kind=kind,
+        title=str(rng.choice(TITLES)),
+        colors=colors,
+        values=values,
+        points=points,
+        first_year=int(rng.integers(2001, 2017)),
+        size=SIZES[int(rng.integers(len(SIZES)))],
+    )
+
+
+def human_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, str]]:
+    """Returns two questions on what the chart looks like, with their answers."""
+    part = _PART[chart.kind]
+    if len(chart.colors) == 1:
+        rising = chart.points[0][-1] > chart.points[0][0]
+        trend = (f"Does the {part} rise or fall?", "rise" if rising else "fall")
+        return [(f"What is the color of the {part}?", chart.colors[0]), trend]
+    most = (f"What is the color of the {_MOST[chart.kind]} {part}?", _extreme(chart, max))
+    other = [(f"What is the color of the {_LEAST[chart.kind]} {part}?", _extreme(chart, min))]
+    if chart.kind == "bar":
+        other.append(("What is the color of the leftmost bar?", chart.colors[0]))
+        other.append(("What is the color of the rightmost bar?", chart.colors[-1]))
+    other.append(_comparison(chart, rng))
+    return [most, other[int(rng.integers(len(other)))]]
+
+
+def augmented_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, str]]:
+    """Returns two questions on the data behind the chart, with their answers."""
+    part = _PART[chart.kind]
+    questions = [(f"How many {part}s are shown?", str(len(chart.colors)))]
+    if chart.kind != "line":
+        chosen = int(rng.integers(len(chart.colors)))
+        asked = f"What is the value of the {chart.colors[chosen]} {part}?"
+        questions.append((asked, str(chart.values[chosen])))
+    else:
+        questions.append(("What is the title of the chart?", chart.title))
+    first = ("Which color has the highest value?", _extreme(chart, max))
+    if len(chart.colors) == 1:
+        first = ("Which color has the line?", chart.colors[0])
+    elif rng.random() < 0.3:
+        first = ("Which color has the lowest value?", _extreme(chart, min))
+    return [first, questions[int(rng.integers(len(questions)))]]
+
+
+def _bar_values(rng: np.random.Generator) -> tuple[int, ...]:
+    """Returns different heights; the tallest and the shortest two steps from the next."""
+    count = int(rng.integers(2, 6))
+    steps = len(VALUES)
+    top = int(rng.integers(count + 1, steps))
+    bottom = int(rng.integers(0, top - count))
+    between = rng.permutation(np.arange(bottom + 2, top - 1))[: count - 2]
+    order = rng.permutation([bottom, top, *between])
+    return tuple(VALUES[int(i)] for i in order)
+
+
+def _pie_values(rng: np.random.Generator) -> tuple[int, ...]:
+    """Returns shares in tens, the largest and the smallest one unmistakable."""
+    shares = ((60, 40), (70, 30), (80, 20), (50, 30, 20), (60, 30, 10), (40, 30, 20, 10))
+    chosen = shares[int(rng.integers(len(shares)))]
+    return tuple(int(share) for share in rng.permutation(chosen))
+
+
+def _line_points(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
+    """Returns one to three lines that rise or fall by 20 and stay 10 or more apart."""
+    count = int(rng.integers(1, 4))
+    lanes = rng.permutation([10, 40, 70])[:count]
+    lines = []
+    for lane in lanes:
+        ramp = np.linspace(0, 20, _POINTS) + rng.integers(-2, 3, size=_POINTS)
+        ramp = ramp if rng.random() < 0.5 else ramp[::-1]
+        lines.append(tuple(int(lane + v) for v in ramp))
+    return tuple(lines)
+
+
+def _extreme(chart: Chart, pick: Callable[[Sequence[int]], int]) -> str:
+    return chart.colors[chart.values.index(pick(chart.values))]
+
+
+def _comparison(chart: Chart, rng: np.random.Generator) -> tuple[str, str]:
+    one, other = (int(i) for i in rng.permutation(len(chart.colors))[:2])
+    winner = one if chart.values[one] > chart.values[other] else other
+    colors = f"{chart.colors[one]} or the {chart.colors[other]}"
+    question = f"Which is {_COMPARED[chart.kind]}, the {colors} {_PART[chart.kind]}?"
+    return question, chart.colors[winner]

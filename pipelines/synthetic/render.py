@@ -1,0 +1,56 @@
+"""Renders a whole corpus: every data set in the folder its published form lives in."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pipelines.synthetic.chartqa import write_charts
+from pipelines.synthetic.config import CORPORA, CorpusConfig
+from pipelines.synthetic.msvdqa import write_videos
+from pipelines.synthetic.refcoco import write_scenes
+from pipelines.synthetic.web import write_web
+
+FOLDERS = {
+    "web": "web",
+    "charts": "chartqa/ChartQA Dataset",
+    "scenes": "refcoco",
+    "videos": "msvd_qa",
+}
+_WRITERS = {
+    "web": write_web,
+    "charts": write_charts,
+    "scenes": write_scenes,
+    "videos": write_videos,
+}
+
+
+def render_corpus(
+    config: CorpusConfig,
+    out: str,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> None:
+    """Renders the corpus `config` describes; the same one gives the same bytes.
+
+    Args:
+      config: what to render.
+      out: where to; made if absent, and empty so far [path].
+      on_progress: called after each item with items done, items in all, and what is rendered
+        ("web", "charts", "scenes" or "videos").
+
+    Raises:
+      ValueError: if `out` already holds something.
+    """
+    root = Path(out)
+    if root.exists() and any(root.iterdir()):
+        raise ValueError(f"out must be an empty or absent folder, got {out}; choose another.")
+    done = 0
+    for corpus in CORPORA:
+        if getattr(config, f"num_{corpus}") == 0:
+            continue
+
+        def on_item(corpus: str = corpus) -> None:
+            nonlocal done
+            done += 1
+            if on_progress is not None:
+                on_progress(done, config.num_items, corpus)
+
+        _WRITERS[corpus](config, root / FOLDERS[corpus], on_item)
