@@ -1,0 +1,163 @@
+"""A whole study as one value: data, model, stages, transfers, methods × budgets × seeds."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from model.config import ModelConfig
+from model.train.config import TrainConfig
+from model.vision.mask_codec import MaskCodecConfig
+from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.prepare import PrepareConfig
+from pipelines.synthetic.config import CorpusConfig
+
+Method = Literal["vanilla", "m3", "mqt", "parcel"]
+REFERENCE: Method = "vanilla"
+"""The method whose score is 100 % retention; it knows one budget, all tokens."""
+
+SEED_RANGE = (10_000, 100_000)
+"""Transfer seeds are drawn from here. Source: PARCEL, app. Implementation Details."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """One training corpus of the mixture.
+
+    Attributes:
+      reader: its published layout: "web", "nlvr", "videos", ...
+      path: its folder below the data root; "" takes the reader's usual one.
+      split: which split, where the layout has several.
+      prepare: settings of this corpus that differ from the study's; none by default.
+    """
+
+    reader: str
+    path: str = ""
+    split: str = "train"
+    prepare: PrepareConfig | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferConfig:
+    """One benchmark: fine-tuned on, and evaluated.
+
+    Attributes:
+      train: the recipe.
+      path: the benchmark's folder below the data root; "" takes the usual one.
+      train_split, eval_split: published splits; "" takes the registry's.
+      prepare: settings that differ from the study's `prepare`; None for none.
+      transfer: False prepares the splits and stops there.
+    """
+
+    train: TrainConfig = TrainConfig()
+    path: str = ""
+    train_split: str = ""
+    eval_split: str = ""
+    prepare: PrepareConfig | None = None
+    transfer: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """SentencePiece vocabulary, without the 1024 location and 128 segmentation tokens.
+
+    Attributes:
+      path: a tokenizer file to use; None trains one on the study's texts.
+      vocab_size: pieces of the one trained here [tokens].
+    """
+
+    path: str | None = None
+    vocab_size: int = 512
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """Where steps run; never part of a result's identity.
+
+    Attributes:
+      ray_address: a running Ray cluster; None starts one on this machine.
+      num_cpus: cores of the cluster started here; None takes all.
+      cpus_per_stage: cores of Stage 1, which runs alone.
+      cpus_per_cell: cores of each intermediary, transfer or evaluation.
+      retries: more tries of a step whose worker died.
+    """
+
+    ray_address: str | None = None
+    num_cpus: int | None = None
+    cpus_per_stage: int = 2
+    cpus_per_cell: int = 1
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """Methods × benchmarks × seeds × budgets, from raw data to the results table.
+
+    Attributes:
+      name: of the study, in lower-case letters, digits and dashes.
+      seed: of everything; the transfer seeds are drawn from it.
+      data_root: folder with the raw corpora; None renders the synthetic one.
+      corpus: the synthetic corpus; unused where `data_root` is given.
+      sources: corpora of the Stage-1 mixture.
+      prepare: how raw data become records.
+      tokenizer, mask_codec, model: what all methods share.
+      methods: connectors compared.
+      budgets: soft tokens per frame at evaluation; vanilla is evaluated at all tokens only.
+      num_seeds: transfer seeds, shared by all methods.
+      stage1: vanilla pretraining.
+      intermediary: pretraining of each method, from Stage 1.
+      transfers: benchmark -> recipe.
+      eval_batch_size: examples decoded together.
+      compute: where steps run.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)] = "study"
+    seed: Annotated[int, Field(ge=0)] = 0
+    data_root: str | None = None
+    corpus: CorpusConfig = CorpusConfig()
+    sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
+    prepare: PrepareConfig = PrepareConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    mask_codec: MaskCodecConfig = MaskCodecConfig()
+    model: ModelConfig = ModelConfig()
+    methods: Annotated[
+        tuple[Method, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True})
+    ] = ("vanilla", "m3", "mqt", "parcel")
+    budgets: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=1024)], ...],
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    ] = (16, 64, 256)
+    num_seeds: Annotated[int, Field(ge=1, le=100)] = 3
+    stage1: TrainConfig = TrainConfig()
+    intermediary: TrainConfig = TrainConfig()
+    transfers: dict[str, TransferConfig] = dataclasses.field(default_factory=dict)
+    eval_batch_size: Annotated[int, Field(ge=1)] = 32
+    compute: ComputeConfig = ComputeConfig()
+
+    def __post_init__(self) -> None:
+        for field in ("methods", "budgets"):
+            values = getattr(self, field)
+            if len(set(values)) != len(values):
+                raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
+        for name in self.transfers:
+            if name not in BENCHMARKS:
+                raise ValueError(
+                    f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}."
+                )
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The transfer seeds: distinct, drawn once from `seed`, the same for every method."""
+        low, high = SEED_RANGE
+        drawn = np.random.default_rng(self.seed).choice(
+            high - low + 1, size=self.num_seeds, replace=False
+        )
+        return tuple(int(low + value) for value in drawn)
+
+    @property
+    def benchmarks(self) -> tuple[str, ...]:
+        """Benchmarks that are transferred to."""
+        return tuple(name for name, entry in self.transfers.items() if entry.transfer)

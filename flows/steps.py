@@ -1,0 +1,265 @@
+"""What each kind of step does: thin functions over `pipelines` and `model`.
+
+They run in whatever process the order is sent to, so the heavy imports are inside.
+"""
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flows.report.cells import Plan, Score
+from flows.work import Progress, Work
+from model.config import ModelConfig
+from model.train.config import TrainConfig
+from pipelines.prepare import PrepareConfig
+
+CODE: dict[str, tuple[str, ...]] = {
+    "corpus": ("pipelines.synthetic",),
+    "files": (),
+    "dataset": (
+        "pipelines.records", "pipelines.sources", "pipelines.transforms", "pipelines.sinks",
+        "pipelines.benchmarks", "pipelines.video", "pipelines.prepare",
+    ),
+    "tokenizer": ("model.text.tokenizer",),
+    "mask_codec": ("model", "pipelines.records"),
+    "checkpoint": ("model", "pipelines.records"),
+    "predictions": ("model", "pipelines.records"),
+    "chance": ("model.eval", "pipelines.records"),
+    "results": ("flows.report",),
+}  # fmt: skip
+"""Kind of step -> modules whose code its key covers."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FilesSpec:
+    """Raw files as (path below the data root, sha256, size) each."""
+
+    files: tuple[tuple[str, str, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    """One dataset: a reader, its folder and split, and how to prepare it."""
+
+    reader: str
+    path: str
+    split: str
+    prepare: PrepareConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitSpec:
+    """One training stage."""
+
+    model: ModelConfig
+    train: TrainConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateSpec:
+    """One evaluation of one checkpoint."""
+
+    benchmark: str
+    budget: int
+    batch_size: int
+    text_len: int
+    metric: str
+
+
+def list_files(spec: DatasetSpec, data_root: str) -> tuple[tuple[str, str, int], ...]:
+    """Returns the raw files a dataset is made from, with their digests."""
+    from pipelines.prepare import inventory
+
+    return tuple(inventory(spec.reader, spec.split, data_root, path=spec.path))
+
+
+def _corpus(work: Work) -> Iterator[Progress]:
+    from pipelines.synthetic.corpus import render_corpus
+
+    yield from _streamed(lambda report: render_corpus(work.config, str(work.out), report))
+    work.counts["files"] = sum(path.is_file() for path in work.out.rglob("*"))
+
+
+def _files(work: Work) -> Iterator[Progress]:
+    lines = [f"{sha256}  {size}  {path}\n" for path, sha256, size in work.config.files]
+    (work.out / "files.txt").write_text("".join(lines))
+    work.counts["files"] = len(lines)
+    yield Progress(done=1, total=1)
+
+
+def _dataset(work: Work) -> Iterator[Progress]:
+    from pipelines.prepare import prepare
+
+    spec: DatasetSpec = work.config
+    # Raw data of one's own lie where they lie; a rendered corpus is an artifact.
+    data_root = work.location or str(work.inputs["raw"])
+    info = yield from _streamed(
+        lambda report: prepare(
+            spec.prepare,
+            source=spec.reader,
+            split=spec.split,
+            data_root=data_root,
+            path=spec.path,
+            out=str(work.out),
+            on_progress=report,
+        )
+    )
+    work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
+
+
+def _tokenizer(work: Work) -> Iterator[Progress]:
+    import shutil
+
+    from model.text.tokenizer import train_tokenizer
+    from pipelines.records.dataset import Dataset
+
+    target = work.out / "tokenizer.model"
+    if work.location:
+        shutil.copyfile(work.location, target)
+    else:
+        texts = (
+            text
+            for role in sorted(work.inputs)
+            for record in Dataset(work.inputs[role]).records()
+            for text in (record.prefix, *record.suffixes)
+        )
+        train_tokenizer(texts, str(target), work.config.vocab_size)
+    yield Progress(done=1, total=1)
+
+
+def _mask_codec(work: Work) -> Iterator[Progress]:
+    from model.vision.mask_training import collect_crops, fit_codec
+
+    crops = collect_crops([str(work.inputs[role]) for role in sorted(work.inputs)])
+    for item in fit_codec(crops, work.config, str(work.out), work.seed or 0):
+        yield Progress(done=item.step, total=item.total, note=f"loss {item.loss:.3f}")
+
+
+def _checkpoint(work: Work) -> Iterator[Progress]:
+    from model.train.loop import fit
+
+    spec: FitSpec = work.config
+    data = [str(path) for role, path in sorted(work.inputs.items()) if role.startswith("data/")]
+    codec = work.inputs.get("mask_codec")
+    loss = float("nan")
+    for item in fit(
+        spec.model,
+        spec.train,
+        data=data,
+        init=str(work.inputs["init"]) if "init" in work.inputs else None,
+        tokenizer=str(work.inputs["tokenizer"] / "tokenizer.model"),
+        mask_codec=str(codec / "mask_codec.npz") if codec else None,
+        scratch=str(work.scratch),
+        out=str(work.out),
+        seed=work.seed or 0,
+    ):
+        loss = item.loss
+        yield Progress(done=item.step, total=item.total, note=f"loss {item.loss:.3f}")
+    work.counts.update(steps=spec.train.total_steps, loss=round(loss, 4))
+    work.content = (work.out / "digest.txt").read_text().strip()
+
+
+def _predictions(work: Work) -> Iterator[Progress]:
+    import json
+
+    from model.eval.run import EvalConfig, evaluate
+
+    spec: EvaluateSpec = work.config
+    config = EvalConfig(batch_size=spec.batch_size, text_len=spec.text_len, metric=spec.metric)
+    for item in evaluate(
+        str(work.inputs["checkpoint"]),
+        data=str(work.inputs["data"]),
+        budget=spec.budget,
+        config=config,
+        out=str(work.out),
+    ):
+        yield Progress(done=item.step, total=item.total)
+    result = json.loads((work.out / "score.json").read_text())
+    work.counts.update(score=result["score"], num=result["num"])
+
+
+def _chance(work: Work) -> Iterator[Progress]:
+    import json
+
+    from model.eval.chance import blind_baseline
+
+    score = blind_baseline(str(work.inputs["train"]), str(work.inputs["eval"]), work.config)
+    (work.out / "chance.json").write_text(json.dumps({"score": score}) + "\n")
+    work.counts["score"] = round(score, 4)
+    yield Progress(done=1, total=1)
+
+
+def _results(work: Work) -> Iterator[Progress]:
+    import json
+
+    from flows.lineage import page_link
+    from flows.report.build import build
+    from flows.report.plot import plot
+    from flows.report.render import to_csv, to_json, to_latex, to_markdown
+
+    plan: Plan = work.config
+    scores, chance = [], {}
+    for role, folder in work.inputs.items():
+        parts = role.split("/")
+        if parts[0] == "chance":
+            chance[parts[1]] = json.loads((folder / "chance.json").read_text())["score"]
+            continue
+        benchmark, method, budget, seed = parts
+        found = json.loads((folder / "score.json").read_text())
+        scores.append(
+            Score(
+                benchmark=benchmark, method=method, budget=int(budget), seed=int(seed),
+                score=found["score"], metric=found["metric"], artifact=folder.parents[1].name,
+            )
+        )  # fmt: skip
+    report = build(plan, scores, chance)
+    (work.out / "results.md").write_text(to_markdown(report))
+    (work.out / "linked.md").write_text(
+        to_markdown(report, link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
+    )
+    (work.out / "results.csv").write_text(to_csv(report))
+    (work.out / "results.json").write_text(to_json(report))
+    (work.out / "results.tex").write_text(to_latex(report))
+    plot(report, work.out / "results.png")
+    work.counts["cells"] = len(scores)
+    yield Progress(done=1, total=1)
+
+
+FUNCTIONS: dict[str, Callable[[Work], Iterator[Progress]]] = {
+    "corpus": _corpus,
+    "files": _files,
+    "dataset": _dataset,
+    "tokenizer": _tokenizer,
+    "mask_codec": _mask_codec,
+    "checkpoint": _checkpoint,
+    "predictions": _predictions,
+    "chance": _chance,
+    "results": _results,
+}
+
+
+def _streamed(function: Callable[[Callable[[int, int], None]], Any]) -> Any:
+    """Runs a function that reports through a callback, and yields what it reports."""
+    reports: queue.Queue[Progress | None] = queue.Queue()
+    outcome: dict[str, Any] = {}
+
+    def run() -> None:
+        try:
+            outcome["value"] = function(
+                lambda done, total: reports.put(Progress(done=done, total=total))
+            )
+        except BaseException as error:
+            outcome["error"] = error
+        finally:
+            reports.put(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while (report := reports.get()) is not None:
+        yield report
+    thread.join()
+    if "error" in outcome:
+        raise outcome["error"]
+    return outcome["value"]

@@ -1,0 +1,351 @@
+"""The study, end to end: raw data -> datasets -> stages -> transfers -> results table."""
+
+import dataclasses
+import datetime
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from prefect import flow
+from prefect.context import FlowRunContext
+from prefect.futures import PrefectFuture
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows.config.study import REFERENCE, SourceConfig, StudyConfig, TransferConfig
+from flows.display import Display
+from flows.rebuild import publish_results
+from flows.report.cells import Plan
+from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_files
+from flows.task import Session, Spec, submit
+from infra.ray.cluster import Cluster
+from infra.store.store import Artifact, Store
+from pipelines.benchmarks.registry import BENCHMARKS
+
+Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
+PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
+
+_THREADS = 16
+"""Steps in flight; most of them wait for a core of the cluster."""
+
+Future = PrefectFuture[Artifact]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """What a study came to.
+
+    Attributes:
+      results: key of the results artifact; None where the run stopped before the report.
+      failed: "step: reason" of each step that failed.
+      made, reused: number of steps.
+      flow_run_id: of the Prefect run.
+    """
+
+    results: str | None
+    failed: tuple[str, ...]
+    made: int
+    reused: int
+    flow_run_id: str
+
+
+@flow(
+    name="study",
+    flow_run_name="{config.name}",
+    task_runner=ThreadPoolTaskRunner(max_workers=_THREADS),  # type: ignore[arg-type]
+    persist_result=False,
+)
+def study(config: StudyConfig, store: str = ".parcel", until: Phase = "report") -> StudyResult:
+    """Runs a study, re-using every step that a store already holds.
+
+    Args:
+      config: what to run.
+      store: folder of the artifact store.
+      until: the last phase to run.
+    """
+    opened = Store(store)
+    cluster = Cluster(
+        address=config.compute.ray_address,
+        num_cpus=config.compute.num_cpus,
+        compilation_cache=opened.cache("jax"),
+    )
+    context = FlowRunContext.get()
+    run_id = str(context.flow_run.id) if context and context.flow_run else ""
+    with Display(_num_steps(config, until)) as display:
+        session = Session(config.name, opened, cluster, display)
+        try:
+            plan = _Study(session, config, until)
+            results = plan.run()
+        finally:
+            cluster.stop()
+    result = StudyResult(
+        results=results.key if results else None,
+        failed=tuple(plan.failed),
+        made=display.made,
+        reused=display.reused,
+        flow_run_id=run_id,
+    )
+    if results:
+        _publish(opened, config, results, result)
+    return result
+
+
+class _Study:
+    """The graph of one study, phase by phase."""
+
+    def __init__(self, session: Session, config: StudyConfig, until: Phase) -> None:
+        self.session = session
+        self.config = config
+        self.last = PHASES.index(until)
+        self.failed: list[str] = []
+
+    def run(self) -> Artifact | None:
+        """Submits every step in order, and waits; returns the results."""
+        datasets = self._prepare()
+        if self.last < PHASES.index("train"):
+            self._await(datasets)
+            return None
+        shared = self._vocabulary(datasets)
+        checkpoints = self._pretrain(datasets, shared)
+        if self.last < PHASES.index("transfer"):
+            self._await(checkpoints)
+            return None
+        transfers = self._transfer(datasets, shared, checkpoints)
+        if self.last < PHASES.index("evaluate"):
+            self._await({f"{b} {m} {s}": f for (b, m, s), f in transfers.items()})
+            return None
+        predictions = self._evaluate(datasets, transfers)
+        chance = {
+            name: self._submit(
+                Spec(kind="chance", name=f"chance {name}", config=BENCHMARKS[name].metric),
+                {"train": datasets[f"{name}/train"], "eval": datasets[f"{name}/eval"]},
+            )
+            for name in self.config.benchmarks
+        }
+        done = self._await(predictions) | self._await({f"chance/{n}": f for n, f in chance.items()})
+        if self.last < PHASES.index("report"):
+            return None
+        plan = results_plan(self.config)
+        spec = Spec(kind="results", name=f"results {self.config.name}", config=plan)
+        return self._submit(spec, done).result()
+
+    def _prepare(self) -> dict[str, Future]:
+        corpus = None
+        if self.config.data_root is None:
+            corpus = self._submit(Spec(kind="corpus", name="corpus", config=self.config.corpus), {})
+        futures: dict[str, Future] = {}
+        for name, source in _datasets(self.config).items():
+            if corpus is not None:
+                raw: Future = corpus
+            else:
+                raw = self._files(name, source)
+            spec = Spec(
+                kind="dataset",
+                name=f"prepare {name}",
+                config=source,
+                location=self.config.data_root,
+            )
+            futures[name] = self._submit(spec, {"raw": raw})
+        return futures
+
+    def _files(self, name: str, source: DatasetSpec) -> Future:
+        """Notes the raw files a dataset is made from, by digest: the begin of its lineage."""
+        assert self.config.data_root is not None
+        listing = list_files(source, self.config.data_root)
+        spec = Spec(kind="files", name=f"files {name}", config=FilesSpec(files=listing))
+        return self._submit(spec, {})
+
+    def _vocabulary(self, datasets: Mapping[str, Future]) -> dict[str, Future]:
+        train = {role: f for role, f in datasets.items() if not role.endswith("/eval")}
+        config = self.config
+        made = {
+            "tokenizer": self._submit(
+                Spec(kind="tokenizer", name="tokenizer", config=config.tokenizer,
+                     seed=config.seed, location=config.tokenizer.path),
+                train,
+            )
+        }  # fmt: skip
+        if config.mask_codec is not None:
+            spec = Spec(kind="mask_codec", name="mask codec", config=config.mask_codec,
+                        seed=config.seed, num_cpus=config.compute.cpus_per_cell)  # fmt: skip
+            made["mask_codec"] = self._submit(spec, train)
+        return made
+
+    def _pretrain(
+        self, datasets: Mapping[str, Future], shared: Mapping[str, Future]
+    ) -> dict[str, Future]:
+        config = self.config
+        mixture = {
+            f"data/{i}": datasets[f"mixture/{source.reader}"]
+            for i, source in enumerate(config.sources)
+        }
+        stage1 = self._submit(
+            Spec(
+                kind="checkpoint",
+                name="stage1 vanilla",
+                config=FitSpec(model=config.model.with_connector(REFERENCE), train=config.stage1),
+                seed=config.seed,
+                num_cpus=config.compute.cpus_per_stage,
+            ),
+            {**mixture, **shared},
+        )
+        return {
+            method: self._submit(
+                Spec(
+                    kind="checkpoint",
+                    name=f"intermediary {method}",
+                    config=FitSpec(
+                        model=config.model.with_connector(method), train=config.intermediary
+                    ),
+                    seed=config.seed,
+                    num_cpus=config.compute.cpus_per_cell,
+                ),
+                {**mixture, **shared, "init": stage1},
+            )
+            for method in config.methods
+        }
+
+    def _transfer(
+        self,
+        datasets: Mapping[str, Future],
+        shared: Mapping[str, Future],
+        checkpoints: Mapping[str, Future],
+    ) -> dict[tuple[str, str, int], Future]:
+        return {
+            (benchmark, method, seed): self._submit(
+                Spec(
+                    kind="checkpoint",
+                    name=f"transfer {method} {benchmark} seed={seed}",
+                    config=FitSpec(
+                        model=self.config.model.for_transfer().with_connector(method),
+                        train=self.config.transfers[benchmark].train,
+                    ),
+                    seed=seed,
+                    num_cpus=self.config.compute.cpus_per_cell,
+                ),
+                {"data/0": datasets[f"{benchmark}/train"], **shared, "init": checkpoints[method]},
+            )
+            for benchmark in self.config.benchmarks
+            for method in self.config.methods
+            for seed in self.config.seeds
+        }
+
+    def _evaluate(
+        self,
+        datasets: Mapping[str, Future],
+        transfers: Mapping[tuple[str, str, int], Future],
+    ) -> dict[str, Future]:
+        return {
+            f"{benchmark}/{method}/{budget}/{seed}": self._submit(
+                Spec(
+                    kind="predictions",
+                    name=f"evaluate {method} {benchmark} seed={seed} budget={budget}",
+                    config=EvaluateSpec(
+                        benchmark=benchmark,
+                        budget=budget,
+                        batch_size=self.config.eval_batch_size,
+                        text_len=self.config.transfers[benchmark].train.text_len,
+                        metric=BENCHMARKS[benchmark].metric,
+                    ),
+                    num_cpus=self.config.compute.cpus_per_cell,
+                ),
+                {"checkpoint": future, "data": datasets[f"{benchmark}/eval"]},
+            )
+            for (benchmark, method, seed), future in transfers.items()
+            for budget in _budgets(self.config, method)
+        }
+
+    def _submit(self, spec: Spec, inputs: Mapping[str, Artifact | Future]) -> Future:
+        return submit(self.session, spec, inputs, retries=self.config.compute.retries)
+
+    def _await(self, futures: Mapping[str, Future]) -> dict[str, Artifact]:
+        """Waits for all; returns those that came, and notes why others did not."""
+        done: dict[str, Artifact] = {}
+        for role, future in futures.items():
+            try:
+                done[role] = future.result()
+            except Exception as error:  # Whatever a step raised is its reason.
+                self.failed.append(f"{role}: {error}")
+        return done
+
+
+def results_plan(config: StudyConfig) -> Plan:
+    """Returns which cells the results table of a study has."""
+    return Plan(
+        methods=config.methods,
+        benchmarks=config.benchmarks,
+        budgets=config.budgets,
+        seeds=config.seeds,
+        reference=REFERENCE,
+    )
+
+
+def _budgets(config: StudyConfig, method: str) -> tuple[int, ...]:
+    plan = results_plan(config)
+    return tuple(budget for budget in config.budgets if plan.runs(method, budget))
+
+
+def _datasets(config: StudyConfig) -> dict[str, DatasetSpec]:
+    """Returns every dataset to prepare, by name."""
+    found: dict[str, DatasetSpec] = {}
+    for source in config.sources:
+        found[f"mixture/{source.reader}"] = _source_spec(config, source)
+    for name, transfer in config.transfers.items():
+        benchmark = BENCHMARKS[name]
+        splits = {
+            "train": transfer.train_split or benchmark.train_split,
+            "eval": transfer.eval_split or benchmark.eval_split,
+        }
+        for role, split in splits.items():
+            found[f"{name}/{role}"] = _transfer_spec(config, name, transfer, split)
+    return found
+
+
+def _source_spec(config: StudyConfig, source: SourceConfig) -> DatasetSpec:
+    return DatasetSpec(
+        reader=source.reader,
+        path=source.path,
+        split=source.split,
+        prepare=source.prepare or config.prepare,
+    )
+
+
+def _transfer_spec(
+    config: StudyConfig, name: str, transfer: TransferConfig, split: str
+) -> DatasetSpec:
+    return DatasetSpec(
+        reader=name, path=transfer.path, split=split, prepare=transfer.prepare or config.prepare
+    )
+
+
+def _num_steps(config: StudyConfig, until: Phase) -> int:
+    def phases() -> Iterator[int]:
+        datasets = len(_datasets(config))
+        yield 1 + datasets if config.data_root is None else 2 * datasets
+        yield 2 + (config.mask_codec is not None) + len(config.methods)
+        cells = len(config.benchmarks) * config.num_seeds
+        yield cells * len(config.methods)
+        yield cells * sum(len(_budgets(config, m)) for m in config.methods) + len(config.benchmarks)
+        yield 1
+
+    return sum(list(phases())[: PHASES.index(until) + 1])
+
+
+def _publish(store: Store, config: StudyConfig, results: Artifact, result: StudyResult) -> None:
+    """Puts the results matrix into the UI, and the run's record into the store."""
+    publish_results(store, config.name, results.key)
+    folder = store.root / "runs"
+    folder.mkdir(exist_ok=True)
+    record = {
+        "name": config.name,
+        "results": results.key,
+        "flow_run_id": result.flow_run_id,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+        "failed": result.failed,
+        "config": dataclasses.asdict(config),
+    }
+    path = Path(folder / f"{config.name}-{results.key[-12:]}.json")
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    partial.replace(path)
