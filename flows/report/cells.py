@@ -1,0 +1,180 @@
+"""What a report is made of: scores of single runs, the plan, and the cells they become."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Score:
+    """What one checkpoint scored on one benchmark at one budget.
+
+    Attributes:
+      score: 0–100 (CIDEr may exceed 100).
+      metric: name of the metric; one per benchmark.
+      artifact: key of the predictions artifact the score was computed from.
+    """
+
+    benchmark: str
+    method: str
+    budget: int
+    seed: int
+    score: float
+    metric: str
+    artifact: str
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.score):
+            raise ValueError(
+                f"score must be finite, got {self.score} for {self.benchmark}/{self.method}/"
+                f"{self.budget} seed {self.seed}; leave a missing score out instead."
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which cells a study means to fill; its order is the order of every table.
+
+    Attributes:
+      methods: rows of each table.
+      budgets: columns of each table [tokens].
+      seeds: shared by all methods.
+      reference: the method that retention is measured against.
+      full_budget: the reference's budget; default the largest [tokens].
+      budgets_of: budgets of the methods that do not run at all of them; the reference runs
+        at `full_budget` alone unless named here.
+      groups: name -> benchmarks whose retentions are averaged; "all" is added when there are
+        two benchmarks or more.
+    """
+
+    methods: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    budgets: tuple[int, ...]
+    seeds: tuple[int, ...]
+    reference: str = "vanilla"
+    full_budget: int | None = None
+    budgets_of: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for field in ("methods", "benchmarks", "budgets", "seeds"):
+            values = getattr(self, field)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{field} must be distinct and at least one, got {values}.")
+        if self.full not in self.budgets:
+            raise ValueError(f"full_budget must be one of {self.budgets}, got {self.full}.")
+        for name, members in self.groups.items():
+            unknown = sorted(set(members) - set(self.benchmarks))
+            if unknown:
+                raise ValueError(f"groups.{name} must name planned benchmarks, got {unknown}.")
+
+    @property
+    def full(self) -> int:
+        """The reference's budget [tokens]."""
+        return max(self.budgets) if self.full_budget is None else self.full_budget
+
+    def runs(self, method: str, budget: int) -> bool:
+        """Whether the study means to score `method` at `budget`."""
+        own = (self.full,) if method == self.reference else self.budgets
+        return budget in self.budgets and budget in self.budgets_of.get(method, own)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One method on one benchmark at one budget, over its seeds.
+
+    Attributes:
+      mean: mean score of the `n` seeds there are; None if there is none.
+      std: sample standard deviation (ddof=1); None below two seeds.
+      n: seeds there are.
+      expected: seeds planned; 0 if the method does not run at this budget.
+      retention: 100 · mean / the reference's mean at its full budget, both over the seeds that
+        both have (paired); None if there are none or the reference scores 0.
+      low: lower end of the 95 % Student t interval of the mean over seeds; None below two seeds.
+      high: its upper end.
+      chance: score of the best guess that never sees pixels; None if unknown.
+      scores: one per seed, in the order of the seeds; empty if only the mean is known.
+    """
+
+    benchmark: str
+    method: str
+    budget: int
+    mean: float | None
+    std: float | None
+    n: int
+    expected: int
+    retention: float | None
+    low: float | None
+    high: float | None
+    chance: float | None
+    metric: str = ""
+    scores: tuple[Score, ...] = ()
+
+    @property
+    def artifacts(self) -> tuple[str, ...]:
+        """Keys of the predictions behind the cell, in the order of the seeds."""
+        return tuple(s.artifact for s in self.scores)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned seed is there."""
+        return 0 < self.expected == self.n
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    """All cells of one benchmark: a table of methods × budgets.
+
+    Attributes:
+      reference: the method that retention is measured against, at `full_budget` [tokens].
+      cells: one per method and budget, method by method.
+      group: name of the benchmark's group; "" if it has none.
+      resolution: image side [pixels]; None if the report holds one resolution only.
+    """
+
+    benchmark: str
+    methods: tuple[str, ...]
+    budgets: tuple[int, ...]
+    reference: str
+    full_budget: int
+    metric: str
+    chance: float | None
+    cells: tuple[Cell, ...]
+    group: str = ""
+    resolution: int | None = None
+
+    def cell(self, method: str, budget: int) -> Cell:
+        """Returns the cell of `method` at `budget`."""
+        row = self.methods.index(method)
+        return self.cells[row * len(self.budgets) + self.budgets.index(budget)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """Mean over several benchmarks of one method at one budget, every benchmark counting alike.
+
+    Attributes:
+      rows: benchmarks whose cell is complete and has a retention.
+      expected: benchmarks the aggregate is made of.
+      mean: unweighted mean of the scores; None unless all rows are there.
+      retention: unweighted mean of the rows' retentions; None unless all rows are there.
+      partial: the same over the rows there are; None if there is none.
+    """
+
+    name: str
+    method: str
+    budget: int
+    rows: int
+    expected: int
+    mean: float | None
+    retention: float | None
+    partial: float | None
+    resolution: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Everything the tables, files and plots of a study show."""
+
+    sections: tuple[Section, ...]
+    aggregates: tuple[Aggregate, ...]

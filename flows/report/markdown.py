@@ -1,0 +1,117 @@
+"""Writes a report as Markdown tables: one per benchmark, methods down, budgets across."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from flows.report.cells import Aggregate, Cell, Report, Section
+
+MISSING = "–"
+Link = Callable[[Cell], str | None]
+
+NOTES = """\
+Scores are mean ± sample standard deviation over seeds; (2/3) says how many of the planned seeds \
+are there, – is missing. Retention is 100 × mean / {reference}'s mean at {full} tokens, over the \
+seeds both have; over several benchmarks it is the unweighted mean of theirs. The 95 % interval \
+is Student's t over seeds. Chance is the best guess that never sees the pixels.
+"""
+
+
+def render_markdown(report: Report, *, link: Link | None = None) -> str:
+    """Returns the aggregates, then a table per benchmark, then what the columns mean.
+
+    Args:
+      report: at least one benchmark.
+      link: address of the page of a cell; None leaves the cell plain.
+    """
+    blocks = [
+        _aggregates(list(same), _budgets(report, resolution))
+        for resolution, same in itertools.groupby(report.aggregates, key=lambda a: a.resolution)
+    ]
+    blocks += [_section(section, link) for section in report.sections]
+    first = report.sections[0]
+    full = " or ".join(str(b) for b in dict.fromkeys(s.full_budget for s in report.sections))
+    blocks.append(NOTES.format(reference=first.reference, full=full))
+    return "\n".join(blocks)
+
+
+def number(value: float | None) -> str:
+    """Returns one decimal, or the dash of a missing value."""
+    return MISSING if value is None else f"{value + 0.0:.1f}"
+
+
+def score_text(cell: Cell) -> str:
+    """Returns `61.2 ± 1.3`, with the seeds there are if some are missing; "" if not planned."""
+    if not cell.expected:
+        return ""
+    spread = "" if cell.std is None else f" ± {cell.std:.1f}"
+    seeds = "" if cell.complete else f" ({cell.n}/{cell.expected})"
+    return f"{number(cell.mean)}{spread}{seeds}"
+
+
+def retention_text(entry: Aggregate) -> str:
+    """Returns the retention; if rows are missing, a dash and what the others give."""
+    if entry.retention is not None:
+        return number(entry.retention)
+    there = f"{entry.rows}/{entry.expected} rows"
+    return f"{MISSING} ({there})" if entry.partial is None else _partial(entry.partial, there)
+
+
+def _partial(value: float, there: str) -> str:
+    return f"{MISSING} ({number(value)} over {there})"
+
+
+def _budgets(report: Report, resolution: int | None) -> tuple[int, ...]:
+    """Returns the budgets of a resolution: its sections share them, and so a table's columns."""
+    return next(s.budgets for s in report.sections if s.resolution == resolution)
+
+
+def _aggregates(entries: list[Aggregate], budgets: Sequence[int]) -> str:
+    cells = {(e.name, e.method, e.budget): e for e in entries}
+    lines = []
+    for name, method in dict.fromkeys((e.name, e.method) for e in entries):
+        row = [cells.get((name, method, b)) for b in budgets]
+        kept = ["" if e is None else retention_text(e) for e in row]
+        means = ["" if e is None else number(e.mean) for e in row]
+        lines.append([name, str(next(e.expected for e in row if e)), method, *kept, *means])
+    head = [*(f"retention @{b} [%]" for b in budgets), *(f"mean score @{b}" for b in budgets)]
+    pixels = f" ({entries[0].resolution} px)" if entries[0].resolution else ""
+    table = _table(["over", "rows", "method", *head], lines, left=(0, 2))
+    return f"## Over benchmarks{pixels}\n\n{table}"
+
+
+def _section(section: Section, link: Link | None) -> str:
+    lines = []
+    for method in section.methods:
+        cells = [section.cell(method, b) for b in section.budgets]
+        scores = [_linked(c, link) for c in cells]
+        kept = [number(c.retention) if c.expected else "" for c in cells]
+        spans = [_interval(c) if c.expected else "" for c in cells]
+        lines.append([method, *scores, *kept, *spans, number(section.chance)])
+    names = ("score @{}", "retention @{} [%]", "95 % interval @{}")
+    head = [name.format(b) for name in names for b in section.budgets]
+    table = _table(["method", *head, "chance"], lines, left=(0,))
+    return f"## {_title(section)}\n\n{table}"
+
+
+def _title(section: Section) -> str:
+    pixels = f"{section.resolution} px" if section.resolution else ""
+    extra = ", ".join(part for part in (section.metric, section.group, pixels) if part)
+    return f"{section.benchmark} ({extra})" if extra else section.benchmark
+
+
+def _linked(cell: Cell, link: Link | None) -> str:
+    text = score_text(cell)
+    address = link(cell) if link and cell.n else None
+    return f"[{text}]({address})" if address else text
+
+
+def _interval(cell: Cell) -> str:
+    if cell.low is None or cell.high is None:
+        return MISSING
+    return f"{number(cell.low)} … {number(cell.high)}"
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    rule = [":--" if i in left else "--:" for i in range(len(head))]
+    rows = [[text.replace("|", "\\|") for text in row] for row in (head, rule, *lines)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -1,0 +1,167 @@
+"""Draws score against budget, one panel per benchmark, as a PNG."""
+
+import io
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flows.report.cells import Cell, Report, Section
+
+# Okabe and Ito's colours, told apart with every kind of colour blindness; black is the
+# reference's. Markers and dashes repeat the difference for prints without colour.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C6D31")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+REFERENCE_COLOR = "#1A1A1A"
+CHANCE_COLOR = "#767676"
+PANEL_INCHES = (3.5, 2.9)
+MAX_COLUMNS = 4
+DPI = 160
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.labelcolor": "#333333",
+    "axes.edgecolor": "#999999",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+
+def plot_png(report: Report) -> bytes:
+    """Returns a PNG of mean scores with their standard deviations against the budget.
+
+    Chance is a dotted line, the reference at its full budget a dashed one with its deviation
+    shaded; other methods are lines over their budgets. Missing cells leave a gap.
+    """
+    with _style():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        columns = min(MAX_COLUMNS, len(report.sections))
+        rows = math.ceil(len(report.sections) / columns)
+        size = (PANEL_INCHES[0] * max(columns, 1.5), PANEL_INCHES[1] * rows + 0.45)
+        figure = Figure(figsize=size, dpi=DPI, layout=ConstrainedLayoutEngine(hspace=0.08))
+        FigureCanvasAgg(figure)
+        colors = _colors(report)
+        panels = figure.subplots(rows, columns, squeeze=False).flat
+        for axes, section in itertools.zip_longest(panels, report.sections):
+            if section is None:
+                axes.set_axis_off()
+            else:
+                _draw_panel(axes, section, colors)
+        _draw_legend(figure, columns)
+        png = io.BytesIO()
+        figure.savefig(png, format="png", metadata={"Software": None})
+        return png.getvalue()
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Sets our style over Matplotlib's defaults, whatever the user's own settings are."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        settings: Any = matplotlib.rcParams
+        settings.update(STYLE)
+        yield
+
+
+def _colors(report: Report) -> dict[str, tuple[str, str]]:
+    """Returns colour and marker of each method but the references', in the order of the plan."""
+    references = {s.reference for s in report.sections}
+    methods = dict.fromkeys(m for s in report.sections for m in s.methods if m not in references)
+    looks = itertools.cycle(zip(COLORS, MARKERS, strict=True))
+    return dict(zip(methods, looks, strict=False))
+
+
+def _draw_panel(axes: Any, section: Section, colors: dict[str, tuple[str, str]]) -> None:
+    budgets = sorted(section.budgets)
+    _draw_levels(axes, section)
+    drawn = [m for m in section.methods if m != section.reference]
+    for i, method in enumerate(drawn):
+        cells = [section.cell(method, b) for b in budgets if section.cell(method, b).expected]
+        shift = 2 ** (0.09 * (i - (len(drawn) - 1) / 2))  # Keeps error bars apart.
+        color, marker = colors[method]
+        _draw_line(axes, cells, shift, color=color, marker=marker, label=method)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(budgets, [str(b) for b in budgets])
+    axes.minorticks_off()
+    axes.set_xlim(budgets[0] / 2**0.45, budgets[-1] * 2**0.45)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, 0) if _lowest(section) >= 0 else low, high)
+    pixels = f", {section.resolution} px" if section.resolution else ""
+    axes.set_title(f"{section.benchmark}{pixels}")
+    axes.set_xlabel("budget [tokens]")
+    axes.set_ylabel(section.metric.replace("_", " ") or "score")
+
+
+def _draw_levels(axes: Any, section: Section) -> None:
+    if section.chance is not None:
+        look = {"color": CHANCE_COLOR, "linestyle": (0, (1, 1.6)), "linewidth": 1.5}
+        axes.axhline(section.chance, label="chance", zorder=1.5, **look)
+    if section.reference not in section.methods:
+        return
+    full = section.cell(section.reference, section.full_budget)
+    if full.mean is not None:
+        label = f"{section.reference} (all tokens)"
+        look = {"color": REFERENCE_COLOR, "linestyle": (0, (5, 2.5)), "linewidth": 1.3}
+        axes.axhline(full.mean, label=label, zorder=1.6, **look)
+        spread = full.std or 0.0
+        axes.axhspan(full.mean - spread, full.mean + spread, color="#000000", alpha=0.07, lw=0)
+
+
+def _draw_line(axes: Any, cells: list[Cell], shift: float, **look: str) -> None:
+    axes.errorbar(
+        [c.budget * shift for c in cells],
+        [math.nan if c.mean is None else c.mean for c in cells],
+        yerr=[c.std or 0.0 for c in cells],
+        linewidth=1.8,
+        markersize=5.5,
+        markeredgecolor="white",
+        markeredgewidth=0.8,
+        elinewidth=1.1,
+        capsize=2.5,
+        zorder=3,
+        **look,
+    )
+
+
+def _lowest(section: Section) -> float:
+    means = [c.mean for c in section.cells if c.mean is not None]
+    return min([*means, section.chance or 0.0])
+
+
+def _draw_legend(figure: Any, columns: int) -> None:
+    """Puts one legend for all panels above them: methods, then the reference, then chance."""
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    names = sorted(entries, key=lambda name: (name == "chance", name.endswith("(all tokens)")))
+    if names:
+        figure.legend(
+            [entries[n] for n in names],
+            names,
+            loc="outside upper center",
+            ncols=min(len(names), max(3, 2 * columns)),
+            handlelength=2.4,
+            columnspacing=1.8,
+        )

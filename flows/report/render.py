@@ -1,0 +1,108 @@
+"""Writes a report as Markdown, CSV, JSON or LaTeX; the same report gives the same bytes."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flows.report import latex, markdown
+from flows.report.cells import Aggregate, Cell, Report
+
+COLUMNS = (
+    "benchmark", "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high",
+    "chance", "metric", "scores", "group", "resolution",
+)  # fmt: skip
+AGGREGATE_COLUMNS = (
+    "name", "resolution", "method", "budget", "rows", "expected", "mean", "retention", "partial",
+)  # fmt: skip
+
+
+def render(report: Report, form: str, *, link: markdown.Link | None = None) -> str:
+    """Returns the report in one of `FORMATS`.
+
+    Args:
+      report: at least one benchmark.
+      form: "md", "csv", "json" or "latex".
+      link: address of the page of a cell, for Markdown; None leaves the cell plain.
+    """
+    if form == "md":
+        return markdown.render_markdown(report, link=link)
+    if form not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")
+    return FORMATS[form](report)
+
+
+def render_csv(report: Report) -> str:
+    """Returns one line per planned cell; empty fields are missing numbers, never 0.
+
+    Column `scores` holds the seeds as `seed=score` joined by spaces.
+    """
+    cells = [(s, c) for s in report.sections for c in s.cells if c.expected]
+    rows = [{**_numbers(c), "group": s.group, "resolution": s.resolution} for s, c in cells]
+    return _csv(COLUMNS, rows)
+
+
+def render_aggregates_csv(report: Report) -> str:
+    """Returns one line per aggregate, method and budget; `partial` is over the `rows` there are."""
+    return _csv(AGGREGATE_COLUMNS, [vars(a) for a in report.aggregates])
+
+
+def render_json(report: Report) -> str:
+    """Returns everything there is, with the scores of each seed and their artifacts' keys."""
+    sections = [
+        {
+            "benchmark": section.benchmark,
+            "group": section.group,
+            "resolution": section.resolution,
+            "metric": section.metric,
+            "chance": _rounded(section.chance),
+            "reference": section.reference,
+            "full_budget": section.full_budget,
+            "cells": [_cell_json(c) for c in section.cells if c.expected],
+        }
+        for section in report.sections
+    ]
+    aggregates = [_aggregate_json(a) for a in report.aggregates]
+    value = {"benchmarks": sections, "aggregates": aggregates}
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Report], str]] = {
+    "md": markdown.render_markdown,
+    "csv": render_csv,
+    "json": render_json,
+    "latex": latex.render_latex,
+}
+
+
+def _numbers(cell: Cell) -> dict[str, Any]:
+    seeds = " ".join(f"{s.seed}={s.score:.4f}" for s in cell.scores)
+    return {**vars(cell), "scores": seeds}
+
+
+def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([[_field(row[c]) for c in columns] for row in rows])
+    return text.getvalue()
+
+
+def _field(value: object) -> object:
+    return f"{value:.4f}" if isinstance(value, float) else "" if value is None else value
+
+
+def _cell_json(cell: Cell) -> dict[str, Any]:
+    fields = ("method", "budget", "mean", "std", "n", "expected", "retention", "low", "high")
+    seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
+    return {**{f: _rounded(getattr(cell, f)) for f in fields}, "scores": seeds}
+
+
+def _aggregate_json(entry: Aggregate) -> dict[str, Any]:
+    return {c: _rounded(getattr(entry, c)) for c in AGGREGATE_COLUMNS}
+
+
+def _rounded(value: Any) -> Any:
+    """Rounds floats to 6 decimals: the last bits may differ from one C library to the next."""
+    return round(value, 6) if isinstance(value, float) else value

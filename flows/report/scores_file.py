@@ -1,0 +1,250 @@
+"""Reads a file of published scores into a report: what a study's own table would show."""
+
+import csv
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.report.build import aggregate
+from flows.report.cells import Aggregate, Cell, Report, Section
+from flows.report.spread import t_interval
+
+COLUMNS = (
+    "group", "benchmark", "resolution", "budget", "method", "score_mean", "score_std", "pg2_score",
+)  # fmt: skip
+REFERENCE = "vanilla"
+
+VIDEO = ("ActivityNet-CAP", "ActivityNet-QA", "MSRVTT-Cap", "MSRVTT-QA", "MSVD-QA")
+IMAGE = (
+    "RefCOCO (testA)", "RefCOCO (testB)", "RefCOCO (val)", "RefCOCO+ (testA)", "RefCOCO+ (testB)",
+    "RefCOCO+ (val)", "RefCOCO-g (test)", "RefCOCO-g (val)",
+    "ChartQA (aug)", "ChartQA (human)", "DocVQA (val)", "InfoVQA (val)", "SciCap",
+    "ST-VQA (val)", "TextCaps", "TextVQA (val)", "WidgetCap",
+    "GQA", "xGQA", "NLVR2", "MaRVL", "OCR-VQA",
+)  # fmt: skip
+# The paper's own selections at 224 px: the 27 headline rows, and the rows whose means give its
+# "top 3" figures, which it does not name (no other three give them).
+SUITES = {
+    "headline": VIDEO + IMAGE,
+    "headline video": VIDEO,
+    "headline image": IMAGE,
+    "video top 3": VIDEO[:3],
+    "resolution_sensitive top 3": ("ChartQA (aug)", "ChartQA (human)", "DocVQA (val)"),
+}
+SUITE_RESOLUTION = 224
+
+
+class ScoreFileError(ValueError):
+    """A score file cannot be read; the message is one line: file, line, column, cure."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Row:
+    group: str
+    benchmark: str
+    resolution: int
+    budget: int
+    method: str
+    mean: float | None
+    std: float | None
+    reference: float
+    line: int
+
+
+def read_scores(path: str | Path, *, seeds: int = 3) -> Report:
+    """Returns the report of a CSV file with the header `COLUMNS`.
+
+    One line is one method on one benchmark at one resolution and budget. An empty `score_mean`,
+    or no line where the file's other lines of that resolution make one expected, is a missing
+    cell; an empty `score_std` is an unknown spread. `pg2_score` is the reference, vanilla at the
+    largest budget of that resolution; it has no spread. Aggregates: every group, every
+    resolution ("all"), and the paper's `SUITES`.
+
+    Args:
+      path: a local CSV file.
+      seeds: runs behind each mean and deviation, for the intervals.
+
+    Raises:
+      ScoreFileError: if the file is not as described.
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds must be >= 1, got {seeds}.")
+    rows = _read_rows(Path(path))
+    _check_agreement(rows, path)
+    sections, aggregates = [], []
+    for resolution in dict.fromkeys(r.resolution for r in rows):
+        own = _sections([r for r in rows if r.resolution == resolution], seeds)
+        sections += own
+        aggregates += _aggregates(own, resolution)
+    return Report(sections=tuple(sections), aggregates=tuple(aggregates))
+
+
+def _read_rows(path: Path) -> list[_Row]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise ScoreFileError(f"{path}: cannot be read, {reason}; give a CSV file.") from None
+    reader = csv.reader(text.splitlines())
+    header = [name.strip() for name in next(reader, [])]
+    if sorted(header) != sorted(COLUMNS):
+        raise ScoreFileError(
+            f"{path}:1: header must hold the columns {','.join(COLUMNS)}, got "
+            f"{','.join(header) or 'nothing'}."
+        )
+    rows = [
+        _parse(path, reader.line_num, header, fields)
+        for fields in reader
+        if any(map(str.strip, fields))
+    ]
+    if not rows:
+        raise ScoreFileError(f"{path}:2: must hold at least one line of scores below the header.")
+    return rows
+
+
+def _parse(path: Path, line: int, header: list[str], fields: list[str]) -> _Row:
+    if len(fields) != len(header):
+        raise ScoreFileError(
+            f"{path}:{line}: must have {len(header)} fields, got {len(fields)}; quote commas."
+        )
+    row = {name: field.strip() for name, field in zip(header, fields, strict=True)}
+    at = f"{path}:{line}"
+    for name in ("group", "benchmark", "method"):
+        if not row[name]:
+            raise ScoreFileError(f"{at}: {name} must be a name, got nothing.")
+    if row["method"] == REFERENCE:
+        raise ScoreFileError(f"{at}: method must not be {REFERENCE}: its score is pg2_score.")
+    return _Row(
+        group=row["group"],
+        benchmark=row["benchmark"],
+        resolution=_whole(at, "resolution", row["resolution"]),
+        budget=_whole(at, "budget", row["budget"]),
+        method=row["method"],
+        mean=_number(at, "score_mean", row["score_mean"]) if row["score_mean"] else None,
+        std=_number(at, "score_std", row["score_std"]) if row["score_std"] else None,
+        reference=_number(at, "pg2_score", row["pg2_score"], above=True),
+        line=line,
+    )
+
+
+def _whole(at: str, column: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ScoreFileError(f"{at}: {column} must be a whole number >= 1, got {text!r}.")
+    return int(text)
+
+
+def _number(at: str, column: str, text: str, *, above: bool = False) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0 or (above and value == 0):
+        bound = "> 0" if above else ">= 0"
+        empty = "" if above else ", or empty if missing"
+        raise ScoreFileError(f"{at}: {column} must be a number {bound}{empty}, got {text!r}.")
+    return value
+
+
+def _check_agreement(rows: Sequence[_Row], path: str | Path) -> None:
+    """Checks that no cell is given twice, and that a benchmark has one group and reference."""
+    cells: dict[tuple[Any, ...], int] = {}
+    firsts: dict[tuple[str, int], _Row] = {}
+    for row in rows:
+        name = f"{row.benchmark} at {row.resolution} px"
+        first = firsts.setdefault((row.benchmark, row.resolution), row)
+        for column in ("group", "reference"):
+            got, known = getattr(row, column), getattr(first, column)
+            if got != known:
+                label = "pg2_score" if column == "reference" else column
+                raise ScoreFileError(
+                    f"{path}:{row.line}: {label} must be {known} for {name} as in line "
+                    f"{first.line}, got {got}."
+                )
+        key = (row.benchmark, row.resolution, row.budget, row.method)
+        line = cells.setdefault(key, row.line)
+        if line != row.line:
+            raise ScoreFileError(
+                f"{path}:{row.line}: budget and method must be given once for {name}, got "
+                f"{row.budget},{row.method} again after line {line}; drop one of the lines."
+            )
+
+
+def _sections(rows: list[_Row], seeds: int) -> list[Section]:
+    """Returns one section per benchmark of rows that share a resolution."""
+    budgets = tuple(sorted({r.budget for r in rows}, reverse=True))
+    methods = tuple(dict.fromkeys(r.method for r in rows))
+    found = {(r.benchmark, r.method, r.budget): r for r in rows}
+    sections = []
+    for name in dict.fromkeys(r.benchmark for r in rows):
+        first = next(r for r in rows if r.benchmark == name)
+        cells = [_reference_cell(first, b, max(budgets)) for b in budgets]
+        for method in methods:
+            for budget in budgets:
+                row = found.get((first.benchmark, method, budget))
+                cells.append(_cell(row, first, method, budget, seeds))
+        section = Section(
+            benchmark=first.benchmark,
+            methods=(REFERENCE, *methods),
+            budgets=budgets,
+            reference=REFERENCE,
+            full_budget=max(budgets),
+            metric="",
+            chance=None,
+            cells=tuple(cells),
+            group=first.group,
+            resolution=first.resolution,
+        )
+        sections.append(section)
+    return sections
+
+
+def _reference_cell(row: _Row, budget: int, full: int) -> Cell:
+    there = budget == full
+    return Cell(
+        benchmark=row.benchmark,
+        method=REFERENCE,
+        budget=budget,
+        mean=row.reference if there else None,
+        std=None,
+        n=int(there),
+        expected=int(there),
+        retention=100.0 if there else None,
+        low=None,
+        high=None,
+        chance=None,
+    )
+
+
+def _cell(row: _Row | None, first: _Row, method: str, budget: int, seeds: int) -> Cell:
+    mean = row.mean if row else None
+    std = row.std if row and mean is not None and seeds > 1 else None
+    low, high = (t_interval(mean, std, seeds) if mean is not None else None) or (None, None)
+    return Cell(
+        benchmark=first.benchmark,
+        method=method,
+        budget=budget,
+        mean=mean,
+        std=std,
+        n=0 if mean is None else seeds,
+        expected=seeds,
+        retention=None if mean is None else 100 * mean / first.reference,
+        low=low,
+        high=high,
+        chance=None,
+    )
+
+
+def _aggregates(sections: list[Section], resolution: int) -> list[Aggregate]:
+    groups = {
+        g: [s for s in sections if s.group == g] for g in dict.fromkeys(s.group for s in sections)
+    }
+    if len(groups) > 1:
+        groups["all"] = sections
+    entries = [a for g, own in groups.items() for a in aggregate(g, own, len(own), resolution)]
+    if resolution == SUITE_RESOLUTION:
+        for name, members in SUITES.items():
+            own = [s for s in sections if s.benchmark in members]
+            entries += aggregate(name, own, len(members), resolution) if own else []
+    return entries

@@ -1,0 +1,147 @@
+"""Cells: means, spread, retention and what is missing, against numbers worked out by hand."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_studies import CHANCE, PLAN, SEEDS, make, scores
+
+from flows.report.build import build_report
+from flows.report.cells import Cell, Plan
+from flows.report.spread import summarize, t_quantile
+
+REPORT = build_report(scores(), CHANCE, PLAN)
+CHARTQA, REFCOCO = REPORT.sections
+
+
+def test_mean_deviation_and_interval_are_those_worked_out_by_hand():
+    cell = CHARTQA.cell("parcel", 256)  # 57, 60, 54: deviations 0, 3, -3
+    assert (cell.mean, cell.std, cell.n, cell.expected) == (57.0, 3.0, 3, 3)
+    assert cell.retention == pytest.approx(95.0)  # 57 of 60
+    half = 4.302652729749 * 3 / math.sqrt(3)
+    assert (cell.low, cell.high) == pytest.approx((57 - half, 57 + half))
+    assert (cell.chance, cell.metric, cell.complete) == (12.5, "relaxed_accuracy", True)
+    assert cell.artifacts == tuple(f"predictions/chartqa-parcel-256-{s}" for s in SEEDS)
+
+
+def test_retention_pairs_the_seeds_that_both_have():
+    cell = CHARTQA.cell("parcel", 64)  # 48 and 51 of the first and last seed; vanilla 60 and 58
+    assert (cell.n, cell.expected, cell.complete) == (2, 3, False)
+    assert cell.mean == 49.5
+    assert cell.retention == pytest.approx(100 * 99 / 118)
+
+
+def test_one_seed_has_no_spread_and_no_interval():
+    cell = CHARTQA.cell("m3", 64)
+    assert (cell.mean, cell.std, cell.low, cell.high, cell.n) == (45.0, None, None, None, 1)
+    assert cell.retention == pytest.approx(75.0)
+
+
+def test_missing_cell_is_none_never_zero():
+    cell = CHARTQA.cell("m3", 256)
+    assert (cell.mean, cell.std, cell.retention, cell.low) == (None, None, None, None)
+    assert (cell.n, cell.expected, cell.artifacts) == (0, 3, ())
+
+
+def test_reference_runs_at_its_full_budget_only():
+    assert CHARTQA.cell("vanilla", 64).expected == 0
+    assert CHARTQA.cell("vanilla", 256).retention == pytest.approx(100.0)
+
+
+def test_aggregate_is_the_unweighted_mean_of_retentions_and_needs_all_rows():
+    found = {(a.method, a.budget): a for a in REPORT.aggregates}
+    assert ("vanilla", 64) not in found
+    parcel = found["parcel", 256]  # 95 and 126/135
+    assert parcel.retention == pytest.approx((95 + 100 * 126 / 135) / 2)
+    assert (parcel.rows, parcel.expected, parcel.mean) == (2, 2, 49.5)
+    partial = found["m3", 256]
+    assert (partial.rows, partial.expected, partial.mean, partial.retention) == (1, 2, None, None)
+    assert partial.partial == pytest.approx(60.0)
+    assert found["parcel", 64].rows == 1  # A cell short of a seed is no row.
+
+
+def test_groups_are_averaged_apart():
+    plan = Plan(**{**vars(PLAN), "groups": {"charts": ("chartqa",)}})
+    report = build_report(scores(), CHANCE, plan)
+    found = {(a.name, a.method, a.budget): a.retention for a in report.aggregates}
+    assert found["charts", "parcel", 256] == pytest.approx(95.0)
+    assert [s.group for s in report.sections] == ["charts", ""]
+
+
+def test_methods_of_one_budget_are_planned_there_only():
+    plan = Plan(**{**vars(PLAN), "budgets_of": {"m3": (64,)}})
+    kept = [s for s in scores() if s.method != "m3" or s.budget == 64]
+    cell = build_report(kept, CHANCE, plan).sections[1].cell("m3", 256)
+    assert cell.expected == 0
+
+
+def test_retention_is_missing_without_a_reference_or_when_it_scores_zero():
+    without = [s for s in scores() if s.method != "vanilla"]
+    assert build_report(without, {}, PLAN).sections[0].cell("parcel", 256).retention is None
+    zero = [make("chartqa", "vanilla", 256, s, 0.0) for s in SEEDS]
+    section = build_report([*without, *zero], {}, PLAN).sections[0]
+    assert section.cell("parcel", 256).retention is None
+    assert section.cell("vanilla", 256).mean == 0.0
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (make("chartqa", "vanilla", 64, SEEDS[0], 1.0), "of the plan, got chartqa/vanilla/64"),
+        (make("chartqa", "parcel", 256, 1, 1.0), "of the plan, got chartqa/parcel/256 seed 1"),
+        (make("chartqa", "parcel", 256, SEEDS[0], 1.0), "given once, got chartqa/parcel/256"),
+    ],
+)
+def test_scores_outside_the_plan_or_given_twice_are_refused(extra, message):
+    with pytest.raises(ValueError, match=message):
+        build_report([*scores(), extra], CHANCE, PLAN)
+
+
+def test_plan_and_score_check_themselves():
+    with pytest.raises(ValueError, match="seeds must be distinct"):
+        Plan(**{**vars(PLAN), "seeds": (1, 1)})
+    with pytest.raises(ValueError, match=r"full_budget must be one of \(256, 64\), got 16"):
+        Plan(**{**vars(PLAN), "full_budget": 16})
+    with pytest.raises(ValueError, match=r"groups.a must name planned benchmarks, got \['x'\]"):
+        Plan(**{**vars(PLAN), "groups": {"a": ("x",)}})
+    with pytest.raises(ValueError, match="score must be finite, got nan for chartqa"):
+        make("chartqa", "parcel", 64, SEEDS[0], math.nan)
+
+
+# Published two-sided 5 % points of Student's t.
+@pytest.mark.parametrize(
+    ("freedom", "expected"),
+    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042), (120, 1.980)],
+)
+def test_quantile_is_the_published_one(freedom: int, expected: float):
+    assert t_quantile(freedom) == pytest.approx(expected, abs=5e-4)
+
+
+@given(st.lists(st.floats(0, 150), min_size=1, max_size=9))
+def test_mean_lies_between_the_scores_and_inside_its_interval(values: list[float]):
+    numbers = summarize(values)
+    assert min(values) <= numbers["mean"] <= max(values)
+    if len(values) > 1:
+        assert numbers["low"] <= numbers["mean"] <= numbers["high"]
+
+
+@given(st.randoms(use_true_random=False))
+def test_order_of_the_scores_does_not_matter(rng: random.Random):
+    mixed = scores()
+    rng.shuffle(mixed)
+    assert build_report(mixed, CHANCE, PLAN) == REPORT
+
+
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=3), st.randoms(use_true_random=False))
+def test_order_of_the_seeds_does_not_change_a_number(values: list[float], rng: random.Random):
+    mixed = values[:]
+    rng.shuffle(mixed)
+    assert summarize(mixed) == summarize(values)
+
+
+def test_cells_are_in_the_order_of_the_plan():
+    order = [(c.method, c.budget) for c in CHARTQA.cells]
+    assert order == [(m, b) for m in PLAN.methods for b in PLAN.budgets]
+    assert all(isinstance(c, Cell) and c.benchmark == "refcoco" for c in REFCOCO.cells)

@@ -1,0 +1,156 @@
+"""Tables and files of a report: their text, what they show as missing, and their bytes."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_studies import CHANCE, PLAN, SEEDS, make, scores
+
+from flows.report.build import build_report
+from flows.report.plot import plot_png
+from flows.report.render import COLUMNS, FORMATS, render, render_aggregates_csv
+
+REPORT = build_report(scores(), CHANCE, PLAN)
+
+
+def rows_of(markdown: str, title: str) -> dict[str, list[str]]:
+    """Method -> fields of the table below the heading that starts with `title`."""
+    table = markdown.split(f"## {title}", 1)[1].split("\n\n")[1]
+    lines = [[f.strip() for f in row.strip("|").split("|")] for row in table.splitlines()]
+    return {line[0]: line[1:] for line in lines}
+
+
+def test_markdown_shows_scores_retention_intervals_and_chance():
+    rows = rows_of(render(REPORT, "md"), "chartqa (relaxed_accuracy)")
+    assert rows["method"] == [
+        "score @256", "score @64", "retention @256 [%]", "retention @64 [%]",
+        "95 % interval @256", "95 % interval @64", "chance",
+    ]  # fmt: skip
+    assert rows["parcel"][:4] == ["57.0 ± 3.0", "49.5 ± 2.1 (2/3)", "95.0", "83.9"]
+    assert rows["parcel"][4:] == ["49.5 … 64.5", "30.4 … 68.6", "12.5"]
+    assert rows["vanilla"] == ["60.0 ± 2.0", "", "100.0", "", "55.0 … 65.0", "", "12.5"]
+
+
+def test_markdown_shows_missing_cells_as_missing_with_the_seeds_there_are():
+    rows = rows_of(render(REPORT, "md"), "chartqa")
+    assert rows["m3"] == ["– (0/3)", "45.0 (1/3)", "–", "75.0", "–", "–", "12.5"]
+
+
+def test_markdown_averages_over_benchmarks_only_when_all_are_there():
+    table = render(REPORT, "md").split("## chartqa")[0]
+    assert "| all | 2 | parcel | 94.2 | – (80.0 over 1/2 rows) | 49.5 | – |" in table
+    assert "| all | 2 | m3 | – (60.0 over 1/2 rows) | – (40.0 over 1/2 rows) | – | – |" in table
+
+
+def test_markdown_links_the_cells_that_exist():
+    text = render(REPORT, "md", link=lambda c: f"/v2/{c.benchmark}/{c.method}/{c.budget}")
+    assert "[57.0 ± 3.0](/v2/chartqa/parcel/256)" in text
+    assert "/v2/chartqa/m3/256" not in text
+    assert render(REPORT, "md", link=lambda _: None) == render(REPORT, "md")
+
+
+def test_csv_has_a_line_per_planned_cell_and_empty_fields_for_missing_numbers():
+    lines = list(csv.DictReader(io.StringIO(render(REPORT, "csv"))))
+    assert len(lines) == 10  # 2 benchmarks × (vanilla once + 2 methods × 2 budgets)
+    assert tuple(lines[0]) == COLUMNS
+    found = {(r["benchmark"], r["method"], r["budget"]): r for r in lines}
+    missing = found["chartqa", "m3", "256"]
+    assert [missing[c] for c in ("mean", "std", "n", "expected", "retention")] == [
+        "", "", "0", "3", "",
+    ]  # fmt: skip
+    half = found["chartqa", "parcel", "64"]
+    assert half["scores"] == f"{SEEDS[0]}=48.0000 {SEEDS[2]}=51.0000"
+    assert half["retention"] == "83.8983"
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=3, max_size=3))
+def test_csv_gives_the_scores_back(ticks: list[int]):
+    values = [t / 10**4 for t in ticks]
+    own = [make("chartqa", "parcel", 64, s, v) for s, v in zip(SEEDS, values, strict=True)]
+    report = build_report(own, CHANCE, PLAN)
+    lines = csv.DictReader(io.StringIO(render(report, "csv")))
+    read = [
+        make(r["benchmark"], r["method"], int(r["budget"]), int(seed), float(value))
+        for r in lines
+        for seed, value in (pair.split("=") for pair in r["scores"].split())
+    ]
+    assert read == own
+    assert build_report(read, CHANCE, PLAN) == report
+
+
+def test_json_holds_every_seed_with_its_artifact():
+    value = json.loads(render(REPORT, "json"))
+    chartqa = value["benchmarks"][0]
+    assert (chartqa["chance"], chartqa["reference"], chartqa["full_budget"]) == (
+        12.5, "vanilla", 256,
+    )  # fmt: skip
+    cell = next(c for c in chartqa["cells"] if (c["method"], c["budget"]) == ("parcel", 64))
+    assert cell["scores"][1] == {
+        "seed": SEEDS[2],
+        "score": 51.0,
+        "artifact": f"predictions/chartqa-parcel-64-{SEEDS[2]}",
+    }
+    missing = next(c for c in chartqa["cells"] if (c["method"], c["budget"]) == ("m3", 256))
+    assert (missing["mean"], missing["n"], missing["scores"]) == (None, 0, [])
+    assert len(value["aggregates"]) == 5
+
+
+def test_latex_is_a_balanced_booktabs_table():
+    text = render(REPORT, "latex")
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    assert r"& parcel & $57.0_{\pm 3.0}$ & $49.5_{\pm 2.1}^{2/3}$ & 95.0 & 83.9 &  \\" in text
+    assert r"& m3 & --$^{0/3}$ & $45.0^{1/3}$ & -- & 75.0 &  \\" in text
+    body = [line for line in text.splitlines() if line.endswith(r" \\") and "multi" not in line]
+    assert {line.count(" & ") for line in body} == {6}
+
+
+def test_latex_escapes_names():
+    plan = type(PLAN)(**{**vars(PLAN), "methods": ("vanilla", "a_b&c", "m3", "parcel")})
+    assert r"a\_b\&c" in render(build_report(scores(), CHANCE, plan), "latex")
+
+
+def test_aggregates_have_a_file_of_their_own():
+    lines = list(csv.DictReader(io.StringIO(render_aggregates_csv(REPORT))))
+    parcel = next(r for r in lines if (r["method"], r["budget"]) == ("parcel", "64"))
+    assert (parcel["rows"], parcel["retention"], parcel["partial"]) == ("1", "", "80.0000")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_same_scores_give_the_same_bytes(form: str):
+    again = build_report(reversed(scores()), dict(reversed(CHANCE.items())), PLAN)
+    assert render(again, form) == render(REPORT, form)
+    assert render(REPORT, form).endswith("\n")
+
+
+def test_unknown_format_names_those_there_are():
+    with pytest.raises(ValueError, match="format must be one of md, csv, json, latex, got 'xml'"):
+        render(REPORT, "xml")
+
+
+def test_plot_is_a_png_with_the_same_bytes_whatever_the_users_settings():
+    import matplotlib
+
+    first = plot_png(REPORT)
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red"}):
+        assert plot_png(REPORT) == first
+        assert matplotlib.rcParams["font.size"] == 30
+    assert first.startswith(b"\x89PNG\r\n")
+    assert b"Software" not in first
+
+
+def test_plot_draws_a_study_without_any_score():
+    assert plot_png(build_report([], {}, PLAN)).startswith(b"\x89PNG")
+
+
+def test_importing_the_report_imports_nothing_heavy():
+    code = (
+        "import sys, flows.report.render, flows.report.plot, flows.report.scores_file;"
+        "print([m for m in ('matplotlib', 'numpy', 'prefect', 'ray', 'jax') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
