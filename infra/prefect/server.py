@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -51,11 +50,17 @@ def _wait_until_ready(server: subprocess.Popen[str], port: int) -> None:
                 f"the Prefect server ended with code {server.returncode}: "
                 f"{words[-1] if words else 'no output'}; is port {port} in use?"
             )
-        with contextlib.suppress(urllib.error.URLError, OSError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=2) as got:
-                if got.status == 200:
-                    return
+        if _is_healthy(port):
+            return
         time.sleep(0.2)
     raise RuntimeError(
         f"the Prefect server was not ready on port {port} in {_START_TIMEOUT:.0f} s."
     )
+
+
+def _is_healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
