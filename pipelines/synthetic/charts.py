@@ -94,7 +94,7 @@ def augmented_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[st
         questions.append(("What is the title of the chart?", chart.title))
     first = ("Which color has the highest value?", _extreme(chart, max))
     if len(chart.colors) == 1:
-        first = ("Which color has the line?", chart.colors[0])
+        first = ("Which color is shown?", chart.colors[0])
     elif rng.random() < 0.3:
         first = ("Which color has the lowest value?", _extreme(chart, min))
     return [first, questions[int(rng.integers(len(questions)))]]

@@ -8,6 +8,7 @@ import numpy as np
 CORPORA = ("web", "charts", "scenes", "videos")
 _MIN_ITEMS = 10
 _MIN_SIDE = 96
+_MAX_SHARD = 9000  # leaves room for defects below the four digits of a key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,11 @@ class CorpusConfig:
         ):
             if getattr(self, name) < floor:
                 raise ValueError(f"{name} must be at least {floor}, got {getattr(self, name)}.")
+        if self.shard_size > _MAX_SHARD:
+            raise ValueError(
+                f"shard_size must be at most {_MAX_SHARD}, got {self.shard_size}; "
+                "keys have four digits per shard."
+            )
 
     @property
     def num_items(self) -> int:
