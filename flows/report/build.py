@@ -9,13 +9,13 @@ from flows.report.cells import Aggregate, Cell, Plan, Report, Score, Section
 from flows.report.spread import summarize
 
 
-def build_report(scores: Iterable[Score], chance: Mapping[str, float], plan: Plan) -> Report:
+def build(plan: Plan, scores: Iterable[Score], chance: Mapping[str, float]) -> Report:
     """Returns the report of a study; the order of `scores` does not matter.
 
     Args:
+      plan: what there should be.
       scores: what there is so far; cells without any are shown as missing.
       chance: benchmark -> score of the best guess that never sees pixels, 0–100.
-      plan: what there should be.
 
     Raises:
       ValueError: if a score is outside the plan, given twice, or in another metric than the

@@ -10,7 +10,7 @@ _ESCAPES = str.maketrans(
 )
 
 
-def render_latex(report: Report) -> str:
+def to_latex(report: Report) -> str:
     """Returns a tabular per set of budgets: scores with their spread, retention below 100 %.
 
     Chance stands beside the benchmark's name; `--` is missing, an empty cell not planned.

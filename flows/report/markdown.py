@@ -16,7 +16,7 @@ is Student's t over seeds. Chance is the best guess that never sees the pixels.
 """
 
 
-def render_markdown(report: Report, *, link: Link | None = None) -> str:
+def to_markdown(report: Report, *, link: Link | None = None) -> str:
     """Returns the aggregates, then a table per benchmark, then what the columns mean.
 
     Args:

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from flows.report.cells import Cell, Report, Section
@@ -41,6 +42,11 @@ STYLE = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
+
+
+def plot(report: Report, path: Path) -> None:
+    """Writes the PNG of `plot_png` to a local file."""
+    path.write_bytes(plot_png(report))
 
 
 def plot_png(report: Report) -> bytes:

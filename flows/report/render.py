@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flows.report import latex, markdown
 from flows.report.cells import Aggregate, Cell, Report
+from flows.report.latex import to_latex
+from flows.report.markdown import Link, to_markdown
 
 COLUMNS = (
     "benchmark", "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high",
@@ -18,7 +19,7 @@ AGGREGATE_COLUMNS = (
 )  # fmt: skip
 
 
-def render(report: Report, form: str, *, link: markdown.Link | None = None) -> str:
+def render(report: Report, form: str, *, link: Link | None = None) -> str:
     """Returns the report in one of `FORMATS`.
 
     Args:
@@ -27,13 +28,13 @@ def render(report: Report, form: str, *, link: markdown.Link | None = None) -> s
       link: address of the page of a cell, for Markdown; None leaves the cell plain.
     """
     if form == "md":
-        return markdown.render_markdown(report, link=link)
+        return to_markdown(report, link=link)
     if form not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}.")
     return FORMATS[form](report)
 
 
-def render_csv(report: Report) -> str:
+def to_csv(report: Report) -> str:
     """Returns one line per planned cell; empty fields are missing numbers, never 0.
 
     Column `scores` holds the seeds as `seed=score` joined by spaces.
@@ -43,12 +44,12 @@ def render_csv(report: Report) -> str:
     return _csv(COLUMNS, rows)
 
 
-def render_aggregates_csv(report: Report) -> str:
+def aggregates_to_csv(report: Report) -> str:
     """Returns one line per aggregate, method and budget; `partial` is over the `rows` there are."""
     return _csv(AGGREGATE_COLUMNS, [vars(a) for a in report.aggregates])
 
 
-def render_json(report: Report) -> str:
+def to_json(report: Report) -> str:
     """Returns everything there is, with the scores of each seed and their artifacts' keys."""
     sections = [
         {
@@ -69,10 +70,10 @@ def render_json(report: Report) -> str:
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {
-    "md": markdown.render_markdown,
-    "csv": render_csv,
-    "json": render_json,
-    "latex": latex.render_latex,
+    "md": to_markdown,
+    "csv": to_csv,
+    "json": to_json,
+    "latex": to_latex,
 }
 
 

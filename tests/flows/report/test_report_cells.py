@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_studies import CHANCE, PLAN, SEEDS, make, scores
 
-from flows.report.build import build_report
+from flows.report.build import build
 from flows.report.cells import Cell, Plan
 from flows.report.spread import summarize, t_quantile
 
-REPORT = build_report(scores(), CHANCE, PLAN)
+REPORT = build(PLAN, scores(), CHANCE)
 CHARTQA, REFCOCO = REPORT.sections
 
 
@@ -64,7 +64,7 @@ def test_aggregate_is_the_unweighted_mean_of_retentions_and_needs_all_rows():
 
 def test_groups_are_averaged_apart():
     plan = Plan(**{**vars(PLAN), "groups": {"charts": ("chartqa",)}})
-    report = build_report(scores(), CHANCE, plan)
+    report = build(plan, scores(), CHANCE)
     found = {(a.name, a.method, a.budget): a.retention for a in report.aggregates}
     assert found["charts", "parcel", 256] == pytest.approx(95.0)
     assert [s.group for s in report.sections] == ["charts", ""]
@@ -73,15 +73,15 @@ def test_groups_are_averaged_apart():
 def test_methods_of_one_budget_are_planned_there_only():
     plan = Plan(**{**vars(PLAN), "budgets_of": {"m3": (64,)}})
     kept = [s for s in scores() if s.method != "m3" or s.budget == 64]
-    cell = build_report(kept, CHANCE, plan).sections[1].cell("m3", 256)
+    cell = build(plan, kept, CHANCE).sections[1].cell("m3", 256)
     assert cell.expected == 0
 
 
 def test_retention_is_missing_without_a_reference_or_when_it_scores_zero():
     without = [s for s in scores() if s.method != "vanilla"]
-    assert build_report(without, {}, PLAN).sections[0].cell("parcel", 256).retention is None
+    assert build(PLAN, without, {}).sections[0].cell("parcel", 256).retention is None
     zero = [make("chartqa", "vanilla", 256, s, 0.0) for s in SEEDS]
-    section = build_report([*without, *zero], {}, PLAN).sections[0]
+    section = build(PLAN, [*without, *zero], {}).sections[0]
     assert section.cell("parcel", 256).retention is None
     assert section.cell("vanilla", 256).mean == 0.0
 
@@ -96,7 +96,7 @@ def test_retention_is_missing_without_a_reference_or_when_it_scores_zero():
 )
 def test_scores_outside_the_plan_or_given_twice_are_refused(extra, message):
     with pytest.raises(ValueError, match=message):
-        build_report([*scores(), extra], CHANCE, PLAN)
+        build(PLAN, [*scores(), extra], CHANCE)
 
 
 def test_plan_and_score_check_themselves():
@@ -131,7 +131,7 @@ def test_mean_lies_between_the_scores_and_inside_its_interval(values: list[float
 def test_order_of_the_scores_does_not_matter(rng: random.Random):
     mixed = scores()
     rng.shuffle(mixed)
-    assert build_report(mixed, CHANCE, PLAN) == REPORT
+    assert build(PLAN, mixed, CHANCE) == REPORT
 
 
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=3), st.randoms(use_true_random=False))

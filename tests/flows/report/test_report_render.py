@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_studies import CHANCE, PLAN, SEEDS, make, scores
 
-from flows.report.build import build_report
+from flows.report.build import build
 from flows.report.plot import plot_png
-from flows.report.render import COLUMNS, FORMATS, render, render_aggregates_csv
+from flows.report.render import COLUMNS, FORMATS, aggregates_to_csv, render
 
-REPORT = build_report(scores(), CHANCE, PLAN)
+REPORT = build(PLAN, scores(), CHANCE)
 
 
 def rows_of(markdown: str, title: str) -> dict[str, list[str]]:
@@ -72,7 +72,7 @@ def test_csv_has_a_line_per_planned_cell_and_empty_fields_for_missing_numbers():
 def test_csv_gives_the_scores_back(ticks: list[int]):
     values = [t / 10**4 for t in ticks]
     own = [make("chartqa", "parcel", 64, s, v) for s, v in zip(SEEDS, values, strict=True)]
-    report = build_report(own, CHANCE, PLAN)
+    report = build(PLAN, own, CHANCE)
     lines = csv.DictReader(io.StringIO(render(report, "csv")))
     read = [
         make(r["benchmark"], r["method"], int(r["budget"]), int(seed), float(value))
@@ -80,7 +80,7 @@ def test_csv_gives_the_scores_back(ticks: list[int]):
         for seed, value in (pair.split("=") for pair in r["scores"].split())
     ]
     assert read == own
-    assert build_report(read, CHANCE, PLAN) == report
+    assert build(PLAN, read, CHANCE) == report
 
 
 def test_json_holds_every_seed_with_its_artifact():
@@ -111,18 +111,18 @@ def test_latex_is_a_balanced_booktabs_table():
 
 def test_latex_escapes_names():
     plan = type(PLAN)(**{**vars(PLAN), "methods": ("vanilla", "a_b&c", "m3", "parcel")})
-    assert r"a\_b\&c" in render(build_report(scores(), CHANCE, plan), "latex")
+    assert r"a\_b\&c" in render(build(plan, scores(), CHANCE), "latex")
 
 
 def test_aggregates_have_a_file_of_their_own():
-    lines = list(csv.DictReader(io.StringIO(render_aggregates_csv(REPORT))))
+    lines = list(csv.DictReader(io.StringIO(aggregates_to_csv(REPORT))))
     parcel = next(r for r in lines if (r["method"], r["budget"]) == ("parcel", "64"))
     assert (parcel["rows"], parcel["retention"], parcel["partial"]) == ("1", "", "80.0000")
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_same_scores_give_the_same_bytes(form: str):
-    again = build_report(reversed(scores()), dict(reversed(CHANCE.items())), PLAN)
+    again = build(PLAN, reversed(scores()), dict(reversed(CHANCE.items())))
     assert render(again, form) == render(REPORT, form)
     assert render(REPORT, form).endswith("\n")
 
@@ -144,7 +144,7 @@ def test_plot_is_a_png_with_the_same_bytes_whatever_the_users_settings():
 
 
 def test_plot_draws_a_study_without_any_score():
-    assert plot_png(build_report([], {}, PLAN)).startswith(b"\x89PNG")
+    assert plot_png(build(PLAN, [], {})).startswith(b"\x89PNG")
 
 
 def test_importing_the_report_imports_nothing_heavy():
