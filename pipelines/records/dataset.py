@@ -1,9 +1,9 @@
 """A prepared dataset on disk: named parts of sharded records, and what was rejected.
 
-    dataset.json                     parts, counts
-    caption-00000-of-00002.tfrecord  shards of the part "caption"
-    caption-00000-of-00002.idx       their offset indexes
-    rejects.jsonl                    one `Reject` a line, sorted by id
+dataset.json                     parts, counts
+caption-00000-of-00002.tfrecord  shards of the part "caption"
+caption-00000-of-00002.idx       their offset indexes
+rejects.jsonl                    one `Reject` a line, sorted by id
 """
 
 import bisect
@@ -113,6 +113,11 @@ class Dataset:
 
 
 def shard_of(record_id: str, num_shards: int) -> int:
-    """Returns the shard a record belongs to: a hash of its id, the same on every machine."""
-    digest = hashlib.blake2b(record_id.encode(), digest_size=8).digest()
+    """Returns the shard a record belongs to: a hash of its id, the same on every machine.
+
+    What follows a "#" does not count: the records made of one image or clip ("x#detect", "x#ocr")
+    get the same shard number, so that whoever prepares them decodes it once.
+    """
+    pixels = record_id.partition("#")[0]
+    digest = hashlib.blake2b(pixels.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % num_shards

@@ -7,6 +7,7 @@ Framing source: TensorFlow `core/lib/io/record_writer.cc`: length u64, masked cr
 data, masked crc32c of the data u32.
 """
 
+import array
 import mmap
 import os
 import struct
@@ -26,22 +27,39 @@ def index_path(shard: str | os.PathLike[str]) -> Path:
     return Path(shard).with_suffix(".idx")
 
 
+class ShardWriter:
+    """One shard being written, beside its final name until `commit`; memory does not grow."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._partial = Path(f"{path}.partial")
+        self._file = self._partial.open("wb")
+        self._offsets = array.array("Q", [0])
+
+    def write(self, data: bytes) -> None:
+        """Appends one record."""
+        length = struct.pack("<Q", len(data))
+        self._file.write(length + _FOOTER.pack(_masked_crc(length)))
+        self._file.write(data + _FOOTER.pack(_masked_crc(data)))
+        self._offsets.append(self._offsets[-1] + len(data) + FRAME_OVERHEAD)
+
+    def commit(self) -> int:
+        """Gives the shard and its index their names, and returns the number of records."""
+        self._file.close()
+        index = index_path(self.path)
+        partial_index = Path(f"{index}.partial")
+        partial_index.write_bytes(np.asarray(self._offsets, dtype="<u8").tobytes())
+        partial_index.replace(index)
+        self._partial.replace(self.path)
+        return len(self._offsets) - 1
+
+
 def write_shard(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
     """Writes one shard and its index, atomically each, and returns the number of records."""
-    offsets = [0]
-    partial = Path(f"{path}.partial")
-    with partial.open("wb") as file:
-        for data in records:
-            length = struct.pack("<Q", len(data))
-            file.write(length + _FOOTER.pack(_masked_crc(length)))
-            file.write(data + _FOOTER.pack(_masked_crc(data)))
-            offsets.append(offsets[-1] + len(data) + FRAME_OVERHEAD)
-    index = index_path(path)
-    partial_index = Path(f"{index}.partial")
-    partial_index.write_bytes(np.asarray(offsets, dtype="<u8").tobytes())
-    partial_index.replace(index)
-    partial.replace(path)
-    return len(offsets) - 1
+    writer = ShardWriter(path)
+    for data in records:
+        writer.write(data)
+    return writer.commit()
 
 
 class Shard:
@@ -95,7 +113,7 @@ except ImportError:  # An accelerator machine has only JAX's packages; this is s
     _TABLE: list[int] = []
     for _byte in range(256):
         for _ in range(8):
-            _byte = _byte >> 1 ^ (0x82F63B78 if _byte & 1 else 0)  # noqa: PLW2901
+            _byte = _byte >> 1 ^ (0x82F63B78 if _byte & 1 else 0)
         _TABLE.append(_byte)
 
     def _crc32c(data: bytes) -> int:

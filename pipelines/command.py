@@ -1,0 +1,61 @@
+"""The command line of `pipelines.prepare`: an option per field of `PrepareConfig`."""
+
+import argparse
+import dataclasses
+import sys
+import typing
+from collections.abc import Sequence
+
+from pipelines.config import PrepareConfig
+from pipelines.prepare import prepare
+from pipelines.sources.registry import SOURCES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepares one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
+    given = vars(_parser().parse_args(arguments))
+    where = {name: given.pop(name) for name in ("source", "split", "data_root", "out")}
+    try:
+        config = PrepareConfig(**{k: v for k, v in given.items() if v is not None})
+        info = prepare(config, **where, on_progress=_show)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{info.name}: {info.num_inputs} inputs = {info.num_records} records + "
+        f"{info.num_rejected} rejects, in {where['out']}"
+    )
+    return 0
+
+
+def _show(done: int, total: int) -> None:
+    print(f"{done} of {total} items", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.prepare",
+        description="Writes a TFRecord dataset from a corpus in its published layout.",
+        epilog="example: python -m pipelines.prepare chartqa val --data-root data --out prepared",
+    )
+    parser.add_argument("source", choices=list(SOURCES))
+    parser.add_argument(
+        "split", help='such as "train", or "train+val"; web, images and videos: "train"'
+    )
+    parser.add_argument("--data-root", required=True, help="folder that holds the source's own")
+    parser.add_argument("--out", required=True, help="the dataset's folder, new or empty")
+    types = typing.get_type_hints(PrepareConfig)
+    for field in dataclasses.fields(PrepareConfig):
+        option = f"--{field.name.replace('_', '-')}"
+        if field.name == "runner_options":
+            parser.add_argument(
+                option, nargs="*", type=str, help="further Beam options, without --"
+            )
+            continue
+        kinds = [t for t in typing.get_args(types[field.name]) if t is not type(None)]
+        kind = kinds[0] if kinds else types[field.name]
+        parser.add_argument(option, type=kind, help=f"default: {field.default}")
+    return parser

@@ -1,0 +1,180 @@
+"""One shard of work: decode, squash, encode, write. Plain functions; `graph` gives them to Beam."""
+
+import dataclasses
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pipelines.config import PrepareConfig
+from pipelines.records import example
+from pipelines.records.schema import Record, Reject
+from pipelines.records.tfrecord import ShardWriter
+from pipelines.sources.item import BadInput, Item, Media
+from pipelines.sources.listing import read_work
+from pipelines.sources.registry import get
+from pipelines.transforms.images import prepare_image
+from pipelines.transforms.render import Pixels, render
+from pipelines.video.client import VideoChild
+
+_PROGRESS: dict[str, Callable[[int], None]] = {}
+"""Who counts finished items of a run in this process, by the run's work folder."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every shard of a run shares; all strings and numbers, so it travels to any worker.
+
+    Attributes:
+      config: the run.
+      source: name of the source.
+      parts: every part's name, sorted; each gets a file per shard, an empty one if need be.
+      data_root: where the raw files are [path].
+      out: the dataset's folder [path].
+      work: lists of items, and what is known of finished shards [path].
+    """
+
+    config: PrepareConfig
+    source: str
+    parts: tuple[str, ...]
+    data_root: str
+    out: str
+    work: str
+
+    def shard_name(self, part: str, shard: int) -> str:
+        """Returns the file name of one part's shard."""
+        return f"{part}-{shard:05d}-of-{self.config.num_shards:05d}.tfrecord"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardReport:
+    """What became of one shard's items: records per part, and rejects."""
+
+    shard: int
+    num_records: dict[str, int]
+    rejects: tuple[Reject, ...]
+
+    @property
+    def num_items(self) -> int:
+        """Items that ended in either place."""
+        return sum(self.num_records.values()) + len(self.rejects)
+
+
+def report_file(work: str, shard: int) -> Path:
+    """Returns where a finished shard is reported; the file appears last."""
+    return Path(work) / f"{shard:05d}.done"
+
+
+def read_report(work: str, shard: int) -> ShardReport | None:
+    """Returns the report of a shard, or None if it is not finished."""
+    path = report_file(work, shard)
+    if not path.exists():
+        return None
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw["rejects"] = tuple(Reject(**r) for r in raw["rejects"])
+    return ShardReport(**raw)
+
+
+def watch(work: str, count: Callable[[int], None] | None) -> None:
+    """Calls `count` with the items of a run finished in this process; None stops."""
+    if count is None:
+        _PROGRESS.pop(work, None)
+    else:
+        _PROGRESS[work] = count
+
+
+def write_shards(job: Job, shard: int, video: VideoChild) -> ShardReport:
+    """Writes one shard of every part and returns its report; a shard that is done is not redone."""
+    done = read_report(job.work, shard)
+    if done is not None:
+        return done
+    writers = {part: ShardWriter(Path(job.out) / job.shard_name(part, shard)) for part in job.parts}
+    rejects: list[Reject] = []
+    for item, result in _records(job, shard, video):
+        if isinstance(result, Reject):
+            rejects.append(result)
+        else:
+            writers[item.part].write(example.encode(result))
+        if count := _PROGRESS.get(job.work):
+            count(1)
+    counts = {part: writer.commit() for part, writer in writers.items()}
+    report = ShardReport(shard=shard, num_records=counts, rejects=tuple(rejects))
+    final = report_file(job.work, shard)
+    partial = final.with_suffix(f".{threading.get_ident()}")
+    partial.write_text(json.dumps(dataclasses.asdict(report)), encoding="utf-8")
+    partial.replace(final)
+    return report
+
+
+def _records(job: Job, shard: int, video: VideoChild) -> Iterator[tuple[Item, Record | Reject]]:
+    """Yields every item of a shard, by id, with its record or its reject."""
+    previous = ""
+    pixels = _PixelCache(job, video)
+    for item in read_work(job.work, shard):
+        try:
+            if item.id == previous:
+                yield item, _reject(item, "read", "duplicate id", "")
+                continue
+            previous = item.id
+            decoded = [pixels.get(media) for media in item.media]
+        except BadInput as error:
+            yield item, _reject(item, "decode", str(error), pixels.sha256)
+            continue
+        try:
+            yield item, render(item, decoded)
+        except BadInput as error:
+            yield item, _reject(item, "render", str(error), decoded[0].sha256)
+
+
+def _reject(item: Item, stage: str, reason: str, sha256: str) -> Reject:
+    source = item.media[0].source
+    return Reject(id=item.id, stage=stage, reason=reason, source=source, source_sha256=sha256)
+
+
+class _PixelCache:
+    """Decodes media and remembers the last item's: items of the same pixels follow each other."""
+
+    def __init__(self, job: Job, video: VideoChild) -> None:
+        spec = get(job.source)
+        self._job = job
+        self._video = video
+        self._image_spec = job.config.image_spec(antialias=spec.antialias)
+        self._sampling = job.config.sampling(spec)
+        self._last: tuple[Media, Pixels | BadInput, str] | None = None
+        self.sha256 = ""
+
+    def get(self, media: Media) -> Pixels:
+        """Returns what is in `media`; `self.sha256` is its digest even if that fails.
+
+        Raises:
+          BadInput: if it cannot be decoded.
+        """
+        if self._last is None or self._last[0] != media:
+            self.sha256 = ""
+            try:
+                result: Pixels | BadInput = self._decode(media)
+            except BadInput as error:
+                result = error
+            self._last = (media, result, self.sha256)
+        _, result, self.sha256 = self._last
+        if isinstance(result, BadInput):
+            raise result
+        return result
+
+    def _decode(self, media: Media) -> Pixels:
+        root = self._job.data_root
+        if media.video:
+            path = media.location(root)
+            try:
+                with open(path, "rb") as file:
+                    self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise BadInput(
+                    f"{error.strerror or type(error).__name__}: {media.source}"
+                ) from error
+            return self._video.sample(path, self.sha256, self._sampling, self._image_spec)
+        data = media.read(root)
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        image, size = prepare_image(data, self._image_spec)
+        return Pixels(images=(image,), size=size, sha256=self.sha256)

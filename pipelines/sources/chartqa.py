@@ -1,0 +1,50 @@
+"""ChartQA: questions about charts, written by people ("human") or from summaries ("augmented").
+
+    ChartQA Dataset/{train,val,test}/{split}_{human,augmented}.json   imgname, query, label
+    ChartQA Dataset/{split}/png/{imgname}
+
+Published by its authors at github.com/vis-nlp/ChartQA (GPL-3.0).
+"""
+
+from collections.abc import Iterator
+
+from pipelines.benchmarks.registry import get
+from pipelines.records.schema import Reject
+from pipelines.sources.item import BadInput, Corpus, Item
+
+SPLITS = ("train", "val", "test")
+KINDS = ("human", "augmented")
+
+
+def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+    """Yields a would-be record per question; a kind that is absent is skipped, both is an error."""
+    nested = corpus.folder / "ChartQA Dataset"
+    folder = (nested if nested.is_dir() else corpus.folder) / split
+    files = {kind: folder / f"{split}_{kind}.json" for kind in KINDS}
+    present = {kind: file for kind, file in files.items() if file.is_file()}
+    if not present:
+        corpus.annotation(files["human"])
+    for kind, file in present.items():
+        rows = corpus.load_json(file)
+        if not isinstance(rows, list):
+            raise ValueError(f"{file} must hold a list of rows, got a {type(rows).__name__}.")
+        for number, row in enumerate(rows):
+            try:
+                identity = f"chartqa/{split}/{row['imgname']}#{kind}-{number}"
+                yield Item(
+                    id=identity,
+                    part="chartqa",
+                    media=(corpus.media(folder / "png" / row["imgname"]),),
+                    prefix=get("chartqa").prefix(row["query"]),
+                    suffixes=(str(row["label"]),),
+                    task="chartqa",
+                    answers=(str(row["label"]),),
+                    meta={"kind": kind},
+                )
+            except (KeyError, TypeError, AttributeError, BadInput) as error:
+                yield Reject(
+                    id=f"chartqa/{split}/{kind}-{number}",
+                    stage="read",
+                    reason=f"malformed row: {type(error).__name__}: {error}",
+                    source=corpus.relative(file),
+                )

@@ -1,0 +1,95 @@
+"""Listing a source: its would-be records as shards of work, and the files it depends on."""
+
+import dataclasses
+import hashlib
+import heapq
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pipelines.records.dataset import shard_of
+from pipelines.records.schema import Reject
+from pipelines.sources.item import Corpus, Item, Spool, stable_hash
+from pipelines.sources.registry import SourceSpec, get
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawFile:
+    """One file a dataset is made from: its path below the data root, digest [hex], size [bytes]."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+def inventory(
+    source: str, split: str, data_root: str | os.PathLike[str], *, path: str | None = None
+) -> list[RawFile]:
+    """Returns every file that preparing `split` of `source` would read, sorted by path.
+
+    Media that annotations name but nobody has are left out: their absence shows in the rejects.
+
+    Raises:
+      ValueError: if the source or the split does not exist.
+      FileNotFoundError: if an annotation file is missing, naming it.
+    """
+    spec = get(source)
+    corpus = Corpus(data_root, path or source, Spool(None))
+    paths = {
+        media.path
+        for found in spec.read_splits(corpus, split)
+        if isinstance(found, Item)
+        for media in found.media
+    }
+    present = sorted(
+        p for p in paths | corpus.annotations if os.path.isfile(os.path.join(data_root, p))
+    )
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda p: _digest(Path(data_root), p), present))
+
+
+def _digest(data_root: Path, path: str) -> RawFile:
+    with (data_root / path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return RawFile(path=path, sha256=digest, size=file.tell())
+
+
+def work_file(work: str | os.PathLike[str], shard: int) -> Path:
+    """Returns where the items of one shard are listed."""
+    return Path(work) / f"{shard:05d}.items"
+
+
+def list_work(
+    spec: SourceSpec, corpus: Corpus, split: str, work: Path, *, num_shards: int, limit: int | None
+) -> tuple[list[Reject], set[str], int]:
+    """Writes the items of every shard to `work_file`; memory does not grow with the corpus.
+
+    Returns:
+      The inputs that could not even be listed, the names of the parts, and the number of items.
+    """
+    found = spec.read_splits(corpus, split)
+    if limit is not None:
+        found = iter(heapq.nsmallest(limit, found, key=lambda one: (stable_hash(one.id), one.id)))
+    rejects, parts, num_items = [], set(), 0
+    files = [work_file(work, shard).open("w", encoding="utf-8") for shard in range(num_shards)]
+    try:
+        for one in found:
+            if isinstance(one, Reject):
+                rejects.append(one)
+                continue
+            parts.add(one.part)
+            num_items += 1
+            print(one.to_json(), file=files[shard_of(one.id, num_shards)])
+    finally:
+        for file in files:
+            file.close()
+    corpus.spool.close()
+    return rejects, parts, num_items
+
+
+def read_work(work: str | os.PathLike[str], shard: int) -> Iterator[Item]:
+    """Yields the items of one shard, sorted by id."""
+    with work_file(work, shard).open(encoding="utf-8") as lines:
+        items = [Item.from_json(line) for line in lines]
+    yield from sorted(items, key=lambda item: item.id)

@@ -1,0 +1,35 @@
+"""A folder of raw files, with no annotations: one record each, to see what decodes and what not."""
+
+from collections.abc import Iterator
+
+from pipelines.records.schema import Reject
+from pipelines.sources.item import Corpus, Item
+
+_SIDECARS = (".json", ".md", ".srt", ".txt", ".vtt", ".csv")
+"""Texts that lie beside media; everything else is taken for media, whatever its extension."""
+
+
+def read_images(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+    """Yields a would-be record per file: `caption en`, and nothing to answer."""
+    del split
+    return _read(corpus, "images", video=False)
+
+
+def read_videos(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+    """Yields a would-be record per file: `caption en`, and nothing to answer."""
+    del split
+    return _read(corpus, "videos", video=True)
+
+
+def _read(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Reject]:
+    for path in sorted(p for p in corpus.folder.rglob("*") if p.is_file()):
+        if path.suffix.lower() in _SIDECARS:
+            continue
+        yield Item(
+            id=f"{name}/{path.relative_to(corpus.folder).as_posix()}",
+            part=name,
+            media=(corpus.media(path, video=video),),
+            prefix="caption en",
+            suffixes=("",),
+            task=name,
+        )

@@ -1,0 +1,77 @@
+"""NLVR and NLVR2: is the sentence true of the images?
+
+    NLVR    [nlvr/]{split}/{split}.json     JSON lines: identifier, sentence, label, directory
+            [nlvr/]{split}/images/{directory}/{split}-{identifier}-{0..5}.png
+    NLVR2   [nlvr2/]data/{split}.json       JSON lines: identifier, sentence, label[, directory]
+            [nlvr2/]images/{split}/[{directory}/]{identifier less its last field}-img{0,1}.png
+
+An NLVR row has six permutations of one drawing, its label true of each: they make three pairs.
+Published by their authors at github.com/lil-lab/nlvr (CC BY 4.0).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pipelines.benchmarks.registry import get
+from pipelines.records.schema import Reject
+from pipelines.sources.item import BadInput, Corpus, Item
+
+SPLITS = ("train", "dev", "test")
+_LABELS = {"true": "True", "false": "False"}
+
+
+def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+    """Yields a would-be record per image pair of every row."""
+    file, layout = _find(corpus, split)
+    with corpus.annotation(file).open("rb") as lines:
+        for number, line in enumerate(lines):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                label = _LABELS[str(row["label"]).lower()]
+                for name, pair in layout(file, split, row):
+                    yield Item(
+                        id=f"nlvr/{split}/{name}",
+                        part="nlvr",
+                        media=tuple(corpus.media(image) for image in pair),
+                        prefix=get("nlvr").prefix(row["sentence"]),
+                        suffixes=(label,),
+                        task="nlvr",
+                        answers=(label,),
+                        meta={"identifier": row["identifier"]},
+                    )
+            except (KeyError, TypeError, ValueError, BadInput) as error:
+                yield Reject(
+                    id=f"nlvr/{split}/line-{number}",
+                    stage="read",
+                    reason=f"malformed row: {type(error).__name__}: {error}",
+                    source=corpus.relative(file),
+                )
+
+
+def _find(corpus: Corpus, split: str):
+    """Returns the split's file and the function that names its images."""
+    first = [corpus.folder / sub / split / f"{split}.json" for sub in ("", "nlvr")]
+    second = [corpus.folder / sub / "data" / f"{split}.json" for sub in ("", "nlvr2")]
+    for files, layout in ((first, _pairs_of_first), (second, _pair_of_second)):
+        for file in files:
+            if file.is_file():
+                return file, layout
+    raise FileNotFoundError(f"{first[0]} is missing (nor is there {second[0]}).")
+
+
+def _pairs_of_first(file: Path, split: str, row: Mapping) -> Iterator[tuple[str, list[Path]]]:
+    identifier, folder = str(row["identifier"]), file.parent / "images" / str(row["directory"])
+    for i in (0, 2, 4):
+        images = [folder / f"{split}-{identifier}-{k}.png" for k in (i, i + 1)]
+        yield f"{identifier}-{i}{i + 1}", images
+
+
+def _pair_of_second(file: Path, split: str, row: Mapping) -> Iterator[tuple[str, list[Path]]]:
+    stem = str(row["identifier"]).rpartition("-")[0]
+    folder = file.parent.parent / "images" / split
+    if "directory" in row and (folder / str(row["directory"])).is_dir():
+        folder /= str(row["directory"])
+    yield str(row["identifier"]), [folder / f"{stem}-img{k}.png" for k in (0, 1)]

@@ -1,0 +1,174 @@
+"""One web image, up to six task kinds, by what is annotated.
+
+    caption            caption de                      -> Ein roter Kreis
+    grounded_caption   caption <loc><loc><loc><loc>    -> red circle
+    ocr                ocr                             -> all text, in raster order
+    vqa                answer en How many circles?     -> 2
+    detect             detect circle ; square          -> <loc>x4 circle ; <loc>x4 square
+    segment            segment circle                  -> <loc>x4<mask> circle
+
+Source: PaliGemma, arXiv:2407.07726, section 3.2.5.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+from pipelines.records.schema import MASK_MARKER, Reject
+from pipelines.sources.item import BOX_MARKER, BadInput, Item, Media, stable_hash
+
+STAGE = "read"
+SEPARATOR = " ; "
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One web image: its pixels' place, its caption, and whatever metadata it came with."""
+
+    id: str
+    media: Media
+    text: str
+    metadata: Mapping
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Object:
+    label: str
+    box: tuple[float, ...]
+    mask: str | None
+
+
+def sample_items(sample: Sample, *, per_task: int) -> Iterator[Item | Reject]:
+    """Yields a sample's items, at most `per_task` of each kind.
+
+    Which languages, objects and questions are taken where there are more is a hash of the item's
+    id. What is malformed is a reject of that task only; a sample with nothing to say is a reject.
+    """
+    any_found = False
+    for task, make in _TASKS.items():
+        try:
+            items = list(make(sample))
+        except (BadInput, KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"malformed annotation: {type(error).__name__}: {error}"
+            items = [_reject(sample, task, reason)]
+        any_found |= bool(items)
+        yield from sorted(items, key=lambda item: stable_hash(item.id))[:per_task]
+    if not any_found:
+        yield _reject(sample, "caption", "no caption or annotation")
+
+
+def _reject(sample: Sample, task: str, reason: str) -> Reject:
+    return Reject(id=f"{sample.id}#{task}", stage=STAGE, reason=reason, source=sample.media.source)
+
+
+def _item(sample: Sample, task: str, name: str, prefix: str, suffix: str, **fields) -> Item:
+    """Returns an item; its id tells the task, and the annotation if there may be several."""
+    meta = sample.metadata
+    size = None
+    if fields.get("boxes") and "width" in meta and "height" in meta:
+        size = (int(meta["width"]), int(meta["height"]))
+    return Item(
+        id=f"{sample.id}#{task}" + (f".{name}" if name else ""),
+        part=task,
+        media=(sample.media,),
+        prefix=prefix,
+        suffixes=(suffix,),
+        task=task,
+        annotated_size=size,
+        **fields,
+    )
+
+
+def _captions(sample: Sample) -> Iterator[Item]:
+    captions = dict(sample.metadata.get("captions") or {})
+    language = sample.metadata.get("LANGUAGE") or "en"
+    captions.setdefault(language, sample.text)
+    for lang, caption in sorted(captions.items()):
+        if text := _line(caption):
+            yield _item(sample, "caption", lang, f"caption {lang}", text, lang=lang)
+
+
+def _grounded_captions(sample: Sample) -> Iterator[Item]:
+    for i, thing in enumerate(_objects(sample)):
+        prefix = f"caption {BOX_MARKER}"
+        yield _item(sample, "grounded_caption", str(i), prefix, thing.label, boxes=(thing.box,))
+
+
+def _ocr(sample: Sample) -> Iterator[Item]:
+    words = [
+        (_line(w["text"]), tuple(map(float, w["box"]))) for w in sample.metadata.get("ocr") or ()
+    ]
+    text = " ".join(_raster_order([w for w in words if w[0]]))
+    if text:
+        yield _item(sample, "ocr", "", "ocr", text)
+
+
+def _vqa(sample: Sample) -> Iterator[Item]:
+    for i, pair in enumerate(sample.metadata.get("qa") or ()):
+        lang = pair.get("lang") or "en"
+        prefix = f"answer {lang} {_line(pair['question'])}"
+        answer = _line(str(pair["answer"]))
+        yield _item(sample, "vqa", str(i), prefix, answer, lang=lang, answers=(answer,))
+
+
+def _detect(sample: Sample) -> Iterator[Item]:
+    things = _objects(sample)
+    if things:
+        labels = sorted({thing.label for thing in things})
+        suffix = SEPARATOR.join(f"{BOX_MARKER} {thing.label}" for thing in things)
+        prefix = f"detect {SEPARATOR.join(labels)}"
+        yield _item(sample, "detect", "", prefix, suffix, boxes=tuple(t.box for t in things))
+
+
+def _segment(sample: Sample) -> Iterator[Item]:
+    things = _objects(sample)
+    for label in sorted({thing.label for thing in things}):
+        same = [thing for thing in things if thing.label == label]
+        masks = tuple(thing.mask for thing in same if thing.mask)
+        if len(masks) == len(same):
+            suffix = SEPARATOR.join([f"{BOX_MARKER}{MASK_MARKER} {label}"] * len(same))
+            boxes = tuple(thing.box for thing in same)
+            prefix = f"segment {label}"
+            yield _item(sample, "segment", label, prefix, suffix, boxes=boxes, masks=masks)
+
+
+_TASKS: dict[str, Callable[[Sample], Iterator[Item]]] = {
+    "caption": _captions,
+    "grounded_caption": _grounded_captions,
+    "ocr": _ocr,
+    "vqa": _vqa,
+    "detect": _detect,
+    "segment": _segment,
+}
+
+
+def _objects(sample: Sample) -> list[_Object]:
+    """Returns the annotated objects from top to bottom, then left to right."""
+    things = [
+        _Object(
+            label=_line(raw["label"]),
+            box=tuple(map(float, raw["box"])),
+            mask=json.dumps(raw["mask"]) if raw.get("mask") else None,
+        )
+        for raw in sample.metadata.get("objects") or ()
+    ]
+    return sorted((t for t in things if t.label), key=lambda t: (t.box[1], t.box[0], t.label))
+
+
+def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
+    """Returns the words line by line; a word is on a line if its top is above the line's middle."""
+    lines: list[list[tuple[float, str]]] = []
+    middle = float("-inf")
+    for text, (x0, y0, _, y1) in sorted(words, key=lambda w: (w[1][1], w[1][0])):
+        if y0 >= middle:
+            lines.append([])
+            middle = (y0 + y1) / 2
+        lines[-1].append((x0, text))
+    return [text for line in lines for _, text in sorted(line)]
+
+
+def _line(text: str) -> str:
+    """Returns the text on one line: a newline separates prefix from suffix in the model's input."""
+    if not isinstance(text, str):
+        raise BadInput(f"text is a {type(text).__name__}")
+    return " ".join(text.split())

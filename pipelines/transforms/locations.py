@@ -1,0 +1,30 @@
+"""Boxes as location tokens."""
+
+import math
+from collections.abc import Sequence
+
+from pipelines.sources.item import BadInput
+
+NUM_BINS = 1024
+
+
+def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:
+    """Returns `<locYYYY><locXXXX><locYYYY><locXXXX>`: ymin, xmin, ymax, xmax.
+
+    Source: big_vision `pp/proj/paligemma/segmentation.py`: bin = round(coordinate * 1023), clipped.
+
+    Args:
+      box: x0, y0, x1, y1 [pixels]; what sticks out of the image is cut off.
+      width: of the image [pixels].
+      height: of the image [pixels].
+
+    Raises:
+      BadInput: if nothing of the box lies in the image.
+    """
+    if len(box) != 4 or not all(math.isfinite(v) for v in box):
+        raise BadInput(f"box must be 4 numbers, got {list(box)}")
+    x0, x1 = (min(max(v / width, 0.0), 1.0) for v in (box[0], box[2]))
+    y0, y1 = (min(max(v / height, 0.0), 1.0) for v in (box[1], box[3]))
+    if x1 <= x0 or y1 <= y0:
+        raise BadInput(f"box {[round(v, 1) for v in box]} is empty in {width}x{height}")
+    return "".join(f"<loc{round(v * (NUM_BINS - 1)):04d}>" for v in (y0, x0, y1, x1))

@@ -1,0 +1,76 @@
+"""An item and its decoded pixels become a record."""
+
+import dataclasses
+
+from pipelines.records.schema import MASK_MARKER, Record
+from pipelines.sources.item import BOX_MARKER, BadInput, Item
+from pipelines.transforms.locations import box_tokens
+from pipelines.transforms.masks import normalize_mask
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """What was decoded from one image or video.
+
+    Attributes:
+      images: encoded squares.
+      size: width and height before squashing [pixels].
+      sha256: digest of the encoded original [hex].
+      requested: per frame, the time asked for [s].
+      decoded: per frame, the time of the frame found [s].
+    """
+
+    images: tuple[bytes, ...]
+    size: tuple[int, int]
+    sha256: str
+    requested: tuple[float, ...] = ()
+    decoded: tuple[float, ...] = ()
+
+
+def render(item: Item, pixels: list[Pixels]) -> Record:
+    """Returns the record of an item.
+
+    Raises:
+      BadInput: if its boxes, masks or texts do not fit its pixels or each other.
+    """
+    width, height = pixels[0].size
+    if item.boxes and item.annotated_size not in (None, (width, height)):
+        raise BadInput(f"annotated as {item.annotated_size}, image is {(width, height)}")
+    boxes = [box_tokens(box, width=width, height=height) for box in item.boxes]
+    prefix, *suffixes = _place([item.prefix, *item.suffixes], boxes)
+    for suffix in suffixes:
+        if suffix.count(MASK_MARKER) != len(item.masks):
+            raise BadInput(
+                f"text has {suffix.count(MASK_MARKER)} {MASK_MARKER}, "
+                f"annotation {len(item.masks)} masks"
+            )
+    meta = dict(item.meta)
+    if len(pixels) > 1:
+        meta["sources"] = [[m.source, p.sha256] for m, p in zip(item.media, pixels, strict=True)]
+    return Record(
+        id=item.id,
+        images=tuple(image for p in pixels for image in p.images),
+        prefix=prefix,
+        suffixes=tuple(suffixes),
+        task=item.task,
+        lang=item.lang,
+        source=item.media[0].source,
+        source_sha256=pixels[0].sha256,
+        answers=item.answers,
+        masks=tuple(normalize_mask(m, width=width, height=height) for m in item.masks),
+        frame_requested=tuple(t for p in pixels for t in p.requested),
+        frame_decoded=tuple(t for p in pixels for t in p.decoded),
+        meta=meta,
+    )
+
+
+def _place(texts: list[str], boxes: list[str]) -> list[str]:
+    """Puts the boxes' tokens where the markers are, in order."""
+    if sum(text.count(BOX_MARKER) for text in texts) != len(boxes):
+        raise BadInput(f"text has other than {len(boxes)} box markers (U+E000)")
+    rest = iter(boxes)
+    placed = []
+    for text in texts:
+        head, *tails = text.split(BOX_MARKER)
+        placed.append(head + "".join(next(rest) + tail for tail in tails))
+    return placed

@@ -1,0 +1,133 @@
+"""What a video file declares, and what its packets say, without decoding."""
+
+import dataclasses
+
+import av
+import av.error
+import av.stream
+from av.container import InputContainer
+from av.video.stream import VideoStream
+
+from pipelines.sources.item import BadInput
+
+_COUNT_SLACK = 2
+_COUNT_TOLERANCE = 0.02
+"""Fewer packets than declared frames by more than this is a truncated file: whole files of the
+sample corpus are exact, encoders that drop the last frames miss one or two."""
+
+_DURATION_SLACK = 1.0
+_DURATION_TOLERANCE = 0.1
+"""The same for durations [s, fraction]: the declared one may be that of a longer audio track."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One video.
+
+    Attributes:
+      format: names of the container, comma-separated.
+      codec: of the chosen video stream.
+      pixel_format: ffmpeg's name of it, such as "yuv420p".
+      width: before rotation [pixels].
+      height: before rotation [pixels].
+      times: when each packet is shown, ascending, from the first shown [s].
+      duration: of what is present [s].
+      hidden: packets that an edit list hides.
+      num_video_streams: without cover pictures.
+    """
+
+    format: str
+    codec: str
+    pixel_format: str
+    width: int
+    height: int
+    times: tuple[float, ...]
+    duration: float
+    hidden: int
+    num_video_streams: int
+
+
+def probe(path: str) -> Probe:
+    """Returns what is in a file.
+
+    Raises:
+      BadInput: if it holds no video, or less than it declares.
+    """
+    try:
+        with av.open(path) as container:
+            stream = video_stream(container)
+            return _probe(container, stream)
+    except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"unreadable video: {one_line(error)}") from error
+
+
+def video_stream(container: InputContainer) -> VideoStream:
+    """Returns the stream ffmpeg would play; cover pictures do not count."""
+    streams = _video_streams(container)
+    if not streams:
+        kinds = sorted({s.type for s in container.streams}) or ["nothing"]
+        raise BadInput(f"no video stream, only {', '.join(kinds)}")
+    best = container.streams.best("video")
+    return best if best in streams else streams[0]  # type: ignore[return-value]
+
+
+def one_line(error: BaseException) -> str:
+    """Returns an error's kind and text without its file name, the same wherever the file lies."""
+    text = getattr(error, "strerror", None) or str(error)
+    return f"{type(error).__name__}: {' '.join(text.split())[:120]}"
+
+
+def _video_streams(container: InputContainer) -> list[VideoStream]:
+    cover = av.stream.Disposition.attached_pic
+    return [s for s in container.streams.video if not s.disposition & cover]
+
+
+def _probe(container: InputContainer, stream: VideoStream) -> Probe:
+    rate = float(stream.average_rate or stream.guessed_rate or 25)
+    base = float(stream.time_base) if stream.time_base else 0.0
+    times, ends, hidden = [], [], 0
+    for packet in container.demux(stream):
+        if not packet.size:
+            continue
+        if packet.is_discard:
+            hidden += 1
+            continue
+        stamp = packet.pts if packet.pts is not None else packet.dts
+        time = len(times) / rate if stamp is None else stamp * base
+        times.append(time)
+        ends.append(time + (packet.duration or 0) * base)
+    if not times:
+        raise BadInput("no video packets")
+    times.sort()
+    duration = max(max(ends), times[-1] + 1 / rate) - times[0]
+    _check_complete(container, stream, len(times) + hidden, duration)
+    codec = stream.codec_context
+    return Probe(
+        format=container.format.name,
+        codec=codec.name,
+        pixel_format=str(codec.pix_fmt),
+        width=codec.width,
+        height=codec.height,
+        times=tuple(t - times[0] for t in times),
+        duration=duration,
+        hidden=hidden,
+        num_video_streams=len(_video_streams(container)),
+    )
+
+
+def _check_complete(
+    container: InputContainer, stream: VideoStream, present: int, duration: float
+) -> None:
+    """Compares what is present with what is declared: readers end short without an error."""
+    declared = stream.frames
+    if declared and present < declared * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK:
+        raise BadInput(f"truncated: {present} of {declared} declared frames are present")
+    seconds = None
+    if stream.duration and stream.time_base:
+        seconds = float(stream.duration * stream.time_base)
+    elif not declared and container.duration:
+        seconds = container.duration / av.time_base
+    if seconds and duration < seconds * (1 - _DURATION_TOLERANCE) - _DURATION_SLACK:
+        raise BadInput(f"truncated: {duration:.1f} of {seconds:.1f} declared seconds are present")

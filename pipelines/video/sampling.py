@@ -1,0 +1,49 @@
+"""Which times of a video to look at."""
+
+import dataclasses
+
+STORAGE_FPS = 25.0
+"""Frames a second that strides count in. big_vision's strides are over stored frames, whose rate is
+unpublished; DMVR, the reader's family, stores 25."""
+
+WINDOWS = ("first", "centre")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How frames are chosen.
+
+    Attributes:
+      num_frames: frames per record.
+      stride: their distance at 25 frames a second [frames].
+      window: "first" starts at the first frame (big_vision's evaluation), "centre" in the middle.
+    """
+
+    num_frames: int
+    stride: int
+    window: str = "first"
+
+    def __post_init__(self) -> None:
+        if self.num_frames < 1 or self.stride < 1:
+            raise ValueError(
+                f"num_frames and frame_stride must be positive, got {self.num_frames} and "
+                f"{self.stride}."
+            )
+        if self.window not in WINDOWS:
+            raise ValueError(f"window must be one of {', '.join(WINDOWS)}, got {self.window!r}.")
+
+    def times(self, duration: float) -> list[float]:
+        """Returns the distinct times to decode, from the first frame [s].
+
+        Fewer than `num_frames` if the video is shorter than the window; see `loop`.
+        """
+        step = self.stride / STORAGE_FPS
+        start = 0.0
+        if self.window == "centre":
+            start = max(0.0, (duration - (self.num_frames - 1) * step) / 2)
+        times = [start + i * step for i in range(self.num_frames)]
+        return [t for i, t in enumerate(times) if i == 0 or t < duration - 1e-6]
+
+    def loop(self, num_decoded: int) -> list[int]:
+        """Returns which decoded frame each of the `num_frames` is: short videos repeat."""
+        return [i % num_decoded for i in range(self.num_frames)]
