@@ -1,0 +1,39 @@
+"""One digest for a tree of parameters: the same content, the same digest, wherever it lies."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (path, leaf) of a nested dict, sorted by path; parts are joined by "/"."""
+    for key in sorted(tree, key=str):
+        path = f"{prefix}{key}"
+        if isinstance(tree[key], Mapping):
+            yield from flatten(tree[key], f"{path}/")
+        else:
+            yield path, tree[key]
+
+
+def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the nested dict of paths."""
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = leaf
+    return tree
+
+
+def params_digest(params: Mapping[str, Any]) -> str:
+    """Returns sha256 over every parameter's name, type, shape and bytes [hex]."""
+    digest = hashlib.sha256()
+    for path, leaf in flatten(params):
+        array = np.asarray(leaf)
+        digest.update(f"{path} {array.dtype} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,205 @@
+"""Batches from prepared datasets: the batch of step s is a pure function of (data, seed, s)."""
+
+import dataclasses
+import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import grain
+import numpy as np
+from PIL import Image
+
+from model.data.masks import MaskTokens
+from model.data.text import TextRow, train_row
+from model.text.tokenizer import Tokenizer
+from model.train.config import TrainConfig
+from model.vision.mask_codec import MaskCodec
+from pipelines.records.dataset import Dataset, Part
+from pipelines.records.schema import Record
+
+Batch = dict[str, np.ndarray]
+
+_DECODE_THREADS = 2
+_PREFETCHED_BATCHES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """One example of a batch: where its record lies, and its number in the stream of examples."""
+
+    part: str
+    position: int
+    number: int
+
+
+class Examples:
+    """The endless stream of training examples of one or more datasets.
+
+    Every part is shuffled anew for each pass over it; parts are interleaved by weight.
+
+    Args:
+      data: dataset folders; parts of the same name are joined [paths].
+      mixture: (part, weight) pairs; empty takes every part by its number of records.
+      seed: of the order.
+    """
+
+    def __init__(
+        self, data: str | Sequence[str], mixture: Sequence[tuple[str, float]], seed: int
+    ) -> None:
+        self.parts = open_parts([data] if isinstance(data, str) else data)
+        weights = dict(mixture) or {name: float(len(part)) for name, part in self.parts.items()}
+        for name in weights:
+            if name not in self.parts:
+                raise ValueError(
+                    f"mixture: no part {name!r} in the data. Accepted: {', '.join(self.parts)}."
+                )
+        names = sorted(weights)
+        streams = [
+            _stream(self.parts[name], name, seed, number) for number, name in enumerate(names)
+        ]
+        self._mixed = grain.MapDataset.mix(streams, [weights[name] for name in names])
+
+    def draws(self, step: int, batch_size: int) -> list[Draw]:
+        """Returns the examples of one batch."""
+        numbers = range(step * batch_size, (step + 1) * batch_size)
+        return [Draw(*self._mixed[number], number) for number in numbers]  # type: ignore[misc]
+
+    def record(self, draw: Draw) -> Record:
+        """Returns the record of one example."""
+        return self.parts[draw.part][draw.position]
+
+    def max_images(self, limit: int) -> int:
+        """Returns the images per example: the most that the first record of a part has."""
+        return max(min(limit, len(part[0].images)) for part in self.parts.values() if len(part))
+
+
+def open_parts(data: Sequence[str]) -> dict[str, Sequence[Record]]:
+    """Returns the non-empty parts of datasets by name; those of the same name are joined."""
+    found: dict[str, list[Part]] = {}
+    for directory in data:
+        for name, part in Dataset(directory).parts.items():
+            if len(part):
+                found.setdefault(name, []).append(part)
+    if not found:
+        raise ValueError(f"data holds no records: {', '.join(data)}.")
+    return {name: p[0] if len(p) == 1 else _Joined(p) for name, p in sorted(found.items())}
+
+
+def samples_of_step(
+    data: str | Sequence[str], train: TrainConfig, seed: int, step: int
+) -> list[str]:
+    """Returns the ids of the records that one update saw, in the order of the batch."""
+    examples = Examples(data, train.mixture, seed)
+    return [examples.record(draw).id for draw in examples.draws(step, train.batch_size)]
+
+
+class Loader:
+    """Batches for training, prepared in the background while the device works."""
+
+    def __init__(
+        self,
+        data: str | Sequence[str],
+        train: TrainConfig,
+        *,
+        tokenizer: Tokenizer,
+        mask_codec: MaskCodec | None,
+        image_px: int,
+        seed: int,
+    ) -> None:
+        self.examples = Examples(data, train.mixture, seed)
+        self.num_images = self.examples.max_images(train.max_frames)
+        self._train, self._seed, self._image_px = train, seed, image_px
+        self._tokenizer = tokenizer
+        self._masks = MaskTokens(mask_codec)
+        self._pool = ThreadPoolExecutor(_DECODE_THREADS)
+
+    def batch(self, step: int) -> Batch:
+        """Returns the batch of one step.
+
+        Keys: image uint8 (B, I, H, W, 3); text int32 (B, T+1); mask_ar, mask_loss int32 (B, T+1).
+        """
+        draws = self.examples.draws(step, self._train.batch_size)
+        records = [self.examples.record(draw) for draw in draws]
+        self._masks.prepare(records)
+        images = self._pool.map(
+            lambda record: decode_images(record, self.num_images, self._image_px), records
+        )
+        rows = [self._row(r, d.number) for r, d in zip(records, draws, strict=True)]
+        return {"image": np.stack(list(images)), **stack_rows(rows)}
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """Yields the batches of steps start..stop-1; starting late costs nothing."""
+        steps = grain.MapDataset.range(start, stop).map(self.batch)
+        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_PREFETCHED_BATCHES)
+        yield from steps.to_iter_dataset(options)
+
+    def close(self) -> None:
+        """Stops the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _row(self, record: Record, number: int) -> TextRow:
+        suffix = choose_suffix(record, self._seed, number)
+        suffix = self._masks.fill(record, suffix)
+        return train_row(self._tokenizer, record.prefix, suffix, self._train.text_len)
+
+
+def choose_suffix(record: Record, seed: int, number: int) -> str:
+    """Returns one of a record's suffixes, drawn by (seed, number of the example)."""
+    if len(record.suffixes) == 1:
+        return record.suffixes[0]
+    if not record.suffixes:
+        raise ValueError(f"record {record.id!r} has no suffix; only evaluation can use it.")
+    return record.suffixes[
+        int(np.random.default_rng([seed, number]).integers(len(record.suffixes)))
+    ]
+
+
+def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:
+    """Returns the pixels of a record, uint8 (I, H, W, 3).
+
+    More images than `num_images` are thinned out evenly, fewer are repeated in turn. Images of
+    another size than `image_px` are resized (448 px stages read the same records).
+    """
+    count = len(record.images)
+    if count > num_images:
+        chosen = [i * count // num_images for i in range(num_images)]
+    else:
+        chosen = [i % count for i in range(num_images)]
+    pixels = {i: _pixels(record.images[i], image_px) for i in set(chosen)}
+    return np.stack([pixels[i] for i in chosen])
+
+
+def stack_rows(rows: Sequence[TextRow]) -> Batch:
+    """Returns the rows as arrays of one batch."""
+    names = [field.name for field in dataclasses.fields(TextRow)]
+    return {name: np.stack([getattr(row, name) for row in rows]) for name in names}
+
+
+def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
+    with Image.open(io.BytesIO(encoded)) as image:
+        rgb = image.convert("RGB")
+        if rgb.size != (image_px, image_px):
+            rgb = rgb.resize((image_px, image_px), Image.Resampling.BILINEAR)
+        return np.asarray(rgb)
+
+
+def _stream(part: Sequence[Record], name: str, seed: int, number: int) -> grain.MapDataset:
+    positions = grain.MapDataset.range(len(part)).seed(_seed32(seed, number))
+    return positions.shuffle().repeat().map(lambda position: (name, int(position)))
+
+
+def _seed32(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+class _Joined(Sequence[Record]):
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, position: int) -> Record:  # type: ignore[override]
+        chosen = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self._parts[chosen][position - int(self._starts[chosen])]

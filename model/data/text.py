@@ -1,0 +1,56 @@
+r"""Token rows: BOS prefix "\n" suffix EOS, with what is causal and what is supervised.
+
+    train   [BOS p p \n s s EOS 0 0]      mask_ar   [0 0 0 0 1 1 1 1 1]
+                                          mask_loss [0 0 0 0 1 1 1 0 0]
+    eval    [BOS p p \n 0 0 0 0]          mask_input[1 1 1 1 0 0 0 0]
+
+Source: big_vision `configs/proj/paligemma/transfers/common.py` (combine_and_keep_{train,eval}).
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Int
+
+from model.text.tokenizer import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRow:
+    """One row for training, one token longer than what the model sees."""
+
+    text: Int[np.ndarray, " T1"]
+    mask_ar: Int[np.ndarray, " T1"]
+    mask_loss: Int[np.ndarray, " T1"]
+
+
+def train_row(tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int) -> TextRow:
+    """Returns a row of text_len + 1 tokens; what is longer is cut, so EOS may be lost."""
+    read = prefix_ids(tokenizer, prefix)
+    written = [*tokenizer.encode(suffix), tokenizer.eos_id]
+    return TextRow(
+        text=_fit([*read, *written], text_len + 1, tokenizer.pad_id),
+        mask_ar=_fit([0] * len(read) + [1] * len(written), text_len + 1, 1),
+        mask_loss=_fit([0] * len(read) + [1] * len(written), text_len + 1, 0),
+    )
+
+
+def eval_row(
+    tokenizer: Tokenizer, prefix: str, text_len: int
+) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " T"]]:
+    """Returns (text, mask_input) of text_len tokens; a prefix that is too long is cut."""
+    read = prefix_ids(tokenizer, prefix)
+    text = _fit(read, text_len, tokenizer.pad_id)
+    return text, _fit([1] * len(read), text_len, 0)
+
+
+def prefix_ids(tokenizer: Tokenizer, prefix: str) -> list[int]:
+    """Returns BOS, the prefix and the separator."""
+    return [tokenizer.bos_id, *tokenizer.encode(prefix), tokenizer.newline_id]
+
+
+def _fit(values: list[int], length: int, fill: int) -> Int[np.ndarray, " T"]:
+    row = np.full(length, fill, np.int32)
+    kept = values[:length]
+    row[: len(kept)] = kept
+    return row

@@ -1,0 +1,115 @@
+"""Text ⇄ token ids: a SentencePiece vocabulary, then 1024 location and 128 segmentation tokens."""
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
+"""Source: Gemma's tokenizer; also what `train_tokenizer` writes."""
+
+NUM_LOC, NUM_SEG = 1024, 128
+EXTRA_TOKENS = tuple(f"<loc{i:04d}>" for i in range(NUM_LOC)) + tuple(
+    f"<seg{i:03d}>" for i in range(NUM_SEG)
+)
+"""Appended to the vocabulary in this order. Source: big_vision `pp/proj/paligemma/ops.py`."""
+
+SEPARATOR = "\n"
+"""Stands between prefix and suffix, tokenised on its own."""
+
+_EXTRA = re.compile(r"(<loc\d{4}>|<seg\d{3}>)")
+_MAX_SENTENCES = 200_000
+
+
+def train_tokenizer(texts: Iterable[str], out_path: str, vocab_size: int) -> None:
+    r"""Writes a SentencePiece model file trained on texts; the same texts give the same bytes.
+
+    Any text survives encode and decode: bytes without a piece have tokens of their own, spaces
+    are kept, and "\n" is one piece.
+
+    Args:
+      texts: what records read and write; `<locNNNN>`, `<segNNN>` and `<mask>` in them are left out.
+      out_path: file to write [path].
+      vocab_size: at most this many pieces, without the 1152 extra tokens.
+
+    Raises:
+      ValueError: if `vocab_size` has no room for the 256 bytes and the specials.
+    """
+    import sentencepiece
+
+    if vocab_size < 300:
+        raise ValueError(f"vocab_size must be at least 300 (256 are bytes), got {vocab_size}.")
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=_plain(texts),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=vocab_size,
+        hard_vocab_limit=False,
+        character_coverage=0.9995,
+        byte_fallback=True,
+        split_digits=True,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        user_defined_symbols=[SEPARATOR],
+        pad_id=PAD_ID,
+        eos_id=EOS_ID,
+        bos_id=BOS_ID,
+        unk_id=UNK_ID,
+        num_threads=1,
+        shuffle_input_sentence=False,
+        input_sentence_size=_MAX_SENTENCES,
+        minloglevel=2,
+    )
+    Path(out_path).write_bytes(model.getvalue())
+
+
+def _plain(texts: Iterable[str]) -> Iterable[str]:
+    for text in texts:
+        for line in re.sub(r"<(?:loc\d{4}|seg\d{3}|mask)>", "", text).splitlines():
+            if line.strip():
+                yield line
+
+
+class Tokenizer:
+    """A tokenizer file: one of ours, Gemma's, or PaliGemma's with the extra tokens inside."""
+
+    def __init__(self, path: str | Path) -> None:
+        import sentencepiece
+
+        self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        self.num_pieces = self._pieces.get_piece_size()
+        inside = self._pieces.piece_to_id(EXTRA_TOKENS[0])
+        first = self.num_pieces if inside == self._pieces.unk_id() else inside
+        self._extra_ids = {token: first + i for i, token in enumerate(EXTRA_TOKENS)}
+        self._extra_texts = {i: token for token, i in self._extra_ids.items()}
+        self.vocab_size = max(self.num_pieces, first + len(EXTRA_TOKENS))
+        self.pad_id = PAD_ID
+        self.eos_id = self._pieces.eos_id()
+        self.bos_id = self._pieces.bos_id()
+        (self.newline_id,) = self._pieces.encode(SEPARATOR)
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of a text, without BOS or EOS; `<loc…>` and `<seg…>` are one id each."""
+        ids: list[int] = []
+        for part in _EXTRA.split(text):
+            if part in self._extra_ids:
+                ids.append(self._extra_ids[part])
+            elif part:
+                ids.extend(self._pieces.encode(part))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids up to the first EOS; PAD and BOS are dropped."""
+        texts: list[str] = []
+        run: list[int] = []
+        for token in ids:
+            if token == self.eos_id:
+                break
+            if token in self._extra_texts:
+                texts += [self._pieces.decode(run), self._extra_texts[token]]
+                run = []
+            elif token not in (self.pad_id, self.bos_id) and token < self.num_pieces:
+                run.append(int(token))
+        return "".join([*texts, self._pieces.decode(run)])

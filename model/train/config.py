@@ -1,0 +1,72 @@
+"""How one stage is trained."""
+
+import dataclasses
+from typing import Literal
+
+Schedule = Literal["rsqrt", "cosine", "constant"]
+SCHEDULES = ("rsqrt", "cosine", "constant")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """One training stage. Rates and shapes only; the data, the model and the seed come beside it.
+
+    Attributes:
+      batch_size: examples per update, over all devices.
+      total_steps: updates.
+      peak_lr: learning rate after warm-up.
+      warmup: linear warm-up [fraction of total steps].
+      schedule: after warm-up: "cosine" to zero, "rsqrt" as in pretraining, or "constant".
+      weight_decay: per update, times the schedule and not the learning rate (big_vision's rule).
+      grad_clip: largest global norm of the gradient.
+      b2: decay of Adam's second moment.
+      label_smoothing: probability moved from the true token to all others.
+      text_len: prefix, separator and suffix together; longer ones are cut [tokens].
+      budgets: soft-token budgets drawn from during training; None is the connector's own range.
+      mixture: (part, weight) pairs; empty takes every part by its number of records.
+      max_frames: most images of one example; longer videos are thinned out.
+      freeze_vision: whether the vision tower keeps its weights.
+      save_steps: distance of resumable checkpoints [steps].
+      log_steps: distance of progress reports [steps].
+    """
+
+    batch_size: int = 16
+    total_steps: int = 100
+    peak_lr: float = 1e-3
+    warmup: float = 0.05
+    schedule: Schedule = "cosine"
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+    b2: float = 0.999
+    label_smoothing: float = 0.0
+    text_len: int = 64
+    budgets: tuple[int, ...] | None = None
+    mixture: tuple[tuple[str, float], ...] = ()
+    max_frames: int = 16
+    freeze_vision: bool = False
+    save_steps: int = 500
+    log_steps: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "total_steps", "text_len", "max_frames"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("save_steps", "log_steps"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        self._require("peak_lr", self.peak_lr > 0, "positive")
+        self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
+        self._require("schedule", self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}")
+        self._require("weight_decay", self.weight_decay >= 0, "at least 0")
+        self._require("grad_clip", self.grad_clip > 0, "positive")
+        self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
+        self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
+        if self.budgets is not None:
+            ok = bool(self.budgets) and all(b >= 1 for b in self.budgets)
+            self._require("budgets", ok, "a list of positive numbers, or none for the connector's")
+        ok = all(weight > 0 for _, weight in self.mixture)
+        self._require("mixture", ok, "(part, weight) pairs with positive weights")
+        names = [name for name, _ in self.mixture]
+        self._require("mixture", len(set(names)) == len(names), "without repeated parts")
+
+    def _require(self, name: str, ok: bool, accepted: str) -> None:
+        if not ok:
+            raise ValueError(f"{name} must be {accepted}, got {getattr(self, name)!r}.")

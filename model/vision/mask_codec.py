@@ -1,0 +1,223 @@
+"""Masks ⇄ 16 segmentation tokens: the VQ-VAE of PaliGemma's `<segNNN>` tokens.
+
+Source: big_vision `pp/proj/paligemma/segmentation.py` and `evaluators/proj/paligemma/transfers/
+segmentation.py`; Ning et al., arXiv:2301.02229. Files hold the names and PyTorch layouts of the
+published `vae-oid.npz`, so that one loads too.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from PIL import Image
+
+CROP = 64
+"""Side of the crop the encoder sees [pixels]."""
+NUM_TOKENS = 16
+NUM_CODES = 128
+_CODEBOOK = "_vq_vae._embedding"
+_BATCH = 64
+
+Params = dict[str, jax.Array]
+Box = tuple[float, float, float, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskCodecConfig:
+    """Widths of the codec and how long it is trained.
+
+    Attributes:
+      width: channels of the encoder, and of the decoder before its four halvings; a multiple of 8.
+      embed_dim: width of a codeword (512 in the published file).
+      train_steps: updates; the first third trains without the codebook.
+      batch_size: crops per update.
+      peak_lr: learning rate after warm-up.
+      max_crops: at most this many masks are trained on.
+    """
+
+    width: int = 32
+    embed_dim: int = 64
+    train_steps: int = 140
+    batch_size: int = 24
+    peak_lr: float = 2e-3
+    max_crops: int = 2000
+
+    def __post_init__(self) -> None:
+        if self.width < 8 or self.width % 8:
+            raise ValueError(f"width must be a positive multiple of 8, got {self.width}.")
+        for name in ("embed_dim", "train_steps", "batch_size", "max_crops"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.peak_lr <= 0:
+            raise ValueError(f"peak_lr must be positive, got {self.peak_lr}.")
+
+
+class MaskCodec:
+    """A trained codec."""
+
+    def __init__(self, params: Mapping[str, np.ndarray]) -> None:
+        missing = {"encoder.0.weight", "decoder.0.weight", _CODEBOOK} - set(params)
+        if missing:
+            raise ValueError(f"mask codec lacks {sorted(missing)}; want the names of vae-oid.npz.")
+        self.params = {name: jnp.asarray(value) for name, value in params.items()}
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MaskCodec":
+        """Returns the codec of an `.npz` file, ours or the published one."""
+        with np.load(path) as file:
+            return cls({name: file[name] for name in file.files})
+
+    def encode(self, mask: Bool[np.ndarray, "H W"], box: Box) -> list[int]:
+        """Returns the 16 token numbers of a mask inside a box (ymin, xmin, ymax, xmax)."""
+        return self.encode_crops(crop_mask(mask, box)[None])[0].tolist()
+
+    def encode_crops(self, crops: Float[np.ndarray, "N 64 64"]) -> Int[np.ndarray, "N 16"]:
+        """Returns the token numbers of crops in [0, 1]; any N runs in one compiled program."""
+        rows = [np.asarray(_encode(self.params, part)) for part in _padded(crops)]
+        return np.concatenate([*rows, np.zeros((0, NUM_TOKENS), np.int32)])[: len(crops)]
+
+    def decode(self, ids: Int[np.ndarray, " 16"] | list[int]) -> Float[np.ndarray, "64 64"]:
+        """Returns the mask inside its box: above 0 is inside, about [-1, 1]."""
+        return self.decode_many(np.asarray(ids, np.int32)[None])[0]
+
+    def decode_many(self, ids: Int[np.ndarray, "N 16"]) -> Float[np.ndarray, "N 64 64"]:
+        """Returns one mask per row of token numbers."""
+        rows = [np.asarray(_decode(self.params, part)) for part in _padded(ids)]
+        return np.concatenate([*rows, np.zeros((0, CROP, CROP), np.float32)])[: len(ids)]
+
+
+def crop_mask(mask: Bool[np.ndarray, "H W"], box: Box) -> Float[np.ndarray, "64 64"]:
+    """Returns the mask inside a box, resized to 64x64 with antialiasing, in [0, 1].
+
+    Args:
+      mask: full-resolution mask.
+      box: ymin, xmin, ymax, xmax in [0, 1]; an empty one is widened to a pixel.
+    """
+    height, width = mask.shape
+    y0, x0 = min(round(box[0] * height), height - 1), min(round(box[1] * width), width - 1)
+    y1, x1 = max(round(box[2] * height), y0 + 1), max(round(box[3] * width), x0 + 1)
+    crop = Image.fromarray(mask[y0:y1, x0:x1].astype(np.uint8) * 255)
+    resized = crop.resize((CROP, CROP), Image.Resampling.BILINEAR)
+    return np.asarray(resized, np.float32) / 255
+
+
+def init_params(config: MaskCodecConfig, seed: int) -> Params:
+    """Returns freshly drawn parameters under the published names, in PyTorch's layouts."""
+    shapes = _shapes(config)
+    rng = np.random.default_rng(seed)
+    params = {}
+    for name, shape in shapes.items():
+        if name.endswith("bias"):
+            value = np.zeros(shape)
+        elif name == _CODEBOOK:
+            value = rng.normal(0, 1, shape)
+        else:
+            transposed = name.startswith("decoder.") and shape[-1] == 4
+            fan_in = shape[0] * 4 if transposed else np.prod(shape[1:])
+            value = rng.normal(0, np.sqrt(2 / fan_in), shape)
+        params[name] = jnp.asarray(value, jnp.float32)
+    return params
+
+
+def encode_features(params: Params, crops: Float[Array, "N 64 64"]) -> Float[Array, "N 4 4 E"]:
+    """Returns the encoder's grid for crops in [0, 1]."""
+    x = (crops * 2 - 1)[..., None]
+    for layer in (0, 2, 4, 6):
+        x = jax.nn.relu(_conv(params, f"encoder.{layer}", x, stride=2))
+    for layer in (8, 9):
+        x = _residual(params, f"encoder.{layer}", x)
+    return _conv(params, "encoder.10", x)
+
+
+def nearest_codes(params: Params, features: Float[Array, "N 4 4 E"]) -> Int[Array, "N 16"]:
+    """Returns the number of the nearest codeword (squared distance), row by row of the grid."""
+    flat = features.reshape(features.shape[0], NUM_TOKENS, -1)
+    codes = params[_CODEBOOK]
+    distances = jnp.sum(codes**2, axis=-1) - 2 * jnp.einsum("nte,ce->ntc", flat, codes)
+    return jnp.argmin(distances, axis=-1)
+
+
+def decode_features(params: Params, grid: Float[Array, "N 4 4 E"]) -> Float[Array, "N 64 64"]:
+    """Returns the decoder's masks."""
+    x = jax.nn.relu(_conv(params, "decoder.0", grid))
+    for layer in (2, 3):
+        x = _residual(params, f"decoder.{layer}", x)
+    for layer in (4, 6, 8, 10):
+        x = jax.nn.relu(_upsample(params, f"decoder.{layer}", x))
+    return _conv(params, "decoder.12", x)[..., 0]
+
+
+def look_up(params: Params, ids: Int[Array, "N 16"]) -> Float[Array, "N 4 4 E"]:
+    """Returns the grid of codewords."""
+    return params[_CODEBOOK][ids].reshape(ids.shape[0], 4, 4, -1)
+
+
+@jax.jit
+def _encode(params: Params, crops: jax.Array) -> jax.Array:
+    return nearest_codes(params, encode_features(params, crops))
+
+
+@jax.jit
+def _decode(params: Params, ids: jax.Array) -> jax.Array:
+    return decode_features(params, look_up(params, ids))
+
+
+def _padded(rows: np.ndarray) -> list[np.ndarray]:
+    """Splits rows into batches of one size, the last filled up by repeating its first row."""
+    parts = [rows[i : i + _BATCH] for i in range(0, len(rows), _BATCH)]
+    return [np.concatenate([p, np.repeat(p[:1], _BATCH - len(p), axis=0)]) for p in parts]
+
+
+def _conv(params: Params, name: str, x: jax.Array, *, stride: int = 1) -> jax.Array:
+    kernel = jnp.transpose(params[f"{name}.weight"], (2, 3, 1, 0))  # OIHW -> HWIO
+    y = jax.lax.conv_general_dilated(
+        x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return y + params[f"{name}.bias"][None, None, None]
+
+
+def _upsample(params: Params, name: str, x: jax.Array) -> jax.Array:
+    """A transposed 4x4 convolution of stride 2, as PyTorch's with padding 1."""
+    kernel = jnp.transpose(params[f"{name}.weight"], (2, 3, 1, 0))  # IOHW -> HWOI
+    y = jax.lax.conv_transpose(
+        x, kernel, (2, 2), ((2, 2), (2, 2)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"), transpose_kernel=True,
+    )  # fmt: skip
+    return y + params[f"{name}.bias"][None, None, None]
+
+
+def _residual(params: Params, name: str, x: jax.Array) -> jax.Array:
+    y = jax.nn.relu(_conv(params, f"{name}.net.0", x))
+    y = jax.nn.relu(_conv(params, f"{name}.net.2", y))
+    return x + _conv(params, f"{name}.net.4", y)
+
+
+@functools.cache
+def _shapes(config: MaskCodecConfig) -> dict[str, tuple[int, ...]]:
+    width, embed = config.width, config.embed_dim
+    shapes: dict[str, tuple[int, ...]] = {_CODEBOOK: (NUM_CODES, embed)}
+
+    def layer(name: str, out: int, into: int, side: int, *, transposed: bool = False) -> None:
+        channels = (into, out) if transposed else (out, into)
+        shapes[f"{name}.weight"] = (*channels, side, side)
+        shapes[f"{name}.bias"] = (out,)
+
+    for number, into in zip((0, 2, 4, 6), (1, width, width, width), strict=True):
+        layer(f"encoder.{number}", width, into, 4)
+    for block in ("encoder.8", "encoder.9", "decoder.2", "decoder.3"):
+        layer(f"{block}.net.0", width, width, 3)
+        layer(f"{block}.net.2", width, width, 3)
+        layer(f"{block}.net.4", width, width, 1)
+    layer("encoder.10", embed, width, 1)
+    layer("decoder.0", width, embed, 1)
+    into = width
+    for number, out in zip((4, 6, 8, 10), (width, width // 2, width // 4, width // 8), strict=True):
+        layer(f"decoder.{number}", out, into, 4, transposed=True)
+        into = out
+    layer("decoder.12", 1, into, 1)
+    return shapes
