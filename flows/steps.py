@@ -13,14 +13,14 @@ from flows.report.cells import Plan, Score
 from flows.work import Progress, Work
 from model.config import ModelConfig
 from model.train.config import TrainConfig
-from pipelines.prepare import PrepareConfig
+from pipelines.config import PrepareConfig
 
 CODE: dict[str, tuple[str, ...]] = {
     "corpus": ("pipelines.synthetic",),
     "files": (),
     "dataset": (
         "pipelines.records", "pipelines.sources", "pipelines.transforms", "pipelines.sinks",
-        "pipelines.benchmarks", "pipelines.video", "pipelines.prepare",
+        "pipelines.benchmarks", "pipelines.video", "pipelines.prepare", "pipelines.config",
     ),
     "tokenizer": ("model.text.tokenizer",),
     "mask_codec": ("model", "pipelines.records"),
@@ -70,13 +70,14 @@ class EvaluateSpec:
 
 def list_files(spec: DatasetSpec, data_root: str) -> tuple[tuple[str, str, int], ...]:
     """Returns the raw files a dataset is made from, with their digests."""
-    from pipelines.prepare import inventory
+    from pipelines.sources.listing import inventory
 
-    return tuple(inventory(spec.reader, spec.split, data_root, path=spec.path))
+    found = inventory(spec.reader, spec.split, data_root, path=spec.path or None)
+    return tuple((file.path, file.sha256, file.size) for file in found)
 
 
 def _corpus(work: Work) -> Iterator[Progress]:
-    from pipelines.synthetic.corpus import render_corpus
+    from pipelines.synthetic.render import render_corpus
 
     yield from _streamed(lambda report: render_corpus(work.config, str(work.out), report))
     work.counts["files"] = sum(path.is_file() for path in work.out.rglob("*"))
@@ -101,7 +102,7 @@ def _dataset(work: Work) -> Iterator[Progress]:
             source=spec.reader,
             split=spec.split,
             data_root=data_root,
-            path=spec.path,
+            path=spec.path or None,
             out=str(work.out),
             on_progress=report,
         )
@@ -197,7 +198,7 @@ def _results(work: Work) -> Iterator[Progress]:
     from flows.lineage import page_link
     from flows.report.build import build
     from flows.report.plot import plot
-    from flows.report.render import to_csv, to_json, to_latex, to_markdown
+    from flows.report.render import FORMATS, render
 
     plan: Plan = work.config
     scores, chance = [], {}
@@ -215,13 +216,10 @@ def _results(work: Work) -> Iterator[Progress]:
             )
         )  # fmt: skip
     report = build(plan, scores, chance)
-    (work.out / "results.md").write_text(to_markdown(report))
-    (work.out / "linked.md").write_text(
-        to_markdown(report, link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
-    )
-    (work.out / "results.csv").write_text(to_csv(report))
-    (work.out / "results.json").write_text(to_json(report))
-    (work.out / "results.tex").write_text(to_latex(report))
+    for form in FORMATS:
+        (work.out / f"results.{form}").write_text(render(report, form))
+    linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
+    (work.out / "linked.md").write_text(linked)
     plot(report, work.out / "results.png")
     work.counts["cells"] = len(scores)
     yield Progress(done=1, total=1)
@@ -240,7 +238,7 @@ FUNCTIONS: dict[str, Callable[[Work], Iterator[Progress]]] = {
 }
 
 
-def _streamed(function: Callable[[Callable[[int, int], None]], Any]) -> Any:
+def _streamed(function: Callable[[Callable[..., None]], Any]) -> Any:
     """Runs a function that reports through a callback, and yields what it reports."""
     reports: queue.Queue[Progress | None] = queue.Queue()
     outcome: dict[str, Any] = {}

@@ -157,8 +157,9 @@ class _Study:
         return self._submit(spec, {})
 
     def _vocabulary(self, datasets: Mapping[str, Future]) -> dict[str, Future]:
-        train = {role: f for role, f in datasets.items() if not role.endswith("/eval")}
         config = self.config
+        held_out = {f"{name}/eval" for name in config.transfers}
+        train = {role: future for role, future in datasets.items() if role not in held_out}
         made = {
             "tokenizer": self._submit(
                 Spec(kind="tokenizer", name="tokenizer", config=config.tokenizer,
@@ -176,15 +177,12 @@ class _Study:
         self, datasets: Mapping[str, Future], shared: Mapping[str, Future]
     ) -> dict[str, Future]:
         config = self.config
-        mixture = {
-            f"data/{i}": datasets[f"mixture/{source.reader}"]
-            for i, source in enumerate(config.sources)
-        }
+        mixture = {f"data/{i}": datasets[source.name] for i, source in enumerate(config.sources)}
         stage1 = self._submit(
             Spec(
                 kind="checkpoint",
                 name="stage1 vanilla",
-                config=FitSpec(model=config.model.with_connector(REFERENCE), train=config.stage1),
+                config=FitSpec(model=config.model_of(REFERENCE), train=config.stage1),
                 seed=config.seed,
                 num_cpus=config.compute.cpus_per_stage,
             ),
@@ -195,9 +193,7 @@ class _Study:
                 Spec(
                     kind="checkpoint",
                     name=f"intermediary {method}",
-                    config=FitSpec(
-                        model=config.model.with_connector(method), train=config.intermediary
-                    ),
+                    config=FitSpec(model=config.model_of(method), train=config.intermediary),
                     seed=config.seed,
                     num_cpus=config.compute.cpus_per_cell,
                 ),
@@ -218,7 +214,7 @@ class _Study:
                     kind="checkpoint",
                     name=f"transfer {method} {benchmark} seed={seed}",
                     config=FitSpec(
-                        model=self.config.model.for_transfer().with_connector(method),
+                        model=self.config.model_of(method, transfer=True),
                         train=self.config.transfers[benchmark].train,
                     ),
                     seed=seed,
@@ -290,7 +286,7 @@ def _datasets(config: StudyConfig) -> dict[str, DatasetSpec]:
     """Returns every dataset to prepare, by name."""
     found: dict[str, DatasetSpec] = {}
     for source in config.sources:
-        found[f"mixture/{source.reader}"] = _source_spec(config, source)
+        found[source.name] = _source_spec(config, source)
     for name, transfer in config.transfers.items():
         benchmark = BENCHMARKS[name]
         splits = {

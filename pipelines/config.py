@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from infra.store.digest import NOT_IDENTITY
 from pipelines.sources.registry import SourceSpec
 from pipelines.transforms.images import ImageSpec
 from pipelines.video.client import VideoLimits
@@ -26,7 +27,6 @@ class PrepareConfig:
       clip_timeout_s: longest time for decoding one clip [s].
       examples_per_task: most records of one task kind per web image.
       limit: most inputs; those whose ids have the smallest hashes. None takes all.
-      path: the source's folder below the data root; None takes the source's name.
       num_shards: files per part.
       max_reject_rate: the dataset fails above this [fraction of inputs].
       num_workers: threads that decode and write; 1 stays in the main one.
@@ -46,13 +46,12 @@ class PrepareConfig:
     clip_timeout_s: float = 60.0
     examples_per_task: int = 1
     limit: int | None = None
-    path: str | None = None
     num_shards: int = 4
     max_reject_rate: float = 0.05
-    num_workers: int = 2
-    runner: str = "FnApiRunner"
-    runner_options: tuple[str, ...] = ()
-    timeout_s: float = 24 * 3600.0
+    num_workers: int = dataclasses.field(default=2, metadata=NOT_IDENTITY)
+    runner: str = dataclasses.field(default="FnApiRunner", metadata=NOT_IDENTITY)
+    runner_options: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_IDENTITY)
+    timeout_s: float = dataclasses.field(default=24 * 3600.0, metadata=NOT_IDENTITY)
 
     def __post_init__(self) -> None:
         for name in (

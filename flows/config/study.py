@@ -6,16 +6,20 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from model.config import ModelConfig
+from model.config import ConnectorConfig, ModelConfig
+from model.connector.budgets import supported_budgets
 from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodecConfig
 from pipelines.benchmarks.registry import BENCHMARKS
-from pipelines.prepare import PrepareConfig
+from pipelines.config import PrepareConfig
 from pipelines.synthetic.config import CorpusConfig
 
 Method = Literal["vanilla", "m3", "mqt", "parcel"]
 REFERENCE: Method = "vanilla"
 """The method whose score is 100 % retention; it knows one budget, all tokens."""
+
+NUM_EXTRA_TOKENS = 1024 + 128
+"""Location and segmentation tokens after the tokenizer's own."""
 
 SEED_RANGE = (10_000, 100_000)
 """Transfer seeds are drawn from here. Source: PARCEL, app. Implementation Details."""
@@ -36,6 +40,11 @@ class SourceConfig:
     path: str = ""
     split: str = "train"
     prepare: PrepareConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """Names the dataset it becomes."""
+        return f"mixture/{self.path or self.reader}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +77,7 @@ class TokenizerConfig:
     """
 
     path: str | None = None
-    vocab_size: int = 512
+    vocab_size: int = 256_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +110,9 @@ class StudyConfig:
       corpus: the synthetic corpus; unused where `data_root` is given.
       sources: corpora of the Stage-1 mixture.
       prepare: how raw data become records.
-      tokenizer, mask_codec, model: what all methods share.
+      tokenizer, mask_codec, model: what all methods share; no codec where nothing has masks.
+      connectors: settings of a method's connector; its `kind` is the method. Others have
+        `model.connector`'s.
       methods: connectors compared.
       budgets: soft tokens per frame at evaluation; vanilla is evaluated at all tokens only.
       num_seeds: transfer seeds, shared by all methods.
@@ -121,8 +132,9 @@ class StudyConfig:
     sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
     prepare: PrepareConfig = PrepareConfig()
     tokenizer: TokenizerConfig = TokenizerConfig()
-    mask_codec: MaskCodecConfig = MaskCodecConfig()
+    mask_codec: MaskCodecConfig | None = MaskCodecConfig()
     model: ModelConfig = ModelConfig()
+    connectors: dict[Method, ConnectorConfig] = dataclasses.field(default_factory=dict)
     methods: Annotated[
         tuple[Method, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True})
     ] = ("vanilla", "m3", "mqt", "parcel")
@@ -147,6 +159,41 @@ class StudyConfig:
                 raise ValueError(
                     f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}."
                 )
+        vocabulary = self.tokenizer.vocab_size + NUM_EXTRA_TOKENS
+        if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
+            raise ValueError(
+                f"model.text.vocab_size must be tokenizer.vocab_size + {NUM_EXTRA_TOKENS} = "
+                f"{vocabulary}, got {self.model.text.vocab_size}."
+            )
+        for method in self.methods:
+            self._check_budgets(method)
+
+    def _check_budgets(self, method: Method) -> None:
+        served = supported_budgets(self.model_of(method))
+        wrong = [budget for budget in self.budgets if budget not in served]
+        if wrong and method != REFERENCE:
+            raise ValueError(
+                f"budgets: {method} does not serve {wrong}; it serves {served[0]}…{served[-1]}"
+                + (f": {list(served)}." if len(served) < 10 else ", even ones.")
+            )
+        if method == REFERENCE and served[0] not in self.budgets:
+            raise ValueError(
+                f"budgets must hold {served[0]}, all tokens, where {REFERENCE} is compared, "
+                f"got {list(self.budgets)}."
+            )
+
+    def model_of(self, method: Method, *, transfer: bool = False) -> ModelConfig:
+        """Returns the model with a method's connector.
+
+        Args:
+          method: which.
+          transfer: without soft-caps, as the paper's transfers are (app. Implementation Details).
+        """
+        connector = self.connectors.get(method, self.model.connector)
+        caps = {"attn_softcap": 0.0, "final_softcap": 0.0} if transfer else {}
+        return dataclasses.replace(
+            self.model, connector=dataclasses.replace(connector, kind=method), **caps
+        )
 
     @property
     def seeds(self) -> tuple[int, ...]:

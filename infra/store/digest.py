@@ -10,6 +10,9 @@ from pathlib import Path
 
 _CHUNK = 1 << 20
 
+NOT_IDENTITY = {"identity": False}
+"""Metadata of a config field that must not change a step's key: workers, paths, time limits."""
+
 
 def file_sha256(path: Path) -> str:
     """Returns the sha256 of a file's bytes [hex]."""
@@ -22,6 +25,9 @@ def file_sha256(path: Path) -> str:
 
 def canonical_json(value: object) -> str:
     """Returns JSON with one spelling per value: sorted keys, no spaces; dataclasses become dicts.
+
+    A dataclass field with `metadata=NOT_IDENTITY` is left out: it says where or how often
+    something happens, not what comes of it.
 
     Raises:
       TypeError: if the value holds something JSON cannot say.
@@ -69,5 +75,9 @@ def listing_sha256(files: Mapping[str, str]) -> str:
 
 def _plain(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if field.metadata.get("identity", True)
+        }
     raise TypeError(f"{type(value).__name__} cannot be part of a step key: {value!r}.")

@@ -1,0 +1,136 @@
+"""A small study, run once through the real command, and what tests need to poke at it."""
+
+import dataclasses
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+PARCEL = str(Path(sys.executable).with_name("parcel"))
+CONFIG = str(Path(__file__).with_name("tiny.yaml"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A study that ran: its store, and what the command printed."""
+
+    store: Path
+    output: str
+
+
+def environment(store: Path) -> dict[str, str]:
+    """The user's environment, without what would lead a test to the user's own server or store."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "PARCEL_"))}
+    return {**kept, "PARCEL_STORE": str(store), "JAX_PLATFORMS": "cpu", "COLUMNS": "160"}
+
+
+def parcel(store: Path, *words: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PARCEL, *words], env=environment(store), capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    store = tmp_path_factory.mktemp("study") / "store"
+    done = parcel(store, "run", CONFIG)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return Finished(store, done.stdout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """A running `parcel serve`."""
+
+    url: str
+    store: Path
+
+    def ask(self, path: str, body: bytes = b"{}", method: str = "POST"):
+        import json
+
+        request = urllib.request.Request(
+            f"{self.url}/api{path}",
+            data=body if method != "GET" else None,
+            headers={"content-type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+
+@pytest.fixture(scope="session")
+def served(finished: Finished) -> Iterator[Served]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = (finished.store.parent / "serve.log").open("w+")
+    server = subprocess.Popen(
+        [PARCEL, "serve", "--port", str(port)],
+        env=environment(finished.store),
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        deadline = time.monotonic() + 180
+        while "UI: " not in (finished.store.parent / "serve.log").read_text():
+            assert server.poll() is None, (finished.store.parent / "serve.log").read_text()
+            assert time.monotonic() < deadline, "the server did not start"
+            time.sleep(0.5)
+        yield Served(f"http://127.0.0.1:{port}", finished.store)
+    finally:
+        end_tree(server)
+        log.close()
+
+
+def end_tree(process: subprocess.Popen) -> None:
+    """Ends a process and its descendants, politely first."""
+    family = [*psutil.Process(process.pid).children(recursive=True)]
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    for member in family:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def browser() -> str:
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("no Chromium: install Debian's package `chromium` for the browser tests")
+    return found
+
+
+def browse(url: str, profile: Path, *, screenshot: Path | None = None) -> str:
+    """Opens a page in headless Chromium and returns its DOM, after its scripts have run."""
+    options = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={profile}", "--window-size=1500,1300", "--virtual-time-budget=25000",
+    ]  # fmt: skip
+    if screenshot:
+        picture = [browser(), *options, f"--screenshot={screenshot}", url]
+        subprocess.run(picture, check=True, capture_output=True, timeout=180)
+    page = subprocess.run(
+        [browser(), *options, "--dump-dom", url],
+        check=True, capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    return page.stdout
+
+
+def plain(dom: str) -> str:
+    """The text of a page."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", dom))

@@ -1,0 +1,106 @@
+"""`parcel serve`: the UI's pages, a run started from its form, a schedule set there."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Finished, Served, browse, parcel, plain
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+
+
+def newest_run(served: Served) -> dict:
+    asked = {"sort": "EXPECTED_START_TIME_DESC", "limit": 1}
+    return served.ask("/flow_runs/filter", json.dumps(asked).encode())[0]
+
+
+def artifact(served: Served, key: str) -> dict:
+    return served.ask(f"/artifacts/{key}/latest", method="GET")
+
+
+def deployment(served: Served) -> dict:
+    return served.ask("/deployments/name/study/study", method="GET")
+
+
+def test_run_page_reads_like_the_table(served: Served, tmp_path: Path):
+    run = newest_run(served)
+    assert run["name"] == "tiny"
+    wanted = {"flow_runs": {"id": {"any_": [run["id"]]}}, "limit": 200}
+    tasks = served.ask("/task_runs/filter", json.dumps(wanted).encode())
+    names = {task["name"] for task in tasks}
+    assert {"stage1 vanilla", "intermediary parcel", "prepare chartqa/train"} <= names
+    assert sum(name.startswith("transfer parcel chartqa seed=") for name in names) == 2
+    dom = browse(
+        f"{served.url}/v2/runs/flow-run/{run['id']}", tmp_path, screenshot=PICTURES / "run.png"
+    )
+    assert "tiny" in plain(dom)
+    assert "Completed" in plain(dom)
+
+
+def test_results_matrix_is_a_page_with_links_that_lead_somewhere(served: Served, tmp_path: Path):
+    found = artifact(served, "results-tiny")
+    dom = browse(
+        f"{served.url}/v2/artifacts/artifact/{found['id']}",
+        tmp_path,
+        screenshot=PICTURES / "results.png",
+    )
+    assert "chartqa" in plain(dom)
+    links = {part.split('"')[0] for part in dom.split('href="/v2/artifacts/key/lineage-')[1:]}
+    assert len(links) >= 7
+    for link in links:
+        assert artifact(served, f"lineage-{link}")["type"] == "markdown"
+
+
+def test_lineage_page_draws_its_graph(served: Served, tmp_path: Path):
+    results = json.loads(next((served.store / "runs").glob("tiny-*.json")).read_text())["results"]
+    found = artifact(served, f"lineage-{results}")
+    dom = browse(
+        f"{served.url}/v2/artifacts/artifact/{found['id']}",
+        tmp_path,
+        screenshot=PICTURES / "lineage.png",
+    )
+    assert "<svg" in dom
+    assert "stage1 vanilla" in plain(dom)
+
+
+def test_rebuild_publishes_every_page_again(served: Served, finished: Finished):
+    done = parcel(finished.store, "lineage", "rebuild")
+    assert done.returncode == 0, done.stderr
+    artifacts = len(list((finished.store / "artifacts").glob("*/manifest.json")))
+    assert f"{artifacts + 1} pages published" in done.stdout
+
+
+def test_run_started_from_the_form_finishes(served: Served, finished: Finished):
+    record = json.loads(next((finished.store / "runs").glob("tiny-*.json")).read_text())
+    body = {"parameters": {"config": record["config"], "store": str(finished.store)}}
+    path = f"/deployments/{deployment(served)['id']}/create_flow_run"
+    run = served.ask(path, json.dumps(body).encode())
+    deadline = time.monotonic() + 300
+    while run["state_type"] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
+        assert time.monotonic() < deadline, run["state_name"]
+        time.sleep(2)
+        run = served.ask(f"/flow_runs/{run['id']}", method="GET")
+    assert run["state_type"] == "COMPLETED", run["state"]["message"]
+
+
+def test_form_has_typed_fields_and_refuses_what_is_out_of_range(served: Served, tmp_path: Path):
+    import urllib.error
+
+    found = deployment(served)
+    dom = browse(f"{served.url}/v2/deployments/deployment/{found['id']}/run", tmp_path)
+    assert "Num Seeds" in plain(dom) or "num_seeds" in plain(dom)
+    wrong = {"parameters": {**found["parameters"]}}
+    wrong["parameters"]["config"] = {**wrong["parameters"]["config"], "num_seeds": 0}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        served.ask(f"/deployments/{found['id']}/create_flow_run", json.dumps(wrong).encode())
+    assert refused.value.code == 409
+
+
+def test_cron_schedule_can_be_set(served: Served):
+    schedule = [{"schedule": {"cron": "0 3 * * 1", "timezone": "UTC"}, "active": True}]
+    path = f"/deployments/{deployment(served)['id']}/schedules"
+    assert served.ask(path, json.dumps(schedule).encode())[0]["schedule"]["cron"] == "0 3 * * 1"

@@ -1,0 +1,128 @@
+"""The study through the real command: table, re-use, lineage, errors."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from infra.store.store import Store
+from tests.e2e.conftest import CONFIG, Finished, parcel
+
+pytestmark = pytest.mark.e2e
+
+METHODS = ("vanilla", "m3", "mqt", "parcel")
+
+
+def cells(text: str) -> dict[tuple[str, str, int], dict[str, str]]:
+    rows = csv.DictReader(io.StringIO(text))
+    return {(r["benchmark"], r["method"], int(r["budget"])): r for r in rows}
+
+
+def test_every_planned_cell_has_all_its_seeds(finished: Finished):
+    done = parcel(finished.store, "results", "tiny", "--format", "csv")
+    table = cells(done.stdout)
+    elastic = {("chartqa", m, b) for m in METHODS[1:] for b in (16, 256)}
+    assert set(table) == elastic | {("chartqa", "vanilla", 256)}
+    for row in table.values():
+        assert (row["n"], row["expected"]) == ("2", "2")
+        assert 0 <= float(row["mean"]) <= 100
+    assert float(table["chartqa", "vanilla", 256]["chance"]) > 0
+
+
+def test_markdown_json_and_plot_tell_the_same_study(finished: Finished):
+    results = json.loads(parcel(finished.store, "results", "tiny", "--format", "json").stdout)
+    store = Store(finished.store)
+    keys = {k for s in json.dumps(results).split('"') for k in [s] if k.startswith("predictions-")}
+    assert len(keys) == 2 * (1 + 3 * 2)
+    for key in keys:
+        assert store.find(key) is not None
+    artifact = next(a for a in store.artifacts() if a.manifest.kind == "results")
+    assert (artifact.path / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert "chartqa" in finished.output
+
+
+def test_predictions_are_the_score_and_name_their_pixels(finished: Finished):
+    for artifact in Store(finished.store).artifacts():
+        if artifact.manifest.kind != "predictions":
+            continue
+        rows = [json.loads(x) for x in (artifact.path / "predictions.jsonl").open()]
+        score = json.loads((artifact.path / "score.json").read_text())
+        assert score["num"] == len(rows) > 0
+        assert score["score"] == pytest.approx(100 * sum(r["score"] for r in rows) / len(rows))
+        assert all(len(row["source_sha256"]) == 64 and row["source"] for row in rows)
+
+
+def test_second_run_reuses_everything_and_says_so(finished: Finished):
+    before = parcel(finished.store, "results", "tiny", "--format", "json").stdout
+    again = parcel(finished.store, "run", CONFIG)
+    assert again.returncode == 0, again.stderr
+    assert "0 made, everything re-used" in again.stdout
+    assert parcel(finished.store, "results", "tiny", "--format", "json").stdout == before
+
+
+def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished):
+    done = parcel(finished.store, "lineage", "trace", "tiny", "--cell", "chartqa/parcel/16")
+    assert done.returncode == 0, done.stderr
+    for seed in json.loads(next((finished.store / "runs").glob("*.json")).read_text())["config"][
+        "transfers"
+    ]:
+        assert seed in done.stdout
+    for step in ("evaluate parcel chartqa seed=", "transfer parcel chartqa seed=",
+                 "intermediary parcel", "stage1 vanilla", "prepare mixture/web",
+                 "prepare chartqa/train", "tokenizer", "corpus"):  # fmt: skip
+        assert step in done.stdout, step
+    assert "← chartqa/ChartQA Dataset/test/png/" in done.stdout
+    assert "sha256:" in done.stdout
+    assert done.stdout.count("evaluate parcel chartqa") == 2
+
+
+def test_every_manifest_tells_what_design_asks(finished: Finished):
+    for artifact in Store(finished.store).artifacts():
+        manifest = artifact.manifest
+        assert set(manifest.environment) >= {"git", "packages", "hardware", "prefect"}
+        assert manifest.environment["prefect"]["flow_run_id"]
+        assert manifest.files, manifest.name
+        assert manifest.attempts, manifest.name
+        assert manifest.kind in ("corpus", "files") or manifest.inputs, manifest.name
+
+
+def test_verify_finds_a_changed_byte(finished: Finished, tmp_path: Path):
+    import shutil
+
+    copy = tmp_path / "store"
+    shutil.copytree(finished.store, copy)
+    assert parcel(copy, "lineage", "verify").returncode == 0
+    victim = next(copy.glob("artifacts/dataset-*/attempts/*/*.tfrecord"))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(bytes(data))
+    done = parcel(copy, "lineage", "verify")
+    assert done.returncode == 1
+    assert f"{victim.name}: bytes differ from the manifest" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "num_seed=2"], "num_seed: no such key; did you mean num_seeds?"),
+        (["run", "methods=[vanilla,parcl]"], "methods.1: "),
+        (["run", "transfers.chartqb={}"], "no benchmark 'chartqb'"),
+        (["run", "stage1.warmup=3"], "warmup"),
+        (["run", "no/such.yaml"], "no/such.yaml"),
+        (["results", "nobody"], "RUN must name a finished run, got 'nobody'"),
+        (["results", "tiny", "--format", "xml"], "--format must be one of"),
+        (["lineage", "trace", "tiny", "--cell", "chartqa/parcel/17"], "chartqa/parcel/16"),
+        (["lineage", "show", "nothing-1"], "nothing-1"),
+        (["--store"], ""),
+    ],
+)
+def test_wrong_requests_get_one_line_and_exit_code_2(
+    finished: Finished, words: list[str], told: str
+):
+    done = parcel(finished.store, *words)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "Traceback" not in done.stderr
