@@ -14,14 +14,15 @@ from pipelines.sources.registry import SOURCES
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prepares one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
     given = vars(_parser().parse_args(arguments))
-    where = {name: given.pop(name) for name in ("source", "split", "data_root", "out")}
+    where = {name: given.pop(name) for name in ("source", "split", "data_root", "out", "path")}
+    given["runner_options"] = tuple(f"--{option}" for option in given["runner_options"])
     try:
         config = PrepareConfig(**{k: v for k, v in given.items() if v is not None})
         info = prepare(config, **where, on_progress=_show)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except RuntimeError as error:
+    except (RuntimeError, TimeoutError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(
@@ -47,12 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--data-root", required=True, help="folder that holds the source's own")
     parser.add_argument("--out", required=True, help="the dataset's folder, new or empty")
+    parser.add_argument("--path", help="the source's folder below data-root; default: its name")
     types = typing.get_type_hints(PrepareConfig)
     for field in dataclasses.fields(PrepareConfig):
         option = f"--{field.name.replace('_', '-')}"
         if field.name == "runner_options":
             parser.add_argument(
-                option, nargs="*", type=str, help="further Beam options, without --"
+                option, nargs="*", default=(), help="further Beam options, without --: project=p"
             )
             continue
         kinds = [t for t in typing.get_args(types[field.name]) if t is not type(None)]

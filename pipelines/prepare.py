@@ -38,6 +38,7 @@ def prepare(
     split: str,
     data_root: str,
     out: str,
+    path: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> DatasetInfo:
     """Writes the dataset of one split of one source into the empty folder `out`.
@@ -50,6 +51,7 @@ def prepare(
       split: such as "train", or "train+val".
       data_root: the folder that holds the source's own.
       out: absent or empty; `dataset.json` appears last.
+      path: the source's folder below `data_root`; None takes the source's name.
       on_progress: called with items done and items in all, from any thread.
 
     Raises:
@@ -62,14 +64,16 @@ def prepare(
     spec.parse(split)
     _claim(out)
     work = Path(out) / ".work"
-    corpus_path = config.path or source
     work.mkdir()
-    corpus = Corpus(
-        data_root, corpus_path, Spool(work / "unpacked"), per_task=config.examples_per_task
-    )
-    rejects, parts, num_items = list_work(
-        spec, corpus, split, work, num_shards=config.num_shards, limit=config.limit
-    )
+    try:
+        spool = Spool(work / "unpacked")
+        corpus = Corpus(data_root, path or source, spool, per_task=config.examples_per_task)
+        rejects, parts, num_items = list_work(
+            spec, corpus, split, work, num_shards=config.num_shards, limit=config.limit
+        )
+    except (OSError, ValueError):
+        shutil.rmtree(work)  # Nothing is written yet: `out` stays usable.
+        raise
     job = Job(
         config=config,
         source=source,
@@ -160,6 +164,8 @@ def _finish(
         num_rejected=len(rejects),
         image_px=job.config.image_px,
     )
+    for abandoned in Path(job.out).glob("*partial"):
+        abandoned.unlink()
     info.write(job.out)
     return info
 

@@ -26,7 +26,7 @@ _SINGLE = ("id", "prefix", "task", "lang", "source", "source_sha256")
 def encode(record: Record) -> bytes:
     """Returns the serialized `tf.train.Example`; equal records give equal bytes."""
     example = _Example()
-    feature = example.features.feature
+    feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     for key, field in _BYTES.items():
         value = getattr(record, field)
         values = [value] if key in _SINGLE else value
@@ -47,7 +47,7 @@ def decode(data: bytes) -> Record:
       ValueError: if a required feature is missing, named in the message.
     """
     example = _Example.FromString(data)
-    feature = example.features.feature
+    feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     values: dict[str, object] = {}
     for key, field in _BYTES.items():
         if key not in feature:

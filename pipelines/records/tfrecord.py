@@ -11,6 +11,7 @@ import array
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class ShardWriter:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._partial = Path(f"{path}.partial")
+        self._partial = Path(f"{path}.{os.getpid()}-{threading.get_ident()}.partial")
         self._file = self._partial.open("wb")
         self._offsets = array.array("Q", [0])
 
@@ -47,7 +48,7 @@ class ShardWriter:
         """Gives the shard and its index their names, and returns the number of records."""
         self._file.close()
         index = index_path(self.path)
-        partial_index = Path(f"{index}.partial")
+        partial_index = self._partial.with_suffix(".idx-partial")
         partial_index.write_bytes(np.asarray(self._offsets, dtype="<u8").tobytes())
         partial_index.replace(index)
         self._partial.replace(self.path)
@@ -108,7 +109,7 @@ def _masked_crc(data: bytes) -> int:
 
 
 try:
-    from google_crc32c import value as _crc32c
+    from google_crc32c import value as _crc32c  # pyright: ignore[reportAssignmentType]
 except ImportError:  # An accelerator machine has only JAX's packages; this is slow but right.
     _TABLE: list[int] = []
     for _byte in range(256):

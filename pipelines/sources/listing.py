@@ -1,12 +1,12 @@
 """Listing a source: its would-be records as shards of work, and the files it depends on."""
 
-import dataclasses
 import hashlib
 import heapq
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from pipelines.records.dataset import shard_of
 from pipelines.records.schema import Reject
@@ -14,8 +14,7 @@ from pipelines.sources.item import Corpus, Item, Spool, stable_hash
 from pipelines.sources.registry import SourceSpec, get
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RawFile:
+class RawFile(NamedTuple):
     """One file a dataset is made from: its path below the data root, digest [hex], size [bytes]."""
 
     path: str
@@ -29,6 +28,12 @@ def inventory(
     """Returns every file that preparing `split` of `source` would read, sorted by path.
 
     Media that annotations name but nobody has are left out: their absence shows in the rejects.
+
+    Args:
+      source: name of the corpus layout.
+      split: such as "train", or "train+val".
+      data_root: the folder that holds the source's own.
+      path: the source's folder below it; None takes the source's name.
 
     Raises:
       ValueError: if the source or the split does not exist.

@@ -21,6 +21,19 @@ from pipelines.sources.item import BOX_MARKER, Corpus, Item
 SPLITS = ("train", "val", "testA", "testB", "test")
 
 
+# What unpickling damaged bytes raises, by the pickle module's own documentation and by trial.
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
+
+
 class _PlainData(pickle.Unpickler):
     """Reads lists, dicts, texts and numbers; what names a class or function is refused."""
 
@@ -36,22 +49,21 @@ def load_refs(corpus: Corpus, path: Path) -> list[dict]:
     """
     data = corpus.annotation(path).read_bytes()
     try:
-        refs = _PlainData(io.BytesIO(data), encoding="utf-8").load()
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        IndexError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-    ) as error:
+        refs = _PlainData(io.BytesIO(data), encoding=_text_encoding(data)).load()
+    except _UNREADABLE as error:
         raise ValueError(f"{path} is not a pickle of plain data: {error}.") from error
     if not isinstance(refs, list):
         raise ValueError(f"{path} must hold a list of refs, got a {type(refs).__name__}.")
     return refs
+
+
+def _text_encoding(data: bytes) -> str:
+    """Returns how Python 2's byte strings in a pickle are to be read."""
+    try:
+        _PlainData(io.BytesIO(data), encoding="utf-8").load()
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8"
 
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
@@ -63,8 +75,8 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
     files = _image_index(missing)
     for folder in folders:
         instances = corpus.load_json(folder / "instances.json")
-        if not isinstance(instances, Mapping):
-            raise ValueError(f"{folder / 'instances.json'} must hold an object.")
+        if not isinstance(instances, Mapping) or not {"annotations", "images"} <= set(instances):
+            raise ValueError(f"{folder / 'instances.json'} lacks annotations and images.")
         annotations = {a["id"]: a for a in instances["annotations"]}
         images = {i["id"]: i for i in instances["images"]}
         for path in sorted(folder.glob("refs(*).p")):

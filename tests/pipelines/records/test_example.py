@@ -1,0 +1,49 @@
+"""Records survive the trip through tf.train.Example."""
+
+import dataclasses
+
+import pytest
+
+from pipelines.records.example import decode, encode
+from pipelines.records.schema import Record
+
+RECORD = Record(
+    id="chartqa/val/1",
+    images=(b"\xff\xd8one", b"two"),
+    prefix="Wie viele?",
+    suffixes=("vier", "4"),
+    task="chartqa",
+    lang="de",
+    source="chartqa/1.png",
+    source_sha256="ab" * 32,
+    answers=("4",),
+    masks=('{"size": [2, 3], "counts": "06"}',),
+    frame_requested=(0.0, 0.5),
+    frame_decoded=(0.0, 0.25),
+    meta={"kind": "human", "numbers": [1, 2.5], "ö": None},
+)
+
+
+def test_record_comes_back_equal():
+    assert decode(encode(RECORD)) == RECORD
+
+
+def test_equal_records_give_equal_bytes():
+    other = dataclasses.replace(RECORD, meta=dict(reversed(RECORD.meta.items())))
+    assert encode(other) == encode(RECORD)
+
+
+def test_missing_feature_is_named():
+    with pytest.raises(ValueError, match="feature 'id' is missing"):
+        decode(b"")
+
+
+@pytest.mark.parametrize("field", ["id", "task", "source", "source_sha256"])
+def test_empty_field_is_named(field):
+    with pytest.raises(ValueError, match=f"{field} is empty"):
+        dataclasses.replace(RECORD, **{field: ""})
+
+
+def test_times_go_in_pairs():
+    with pytest.raises(ValueError, match="frame_requested has 2 times and frame_decoded 1"):
+        dataclasses.replace(RECORD, frame_decoded=(0.0,))

@@ -1,0 +1,76 @@
+"""MSVD-QA, NLVR, NLVR2, and folders of raw files."""
+
+import json
+
+import pytest
+
+
+def test_msvd_maps_videos_to_clips(tmp_path, read_source):
+    root = tmp_path / "msvd_qa"
+    (root / "YouTubeClips").mkdir(parents=True)
+    (root / "YouTubeClips/ab_c_1_2.mp4").touch()
+    (root / "youtube_mapping.txt").write_text("ab_c_1_2 vid1\n-x y_3_4 vid2\n")
+    rows = [
+        {"id": 10, "video_id": 1, "question": "who runs?", "answer": "man"},
+        {"id": 11, "video_id": 2, "question": "what?", "answer": "dog"},
+        {"id": 12, "video_id": 3, "question": "what?", "answer": "dog"},
+    ]
+    (root / "val_qa.json").write_text(json.dumps(rows))
+    items, rejects = read_source("msvd_qa", "val", tmp_path)
+    assert [(i.id, i.prefix, i.suffixes, i.media[0].path, i.media[0].video) for i in items] == [
+        ("msvd_qa/val/vid1#10", "answer en who runs?", ("man",),
+         "msvd_qa/YouTubeClips/ab_c_1_2.mp4", True),
+        ("msvd_qa/val/vid2#11", "answer en what?", ("dog",),
+         "msvd_qa/YouTubeClips/-x y_3_4.avi", True),
+    ]  # fmt: skip
+    assert [r.reason for r in rejects] == ["malformed row or unmapped video: KeyError: 'vid3'"]
+    with pytest.raises(FileNotFoundError, match=r"test_qa\.json is missing"):
+        read_source("msvd_qa", "test", tmp_path)
+
+
+def test_nlvr_permutations_make_three_pairs(tmp_path, read_source):
+    folder = tmp_path / "nlvr/nlvr/dev"
+    folder.mkdir(parents=True)
+    row = {"sentence": "A box.", "label": "true", "identifier": "66-2", "directory": "5"}
+    (folder / "dev.json").write_text(json.dumps(row) + "\n\n{}\n")
+    items, rejects = read_source("nlvr", "dev", tmp_path)
+    assert [item.id for item in items] == [f"nlvr/dev/66-2-{p}" for p in ("01", "23", "45")]
+    assert [m.path for m in items[1].media] == [
+        f"nlvr/nlvr/dev/images/5/dev-66-2-{i}.png" for i in (2, 3)
+    ]
+    assert (items[0].prefix, items[0].suffixes) == ("answer en A box.", ("True",))
+    assert [reject.id for reject in rejects] == ["nlvr/dev/line-2"]
+
+
+def test_nlvr2_names_its_pair(tmp_path, read_source):
+    (tmp_path / "nlvr2/data").mkdir(parents=True)
+    row = {"sentence": "Two dogs.", "label": "False", "identifier": "dev-850-0-1"}
+    (tmp_path / "nlvr2/data/dev.json").write_text(json.dumps(row))
+    items, _ = read_source("nlvr", "dev", tmp_path, path="nlvr2")
+    assert [m.path for m in items[0].media] == [
+        f"nlvr2/images/dev/dev-850-0-img{k}.png" for k in (0, 1)
+    ]
+    assert items[0].suffixes == ("False",)
+
+
+def test_nlvr_missing_file_is_named(tmp_path, read_source):
+    (tmp_path / "nlvr").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"dev\.json is missing"):
+        read_source("nlvr", "dev", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["images", "videos"])
+def test_every_file_but_texts_is_an_input(tmp_path, read_source, name):
+    (tmp_path / name / "sub").mkdir(parents=True)
+    for file in ("a.mp4", "sub/b", "c.srt", "d.json"):
+        (tmp_path / name / file).touch()
+    items, _ = read_source(name, "train", tmp_path)
+    assert [(item.id, item.media[0].video) for item in items] == [
+        (f"{name}/a.mp4", name == "videos"),
+        (f"{name}/sub/b", name == "videos"),
+    ]
+
+
+def test_missing_folder_is_named(tmp_path, read_source):
+    with pytest.raises(FileNotFoundError, match="videos is not a folder"):
+        read_source("videos", "train", tmp_path)

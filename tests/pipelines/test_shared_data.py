@@ -1,0 +1,97 @@
+"""Published files as they are: every one becomes a record or a reject with a reason."""
+
+import collections
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.prepare import PrepareConfig, inventory, prepare
+from pipelines.records.dataset import Dataset
+
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data, published sample files"),
+]
+
+
+def run(tmp_path, source: str, split: str, path: str, rate: float = 0.0) -> Dataset:
+    config = PrepareConfig(image_px=28, num_frames=4, num_workers=2, max_reject_rate=rate)
+    out = str(tmp_path / "out")
+    prepare(config, source=source, split=split, data_root=str(DATA), out=out, path=path)
+    dataset = Dataset(out)
+    ids = [r.id for r in dataset.records()] + [r.id for r in dataset.rejects()]
+    assert len(set(ids)) == dataset.info.num_inputs
+    return dataset
+
+
+def reasons(dataset: Dataset) -> collections.Counter[str]:
+    return collections.Counter(reject.reason.split(":")[0] for reject in dataset.rejects())
+
+
+def test_chartqa(tmp_path):
+    dataset = run(tmp_path, "chartqa", "val", "chartqa")
+    rows = json.loads((DATA / "chartqa/ChartQA Dataset/val/val_human.json").read_text())
+    assert dataset.info.num_records == len(rows) == 20
+    asked = {(r.prefix, r.answers[0]) for r in dataset.records()}
+    assert asked == {(row["query"], row["label"]) for row in rows}
+    assert len(inventory("chartqa", "val", DATA)) == 11
+
+
+def test_nlvr_uses_every_picture_once(tmp_path):
+    dataset = run(tmp_path, "nlvr", "dev", "nlvr")
+    assert dataset.info.num_records == 120
+    sources = [source for r in dataset.records() for source, _ in r.meta["sources"]]
+    assert len(set(sources)) == len(sources) == 240
+    assert all(len(r.images) == 2 and r.suffixes[0] in ("True", "False") for r in dataset.records())
+
+
+def test_web_shards(tmp_path):
+    dataset = run(tmp_path, "web", "train", "web_image_text", rate=1.0)
+    captions = {r.suffixes[0]: len(r.images) for r in dataset.records()}
+    assert captions["A bus."] == 1
+    assert captions["一段卡通"] == 4
+    assert reasons(dataset) == {
+        "only a URL; download the images first, with img2dataset for instance": 1002,
+        "no image among .ten": 100,
+        "no caption or annotation": 97,
+    }
+
+
+def test_videos(tmp_path):
+    dataset = run(tmp_path, "videos", "train", "videos", rate=0.3)
+    rejects = {reject.id.rpartition("/")[2]: reject.reason for reject in dataset.rejects()}
+    assert rejects.pop("bitmap.mp4") == "too small: 1x1, min_side=8"
+    assert rejects.pop("crunching.mp3") == "no video stream, only audio"
+    assert rejects.pop("result.webm").startswith("unreadable video")
+    assert not rejects
+    assert dataset.info.num_records == 12
+    for record in dataset.records():
+        gaps = [a - b for a, b in zip(record.frame_requested, record.frame_decoded, strict=True)]
+        assert all(-0.001 <= gap < 0.15 for gap in gaps), record.id
+
+
+def test_decoded_times_are_those_of_the_frame_list(tmp_path):
+    listed = DATA / "videos/torchcodec/test/resources/nasa_13013.mp4.stream3.all_frames_info.json"
+    times = [float(frame["pts_time"]) for frame in json.loads(listed.read_text())]
+    dataset = run(tmp_path, "videos", "train", "videos/torchcodec", rate=0.3)
+    (record,) = [r for r in dataset.records() if r.id.endswith("nasa_13013.mp4")]
+    for requested, decoded in zip(record.frame_requested, record.frame_decoded, strict=True):
+        shown = max(t - times[0] for t in times if t - times[0] <= requested + 1e-4)
+        assert decoded == pytest.approx(shown, abs=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_bad_images(tmp_path):
+    dataset = run(tmp_path, "images", "train", "bad_images", rate=1.0)
+    files = [p for p in (DATA / "bad_images").rglob("*") if p.is_file()]
+    assert dataset.info.num_inputs == len(files) - 1  # Less the manifest.
+    assert dataset.info.num_records >= 80
+    assert {"undecodable", "too small", "too large", "mode F"} <= set(reasons(dataset))
+
+
+def test_exif_orientation(tmp_path):
+    dataset = run(tmp_path, "images", "train", "exif_orientation")
+    assert dataset.info.num_records == 4

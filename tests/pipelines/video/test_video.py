@@ -1,0 +1,165 @@
+"""Video: the right frame at the right time, and nothing that hangs, crashes or ends short."""
+
+import io
+import os
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipelines.sources.item import BadInput
+from pipelines.transforms.images import ImageSpec
+from pipelines.video.client import VideoChild, VideoLimits
+from pipelines.video.decoders import DECODERS, choose
+from pipelines.video.probe import probe
+from pipelines.video.sampling import Sampling
+
+SPEC = ImageSpec(image_px=16, encoding="png", antialias=False)
+
+
+def levels(images) -> list[int]:
+    """Returns which frame each image is, by its grey level (see `write_video`)."""
+    return [round((np.asarray(Image.open(io.BytesIO(i))).mean() - 10) / 4) for i in images]
+
+
+@pytest.fixture
+def child():
+    child = VideoChild(VideoLimits())
+    yield child
+    child.close()
+
+
+@pytest.mark.parametrize(
+    ("duration", "times"),
+    [(9.0, [0.0, 2.0, 4.0, 6.0]), (4.0, [0.0, 2.0]), (0.0, [0.0])],
+)
+def test_times_stop_at_the_end(duration, times):
+    assert Sampling(num_frames=4, stride=50).times(duration) == times
+
+
+def test_centre_window_is_centred():
+    assert Sampling(num_frames=3, stride=25, window="centre").times(10.0) == [4.0, 5.0, 6.0]
+
+
+def test_short_videos_repeat_from_the_start():
+    assert Sampling(num_frames=7, stride=1).loop(3) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_wrong_sampling_names_the_field():
+    with pytest.raises(ValueError, match="num_frames and frame_stride must be positive, got 0"):
+        Sampling(num_frames=0, stride=1)
+    with pytest.raises(ValueError, match=r"window must be one of first, centre, got 'last'"):
+        Sampling(num_frames=1, stride=1, window="last")
+
+
+def test_frames_are_those_shown_at_the_times(tmp_path, write_video, child):
+    path = write_video(tmp_path / "a.mp4", num_frames=30, fps=10)
+    pixels = child.sample(str(path), "ab", Sampling(num_frames=5, stride=16), SPEC)
+    assert pixels.requested == pytest.approx([0, 0.64, 1.28, 1.92, 2.56])
+    assert pixels.decoded == pytest.approx([0, 0.6, 1.2, 1.9, 2.5])
+    assert levels(pixels.images) == [0, 6, 12, 19, 25]
+    assert pixels.size == (64, 48)
+
+
+def test_short_clip_loops(tmp_path, write_video, child):
+    path = write_video(tmp_path / "a.mp4", num_frames=12, fps=10)
+    pixels = child.sample(str(path), "ab", Sampling(num_frames=5, stride=15), SPEC)
+    assert levels(pixels.images) == [0, 6, 0, 6, 0]
+    assert pixels.requested == pytest.approx([0, 0.6, 0, 0.6, 0])
+
+
+@pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("a.avi", "mpeg4")])
+def test_decoders_agree_where_decord_is_allowed(tmp_path, write_video, name, codec):
+    path = str(write_video(tmp_path / name, codec=codec))
+    info = probe(path)
+    assert choose("decord", info) == ("decord" if codec == "libx264" else "pyav")
+    assert choose("pyav", info) == "pyav"
+    times = [0.0, 0.75, 2.0, 2.9]
+    ours, other = (DECODERS[d](path, info, times) for d in ("pyav", choose("decord", info)))
+    assert [t for t, _ in ours] == pytest.approx([t for t, _ in other])
+    for (_, a), (_, b) in zip(ours, other, strict=True):
+        np.testing.assert_allclose(a.astype(int), b.astype(int), atol=2)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"", "unreadable video"), (b"RIFF nothing", "unreadable video"), (None, "unreadable video")],
+)
+def test_unreadable_files_have_a_reason(tmp_path, child, content, reason):
+    path = tmp_path / "a.webm"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadInput, match=reason) as caught:
+        child.sample(str(path), "", Sampling(num_frames=2, stride=1), SPEC)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_truncated_matroska_does_not_pass_for_a_short_one(tmp_path, write_video, child):
+    path = write_video(tmp_path / "a.mkv", num_frames=60, fps=10)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(BadInput, match=r"truncated: \d\.\d of 6\.0 declared seconds"):
+        child.sample(str(path), "", Sampling(num_frames=2, stride=1), SPEC)
+
+
+def test_audio_only_is_named(tmp_path, child):
+    import av
+
+    path = tmp_path / "a.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    with pytest.raises(BadInput, match="no video stream, only audio"):
+        child.sample(str(path), "", Sampling(num_frames=2, stride=1), SPEC)
+
+
+def test_tiny_frames_are_refused(tmp_path, write_video, child):
+    path = write_video(tmp_path / "a.mp4")
+    spec = ImageSpec(min_side=50)
+    with pytest.raises(BadInput, match="too small: 64x48, min_side=50"):
+        child.sample(str(path), "", Sampling(num_frames=2, stride=1), spec)
+
+
+def test_a_hang_costs_one_clip(tmp_path, write_video):
+    pipe = tmp_path / "never.mp4"
+    os.mkfifo(pipe)  # Opening it blocks for ever: there is no writer.
+    good = write_video(tmp_path / "a.mp4")
+    child = VideoChild(VideoLimits(timeout_s=1.5))
+    started = time.monotonic()
+    with pytest.raises(BadInput, match=r"longer than 1\.5 s"):
+        child.sample(str(pipe), "", Sampling(num_frames=1, stride=1), SPEC)
+    assert time.monotonic() - started < 4
+    assert levels(child.sample(str(good), "", Sampling(num_frames=1, stride=1), SPEC).images) == [0]
+    child.close()
+
+
+def test_a_crash_costs_one_clip(tmp_path, write_video, child):
+    path = str(write_video(tmp_path / "a.mp4"))
+    child.sample(path, "", Sampling(num_frames=1, stride=1), SPEC)
+    child._process.kill()
+    child._process.wait()
+    with pytest.raises(BadInput, match=r"the decoder died \(exit status -9\)"):
+        child.sample(path, "", Sampling(num_frames=1, stride=1), SPEC)
+    assert len(child.sample(path, "", Sampling(num_frames=1, stride=1), SPEC).images) == 1
+
+
+def test_memory_is_bounded(tmp_path, write_video):
+    child = VideoChild(VideoLimits(memory_mb=20))  # Not even Python fits.
+    path = str(write_video(tmp_path / "a.mp4"))
+    with pytest.raises(BadInput, match=r"the decoder died|out of memory"):
+        child.sample(path, "", Sampling(num_frames=1, stride=1), SPEC)
+    child.close()
+
+
+def test_children_are_replaced(tmp_path, write_video):
+    path = str(write_video(tmp_path / "a.mp4"))
+    child = VideoChild(VideoLimits(clips_per_child=2))
+    pids = []
+    for _ in range(4):
+        child.sample(path, "", Sampling(num_frames=1, stride=1), SPEC)
+        pids.append(child._process.pid)
+    child.close()
+    assert pids[0] == pids[1] != pids[2] == pids[3]
