@@ -18,7 +18,7 @@ COLORS = {
 }
 SHAPES = ("circle", "square", "triangle", "cross", "ring")
 
-_SUPERSAMPLING = 4
+_SUPERSAMPLING = 8
 _CIRCLE_VERTICES = 48
 _RING_HOLE = 0.5
 _CROSS_ARM = 0.34
