@@ -12,6 +12,7 @@ from pipelines.records.dataset import Dataset
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.parity,
     pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data, published sample files"),
 ]
