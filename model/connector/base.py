@@ -1,0 +1,40 @@
+"""What every connector is: image features in, soft tokens at a budget out."""
+
+import typing
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32
+
+
+class Connector(typing.Protocol):
+    """One method. The projector to the decoder's width comes after it and is shared by all."""
+
+    def __call__(
+        self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]
+    ) -> Float[Array, "B N C"]:
+        """Returns `bucket` slots per image, the first `budget` of which are soft tokens.
+
+        What the other slots hold is unspecified; the first ones do not depend on it.
+
+        Args:
+          features: of the vision tower, one per patch of a square grid, row by row.
+          bucket: slots, static; one of the connector's shapes.
+          budget: soft tokens wanted, at most `bucket` and of the same anchors.
+        """
+        ...
+
+
+def pool(features: Float[Array, "B P C"], num_tokens: int) -> Float[Array, "B N C"]:
+    """Returns the mean of each cell of a square grid of `num_tokens` cells, row by row."""
+    batch, patches, width = features.shape
+    if num_tokens == patches:
+        return features
+    grid, side = round(patches**0.5), round(num_tokens**0.5)
+    if side * side != num_tokens or grid % side:
+        raise ValueError(
+            f"num_tokens must be the square of a divisor of {grid} (the patch grid's side), "
+            f"got {num_tokens}."
+        )
+    kernel = grid // side
+    cells = features.reshape(batch, side, kernel, side, kernel, width)
+    return jnp.mean(cells, axis=(2, 4)).reshape(batch, num_tokens, width)

@@ -1,0 +1,41 @@
+"""MQT: a prefix of learned queries, one cross-attention.
+
+Source: Matryoshka Query Transformer, arXiv:2405.19315; `multimodal_projector/builder.py`. Its last
+matrix is PaliGemma's projector here, as in the PARCEL paper's adaptation.
+"""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int32
+
+from model.config import ModelConfig
+from model.vision.layers import Attention, LayerNorm, sincos_positions
+
+
+class Mqt(nnx.Module):
+    """Queries attend to the features and never to each other: any prefix of them stands alone."""
+
+    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        width, self.grid = cfg.vision.width, cfg.vision.grid
+        self.positional_keys = cfg.connector.mqt_keys == "positional"
+        shape = (cfg.vision.num_patches, width)
+        init = nnx.initializers.truncated_normal(cfg.connector.query_std)
+        self.queries = nnx.Param(init(rngs.params(), shape))
+        self.query_norm = LayerNorm(width)
+        self.key_norm = LayerNorm(width)
+        self.value_norm = LayerNorm(width)
+        self.attn = Attention(width, cfg.connector.num_heads, rngs=rngs)
+
+    def __call__(
+        self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]
+    ) -> Float[Array, "B N C"]:
+        """Returns the outputs of the first `bucket` queries (see `base.Connector`)."""
+        del budget
+        batch, _, width = features.shape
+        positions = sincos_positions(self.grid, width, features.dtype)
+        bank = self.queries[:bucket].astype(features.dtype) + positions[:bucket]
+        queries = jnp.broadcast_to(self.query_norm(bank)[None], (batch, bucket, width))
+        keys = jnp.broadcast_to(positions[None], features.shape)
+        if not self.positional_keys:
+            keys = keys + features
+        return self.attn(queries, self.key_norm(keys), self.value_norm(features))

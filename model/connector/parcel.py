@@ -1,0 +1,73 @@
+"""PARCEL: pooled anchors, and learned queries that refine what the anchors miss.
+
+Source: the PARCEL paper, section 3. Norms, residuals, biases and the place of the MLP are not
+stated there; they are SigLIP's here: pre-norm, residual around each part, biases, tanh GELU.
+"""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int32
+
+from model.config import ModelConfig
+from model.connector import budgets
+from model.connector.base import pool
+from model.vision.layers import Attention, LayerNorm, Mlp, sincos_positions
+
+
+class Parcel(nnx.Module):
+    """Anchors pass unchanged; queries see anchors and each other, then all features, then an MLP.
+
+    ```
+    [ anchors | queries ] --self-attention--> queries --cross-attention to features--> MLP
+    [ anchors |              ...the queries' outputs...              ]  = soft tokens
+    ```
+    One ordered bank of queries serves every number of anchors: query 0 is always the first.
+    """
+
+    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        width, heads = cfg.vision.width, cfg.connector.num_heads
+        self.model = cfg
+        served = budgets.supported_budgets(cfg)
+        bank = max(b - budgets.num_anchors(cfg, b) for b in served)
+        init = nnx.initializers.truncated_normal(cfg.connector.query_std)
+        self.queries = nnx.Param(init(rngs.params(), (bank, width)))
+        self.pool_norm = LayerNorm(width)
+        self.pool_attn = Attention(width, heads, rngs=rngs)
+        self.query_norm = LayerNorm(width)
+        self.feature_norm = LayerNorm(width)
+        self.feature_attn = Attention(width, heads, rngs=rngs)
+        self.mlp_norm = LayerNorm(width)
+        hidden = cfg.connector.mlp_dim or cfg.vision.mlp_dim
+        self.mlp = Mlp(width, hidden, rngs=rngs)
+
+    def __call__(
+        self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]
+    ) -> Float[Array, "B N C"]:
+        """Returns anchors, then refined queries (see `base.Connector`)."""
+        num_anchors = budgets.num_anchors(self.model, bucket)
+        anchors = pool(features, num_anchors)
+        if bucket == num_anchors:
+            return anchors
+        queries = self._refine(features, anchors, bucket - num_anchors, budget)
+        return jnp.concatenate([anchors, queries], axis=1)
+
+    def _refine(
+        self,
+        features: Float[Array, "B P C"],
+        anchors: Float[Array, "B A C"],
+        num_queries: int,
+        budget: Int32[Array, ""],
+    ) -> Float[Array, "B Q C"]:
+        batch, num_anchors, width = anchors.shape
+        x = self.queries[:num_queries].astype(features.dtype)
+        x = jnp.broadcast_to(x[None], (batch, num_queries, width))
+        # Only the queries' rows of the self-attention are ever read, so only those are computed.
+        # A query beyond the budget must not be seen by those within it.
+        pooled = self.pool_norm(jnp.concatenate([anchors, x], axis=1))
+        visible = jnp.arange(num_anchors + num_queries) < budget
+        x = x + self.pool_attn(pooled[:, num_anchors:], pooled, pooled, visible=visible)
+        keys = values = self.feature_norm(features)
+        if self.model.connector.parcel_key_positions:
+            keys = keys + sincos_positions(self.model.vision.grid, width, keys.dtype)[None]
+        x = x + self.feature_attn(self.query_norm(x), keys, values)
+        return x + self.mlp(self.mlp_norm(x))

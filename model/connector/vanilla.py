@@ -1,0 +1,15 @@
+"""PaliGemma's own connector: every feature is a soft token."""
+
+from flax import nnx
+from jaxtyping import Array, Float, Int32
+
+
+class Vanilla(nnx.Module):
+    """Passes the features on; it has no parameters."""
+
+    def __call__(
+        self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]
+    ) -> Float[Array, "B N C"]:
+        """Returns the features (see `base.Connector`)."""
+        del bucket, budget
+        return features

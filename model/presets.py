@@ -1,0 +1,45 @@
+"""Named model configurations."""
+
+import dataclasses
+
+from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+
+
+def paligemma2_3b(connector: ConnectorConfig | None = None, *, image_px: int = 224) -> ModelConfig:
+    """Returns PaliGemma 2 3B as published: SigLIP So400m/14 and Gemma-2 2B."""
+    return ModelConfig(
+        vision=VisionConfig(image_px=image_px), connector=connector or ConnectorConfig()
+    )
+
+
+def tiny(connector: ConnectorConfig | None = None, *, vocab_size: int = 2200) -> ModelConfig:
+    """Returns a model with the real geometry (224 px, 256 features) that trains on two cores."""
+    return _from_nothing(
+        VisionConfig(width=64, depth=2, mlp_dim=128, num_heads=4),
+        TextConfig(
+            vocab_size=vocab_size,
+            width=96,
+            depth=2,
+            mlp_dim=256,
+            num_heads=4,
+            num_kv_heads=2,
+            head_dim=24,
+        ),
+        connector,
+    )
+
+
+def _from_nothing(
+    vision: VisionConfig, text: TextConfig, connector: ConnectorConfig | None
+) -> ModelConfig:
+    """Returns a small model to be trained without pretrained towers, tuned for a CPU."""
+    return ModelConfig(
+        vision=vision,
+        text=text,
+        connector=dataclasses.replace(connector or ConnectorConfig(), num_heads=4),
+        attn_softcap=0.0,
+        final_softcap=0.0,
+        projector_init="xavier",
+        remat=False,
+        scan_layers=False,
+    )

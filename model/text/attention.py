@@ -1,0 +1,76 @@
+"""Gemma-2 attention: rotary positions, grouped queries, soft-capped logits."""
+
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int32
+
+from model.vision.layers import MASKED
+
+
+class Keys(typing.NamedTuple):
+    """Keys, values, and which query may see which: one part of what is attended to."""
+
+    keys: Float[Array, "B S K h"]
+    values: Float[Array, "B S K h"]
+    mask: Bool[Array, "B L S"]
+
+
+class Rotation(typing.NamedTuple):
+    """Sines and cosines that turn a head by its position; the same in every layer."""
+
+    sin: Float[Array, "B L 1 r"]
+    cos: Float[Array, "B L 1 r"]
+
+
+def rotation(positions: Int32[Array, "B L"], head_dim: int, base: float) -> Rotation:
+    """Returns the rotation of each position, in float32."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
+    wavelengths = np.float32(base) ** exponents
+    angles = positions.astype(jnp.float32)[:, :, None, None] / wavelengths[None, None, None]
+    return Rotation(jnp.sin(angles), jnp.cos(angles))
+
+
+def rotate(x: Float[Array, "B L H h"], turn: Rotation) -> Float[Array, "B L H h"]:
+    """Returns `x` with channel i of the first half and of the second turned as one pair."""
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = [first * turn.cos - second * turn.sin, second * turn.cos + first * turn.sin]
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def softcap(x: Float[Array, "*B"], cap: float) -> Float[Array, "*B"]:
+    """Returns `cap * tanh(x / cap)`, or `x` where `cap` is 0."""
+    return cap * jnp.tanh(x / cap) if cap else x
+
+
+def attend(
+    queries: Float[Array, "B L H h"], parts: tuple[Keys, ...], *, cap: float
+) -> Float[Array, "B L D"]:
+    """Returns what each query reads from all parts together, heads side by side.
+
+    Key head k serves the queries of heads G k ... G (k + 1) - 1, where G = H / K. Logits are
+    capped before they are masked; the softmax is in float32.
+
+    Args:
+      queries: rotated, not yet scaled.
+      parts: keys, rotated, with their values; the softmax runs over all of them at once.
+      cap: soft-cap of the logits; 0 is none.
+    """
+    batch, length, heads, head_dim = queries.shape
+    kv_heads = parts[0].keys.shape[2]
+    q = (queries * head_dim**-0.5).reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
+    logits = []
+    for part in parts:
+        raw = jnp.einsum("blkgh,bskh->bkgls", q, part.keys, preferred_element_type=jnp.float32)
+        logits.append(jnp.where(part.mask[:, None, None], softcap(raw, cap), MASKED))
+    whole = jnp.concatenate(logits, axis=-1) if len(logits) > 1 else logits[0]
+    weights = jax.nn.softmax(whole, axis=-1).astype(queries.dtype)
+    read, start = None, 0
+    for part in parts:
+        stop = start + part.keys.shape[1]
+        share = jnp.einsum("bkgls,bskh->blkgh", weights[..., start:stop], part.values)
+        read, start = share if read is None else read + share, stop
+    assert read is not None
+    return read.reshape(batch, length, heads * head_dim)

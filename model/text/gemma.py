@@ -1,0 +1,196 @@
+"""Gemma-2's decoder.
+
+Source: big_vision `models/ppp/gemma.py`, google-deepmind/gemma `gm/nn/_gemma.py`.
+"""
+
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int32
+
+from model.config import ModelConfig, TextConfig
+from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
+from model.vision.layers import row
+
+KeyValue = tuple[Float[Array, "B S K h"], Float[Array, "B S K h"]]
+_kernel = nnx.initializers.variance_scaling(1.0, "fan_in", "normal")
+
+
+class RmsNorm(nnx.Module):
+    """Divides the last axis by its root mean square, in float32; the scale is stored minus 1."""
+
+    def __init__(self, width: int) -> None:
+        self.scale = nnx.Param(jnp.zeros((width,)))
+
+    def __call__(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        """Returns `x` with unit mean square, scaled."""
+        full = x.astype(jnp.float32)
+        normal = full * jax.lax.rsqrt(jnp.mean(jnp.square(full), axis=-1, keepdims=True) + 1e-6)
+        return (normal * (1.0 + row(self.scale[...], normal))).astype(x.dtype)
+
+
+class Block(nnx.Module):
+    """One transformer block: a norm before and after both attention and the gated MLP."""
+
+    def __init__(self, cfg: TextConfig, *, rngs: nnx.Rngs) -> None:
+        self.head_dim = cfg.head_dim
+        q_width, kv_width = cfg.num_heads * cfg.head_dim, cfg.num_kv_heads * cfg.head_dim
+
+        def matrix(fan_in: int, fan_out: int) -> nnx.Param:
+            return nnx.Param(_kernel(rngs.params(), (fan_in, fan_out)))
+
+        self.pre_attn_norm = RmsNorm(cfg.width)
+        self.query = matrix(cfg.width, q_width)
+        self.key = matrix(cfg.width, kv_width)
+        self.value = matrix(cfg.width, kv_width)
+        self.out = matrix(q_width, cfg.width)
+        self.post_attn_norm = RmsNorm(cfg.width)
+        self.pre_mlp_norm = RmsNorm(cfg.width)
+        self.gate = matrix(cfg.width, cfg.mlp_dim)
+        self.up = matrix(cfg.width, cfg.mlp_dim)
+        self.down = matrix(cfg.mlp_dim, cfg.width)
+        self.post_mlp_norm = RmsNorm(cfg.width)
+
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        turn: Rotation,
+        mask: Bool[Array, "B N S"],
+        *,
+        cap: float,
+        past: tuple[Keys, ...] = (),
+    ) -> tuple[Float[Array, "B N D"], KeyValue]:
+        """Returns the last N rows after the block, and the keys and values of all L.
+
+        Args:
+          x: the residual stream; every row gives a key and a value.
+          turn: rotations of the L rows.
+          mask: which of the L rows each of the last N sees.
+          cap: soft-cap of attention logits.
+          past: cached parts, attended to besides.
+        """
+        num_rows = mask.shape[1]
+        y = self.pre_attn_norm(x)
+        key = rotate(self._heads(y, self.key), turn)
+        value = self._heads(y, self.value)
+        x, y = x[:, -num_rows:], y[:, -num_rows:]
+        last = Rotation(turn.sin[:, -num_rows:], turn.cos[:, -num_rows:])
+        query = rotate(self._heads(y, self.query), last)
+        read = attend(query, (*past, Keys(key, value, mask)), cap=cap)
+        x = x + self.post_attn_norm(_product(read, self.out))
+        return x + self.post_mlp_norm(self._mlp(self.pre_mlp_norm(x))), (key, value)
+
+    def _heads(self, x: Array, kernel: nnx.Param) -> Float[Array, "B L H h"]:
+        return _product(x, kernel).reshape(*x.shape[:2], -1, self.head_dim)
+
+    def _mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
+        gate = jax.nn.gelu(_product(x, self.gate), approximate=True)
+        return _product(gate * _product(x, self.up), self.down)
+
+
+class Cached(typing.NamedTuple):
+    """Cached keys and values of every layer, and which of them the new rows may see."""
+
+    keys: Float[Array, "N B S K h"]
+    values: Float[Array, "N B S K h"]
+    mask: Bool[Array, "B L S"]
+
+
+class Gemma(nnx.Module):
+    """Embedding, blocks stacked on axis 0, final norm, and the embedding again for logits."""
+
+    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        text = cfg.text
+
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def stacked(layer_rngs: nnx.Rngs) -> Block:
+            return Block(text, rngs=layer_rngs)
+
+        self.model = cfg
+        init = nnx.initializers.normal(text.width**-0.5)
+        self.embedding = nnx.Param(init(rngs.params(), (text.vocab_size, text.width)))
+        self.blocks = stacked(rngs.split(text.depth))
+        self.final_norm = RmsNorm(text.width)
+
+    def embed(self, tokens: Int32[Array, "B T"], *, dtype: DTypeLike) -> Float[Array, "B T D"]:
+        """Returns token embeddings times the square root of the width."""
+        rows = jnp.take(self.embedding[...], tokens, axis=0, mode="clip").astype(dtype)
+        return rows * np.sqrt(self.model.text.width).astype(dtype)
+
+    def logits(self, x: Float[Array, "B N D"]) -> Float[Array, "B N V"]:
+        """Returns float32 scores of the vocabulary, capped by `final_softcap`."""
+        table = self.embedding[...].astype(x.dtype)
+        raw = jnp.einsum("bnd,vd->bnv", x, table, preferred_element_type=jnp.float32)
+        return softcap(raw, self.model.final_softcap)
+
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        positions: Int32[Array, "B L"],
+        mask: Bool[Array, "B L L"],
+        *,
+        num_rows: int | None = None,
+    ) -> Float[Array, "B N D"]:
+        """Returns the last `num_rows` rows after the final norm; all of them by default.
+
+        With unrolled layers the last block computes only those rows.
+        """
+        out, _ = self.run(x, positions, mask, (), num_rows=num_rows, keep_cache=False)
+        return out
+
+    def run(
+        self,
+        x: Float[Array, "B L D"],
+        positions: Int32[Array, "B L"],
+        mask: Bool[Array, "B L L"],
+        past: tuple[Cached, ...],
+        *,
+        num_rows: int | None = None,
+        keep_cache: bool = True,
+    ) -> tuple[Float[Array, "B N D"], KeyValue | None]:
+        """Returns the last rows, and every layer's keys and values of all rows (if kept)."""
+        text = self.model.text
+        rows = num_rows or x.shape[1]
+        turn = rotation(positions, text.head_dim, text.rope_base)
+        near = self._reach(positions)
+
+        def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
+            block, is_local, caches = layer
+            seen = mask[:, -rows:]
+            if near is not None:
+                seen = seen & (near[:, -rows:] | ~is_local)
+            parts = tuple(Keys(k, v, p.mask) for (k, v), p in zip(caches, past, strict=True))
+            x, kv = block(x, turn, seen, cap=self.model.attn_softcap, past=parts)
+            return x, kv if keep_cache else None
+
+        locality = jnp.arange(text.depth) % 2 == 0
+        layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past))
+        x, kept = self._scan(body, x, layers, rows)
+        return self.final_norm(x[:, -rows:]), kept
+
+    def _scan(self, body: typing.Callable, x: Array, layers: tuple, rows: int) -> tuple:
+        length, depth = x.shape[1], self.model.text.depth
+        if self.model.remat:
+            body = jax.checkpoint(body, static_argnums=2)
+        if self.model.scan_layers:
+            return jax.lax.scan(lambda x, layer: body(x, layer, length), x, layers)
+        kept = []
+        for i in range(depth):
+            layer = jax.tree.map(lambda leaf, i=i: leaf[i], layers)
+            x, kv = body(x, layer, rows if i == depth - 1 else length)
+            kept.append(kv)
+        return x, None if kept[0] is None else jax.tree.map(lambda *a: jnp.stack(a), *kept)
+
+    def _reach(self, positions: Int32[Array, "B L"]) -> Bool[Array, "B L L"] | None:
+        window = self.model.text.sliding_window
+        if not window:
+            return None
+        return positions[:, :, None] - positions[:, None, :] < window
+
+
+def _product(x: Float[Array, "B L D"], kernel: nnx.Param) -> Float[Array, "B L F"]:
+    return x @ kernel[...].astype(x.dtype)

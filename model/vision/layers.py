@@ -1,0 +1,115 @@
+"""Layers with biases and LayerNorm, as SigLIP has them; connectors are made of the same ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+MASKED = -2.3819763e38
+"""Logit of a key that may not be seen. Source: gemma; finite, so that no row becomes NaN."""
+
+_xavier = nnx.initializers.xavier_uniform()
+
+
+def row(vector: Float[Array, " C"], like: Array) -> Array:
+    """Returns a vector shaped to broadcast over the last axis of `like`, in its dtype."""
+    return jnp.reshape(vector, (1,) * (like.ndim - 1) + (-1,)).astype(like.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Normalizes the last axis, in float32. Source: flax.linen.LayerNorm, epsilon 1e-6."""
+
+    def __init__(self, width: int) -> None:
+        self.scale = nnx.Param(jnp.ones((width,)))
+        self.bias = nnx.Param(jnp.zeros((width,)))
+
+    def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+        """Returns `x` with zero mean and unit variance, scaled and shifted."""
+        full = x.astype(jnp.float32)
+        centered = full - jnp.mean(full, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
+        normal = centered * jax.lax.rsqrt(variance + 1e-6)
+        return (normal * row(self.scale[...], normal) + row(self.bias[...], normal)).astype(x.dtype)
+
+
+class Linear(nnx.Module):
+    """A matrix product and a bias, in the dtype of the input."""
+
+    def __init__(self, fan_in: int, fan_out: int, *, rngs: nnx.Rngs, zeros: bool = False) -> None:
+        shape = (fan_in, fan_out)
+        self.kernel = nnx.Param(jnp.zeros(shape) if zeros else _xavier(rngs.params(), shape))
+        self.bias = nnx.Param(jnp.zeros((fan_out,)))
+
+    def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B D"]:
+        """Returns `x @ kernel + bias`."""
+        return x @ self.kernel[...].astype(x.dtype) + row(self.bias[...], x)
+
+
+class Mlp(nnx.Module):
+    """Two linear layers with a tanh-approximated GELU between them."""
+
+    def __init__(self, width: int, hidden: int, *, rngs: nnx.Rngs) -> None:
+        self.up = Linear(width, hidden, rngs=rngs)
+        self.down = Linear(hidden, width, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
+        """Returns the transformed features."""
+        return self.down(jax.nn.gelu(self.up(x), approximate=True))
+
+
+class Attention(nnx.Module):
+    """Multi-head attention from queries to keys and values, with biases everywhere."""
+
+    def __init__(self, width: int, num_heads: int, *, rngs: nnx.Rngs) -> None:
+        self.num_heads = num_heads
+        self.query = Linear(width, width, rngs=rngs)
+        self.key = Linear(width, width, rngs=rngs)
+        self.value = Linear(width, width, rngs=rngs)
+        self.out = Linear(width, width, rngs=rngs)
+
+    def __call__(
+        self,
+        queries: Float[Array, "B N C"],
+        keys: Float[Array, "B S C"],
+        values: Float[Array, "B S C"],
+        *,
+        visible: Bool[Array, " S"] | None = None,
+    ) -> Float[Array, "B N C"]:
+        """Returns, for every query, the mixture of the values it attends to.
+
+        Args:
+          queries: N rows asking.
+          keys: S rows asked; `values` go with them.
+          values: what is mixed.
+          visible: which keys exist, the same for the whole batch; None is all.
+        """
+        q, k, v = self._heads(self.query(queries)), self._heads(self.key(keys)), self.value(values)
+        logits = jnp.einsum("bnhd,bshd->bhns", q * q.shape[-1] ** -0.5, k)
+        weights = softmax(logits.astype(jnp.float32), visible).astype(v.dtype)
+        mixed = jnp.einsum("bhns,bshd->bnhd", weights, self._heads(v))
+        return self.out(mixed.reshape(queries.shape))
+
+    def _heads(self, x: Float[Array, "B N C"]) -> Float[Array, "B N H d"]:
+        return x.reshape(*x.shape[:2], self.num_heads, -1)
+
+
+def softmax(logits: Float[Array, "B H N S"], visible: Array | None) -> Float[Array, "B H N S"]:
+    """Returns attention weights over the visible keys."""
+    if visible is not None:
+        logits = jnp.where(visible.reshape(1, 1, 1, -1), logits, MASKED)
+    return jax.nn.softmax(logits, axis=-1)
+
+
+def sincos_positions(grid: int, width: int, dtype: DTypeLike = jnp.float32) -> Array:
+    """Returns fixed 2-D position features of a square grid, (grid * grid, width).
+
+    Half of the channels code the row, half the column; of each, sines come before cosines, with
+    wavelengths from 2 pi to 10000 * 2 pi. Source: MQT-LLaVA, `multimodal_projector/builder.py`.
+    """
+    frequencies = 10_000.0 ** (-np.arange(width // 4) / (width / 4))
+    angles = np.arange(grid)[:, None] * frequencies[None, :]
+    axis = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+    columns, rows = np.tile(axis, (grid, 1)), np.repeat(axis, grid, axis=0)
+    return jnp.asarray(np.concatenate([columns, rows], axis=-1), dtype)
