@@ -54,7 +54,9 @@ def coverage(shape: str, size: int) -> np.ndarray:
     if shape in ("circle", "ring"):
         draw.ellipse((0, 0, large - 1, large - 1), fill=255)
     else:
-        draw.polygon([(x - 0.5, y - 0.5) for x, y in outline(shape, large)], fill=255)
+        scale = _SUPERSAMPLING
+        vertices = [(x * scale - 0.5, y * scale - 0.5) for x, y in outline(shape, size)]
+        draw.polygon(vertices, fill=255)
     if shape == "ring":
         margin = large * (1 - _RING_HOLE) / 2
         draw.ellipse((margin, margin, large - 1 - margin, large - 1 - margin), fill=0)
