@@ -60,20 +60,10 @@ def prepare(
       RejectRateError: if more than `config.max_reject_rate` of the inputs is rejected.
       RuntimeError: if inputs were lost.
     """
-    spec = get(source)
-    spec.parse(split)
+    get(source).parse(split)
     _claim(out)
     work = Path(out) / ".work"
-    work.mkdir()
-    try:
-        spool = Spool(work / "unpacked")
-        corpus = Corpus(data_root, path or source, spool, per_task=config.examples_per_task)
-        rejects, parts, num_items = list_work(
-            spec, corpus, split, work, num_shards=config.num_shards, limit=config.limit
-        )
-    except (OSError, ValueError):
-        shutil.rmtree(work)  # Nothing is written yet: `out` stays usable.
-        raise
+    rejects, parts, num_items = _list(config, source, split, data_root, path or source, work)
     job = Job(
         config=config,
         source=source,
@@ -86,6 +76,22 @@ def prepare(
     info = _finish(job, f"{source}/{split}", reports, rejects, num_items)
     shutil.rmtree(work)
     return info
+
+
+def _list(
+    config: PrepareConfig, source: str, split: str, data_root: str, path: str, work: Path
+) -> tuple[list[Reject], set[str], int]:
+    """Lists the source into the folder `work`, which does not stay if that fails."""
+    work.mkdir()
+    try:
+        spool = Spool(work / "unpacked")
+        corpus = Corpus(data_root, path, spool, per_task=config.examples_per_task)
+        return list_work(
+            get(source), corpus, split, work, num_shards=config.num_shards, limit=config.limit
+        )
+    except (OSError, ValueError):
+        shutil.rmtree(work)
+        raise
 
 
 def _claim(out: str) -> None:
