@@ -168,12 +168,13 @@ def main() -> None:
 
 def _complain(error: Exception) -> int:
     """Prints an error in one line and returns the exit code: 2 for a wrong request, else 1."""
-    import click
+    from typer.exceptions import TyperException
 
     from flows.config.load import ConfigError
 
-    if isinstance(error, click.ClickException):
-        message, code = error.format_message(), 2
+    if isinstance(error, TyperException):
+        tell = getattr(error, "format_message", error.__str__)
+        message, code = tell(), 2
     elif isinstance(error, ConfigError):
         message, code = str(error), 2
     elif isinstance(error, KeyError):

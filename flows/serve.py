@@ -26,7 +26,10 @@ def serve(store: Path, port: int) -> None:
 
 
 def _run_deployments(store: Path) -> None:
+    from typing import Any, cast
+
     import pydantic
+    from prefect import Flow
     from prefect import serve as serve_deployments
     from prefect.deployments.runner import EntrypointType
 
@@ -35,7 +38,7 @@ def _run_deployments(store: Path) -> None:
     from flows.study import study
 
     demo = pydantic.TypeAdapter(StudyConfig).dump_python(load(), mode="json")
-    deployment = study.to_deployment(
+    deployment: Any = cast(Flow[..., Any], study).to_deployment(
         name="study",
         description="Raw data to results table. The form is filled with the demo study.",
         parameters={"config": demo, "store": str(store), "until": "report"},

@@ -3,7 +3,8 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 from prefect import Task
 from prefect.artifacts import (
@@ -85,7 +86,7 @@ def _worker_was_lost(task: Any, run: Any, state: Any) -> bool:
     return isinstance(state.result(raise_on_failure=False), WorkerLost)
 
 
-def _make(session: Any, spec: Any, asset: str, inputs: dict[str, Artifact]) -> Artifact:
+def _make(session: Any, spec: Any, asset: str, inputs: Any) -> Artifact:
     """Makes the artifact, or finds it in the store."""
     session, spec = _unquote(session), _unquote(spec)
     step = Step(
@@ -147,7 +148,8 @@ def _run(session: Session, spec: Spec, step: Step) -> bool:
 
 def _progress_artifact(step: Step) -> Callable[[work.Progress], None]:
     """Returns a function that shows progress in the UI, once a step has run for a while."""
-    last, artifact_id = time.monotonic(), None
+    last = time.monotonic()
+    artifact_id: UUID | None = None
 
     def show(progress: work.Progress) -> None:
         nonlocal last, artifact_id
@@ -156,9 +158,10 @@ def _progress_artifact(step: Step) -> Callable[[work.Progress], None]:
         last = time.monotonic()
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         if artifact_id is None:
-            artifact_id = create_progress_artifact(
+            created = create_progress_artifact(
                 percent, key=f"progress-{step.key}", description=f"{step.name} {progress.note}"
             )
+            artifact_id = cast(UUID, created)
         else:
             update_progress_artifact(artifact_id, percent, f"{step.name} {progress.note}")
 

@@ -17,7 +17,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
     """Returns the study of a YAML file, or of the embedded demo, with overrides applied.
 
     A file may begin with `base: demo` or `base: other.yaml` (beside it) and state only what
-    differs.
+    differs; `transfers: {NAME: null}` drops a benchmark of the base.
 
     Args:
       path: the file; None is the embedded demo.
@@ -66,6 +66,7 @@ def _nearest(problem: Any) -> str:
     """Names the accepted keys of the object a misspelt key stands in."""
     import dataclasses
     import difflib
+    import types
     import typing
 
     from flows.config.study import StudyConfig
@@ -74,17 +75,16 @@ def _nearest(problem: Any) -> str:
     for part in problem["loc"][:-1]:
         if dataclasses.is_dataclass(owner):
             owner = typing.get_type_hints(owner).get(str(part))
-        else:
-            arguments = [a for a in typing.get_args(owner) if a is not Ellipsis]
-            owner = arguments[-1] if arguments else None
-        options = [a for a in typing.get_args(owner) if dataclasses.is_dataclass(a)]
-        owner = options[0] if options and not dataclasses.is_dataclass(owner) else owner
+        else:  # An item of a tuple, or a value of a dict.
+            owner = next((a for a in reversed(typing.get_args(owner)) if a is not Ellipsis), None)
+        if typing.get_origin(owner) in (typing.Union, types.UnionType):
+            owner = next(a for a in typing.get_args(owner) if a is not type(None))
     if not dataclasses.is_dataclass(owner):
         return ""
     names = [field.name for field in dataclasses.fields(owner)]
     close = difflib.get_close_matches(str(problem["loc"][-1]), names, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    return f"{hint} Accepted: {', '.join(names)}"
+    return f"{hint or '.'} Accepted: {', '.join(names)}"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -101,7 +101,11 @@ def _read(path: Path) -> dict[str, Any]:
     if base is None:
         return values
     parent = DEMO if base == "demo" else path.parent / str(base)
-    return _merge(_read(parent), values)
+    merged = _merge(_read(parent), values)
+    transfers = merged.get("transfers")
+    if isinstance(transfers, dict):
+        merged["transfers"] = {k: v for k, v in transfers.items() if v is not None}
+    return merged
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

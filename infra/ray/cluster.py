@@ -78,6 +78,7 @@ class Cluster:
         """
         self.start()
         import ray
+        from ray import exceptions
 
         num_cpus = min(num_cpus, self.num_cpus)
         remote = ray.remote(function).options(
@@ -87,15 +88,15 @@ class Cluster:
             name=name,
             runtime_env={"env_vars": self._environment(num_cpus)},
         )
-        items = remote.remote(*args)
+        items: Any = remote.remote(*args)
         try:
             for reference in items:
                 yield ray.get(reference)
-        except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+        except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
             raise WorkerLost(f"the worker of {name!r} died: {error}") from error
-        except ray.exceptions.OutOfMemoryError as error:
+        except exceptions.OutOfMemoryError as error:
             raise WorkerLost(f"the worker of {name!r} ran out of memory: {error}") from error
-        except ray.exceptions.RayTaskError as error:
+        except exceptions.RayTaskError as error:
             raise error.cause from error
         finally:
             with contextlib.suppress(Exception):
