@@ -82,7 +82,7 @@ def abstract_params(cfg: ModelConfig) -> Params:
 
 def image_features(structure: Structure, params: Params, images: Images) -> Float[Array, "B I P C"]:
     """Returns the vision tower's features of every image."""
-    return _features(_merge(structure, params), images)
+    return _features(merge(structure, params), images)
 
 
 def soft_tokens(
@@ -102,7 +102,7 @@ def soft_tokens(
       bucket: slots per image, static; see `connector.budgets.bucket_of`.
       budget: soft tokens per image; may be traced, so one program serves a whole bucket.
     """
-    return _soft_tokens(_merge(structure, params), images, bucket, budget)
+    return _soft_tokens(merge(structure, params), images, bucket, budget)
 
 
 def text_logits(
@@ -128,7 +128,7 @@ def text_logits(
       bucket: see `soft_tokens`.
       budget: see `soft_tokens`.
     """
-    model = _merge(structure, params)
+    model = merge(structure, params)
     sequence = embed_sequence(model, images, text, mask_ar, mask_input, bucket, budget)
     return model.text.logits(_decode_text(model, sequence, text.shape[1]))
 
@@ -162,7 +162,7 @@ def token_losses(
       budget: see `soft_tokens`.
       label_smoothing: probability mass moved from the target to all other tokens.
     """
-    model = _merge(structure, params)
+    model = merge(structure, params)
     read, ones = text[:, :-1], jnp.ones(text[:, :-1].shape, bool)
     sequence = embed_sequence(model, images, read, mask_ar[:, :-1], ones, bucket, budget)
     hidden = _decode_text(model, sequence, read.shape[1])
@@ -177,13 +177,18 @@ def embed_sequence(
     mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
     bucket: int,
     budget: Int[Array, ""] | int,
+    *,
+    causal: bool = False,
 ) -> Sequence:
-    """Returns soft tokens and text joined, with positions and the prefix-LM mask."""
+    """Returns soft tokens and text joined, with positions and the prefix-LM mask.
+
+    `causal` makes every token, of images too, see only what is before it.
+    """
     soft, soft_valid = _soft_tokens(model, images, bucket, budget)
     x = jnp.concatenate([soft, model.text.embed(text, dtype=soft.dtype)], axis=1)
     valid = jnp.concatenate([soft_valid, mask_input.astype(bool)], axis=1)
-    steps = jnp.cumsum(mask_ar.astype(jnp.int32), axis=1)
-    steps = jnp.concatenate([jnp.zeros(soft.shape[:2], jnp.int32), steps], axis=1)
+    steps = jnp.concatenate([jnp.zeros_like(soft_valid, mask_ar.dtype), mask_ar], axis=1)
+    steps = jnp.cumsum(jnp.ones_like(steps) if causal else steps, axis=1)
     mask = (steps[:, None, :] <= steps[:, :, None]) & valid[:, None, :]
     positions = jnp.cumsum(valid.astype(jnp.int32), axis=1) - 1
     return Sequence(x, positions, mask, valid)
@@ -213,5 +218,6 @@ def _features(model: Vlm, images: Images) -> Float[Array, "B I P C"]:
     return features.reshape(batch, count, *features.shape[1:])
 
 
-def _merge(structure: Structure, params: Params) -> Vlm:
+def merge(structure: Structure, params: Params) -> Vlm:
+    """Returns the module that `structure` and `params` describe."""
     return nnx.merge(structure, params)

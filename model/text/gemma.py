@@ -98,6 +98,7 @@ class Cached(typing.NamedTuple):
     keys: Float[Array, "N B S K h"]
     values: Float[Array, "N B S K h"]
     mask: Bool[Array, "B L S"]
+    positions: Int32[Array, "B S"]
 
 
 class Gemma(nnx.Module):
@@ -156,15 +157,14 @@ class Gemma(nnx.Module):
         text = self.model.text
         rows = num_rows or x.shape[1]
         turn = rotation(positions, text.head_dim, text.rope_base)
-        near = self._reach(positions)
+        masks = [(mask, self._reach(positions, positions))]
+        masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches = layer
-            seen = mask[:, -rows:]
-            if near is not None:
-                seen = seen & (near[:, -rows:] | ~is_local)
-            parts = tuple(Keys(k, v, p.mask) for (k, v), p in zip(caches, past, strict=True))
-            x, kv = block(x, turn, seen, cap=self.model.attn_softcap, past=parts)
+            own, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
+            parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
+            x, kv = block(x, turn, own, cap=self.model.attn_softcap, past=parts)
             return x, kv if keep_cache else None
 
         locality = jnp.arange(text.depth) % 2 == 0
@@ -185,11 +185,15 @@ class Gemma(nnx.Module):
             kept.append(kv)
         return x, None if kept[0] is None else jax.tree.map(lambda *a: jnp.stack(a), *kept)
 
-    def _reach(self, positions: Int32[Array, "B L"]) -> Bool[Array, "B L L"] | None:
+    def _reach(
+        self, queries: Int32[Array, "B L"], keys: Int32[Array, "B S"]
+    ) -> Bool[Array, "B L S"] | None:
         window = self.model.text.sliding_window
-        if not window:
-            return None
-        return positions[:, :, None] - positions[:, None, :] < window
+        return queries[:, :, None] - keys[:, None, :] < window if window else None
+
+
+def _local(mask: Bool[Array, "B L S"], near: Bool[Array, "B L S"] | None, is_local: Array) -> Array:
+    return mask if near is None else mask & (near[:, -mask.shape[1] :] | ~is_local)
 
 
 def _product(x: Float[Array, "B L D"], kernel: nnx.Param) -> Float[Array, "B L F"]:

@@ -1,0 +1,201 @@
+"""Decoding with a key-value cache: one program per (bucket, text length) shape."""
+
+import dataclasses
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray
+
+from model import vlm
+from model.text.gemma import Cached
+
+PAD, EOS = 0, 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Attributes:
+      temperature: 0 takes the likeliest token (greedy); above, draws from logits / temperature.
+      top_p: draws from the fewest tokens that hold this much probability; 1 is all of them.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be 0 (greedy) or above, got {self.temperature}.")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
+
+
+GREEDY = Sampling()
+
+
+class Prefilled(typing.NamedTuple):
+    """What decoding starts from.
+
+    Attributes:
+      logits: of the first new token.
+      past: cached keys and values of images and prompt.
+      lengths: position of the first new token, per row.
+    """
+
+    logits: Float[Array, "B V"]
+    past: Cached
+    lengths: Int32[Array, " B"]
+
+
+class _State(typing.NamedTuple):
+    step: Array
+    logits: Float[Array, "B V"]
+    tokens: Int32[Array, "B M"]
+    done: Bool[Array, " B"]
+    keys: Float[Array, "N B M K h"]
+    values: Float[Array, "N B M K h"]
+
+
+@functools.partial(
+    jax.jit, static_argnames=("structure", "bucket", "max_new_tokens", "sampling", "stop", "causal")
+)
+def generate(
+    structure: vlm.Structure,
+    params: vlm.Params,
+    images: vlm.Images,
+    text: Int32[Array, "B T"],
+    mask_ar: Int32[Array, "B T"],
+    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
+    *,
+    bucket: int,
+    budget: Int[Array, ""] | int,
+    max_new_tokens: int,
+    sampling: Sampling = GREEDY,
+    key: PRNGKeyArray | None = None,
+    real: Bool[Array, " B"] | None = None,
+    stop: int | None = EOS,
+    causal: bool = False,
+) -> Int32[Array, "B M"]:
+    """Returns the tokens that continue each prompt; PAD after the stop token.
+
+    Ends early once every real row has stopped.
+
+    Args:
+      structure: of the model.
+      params: of the model.
+      images: see `vlm.soft_tokens`.
+      text: prompts, each padded on its right; lengths may differ.
+      mask_ar: see `vlm.text_logits`.
+      mask_input: 1 on real tokens, 0 on padding.
+      bucket: see `vlm.soft_tokens`.
+      budget: see `vlm.soft_tokens`.
+      max_new_tokens: M.
+      sampling: how to choose; anything but greedy needs `key`.
+      key: of the random draws; the token of step i is drawn with `fold_in(key, i)`.
+      real: False on rows that only fill the batch; None means all are real.
+      stop: token that ends a row; None goes on to `max_new_tokens`.
+      causal: images and prompts are causal too, whatever `mask_ar` says: what transformers does
+        when `generate` gets no `token_type_ids`.
+    """
+    if sampling.temperature and key is None:
+        raise ValueError(f"key must be given to sample at temperature {sampling.temperature}.")
+    model = vlm.merge(structure, params)
+    start = prefill(model, images, text, mask_ar, mask_input, bucket, budget, causal=causal)
+    batch, layers = text.shape[0], start.past.keys.shape[0]
+    empty = jnp.zeros((layers, batch, max_new_tokens, *start.past.keys.shape[3:]))
+    empty = empty.astype(start.past.keys.dtype)
+    state = _State(
+        step=jnp.int32(0),
+        logits=start.logits,
+        tokens=jnp.full((batch, max_new_tokens), PAD, jnp.int32),
+        done=jnp.zeros(batch, bool) if real is None else ~real,
+        keys=empty,
+        values=empty,
+    )
+
+    def go_on(state: _State) -> Array:
+        return (state.step < max_new_tokens) & ~jnp.all(state.done)
+
+    def body(state: _State) -> _State:
+        step_key = None if key is None else jax.random.fold_in(key, state.step)
+        token = jnp.where(state.done, PAD, choose(state.logits, sampling, step_key))
+        done = state.done if stop is None else state.done | (token == stop)
+        tokens = jax.lax.dynamic_update_slice_in_dim(
+            state.tokens, token[:, None], state.step, axis=1
+        )
+        state = state._replace(tokens=tokens, done=done)
+        return jax.lax.cond(
+            go_on(state._replace(step=state.step + 1)),
+            lambda s: _extend(model, start, s, token),
+            lambda s: s._replace(step=s.step + 1),
+            state,
+        )
+
+    return jax.lax.while_loop(go_on, body, state).tokens
+
+
+def prefill(
+    model: vlm.Vlm,
+    images: vlm.Images,
+    text: Int32[Array, "B T"],
+    mask_ar: Int32[Array, "B T"],
+    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
+    bucket: int,
+    budget: Int[Array, ""] | int,
+    *,
+    causal: bool = False,
+) -> Prefilled:
+    """Runs images and prompts through the model once, and keeps every layer's keys and values."""
+    prompt = images, text, mask_ar, mask_input
+    sequence = vlm.embed_sequence(model, *prompt, bucket, budget, causal=causal)
+    x, positions, mask, valid = sequence
+    hidden, kept = model.text.run(x, positions, mask, (), num_rows=text.shape[1])
+    assert kept is not None
+    last = jnp.sum(mask_input.astype(jnp.int32), axis=1) - 1
+    final = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
+    past = Cached(kept[0], kept[1], valid[:, None, :], positions)
+    lengths = jnp.sum(valid.astype(jnp.int32), axis=1)
+    return Prefilled(model.text.logits(final)[:, 0], past, lengths)
+
+
+def choose(
+    logits: Float[Array, "B V"], sampling: Sampling, key: PRNGKeyArray | None
+) -> Int32[Array, " B"]:
+    """Returns one token per row."""
+    if sampling.temperature == 0 or key is None:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    logits = logits / sampling.temperature
+    if sampling.top_p < 1:
+        logits = jnp.where(_nucleus(logits, sampling.top_p), logits, -jnp.inf)
+    return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
+
+
+def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
+    """Returns the likeliest tokens: as few as together reach `top_p`."""
+    order = jnp.argsort(-logits, axis=-1)
+    sorted_probs = jnp.take_along_axis(jax.nn.softmax(logits, axis=-1), order, axis=-1)
+    kept = jnp.cumsum(sorted_probs, axis=-1) - sorted_probs < top_p
+    return jnp.take_along_axis(kept, jnp.argsort(order, axis=-1), axis=-1)
+
+
+def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array, " B"]) -> _State:
+    """Returns the state after reading the token of `state.step`: its cache row, the next logits."""
+    x = model.text.embed(token[:, None], dtype=state.keys.dtype)
+    batch, slots = state.tokens.shape
+    positions = start.lengths[:, None] + state.step
+    written = jnp.broadcast_to(jnp.arange(slots) < state.step, (batch, 1, slots))
+    new_positions = start.lengths[:, None] + jnp.arange(slots)[None]
+    fresh = Cached(state.keys, state.values, written, new_positions)
+    itself = jnp.ones((batch, 1, 1), bool)
+    hidden, kept = model.text.run(x, positions, itself, (start.past, fresh))
+    assert kept is not None
+    update = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=state.step, axis=2)
+    return state._replace(
+        step=state.step + 1,
+        logits=model.text.logits(hidden)[:, 0],
+        keys=update(state.keys, kept[0]),
+        values=update(state.values, kept[1]),
+    )
