@@ -29,9 +29,7 @@ class Display:
 
     def __init__(self, num_steps: int, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stdout, highlight=False)
-        self.made = 0
-        self.reused = 0
-        self.failed = 0
+        self.counts = {"made": 0, "reused": 0, "failed": 0}
         self._num_steps = num_steps
         self._lock = threading.Lock()
         self._tasks: dict[str, TaskID] = {}
@@ -85,17 +83,18 @@ class Display:
                 )
 
     def finish(self, name: str, *, outcome: str, seconds: float = 0.0, detail: str = "") -> None:
-        """Notes the end of a step: outcome is "made", "reused" or "failed"."""
+        """Notes the end of a step ("made", "reused", "failed") or of one try of it ("again")."""
         with self._lock:
-            setattr(self, outcome, getattr(self, outcome) + 1)
+            if outcome in self.counts:
+                self.counts[outcome] += 1
             task = self._tasks.pop(name, None)
             if task is not None:
                 self._progress.remove_task(task)
-            done = self.made + self.reused + self.failed
+            done = sum(self.counts.values())
             self._progress.update(self._whole, completed=done)
             if outcome == "reused" and self.console.is_terminal:
                 return
             took = f"{seconds:6.1f} s" if outcome == "made" else "        "
             clock = time.strftime("%M:%S", time.gmtime(time.monotonic() - self._began))
             line = f"{clock} [{done:>3}/{self._num_steps}] {outcome:<6} {took} {name} {detail}"
-            self.console.print(line.rstrip(), markup=False)
+            self.console.print(line.rstrip(), markup=False, soft_wrap=True)

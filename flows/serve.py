@@ -31,7 +31,7 @@ def _run_deployments(store: Path) -> None:
     import pydantic
     from prefect import Flow
     from prefect import serve as serve_deployments
-    from prefect.deployments.runner import EntrypointType
+    from prefect.types.entrypoint import EntrypointType
 
     from flows.config.load import load
     from flows.config.study import StudyConfig

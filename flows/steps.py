@@ -12,6 +12,7 @@ from typing import Any
 from flows.report.cells import Plan, Score
 from flows.work import Progress, Work
 from model.config import ModelConfig
+from model.eval.run import EvalConfig, evaluate
 from model.train.config import TrainConfig
 from pipelines.config import PrepareConfig
 
@@ -63,9 +64,7 @@ class EvaluateSpec:
 
     benchmark: str
     budget: int
-    batch_size: int
-    text_len: int
-    metric: str
+    decode: EvalConfig
 
 
 def list_files(spec: DatasetSpec, data_root: str) -> tuple[tuple[str, str, int], ...]:
@@ -165,15 +164,12 @@ def _checkpoint(work: Work) -> Iterator[Progress]:
 def _predictions(work: Work) -> Iterator[Progress]:
     import json
 
-    from model.eval.run import EvalConfig, evaluate
-
     spec: EvaluateSpec = work.config
-    config = EvalConfig(batch_size=spec.batch_size, text_len=spec.text_len, metric=spec.metric)
     for item in evaluate(
         str(work.inputs["checkpoint"]),
         data=str(work.inputs["data"]),
         budget=spec.budget,
-        config=config,
+        config=spec.decode,
         out=str(work.out),
     ):
         yield Progress(done=item.step, total=item.total)
@@ -243,11 +239,12 @@ def _streamed(function: Callable[[Callable[..., None]], Any]) -> Any:
     reports: queue.Queue[Progress | None] = queue.Queue()
     outcome: dict[str, Any] = {}
 
+    def report(done: int, total: int, note: str = "") -> None:
+        reports.put(Progress(done=done, total=total, note=note))
+
     def run() -> None:
         try:
-            outcome["value"] = function(
-                lambda done, total: reports.put(Progress(done=done, total=total))
-            )
+            outcome["value"] = function(report)
         except BaseException as error:
             outcome["error"] = error
         finally:
@@ -255,8 +252,8 @@ def _streamed(function: Callable[[Callable[..., None]], Any]) -> Any:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    while (report := reports.get()) is not None:
-        yield report
+    while (item := reports.get()) is not None:
+        yield item
     thread.join()
     if "error" in outcome:
         raise outcome["error"]

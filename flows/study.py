@@ -13,6 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.active import note_running
 from flows.config.study import REFERENCE, SourceConfig, StudyConfig, TransferConfig
 from flows.display import Display
 from flows.rebuild import publish_results
@@ -21,6 +22,7 @@ from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_file
 from flows.task import Session, Spec, submit
 from infra.ray.cluster import Cluster
 from infra.store.store import Artifact, Store
+from model.eval.run import EvalConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
@@ -72,18 +74,17 @@ def study(config: StudyConfig, store: str = ".parcel", until: Phase = "report") 
     )
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
-    with Display(_num_steps(config, until)) as display:
+    with note_running(opened.root, run_id), Display(_num_steps(config, until)) as display:
         session = Session(config.name, opened, cluster, display)
         try:
-            plan = _Study(session, config, until)
-            results = plan.run()
+            results = _Study(session, config, until).run()
         finally:
             cluster.stop()
     result = StudyResult(
         results=results.key if results else None,
-        failed=tuple(plan.failed),
-        made=display.made,
-        reused=display.reused,
+        failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
+        made=display.counts["made"],
+        reused=display.counts["reused"],
         flow_run_id=run_id,
     )
     if results:
@@ -98,7 +99,6 @@ class _Study:
         self.session = session
         self.config = config
         self.last = PHASES.index(until)
-        self.failed: list[str] = []
 
     def run(self) -> Artifact | None:
         """Submits every step in order, and waits; returns the results."""
@@ -128,7 +128,7 @@ class _Study:
             return None
         plan = results_plan(self.config)
         spec = Spec(kind="results", name=f"results {self.config.name}", config=plan)
-        return self._submit(spec, done).result()
+        return self._await({"results": self._submit(spec, done)}).get("results")
 
     def _prepare(self) -> dict[str, Future]:
         corpus = None
@@ -238,11 +238,7 @@ class _Study:
                     kind="predictions",
                     name=f"evaluate {method} {benchmark} seed={seed} budget={budget}",
                     config=EvaluateSpec(
-                        benchmark=benchmark,
-                        budget=budget,
-                        batch_size=self.config.eval_batch_size,
-                        text_len=self.config.transfers[benchmark].train.text_len,
-                        metric=BENCHMARKS[benchmark].metric,
+                        benchmark=benchmark, budget=budget, decode=self._decode(benchmark)
                     ),
                     num_cpus=self.config.compute.cpus_per_cell,
                 ),
@@ -252,17 +248,25 @@ class _Study:
             for budget in _budgets(self.config, method)
         }
 
+    def _decode(self, benchmark: str) -> EvalConfig:
+        train = self.config.transfers[benchmark].train
+        return EvalConfig(
+            metric=BENCHMARKS[benchmark].metric,
+            batch_size=self.config.eval_batch_size,
+            text_len=train.text_len,
+            max_frames=train.max_frames,
+        )
+
     def _submit(self, spec: Spec, inputs: Mapping[str, Artifact | Future]) -> Future:
         return submit(self.session, spec, inputs, retries=self.config.compute.retries)
 
     def _await(self, futures: Mapping[str, Future]) -> dict[str, Artifact]:
-        """Waits for all; returns those that came, and notes why others did not."""
+        """Waits for all and returns those that came; the session knows why others did not."""
         done: dict[str, Artifact] = {}
         for role, future in futures.items():
-            try:
+            future.wait()
+            if future.state.is_completed():
                 done[role] = future.result()
-            except Exception as error:  # Whatever a step raised is its reason.
-                self.failed.append(f"{role}: {error}")
         return done
 
 

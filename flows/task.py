@@ -39,6 +39,8 @@ class Session:
         self.store = store
         self.cluster = cluster
         self.display = display
+        self.failures: dict[str, str] = {}
+        """Step name -> why it failed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,11 @@ def submit(
     return task.submit(quote(session), quote(spec), asset, dict(inputs))
 
 
+def _tries_left() -> bool:
+    context = TaskRunContext.get()
+    return context is not None and context.task_run.run_count <= (context.task.retries or 0)
+
+
 def _worker_was_lost(task: Any, run: Any, state: Any) -> bool:
     return isinstance(state.result(raise_on_failure=False), WorkerLost)
 
@@ -101,9 +108,14 @@ def _make(session: Any, spec: Any, asset: str, inputs: Any) -> Artifact:
     try:
         reused = session.store.find(step.key) is not None or _run(session, spec, step)
     except BaseException as error:
-        if not isinstance(error, WorkerLost):
-            session.display.finish(spec.name, outcome="failed", detail=f": {error}")
+        reason = " ".join(str(error).split()) or type(error).__name__
+        session.failures[spec.name] = reason
+        again = isinstance(error, WorkerLost) and _tries_left()
+        session.display.finish(
+            spec.name, outcome="again" if again else "failed", detail=f": {reason}"
+        )
         raise
+    session.failures.pop(spec.name, None)  # An earlier try of it may have failed.
     artifact = session.store.get(step.key)
     text = lineage.page(session.store, artifact, reused=reused)
     create_markdown_artifact(text, key=lineage.page_key(step.key), description=spec.name)
@@ -138,12 +150,16 @@ def _run(session: Session, spec: Spec, step: Step) -> bool:
     else:
         stream = work.make(order)
     show = _progress_artifact(step)
-    for item in stream:
+    made: work.Made | None = None
+    for item in stream:  # To its very end: a stream left early takes its worker with it.
         if isinstance(item, work.Made):
-            return item.reused
+            made = item
+            continue
         session.display.update(spec.name, item)
         show(item)
-    raise RuntimeError(f"step {spec.name!r} ended without an artifact.")
+    if made is None:
+        raise RuntimeError(f"step {spec.name!r} ended without an artifact.")
+    return made.reused
 
 
 def _progress_artifact(step: Step) -> Callable[[work.Progress], None]:

@@ -106,6 +106,9 @@ class StudyConfig:
     Attributes:
       name: of the study, in lower-case letters, digits and dashes.
       seed: of everything; the transfer seeds are drawn from it.
+      methods: connectors compared.
+      budgets: soft tokens per frame at evaluation; vanilla is evaluated at all tokens only.
+      num_seeds: transfer seeds, shared by all methods.
       data_root: folder with the raw corpora; None renders the synthetic one.
       corpus: the synthetic corpus; unused where `data_root` is given.
       sources: corpora of the Stage-1 mixture.
@@ -113,9 +116,6 @@ class StudyConfig:
       tokenizer, mask_codec, model: what all methods share; no codec where nothing has masks.
       connectors: settings of a method's connector; its `kind` is the method. Others have
         `model.connector`'s.
-      methods: connectors compared.
-      budgets: soft tokens per frame at evaluation; vanilla is evaluated at all tokens only.
-      num_seeds: transfer seeds, shared by all methods.
       stage1: vanilla pretraining.
       intermediary: pretraining of each method, from Stage 1.
       transfers: benchmark -> recipe.
@@ -127,14 +127,6 @@ class StudyConfig:
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)] = "study"
     seed: Annotated[int, Field(ge=0)] = 0
-    data_root: str | None = None
-    corpus: CorpusConfig = CorpusConfig()
-    sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
-    prepare: PrepareConfig = PrepareConfig()
-    tokenizer: TokenizerConfig = TokenizerConfig()
-    mask_codec: MaskCodecConfig | None = MaskCodecConfig()
-    model: ModelConfig = ModelConfig()
-    connectors: dict[Method, ConnectorConfig] = dataclasses.field(default_factory=dict)
     methods: Annotated[
         tuple[Method, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True})
     ] = ("vanilla", "m3", "mqt", "parcel")
@@ -143,6 +135,14 @@ class StudyConfig:
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = (16, 64, 256)
     num_seeds: Annotated[int, Field(ge=1, le=100)] = 3
+    data_root: str | None = None
+    corpus: CorpusConfig = CorpusConfig()
+    sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
+    prepare: PrepareConfig = PrepareConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    mask_codec: MaskCodecConfig | None = MaskCodecConfig()
+    model: ModelConfig = ModelConfig()
+    connectors: dict[Method, ConnectorConfig] = dataclasses.field(default_factory=dict)
     stage1: TrainConfig = TrainConfig()
     intermediary: TrainConfig = TrainConfig()
     transfers: dict[str, TransferConfig] = dataclasses.field(default_factory=dict)

@@ -39,6 +39,7 @@ class Cluster:
                 return
             import ray
 
+            logging.getLogger("ray").setLevel(logging.ERROR)
             # Without a metrics agent, a dashboard and usage reports: three processes fewer.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -89,24 +90,28 @@ class Cluster:
             runtime_env={"env_vars": self._environment(num_cpus)},
         )
         items: Any = remote.remote(*args)
+        ended = False
         try:
             for reference in items:
                 yield ray.get(reference)
+            ended = True
         except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
             raise WorkerLost(f"the worker of {name!r} died: {error}") from error
         except exceptions.OutOfMemoryError as error:
             raise WorkerLost(f"the worker of {name!r} ran out of memory: {error}") from error
         except exceptions.RayTaskError as error:
+            ended = True
             raise error.cause from error
         finally:
-            with contextlib.suppress(Exception):
-                ray.cancel(items, force=True)
+            if not ended:  # Whoever reads gave up: so does the worker.
+                with contextlib.suppress(Exception):
+                    ray.cancel(items, force=True)
 
     def _environment(self, num_cpus: int) -> dict[str, str]:
-        multi = "true" if num_cpus > 1 else "false"
+        multi = f"--xla_cpu_multi_thread_eigen={'true' if num_cpus > 1 else 'false'}"
         return {
             "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
-            "XLA_FLAGS": f"--xla_cpu_multi_thread_eigen={multi}",
+            "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), multi]).strip(),
             "NPROC": str(num_cpus),
             "OMP_NUM_THREADS": str(num_cpus),
             "JAX_COMPILATION_CACHE_DIR": str(self._cache),

@@ -27,6 +27,7 @@ def environment() -> dict[str, Any]:
             "cpus": os.cpu_count(),
             "python": platform.python_version(),
             "system": platform.system(),
+            "xla_flags": os.environ.get("XLA_FLAGS", ""),
         },
     }
 

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from infra.store.digest import NOT_IDENTITY
+
 Schedule = Literal["rsqrt", "cosine", "constant"]
 SCHEDULES = ("rsqrt", "cosine", "constant")
 
@@ -44,8 +46,8 @@ class TrainConfig:
     mixture: tuple[tuple[str, float], ...] = ()
     max_frames: int = 16
     freeze_vision: bool = False
-    save_steps: int = 500
-    log_steps: int = 10
+    save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)
+    log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY)
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "total_steps", "text_len", "max_frames"):

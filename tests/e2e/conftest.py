@@ -18,6 +18,9 @@ import pytest
 PARCEL = str(Path(sys.executable).with_name("parcel"))
 CONFIG = str(Path(__file__).with_name("tiny.yaml"))
 
+# A shrunken run is nearly all compilation; its few steps may as well run slowly.
+_FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
@@ -30,7 +33,13 @@ class Finished:
 def environment(store: Path) -> dict[str, str]:
     """The user's environment, without what would lead a test to the user's own server or store."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "PARCEL_"))}
-    return {**kept, "PARCEL_STORE": str(store), "JAX_PLATFORMS": "cpu", "COLUMNS": "160"}
+    return {
+        **kept,
+        "PARCEL_STORE": str(store),
+        "JAX_PLATFORMS": "cpu",
+        "COLUMNS": "160",
+        "XLA_FLAGS": _FAST_COMPILE,
+    }
 
 
 def parcel(store: Path, *words: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
