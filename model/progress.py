@@ -12,9 +12,11 @@ class Progress:
       total: units in all.
       loss: latest training loss; NaN where there is none.
       seconds: time since the function was called [s].
+      compile_seconds: of these, time spent compiling [s].
     """
 
     step: int
     total: int
     loss: float = float("nan")
     seconds: float = 0.0
+    compile_seconds: float = 0.0

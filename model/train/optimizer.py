@@ -7,10 +7,11 @@ after the learning rate: a step takes away weight_decay * schedule of a paramete
 import math
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
+from jaxtyping import Array, Float, Int32
 
 from model.train.config import TrainConfig
 
@@ -18,14 +19,23 @@ Flat = dict[str, jax.Array]
 
 DECAYED = re.compile(r".*/kernel$")
 """Parameters that decay: kernels of the vision tower and the projector (big_vision's default)."""
-VISION = re.compile(r"^(vision|img)/")
+VISION = re.compile(r"^vision/")
 """Parameters of the vision tower, kept by `freeze_vision`."""
 
+_B1, _EPS = 0.9, 1e-8
 _RSQRT_TIMESCALE = 10_000.0
 
 
+class Moments(NamedTuple):
+    """Adam's running means of gradients and their squares, by path, and the updates so far."""
+
+    first: Flat
+    second: Flat
+    count: Int32[Array, ""]
+
+
 def schedule(train: TrainConfig, step: int) -> float:
-    """Returns the factor on the learning rate at a step, in [0, 1]."""
+    """Returns the factor on the learning rate at a step, in [0, 1]; step 0 of a warm-up is 0."""
     warmup = train.warmup * train.total_steps
     factor = min(1.0, step / warmup) if warmup >= 1 else 1.0
     if train.schedule == "cosine":
@@ -36,15 +46,43 @@ def schedule(train: TrainConfig, step: int) -> float:
     return factor
 
 
-def make_optimizer(train: TrainConfig) -> optax.GradientTransformation:
-    """Returns clipping and Adam; `apply_update` does the rest."""
-    return optax.chain(
-        optax.clip_by_global_norm(train.grad_clip),
-        optax.scale_by_adam(b1=0.9, b2=train.b2, eps=1e-8),
-    )
+def init_moments(params: Flat) -> Moments:
+    """Returns the moments before the first update, float32."""
+    zeros = {path: jnp.zeros(value.shape, jnp.float32) for path, value in params.items()}
+    return Moments(zeros, {path: jnp.zeros_like(value) for path, value in zeros.items()},
+                   jnp.int32(0))  # fmt: skip
 
 
-def apply_update(params: Flat, direction: Flat, rate: jax.Array, weight_decay: jax.Array) -> Flat:
+def clip_by_global_norm(gradients: Flat, limit: float) -> Flat:
+    """Returns the gradients scaled down so that their joint norm is at most `limit`."""
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients.values()))
+    scale = jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-16))
+    return {path: gradient * scale.astype(gradient.dtype) for path, gradient in gradients.items()}
+
+
+def adam_direction(gradients: Flat, moments: Moments, b2: float) -> tuple[Flat, Moments]:
+    """Returns Adam's bias-corrected direction, and the moments after it."""
+    count = moments.count + 1
+    done = count.astype(jnp.float32)
+    first_unbias, second_unbias = 1 - _B1**done, 1 - b2**done
+
+    def blend(old: Float[Array, "..."], new: Float[Array, "..."], keep: float) -> jax.Array:
+        return keep * old + (1 - keep) * new.astype(jnp.float32)
+
+    first = {p: blend(moments.first[p], g, _B1) for p, g in gradients.items()}
+    second = {p: blend(moments.second[p], jnp.square(g), b2) for p, g in gradients.items()}
+    direction = {
+        p: (first[p] / first_unbias) / (jnp.sqrt(second[p] / second_unbias) + _EPS) for p in first
+    }
+    return direction, Moments(first, second, count)
+
+
+def apply_update(
+    params: Flat,
+    direction: Flat,
+    rate: Float[Array, ""],
+    weight_decay: Float[Array, ""],
+) -> Flat:
     """Returns the parameters after one update.
 
     Args:
@@ -55,11 +93,11 @@ def apply_update(params: Flat, direction: Flat, rate: jax.Array, weight_decay: j
     """
 
     def one(path: str) -> jax.Array:
-        value = params[path]
-        change = rate * direction[path].astype(jnp.float32)
+        value = params[path].astype(jnp.float32)
+        change = rate * direction[path]
         if DECAYED.match(path):
-            change = change + weight_decay * value.astype(jnp.float32)
-        return (value.astype(jnp.float32) - change).astype(value.dtype)
+            change = change + weight_decay * value
+        return (value - change).astype(params[path].dtype)
 
     return {path: one(path) for path in params}
 

@@ -138,7 +138,7 @@ def nearest_codes(params: Params, features: Float[Array, "N 4 4 E"]) -> Int[Arra
     """Returns the number of the nearest codeword (squared distance), row by row of the grid."""
     flat = features.reshape(features.shape[0], NUM_TOKENS, -1)
     codes = params[_CODEBOOK]
-    distances = jnp.sum(codes**2, axis=-1) - 2 * jnp.einsum("nte,ce->ntc", flat, codes)
+    distances = jnp.sum(codes**2, axis=-1)[None, None] - 2 * jnp.einsum("nte,ce->ntc", flat, codes)
     return jnp.argmin(distances, axis=-1)
 
 

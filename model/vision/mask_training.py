@@ -8,11 +8,17 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Float
 
 from model.data.masks import located_masks
 from model.progress import Progress
+from model.train.optimizer import (
+    Moments,
+    adam_direction,
+    apply_update,
+    clip_by_global_norm,
+    init_moments,
+)
 from model.vision.mask_codec import (
     NUM_CODES,
     NUM_TOKENS,
@@ -30,6 +36,7 @@ from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 
 _COMMITMENT = 0.25
+_B2 = 0.99
 _REPORT_STEPS = 20
 _KMEANS_ROUNDS = 12
 _CODEBOOK = "_vq_vae._embedding"
@@ -70,8 +77,8 @@ def fit_codec(
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(len(crops))[: config.max_crops])
     data = np.asarray(crops)[chosen].astype(np.float32)
-    params, tx = init_params(config, seed), _optimizer(config)
-    state, step_fn = tx.init(params), _step_fn(tx)
+    params = init_params(config, seed)
+    moments = init_moments(params)
     loss = jnp.float32(jnp.nan)
     free_steps = config.train_steps // 3
     for step in range(config.train_steps):
@@ -80,7 +87,8 @@ def fit_codec(
             params = _start_codebook(params, jnp.asarray(data[sample]), rng)
         batch = data[rng.integers(len(data), size=config.batch_size)]
         quantized = jnp.float32(step >= free_steps)
-        params, state, loss = step_fn(params, state, jnp.asarray(batch), quantized)
+        rate = jnp.float32(_learning_rate(config, step))
+        params, moments, loss = _step(params, moments, jnp.asarray(batch), quantized, rate)
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.train_steps:
             seconds = time.monotonic() - started
             yield Progress(
@@ -102,22 +110,20 @@ def reconstruction_iou(codec: MaskCodec, crops: Float[np.ndarray, "N 64 64"]) ->
     return float(np.mean(inter / np.maximum(union, 1)))
 
 
-def _optimizer(config: MaskCodecConfig) -> optax.GradientTransformation:
+def _learning_rate(config: MaskCodecConfig, step: int) -> float:
     warmup = max(1, config.train_steps // 20)
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0, config.peak_lr, warmup, max(config.train_steps, warmup + 1), config.peak_lr / 20
-    )
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule, b2=0.99))
+    done = min(1.0, step / config.train_steps)
+    return config.peak_lr * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * (1 - done))
 
 
-def _step_fn(tx: optax.GradientTransformation):
-    @jax.jit
-    def step(params: Params, state: optax.OptState, crops: jax.Array, quantized: jax.Array):
-        loss, grads = jax.value_and_grad(_loss)(params, crops, quantized)
-        updates, state = tx.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, loss
-
-    return step
+@jax.jit
+def _step(
+    params: Params, moments: Moments, crops: jax.Array, quantized: jax.Array, rate: jax.Array
+) -> tuple[Params, Moments, jax.Array]:
+    loss, gradients = jax.value_and_grad(_loss)(params, crops, quantized)
+    clipped = clip_by_global_norm(gradients, 1.0)
+    direction, moments = adam_direction(clipped, moments, _B2)
+    return apply_update(params, direction, rate, jnp.float32(0)), moments, loss
 
 
 def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:

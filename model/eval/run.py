@@ -1,0 +1,185 @@
+"""Scores a checkpoint on a prepared benchmark split at one budget, by decoding."""
+
+import dataclasses
+import functools
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+
+from model import vlm
+from model.checkpoint.folder import (
+    DIGEST,
+    TOKENIZER,
+    load_config,
+    load_params,
+    mask_codec_path,
+)
+from model.config import ModelConfig
+from model.connector import budgets
+from model.data.loader import Batch, decode_images, open_parts
+from model.data.text import eval_row
+from model.eval.generate import generate
+from model.eval.registry import Metric, get_metric
+from model.progress import Progress
+from model.text.tokenizer import Tokenizer
+from model.vision.mask_codec import MaskCodec
+from pipelines.records.schema import Record
+
+PREDICTIONS, SCORE = "predictions.jsonl", "score.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """How a split is decoded and scored.
+
+    Attributes:
+      metric: a name of the registry.
+      batch_size: examples decoded together; the last batch is filled up.
+      text_len: prefix and separator, and as many tokens again for the answer [tokens].
+      max_frames: most images of one example; longer videos are thinned out.
+    """
+
+    metric: str = "exact_match"
+    batch_size: int = 32
+    text_len: int = 64
+    max_frames: int = 16
+
+    def __post_init__(self) -> None:
+        get_metric(self.metric)
+        for name in ("batch_size", "text_len", "max_frames"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loaded:
+    model: ModelConfig
+    params: dict[str, Any]
+    tokenizer: Tokenizer
+    codec: MaskCodec | None
+
+
+def evaluate(
+    checkpoint: str, *, data: str, budget: int, config: EvalConfig, out: str
+) -> Iterator[Progress]:
+    """Scores a checkpoint; when exhausted, `out` holds the predictions and the score.
+
+    `predictions.jsonl` has a row per record, by id; `score.json` the metric, its score (0-100),
+    the number of records and the sum of their scores.
+
+    Args:
+      checkpoint: folder written by `fit` [path].
+      data: prepared dataset, all of whose records are scored [path].
+      budget: soft tokens per image; one the connector serves.
+      config: how to decode and score.
+      out: an existing folder [path].
+
+    Raises:
+      ValueError: if the budget is not served, or the metric reads masks and there is no codec.
+    """
+    started = time.monotonic()
+    digest = (Path(checkpoint) / DIGEST).read_text()
+    loaded = _load(str(Path(checkpoint).absolute()), digest)
+    budgets.check_budget(loaded.model, budget)
+    metric = get_metric(config.metric)
+    if metric.reads_masks and loaded.codec is None:
+        raise ValueError(f"metric {config.metric!r} needs a mask codec; the checkpoint has none.")
+    records = [record for part in open_parts([data]).values() for record in part]
+    records.sort(key=lambda record: record.id)
+    rows: list[dict[str, Any]] = []
+    for chosen, batch in _batches(records, config, loaded):
+        texts = _decode(loaded, batch, budget, config.text_len)
+        rows += [_row(r, t, metric, loaded.codec) for r, t in zip(chosen, texts, strict=False)]
+        seconds = time.monotonic() - started
+        yield Progress(step=len(rows), total=len(records), seconds=seconds)
+    _write(rows, config.metric, Path(out))
+
+
+def _batches(
+    records: Sequence[Record], config: EvalConfig, loaded: _Loaded
+) -> Iterator[tuple[Sequence[Record], Batch]]:
+    """Yields (records, batch), prepared in the background; every batch is of the same shape."""
+    size = config.batch_size
+    num_images = min(config.max_frames, max(len(record.images) for record in records))
+    px = loaded.model.vision.image_px
+
+    def make(number: int) -> tuple[Sequence[Record], Batch]:
+        chosen = records[number * size : (number + 1) * size]
+        filled = [*chosen, *[chosen[-1]] * (size - len(chosen))]
+        texts, valid = zip(
+            *(eval_row(loaded.tokenizer, r.prefix, config.text_len) for r in filled), strict=True
+        )
+        images = np.stack([decode_images(r, num_images, px) for r in filled])
+        batch = {"image": images, "text": np.stack(texts), "mask_input": np.stack(valid)}
+        return chosen, {**batch, "real": np.arange(size) < len(chosen)}
+
+    numbers = grain.MapDataset.range(math.ceil(len(records) / size)).map(make)
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+    yield from numbers.to_iter_dataset(options)
+
+
+def _decode(loaded: _Loaded, batch: Batch, budget: int, max_tokens: int) -> list[str]:
+    tokens = generate(
+        vlm.structure(loaded.model),
+        loaded.params,
+        batch["image"],
+        batch["text"],
+        np.zeros_like(batch["text"]),
+        batch["mask_input"],
+        bucket=budgets.exact_bucket(loaded.model, budget).size,
+        budget=np.int32(budget),
+        max_new_tokens=max_tokens,
+        real=batch["real"],
+        stop=loaded.tokenizer.eos_id,
+    )
+    return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
+
+
+def _row(
+    record: Record, prediction: str, metric: Metric, codec: MaskCodec | None
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {**record.meta, "answers": record.answers, "masks": record.masks}
+    if codec is not None:
+        fields["decode_mask"] = codec.decode
+    return {
+        "id": record.id,
+        "prefix": record.prefix,
+        "prediction": prediction,
+        "answers": list(record.answers),
+        "score": metric.score(prediction, fields),
+        "source": record.source,
+        "source_sha256": record.source_sha256,
+    }
+
+
+def _write(rows: Sequence[dict[str, Any]], metric: str, out: Path) -> None:
+    lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows]
+    (out / PREDICTIONS).write_text("".join(lines))
+    total = math.fsum(row["score"] for row in rows)
+    result = {
+        "metric": metric,
+        "score": 100 * total / len(rows),
+        "num": len(rows),
+        "sum": total,
+    }
+    (out / SCORE).write_text(json.dumps(result, sort_keys=True) + "\n")
+
+
+@functools.lru_cache(maxsize=2)
+def _load(checkpoint: str, digest: str) -> _Loaded:
+    """Loads a checkpoint once for all budgets; `digest` tells a folder written anew."""
+    del digest
+    codec = mask_codec_path(checkpoint)
+    return _Loaded(
+        model=load_config(checkpoint),
+        params=jax.tree.map(jax.numpy.asarray, load_params(checkpoint)),
+        tokenizer=Tokenizer(Path(checkpoint) / TOKENIZER),
+        codec=MaskCodec.load(codec) if codec else None,
+    )

@@ -1,0 +1,182 @@
+"""The training step: one compiled program per shape bucket, and none besides."""
+
+import dataclasses
+import functools
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from model import vlm
+from model.checkpoint.digest import flatten, unflatten
+from model.config import ModelConfig
+from model.connector import budgets
+from model.data.loader import Batch
+from model.train.config import TrainConfig
+from model.train.optimizer import (
+    Flat,
+    Moments,
+    adam_direction,
+    apply_update,
+    clip_by_global_norm,
+    init_moments,
+    split_frozen,
+)
+from model.train.sharding import make_mesh, shard_batch, shard_tree
+
+
+class State(NamedTuple):
+    """What a step changes, and the frozen parameters it does not; by path."""
+
+    trained: Flat
+    frozen: Flat
+    moments: Moments
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rates:
+    """The numbers of one step that are no part of its program.
+
+    Attributes:
+      learning: peak learning rate times schedule.
+      decay: weight decay times schedule.
+    """
+
+    learning: float
+    decay: float
+
+
+def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
+    """Returns the state before the first step, on the mesh."""
+    trained, frozen = split_frozen(dict(flatten(params)), train)
+    return shard_tree(State(trained, frozen, init_moments(trained)), mesh)
+
+
+def params_of(state: State) -> dict[str, Any]:
+    """Returns all parameters of a state as a nested dict."""
+    return unflatten({**state.trained, **state.frozen})
+
+
+class StepPrograms:
+    """Compiles at most one program per declared bucket, when a bucket is first drawn.
+
+    Attributes:
+      compile_seconds: time spent compiling so far [s].
+    """
+
+    def __init__(self, model: ModelConfig, train: TrainConfig, mesh: Mesh) -> None:
+        self._model, self._train, self.mesh = model, train, mesh
+        self._declared = set(declared_buckets(model, train))
+        self._compiled: dict[tuple[Any, ...], Any] = {}
+        self.compile_seconds = 0.0
+
+    def __call__(
+        self, state: State, batch: Batch, budget: int, rates: Rates
+    ) -> tuple[State, jax.Array]:
+        """Returns the state after one update, and the loss before it; `state` is used up.
+
+        Raises:
+          ValueError: if the budget lies in none of the declared buckets.
+        """
+        bucket = budgets.bucket_of(self._model, budget).size
+        if bucket not in self._declared:
+            raise ValueError(
+                f"budget {budget} needs a program for {bucket} tokens, which is not declared; "
+                f"declared: {sorted(self._declared)}. Add the budget to train.budgets."
+            )
+        scalars = np.int32(budget), np.float32(rates.learning), np.float32(rates.decay)
+        args = (state, shard_batch(batch, self.mesh), *scalars)
+        shapes = tuple(sorted((name, value.shape) for name, value in batch.items()))
+        key = (bucket, shapes)
+        if key not in self._compiled:
+            self._compiled[key] = self._compile(bucket, args)
+        return self._compiled[key](*args)
+
+    def _compile(self, bucket: int, args: tuple[Any, ...]) -> Any:
+        started = time.monotonic()
+        step = functools.partial(_step, model=self._model, train=self._train, bucket=bucket)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, args[0])
+        jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
+        compiled = jitted.lower(*args).compile()
+        self.compile_seconds += time.monotonic() - started
+        return compiled
+
+
+def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
+    """Returns the shapes that a stage may compile [tokens per image]."""
+    if train.budgets is None:
+        return tuple(bucket.size for bucket in budgets.buckets(model))
+    return tuple(sorted({budgets.bucket_of(model, b).size for b in train.budgets}))
+
+
+def budget_of_step(model: ModelConfig, train: TrainConfig, seed: int, step: int) -> int:
+    """Returns the soft tokens per image of one update, a pure function of (seed, step)."""
+    if train.budgets is None:
+        return budgets.draw_budget(model, seed, step)
+    generator = np.random.Generator(np.random.Philox(key=[seed, step]))
+    return train.budgets[int(generator.integers(len(train.budgets)))]
+
+
+def step_programs(model: ModelConfig, train: TrainConfig) -> StepPrograms:
+    """Returns the programs of a stage; stages that differ in numbers only share them."""
+    shared = dataclasses.replace(
+        train,
+        total_steps=1,
+        peak_lr=1.0,
+        warmup=0.0,
+        schedule="constant",
+        weight_decay=0.0,
+        mixture=(),
+        save_steps=1,
+        log_steps=1,
+    )
+    return _cached_programs(model, shared, tuple(jax.devices()))
+
+
+@functools.lru_cache(maxsize=4)
+def _cached_programs(model: ModelConfig, train: TrainConfig, devices: Any) -> StepPrograms:
+    return StepPrograms(model, train, make_mesh(devices))
+
+
+def _step(
+    state: State,
+    batch: dict[str, jax.Array],
+    budget: jax.Array,
+    learning: jax.Array,
+    decay: jax.Array,
+    *,
+    model: ModelConfig,
+    train: TrainConfig,
+    bucket: int,
+) -> tuple[State, jax.Array]:
+    def loss_fn(trained: Flat) -> jax.Array:
+        losses = vlm.token_losses(
+            vlm.structure(model),
+            unflatten({**trained, **state.frozen}),
+            batch["image"],
+            batch["text"],
+            batch["mask_ar"],
+            batch["mask_loss"],
+            bucket=bucket,
+            budget=budget,
+            label_smoothing=train.label_smoothing,
+        )
+        return batch_loss(losses, batch["mask_loss"][:, 1:])
+
+    loss, gradients = jax.value_and_grad(loss_fn)(state.trained)
+    clipped = clip_by_global_norm(gradients, train.grad_clip)
+    direction, moments = adam_direction(clipped, state.moments, train.b2)
+    trained = apply_update(state.trained, direction, learning, decay)
+    return State(trained, state.frozen, moments), loss
+
+
+def batch_loss(losses: jax.Array, mask_loss: jax.Array) -> jax.Array:
+    """Returns the mean over examples of their mean over supervised tokens; none of them is 0.
+
+    Source: big_vision `trainers/proj/paligemma/train.py`.
+    """
+    count = jnp.maximum(jnp.sum(mask_loss, axis=1), 1).astype(losses.dtype)
+    return jnp.mean(jnp.sum(losses, axis=1) / count)

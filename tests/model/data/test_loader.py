@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+
+from model.data.loader import Loader, choose_suffix, decode_images, samples_of_step
+from model.data.text import eval_row, train_row
+from model.text.tokenizer import Tokenizer
+from model.train.config import TrainConfig
+from model.vision.mask_codec import MaskCodec, MaskCodecConfig, init_params
+from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer
+
+TRAIN = TrainConfig(batch_size=5, text_len=40, mixture=(("color", 3.0), ("segment", 1.0)))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    parts = {
+        "color": [color_record(i) for i in range(7)],
+        "segment": [mask_record(i) for i in range(4)],
+    }
+    return write_dataset(tmp_path_factory.mktemp("data") / "d", parts)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> Tokenizer:
+    return Tokenizer(write_tokenizer(tmp_path_factory.mktemp("tok") / "t.model"))
+
+
+def make_loader(data: str, tokenizer: Tokenizer, seed: int = 3) -> Loader:
+    config = MaskCodecConfig(width=8, embed_dim=8)
+    codec = MaskCodec({n: np.asarray(v) for n, v in init_params(config, 0).items()})
+    return Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=codec, image_px=32, seed=seed)
+
+
+def test_batches_do_not_depend_on_where_reading_starts(data: str, tokenizer: Tokenizer):
+    whole = list(make_loader(data, tokenizer).batches(0, 6))
+    late = list(make_loader(data, tokenizer).batches(4, 6))
+    for one, other in zip(whole[4:], late, strict=True):
+        for key in one:
+            np.testing.assert_array_equal(one[key], other[key])
+    assert whole[0]["image"].shape == (5, 1, 32, 32, 3)
+    assert whole[0]["text"].shape == (5, 41)
+    assert any((whole[i]["image"] != whole[0]["image"]).any() for i in range(1, 6))
+
+
+def test_samples_of_step_are_those_of_the_batch(data: str, tokenizer: Tokenizer):
+    loader = make_loader(data, tokenizer)
+    for step in (0, 11):
+        ids = samples_of_step(data, TRAIN, 3, step)
+        records = {r.id: r for part in loader.examples.parts.values() for r in part}
+        images = loader.batch(step)["image"]
+        for key, image in zip(ids, images, strict=True):
+            np.testing.assert_array_equal(image, decode_images(records[key], 1, 32))
+    assert samples_of_step(data, TRAIN, 4, 0) != samples_of_step(data, TRAIN, 3, 0)
+
+
+def test_mixture_follows_the_weights_and_passes_cover_every_record(data: str):
+    ids = [i for step in range(28) for i in samples_of_step(data, TRAIN, 0, step)]
+    colors = [i for i in ids if i.startswith("color")]
+    assert len(colors) / len(ids) == pytest.approx(0.75, abs=0.02)
+    for start in range(0, 7 * (len(colors) // 7), 7):
+        assert len(set(colors[start : start + 7])) == 7
+    assert colors[:7] != colors[7:14]
+
+
+def test_mask_markers_become_tokens(data: str, tokenizer: Tokenizer):
+    loader = make_loader(data, tokenizer)
+    texts = [tokenizer.decode(row[1:]) for step in range(4) for row in loader.batch(step)["text"]]
+    masks = [text for text in texts if text.startswith("segment it\n")]
+    assert masks
+    for text in masks:
+        assert text.count("<loc") == 4
+        assert text.count("<seg") == 16
+        assert "<mask>" not in text
+
+
+def test_unknown_part_names_those_there_are(data: str, tokenizer: Tokenizer):
+    with pytest.raises(ValueError, match=r"no part 'vqa' in the data. Accepted: color, segment"):
+        samples_of_step(data, TrainConfig(mixture=(("vqa", 1.0),)), 0, 0)
+
+
+def test_masks_without_codec_are_an_error(data: str, tokenizer: Tokenizer):
+    loader = Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=None, image_px=32, seed=3)
+    with pytest.raises(ValueError, match="no mask codec"):
+        list(loader.batches(0, 4))
+
+
+def test_train_row_layout(tokenizer: Tokenizer):
+    red, sep = tokenizer.encode("red"), tokenizer.newline_id
+    row = train_row(tokenizer, "red", "red", 9)
+    text = [2, *red, sep, *red, 1]
+    assert row.text.tolist() == text + [0] * (10 - len(text))
+    n = 2 + len(red)
+    assert row.mask_ar.tolist() == [0] * n + [1] * (10 - n)
+    assert row.mask_loss.tolist() == [0] * n + [1] * (len(red) + 1) + [0] * (10 - len(text))
+
+
+def test_rows_are_cut_on_the_right(tokenizer: Tokenizer):
+    row = train_row(tokenizer, "which color?", "red", 3)
+    assert row.text.shape == (4,)
+    assert row.mask_loss.sum() == 0
+    text, mask_input = eval_row(tokenizer, "red", 7)
+    assert text.shape == (7,)
+    assert mask_input.sum() == 2 + len(tokenizer.encode("red"))
+    assert text[mask_input == 0].tolist() == [0] * int((mask_input == 0).sum())
+
+
+def test_frames_are_thinned_or_repeated():
+    record = color_record(0, images=5)
+    assert decode_images(record, 3, 32).shape == (3, 32, 32, 3)
+    assert decode_images(record, 7, 24).shape == (7, 24, 24, 3)
+
+
+def test_choice_of_suffix_depends_on_seed_and_number():
+    import dataclasses
+
+    record = dataclasses.replace(color_record(0), suffixes=("a", "b", "c"))
+    drawn = [choose_suffix(record, 5, n) for n in range(60)]
+    assert drawn == [choose_suffix(record, 5, n) for n in range(60)]
+    assert set(drawn) == {"a", "b", "c"}

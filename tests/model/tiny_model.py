@@ -1,0 +1,18 @@
+"""Tiny models, with the real structure."""
+
+from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+from model.connector.budgets import Kind
+
+
+def tiny_model(kind: Kind = "vanilla", buckets: tuple[int, ...] = ()) -> ModelConfig:
+    """A model of two small towers on 8x8 patches."""
+    return ModelConfig(
+        vision=VisionConfig(image_px=32, patch_px=4, width=12, depth=1, mlp_dim=20, num_heads=3),
+        text=TextConfig(
+            vocab_size=1500, width=20, depth=2, mlp_dim=28, num_heads=2, num_kv_heads=1, head_dim=6
+        ),
+        connector=ConnectorConfig(kind=kind, num_heads=3, mlp_dim=14, buckets=buckets),
+        projector_init="xavier",
+        remat=False,
+        scan_layers=False,
+    )

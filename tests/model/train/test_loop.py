@@ -1,0 +1,131 @@
+"""Training end to end on tiny data: it learns, resumes bit-exactly, and refuses what cannot fit."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.checkpoint.digest import flatten
+from model.checkpoint.folder import load_config
+from model.eval.run import EvalConfig, evaluate
+from model.train.config import TrainConfig
+from model.train.loop import fit, starting_params
+from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer
+from tests.model.tiny_model import tiny_model
+
+TRAIN = TrainConfig(
+    batch_size=6, total_steps=7, text_len=16, save_steps=2, log_steps=1, warmup=0.0, peak_lr=3e-3
+)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("inputs")
+    data = write_dataset(root / "data", {"color": [color_record(i) for i in range(11)]})
+    tokenizer = write_tokenizer(root / "tokenizer.model")
+    return {"data": data, "tokenizer": tokenizer, "mask_codec": None, "seed": 5}
+
+
+def run(root: Path, inputs: dict[str, Any], model=None, train=TRAIN, init=None) -> Iterator:
+    (root / "out").mkdir(parents=True, exist_ok=True)
+    return fit(
+        model or tiny_model("parcel", (30, 64)),
+        train,
+        init=init,
+        scratch=str(root / "scratch"),
+        out=str(root / "out"),
+        **inputs,
+    )
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_equals_undisturbed(tmp_path: Path, inputs: dict[str, Any]):
+    steps = [p.step for p in run(tmp_path / "a", inputs)]
+    assert steps == list(range(1, 8))
+    for progress in run(tmp_path / "b", inputs):
+        if progress.step == 5:
+            break
+    assert not (tmp_path / "b/out/digest.txt").exists()
+    half = tmp_path / "b/scratch/resume/6.orbax-checkpoint-tmp-1"
+    shutil.copytree(tmp_path / "b/scratch/resume/4", half)
+    assert [p.step for p in run(tmp_path / "b", inputs)] == [5, 6, 7]
+    digests = [(tmp_path / name / "out/digest.txt").read_text() for name in "ab"]
+    assert digests[0] == digests[1]
+    rows = (tmp_path / "b/out/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == steps
+    assert load_config(tmp_path / "a/out") == tiny_model("parcel", (30, 64))
+
+
+@pytest.mark.slow
+def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
+    train = TrainConfig(batch_size=12, total_steps=60, text_len=16, peak_lr=1e-2, log_steps=20)
+    losses = [p.loss for p in run(tmp_path, inputs, tiny_model(), train)]
+    assert losses[-1] < 0.2 < losses[0]
+    out = tmp_path / "score"
+    out.mkdir()
+    config = EvalConfig(metric="exact_match", batch_size=4, text_len=16)
+    ckpt = str(tmp_path / "out")
+    steps = list(evaluate(ckpt, data=inputs["data"], budget=64, config=config, out=str(out)))
+    assert [(p.step, p.total) for p in steps] == [(4, 11), (8, 11), (11, 11)]
+    assert json.loads((out / "score.json").read_text()) == {
+        "metric": "exact_match",
+        "score": 100.0,
+        "num": 11,
+        "sum": 11.0,
+    }
+    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == [f"color/{i:03d}" for i in range(11)]
+    assert rows[1]["prediction"] == "green"
+    assert rows[1]["answers"] == ["green"]
+    with pytest.raises(ValueError, match="budget must be one of 64"):
+        list(evaluate(ckpt, data=inputs["data"], budget=16, config=config, out=str(out)))
+
+
+def test_connector_is_fresh_and_the_rest_is_loaded(monkeypatch: pytest.MonkeyPatch):
+    from model.train import loop
+
+    vanilla = starting_params(tiny_model(), None, 1)
+    monkeypatch.setattr(loop, "load_params", lambda path: vanilla)
+    started = dict(flatten(starting_params(tiny_model("parcel"), "checkpoint", 2)))
+    for path, value in flatten(vanilla):
+        np.testing.assert_array_equal(started[path], value, err_msg=path)
+    assert {path for path in started if path not in dict(flatten(vanilla))} == {
+        path for path in started if path.startswith("connector/")
+    }
+    broken = {key: value for key, value in vanilla.items() if key != "projector"}
+    monkeypatch.setattr(loop, "load_params", lambda path: broken)
+    with pytest.raises(ValueError, match=r"missing \['projector/"):
+        starting_params(tiny_model(), "checkpoint", 2)
+
+
+def test_vocabulary_must_hold_the_tokenizer(tmp_path: Path, inputs: dict[str, Any]):
+    import dataclasses
+
+    model = tiny_model()
+    small = dataclasses.replace(model, text=dataclasses.replace(model.text, vocab_size=1000))
+    with pytest.raises(ValueError, match=r"text.vocab_size must be at least 1\d\d\d .*got 1000"):
+        next(run(tmp_path, inputs, small))
+
+
+@pytest.mark.slow
+def test_masks_are_trained_on(tmp_path: Path, inputs: dict[str, Any]):
+    from model.vision.mask_codec import MaskCodecConfig
+    from model.vision.mask_training import collect_crops, fit_codec
+
+    data = write_dataset(tmp_path / "masks", {"segment": [mask_record(i) for i in range(5)]})
+    crops = collect_crops([data])
+    assert crops.shape == (5, 64, 64)
+    list(fit_codec(crops, MaskCodecConfig(width=8, embed_dim=8, train_steps=6), str(tmp_path), 0))
+    codec = str(tmp_path / "mask_codec.npz")
+    train = TrainConfig(batch_size=3, total_steps=2, text_len=48)
+    given = {**inputs, "data": [data], "mask_codec": codec}
+    assert [p.total for p in run(tmp_path / "fit", given, tiny_model(), train)] == [2, 2]
+    out = tmp_path / "score"
+    out.mkdir()
+    config = EvalConfig(metric="miou", batch_size=5, text_len=24)
+    list(evaluate(str(tmp_path / "fit/out"), data=data, budget=64, config=config, out=str(out)))
+    assert json.loads((out / "score.json").read_text())["num"] == 5
