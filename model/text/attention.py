@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
-from model.vision.layers import MASKED
+from model.attention import MASKED, attention
 
 
 class Keys(typing.NamedTuple):
@@ -61,12 +61,13 @@ def attend(
     batch, length, heads, head_dim = queries.shape
     kv_heads = parts[0].keys.shape[2]
     q = (queries * head_dim**-0.5).reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
+    if len(parts) == 1:
+        return _attend_one(q, parts[0], cap)
     logits = []
     for part in parts:
         raw = jnp.einsum("blkgh,bskh->bkgls", q, part.keys, preferred_element_type=jnp.float32)
         logits.append(jnp.where(part.mask[:, None, None], softcap(raw, cap), MASKED))
-    whole = jnp.concatenate(logits, axis=-1) if len(logits) > 1 else logits[0]
-    weights = jax.nn.softmax(whole, axis=-1).astype(queries.dtype)
+    weights = jax.nn.softmax(jnp.concatenate(logits, axis=-1), axis=-1).astype(queries.dtype)
     read, start = None, 0
     for part in parts:
         stop = start + part.keys.shape[1]
@@ -74,3 +75,15 @@ def attend(
         read, start = share if read is None else read + share, stop
     assert read is not None
     return read.reshape(batch, length, heads * head_dim)
+
+
+def _attend_one(q: Float[Array, "B L K G h"], part: Keys, cap: float) -> Float[Array, "B L D"]:
+    batch, length, kv_heads, groups, head_dim = q.shape
+    queries = jnp.transpose(q, (0, 2, 4, 3, 1))
+    queries = queries.reshape(batch, kv_heads, head_dim, groups * length)
+    keys = jnp.transpose(part.keys, (0, 2, 1, 3))
+    values = jnp.transpose(part.values, (0, 2, 3, 1))
+    mask = jnp.tile(jnp.transpose(part.mask, (0, 2, 1)), (1, 1, groups))[:, None]
+    read: Array = attention(queries, keys, values, mask, cap)
+    read = read.reshape(batch, kv_heads, head_dim, groups, length)
+    return jnp.transpose(read, (0, 4, 1, 3, 2)).reshape(batch, length, -1)

@@ -7,8 +7,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-MASKED = -2.3819763e38
-"""Logit of a key that may not be seen. Source: gemma; finite, so that no row becomes NaN."""
+from model.attention import attention
 
 _xavier = nnx.initializers.xavier_uniform()
 
@@ -85,21 +84,15 @@ class Attention(nnx.Module):
           values: what is mixed.
           visible: which keys exist, the same for the whole batch; None is all.
         """
-        q, k, v = self._heads(self.query(queries)), self._heads(self.key(keys)), self.value(values)
-        logits = jnp.einsum("bnhd,bshd->bhns", q * q.shape[-1] ** -0.5, k)
-        weights = softmax(logits.astype(jnp.float32), visible).astype(v.dtype)
-        mixed = jnp.einsum("bhns,bshd->bnhd", weights, self._heads(v))
-        return self.out(mixed.reshape(queries.shape))
+        queries = self.query(queries) * (queries.shape[-1] // self.num_heads) ** -0.5
+        q, v = (jnp.transpose(self._heads(x), (0, 2, 3, 1)) for x in (queries, self.value(values)))
+        k = jnp.transpose(self._heads(self.key(keys)), (0, 2, 1, 3))
+        mask = None if visible is None else visible.reshape(1, 1, -1, 1)
+        read = jnp.transpose(attention(q, k, v, mask, 0.0), (0, 3, 1, 2))
+        return self.out(read.reshape(queries.shape))
 
     def _heads(self, x: Float[Array, "B N C"]) -> Float[Array, "B N H d"]:
         return x.reshape(*x.shape[:2], self.num_heads, -1)
-
-
-def softmax(logits: Float[Array, "B H N S"], visible: Array | None) -> Float[Array, "B H N S"]:
-    """Returns attention weights over the visible keys."""
-    if visible is not None:
-        logits = jnp.where(visible.reshape(1, 1, 1, -1), logits, MASKED)
-    return jax.nn.softmax(logits, axis=-1)
 
 
 def sincos_positions(grid: int, width: int, dtype: DTypeLike = jnp.float32) -> Array:
