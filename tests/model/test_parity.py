@@ -19,12 +19,16 @@ PATCHES = 64  # of a 112 px image: what the vanilla connector hands on
 close = typing.cast(typing.Any, np.testing.assert_allclose)
 
 
-@pytest.fixture(scope="module", params=["scanned", "unrolled"])
+@pytest.fixture(
+    scope="module", params=["scanned", pytest.param("unrolled", marks=pytest.mark.slow)]
+)
 def hugging_face(request: pytest.FixtureRequest) -> Reference:
     return _variant(parity_models.hugging_face(), request.param)
 
 
-@pytest.fixture(scope="module", params=["scanned", "unrolled"])
+@pytest.fixture(
+    scope="module", params=["scanned", pytest.param("unrolled", marks=pytest.mark.slow)]
+)
 def big_vision(request: pytest.FixtureRequest) -> Reference:
     return _variant(parity_models.big_vision(), request.param)
 

@@ -1,0 +1,66 @@
+"""The smallest models with the real routing: 16 x 16 patches of 2 x 2 pixels, unequal widths."""
+
+import dataclasses
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from model import vlm
+from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+
+VISION = VisionConfig(image_px=32, patch_px=2, width=12, depth=2, mlp_dim=14, num_heads=2)
+TEXT = TextConfig(
+    vocab_size=37, width=20, depth=2, mlp_dim=22, num_heads=4, num_kv_heads=2, head_dim=6
+)
+
+
+def tiny_config(kind: str, **changes: typing.Any) -> ModelConfig:
+    """Returns a configuration whose connector is `kind`; `changes` are fields of the model."""
+    connector = ConnectorConfig(kind=typing.cast(typing.Any, kind), num_heads=3, query_std=1.0)
+    settings = {"remat": False, "scan_layers": False, "loss_chunk": 4, "projector_init": "xavier"}
+    base = ModelConfig(vision=VISION, text=TEXT, connector=connector, **settings)
+    return dataclasses.replace(base, **changes)
+
+
+class Batch(typing.NamedTuple):
+    """Two examples of two images; ragged texts of 7 and 10 tokens, the suffix is the last 4."""
+
+    images: np.ndarray
+    text: np.ndarray
+    mask_ar: np.ndarray
+    mask_loss: np.ndarray
+
+
+@functools.cache
+def batch() -> Batch:
+    """Returns the same batch every time."""
+    rng = np.random.default_rng(5)
+    images = rng.uniform(-1, 1, (2, 2, 32, 32, 3)).astype(np.float32)
+    lengths = np.array([[7], [10]])
+    slots = np.arange(11)[None]
+    text = np.where(slots < lengths, rng.integers(3, 37, (2, 11)), 0).astype(np.int32)
+    ar = (slots >= lengths - 4).astype(np.int32)
+    loss = ar * (slots < lengths).astype(np.int32)
+    return Batch(images, text, ar, loss)
+
+
+token_losses = jax.jit(vlm.token_losses, static_argnums=0, static_argnames="bucket")
+text_logits = jax.jit(vlm.text_logits, static_argnums=0, static_argnames="bucket")
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "bucket"))
+def loss_and_gradient(
+    cfg: ModelConfig, params: vlm.Params, bucket: int, budget: int | jax.Array
+) -> tuple[jax.Array, vlm.Params]:
+    """Returns the mean loss of the batch and its gradient."""
+    data = [jnp.asarray(a) for a in batch()]
+
+    def loss(params: vlm.Params) -> jax.Array:
+        shape = {"bucket": bucket, "budget": budget}
+        losses = vlm.token_losses(vlm.structure(cfg), params, *data, **shape)
+        return jnp.sum(losses) / jnp.sum(data[3][:, 1:]).astype(jnp.float32)
+
+    return jax.value_and_grad(loss)(params)
