@@ -155,9 +155,8 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
 def main() -> None:
     """Runs the command; errors are one line, and the exit code says whose they are."""
     try:
-        app(standalone_mode=False)
-    except typer.Exit as stop:
-        raise SystemExit(stop.exit_code) from None
+        # Not standalone, so that errors come here; `typer.Exit` then comes back as its code.
+        raise SystemExit(app(standalone_mode=False) or 0)
     except (typer.Abort, KeyboardInterrupt):
         raise SystemExit(130) from None
     except Exception as error:  # The last resort before the user.

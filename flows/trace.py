@@ -8,6 +8,9 @@ from flows.config.load import ConfigError
 from flows.runs import results_of
 from infra.store.store import Artifact, Store
 
+_UNCUT = 2000
+"""Characters in a line; longer than any [characters]."""
+
 
 def trace(store: Store, run: str, cell: str, samples: int) -> None:
     """Prints the history of a run's cell, or of its whole table where `cell` is empty.
@@ -16,15 +19,22 @@ def trace(store: Store, run: str, cell: str, samples: int) -> None:
       ConfigError: if there is no such run or cell, with those there are.
     """
     results = results_of(store, run)
-    console = Console(highlight=False, soft_wrap=True)
     if not cell:
-        console.print(lineage.tree(store, results.key, samples=samples))
+        _print(lineage.tree(store, results.key, samples=samples))
         return
     tree = Tree(f"[bold]{cell}[/] of {results.key}")
     shown: set[str] = set()
     for role, entry in _cell_inputs(results, cell):
         tree.add(lineage.tree(store, entry, samples=samples, role=role, shown=shown))
-    console.print(tree)
+    _print(tree)
+
+
+def _print(tree: Tree) -> None:
+    """Prints a tree with whole lines: digests are for copying, so nothing is cut to fit."""
+    console = Console(highlight=False, width=_UNCUT)
+    with console.capture() as captured:
+        console.print(tree)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _cell_inputs(results: Artifact, cell: str) -> list[tuple[str, str]]:

@@ -8,11 +8,10 @@ import numpy as np
 from pipelines.synthetic.drawing import COLORS
 
 KINDS = ("bar", "pie", "line")
-VALUES = tuple(range(10, 90, 10))
 SIZES = ((320, 240), (360, 270), (300, 300), (400, 280), (280, 320))
 TITLES = ("Sales", "Visitors", "Exports", "Rainfall", "Members", "Income", "Budget", "Energy")
 
-_KIND_ODDS = (0.5, 0.3, 0.2)
+_KIND_ODDS = (0.5, 0.35, 0.15)
 _PART = {"bar": "bar", "pie": "slice", "line": "line"}
 _MOST = {"bar": "tallest", "pie": "largest", "line": "highest"}
 _LEAST = {"bar": "shortest", "pie": "smallest", "line": "lowest"}
@@ -44,7 +43,7 @@ class Chart:
 
 
 def make_chart(rng: np.random.Generator) -> Chart:
-    """Returns a random chart whose largest part stands out by two steps of the axis."""
+    """Returns a random chart whose largest part stands out at a glance."""
     kind = KINDS[int(rng.choice(len(KINDS), p=_KIND_ODDS))]
     points: tuple[tuple[int, ...], ...] = ()
     if kind == "bar":
@@ -74,11 +73,13 @@ def human_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, s
         trend = (f"Does the {part} rise or fall?", "rise" if rising else "fall")
         return [(f"What is the color of the {part}?", chart.colors[0]), trend]
     most = (f"What is the color of the {_MOST[chart.kind]} {part}?", _extreme(chart, max))
-    other = [(f"What is the color of the {_LEAST[chart.kind]} {part}?", _extreme(chart, min))]
+    other = [_comparison(chart, rng)]
     if chart.kind == "bar":
         other.append(("What is the color of the leftmost bar?", chart.colors[0]))
         other.append(("What is the color of the rightmost bar?", chart.colors[-1]))
-    other.append(_comparison(chart, rng))
+    elif rng.random() < 0.3:
+        least = f"What is the color of the {_LEAST[chart.kind]} {part}?"
+        other.append((least, _extreme(chart, min)))
     return [most, other[int(rng.integers(len(other)))]]
 
 
@@ -95,25 +96,22 @@ def augmented_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[st
     first = ("Which color has the highest value?", _extreme(chart, max))
     if len(chart.colors) == 1:
         first = ("Which color is shown?", chart.colors[0])
-    elif rng.random() < 0.3:
+    elif rng.random() < 0.1:
         first = ("Which color has the lowest value?", _extreme(chart, min))
     return [first, questions[int(rng.integers(len(questions)))]]
 
 
 def _bar_values(rng: np.random.Generator) -> tuple[int, ...]:
-    """Returns different heights; the tallest and the shortest two steps from the next."""
-    count = int(rng.integers(2, 6))
-    steps = len(VALUES)
-    top = int(rng.integers(count + 1, steps))
-    bottom = int(rng.integers(0, top - count))
-    between = rng.permutation(np.arange(bottom + 2, top - 1))[: count - 2]
-    order = rng.permutation([bottom, top, *between])
-    return tuple(VALUES[int(i)] for i in order)
+    """Returns two to four different heights, the tallest far above the others."""
+    count = int(rng.integers(2, 5))
+    top = int(rng.choice([70, 80]))
+    others = rng.permutation([10, 20, 30, 40])[: count - 1]
+    return tuple(int(value) for value in rng.permutation([top, *others]))
 
 
 def _pie_values(rng: np.random.Generator) -> tuple[int, ...]:
     """Returns shares in tens, the largest and the smallest one unmistakable."""
-    shares = ((60, 40), (70, 30), (80, 20), (50, 30, 20), (60, 30, 10), (40, 30, 20, 10))
+    shares = ((70, 30), (80, 20), (60, 30, 10), (70, 20, 10))
     chosen = shares[int(rng.integers(len(shares)))]
     return tuple(int(share) for share in rng.permutation(chosen))
 

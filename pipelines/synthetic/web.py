@@ -31,7 +31,7 @@ WORDS = (
 )
 # fmt: on
 # What a picture shows, by its number: so every kind is there in its share at any size.
-_CYCLE = ("scene", "scene", "chart", "scene", "page")
+_CYCLE = ("scene", "chart", "scene", "chart", "page")
 _MAX_QUESTIONS = 3
 _MAX_WORDS = 3
 _INK = (24, 24, 30)

@@ -1,5 +1,6 @@
 """`kill -9` of the whole process tree at random moments loses nothing and changes nothing."""
 
+import contextlib
 import os
 import random
 import signal
@@ -65,10 +66,8 @@ def test_killed_again_and_again_the_table_is_byte_identical(finished: Finished, 
             stderr=subprocess.DEVNULL,
         )
         # From the first seconds (imports, server start) to well into the work.
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(timeout=moments.uniform(3, 40))
-        except subprocess.TimeoutExpired:
-            pass
         kill_family(mark)
         run.wait()
         done = {a.key for a in Store(store).artifacts()} if store.exists() else set()
