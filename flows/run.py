@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from flows.config.study import StudyConfig
-from flows.study import Phase, StudyResult, study
+from flows.plan import Phase
+from flows.study import StudyResult, study
 from infra.store.store import Store
 
 

@@ -4,9 +4,8 @@ import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 from prefect import flow
 from prefect.context import FlowRunContext
@@ -14,19 +13,16 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.active import note_running
-from flows.config.study import REFERENCE, SourceConfig, StudyConfig, TransferConfig
+from flows.config.study import REFERENCE, StudyConfig
 from flows.display import Display
+from flows.plan import PHASES, Phase, budgets_of, datasets_of, num_steps, results_plan
 from flows.rebuild import publish_results
-from flows.report.cells import Plan
 from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_files
 from flows.task import Session, Spec, submit
 from infra.ray.cluster import Cluster
 from infra.store.store import Artifact, Store
 from model.eval.run import EvalConfig
 from pipelines.benchmarks.registry import BENCHMARKS
-
-Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
-PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
 
 _THREADS = 16
 """Steps in flight; most of them wait for a core of the cluster."""
@@ -74,7 +70,7 @@ def study(config: StudyConfig, store: str = ".parcel", until: Phase = "report") 
     )
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
-    with note_running(opened.root, run_id), Display(_num_steps(config, until)) as display:
+    with note_running(opened.root, run_id), Display(num_steps(config, until)) as display:
         session = Session(config.name, opened, cluster, display)
         try:
             results = _Study(session, config, until).run()
@@ -135,7 +131,7 @@ class _Study:
         if self.config.data_root is None:
             corpus = self._submit(Spec(kind="corpus", name="corpus", config=self.config.corpus), {})
         futures: dict[str, Future] = {}
-        for name, source in _datasets(self.config).items():
+        for name, source in datasets_of(self.config).items():
             if corpus is not None:
                 raw: Future = corpus
             else:
@@ -245,7 +241,7 @@ class _Study:
                 {"checkpoint": future, "data": datasets[f"{benchmark}/eval"]},
             )
             for (benchmark, method, seed), future in transfers.items()
-            for budget in _budgets(self.config, method)
+            for budget in budgets_of(self.config, method)
         }
 
     def _decode(self, benchmark: str) -> EvalConfig:
@@ -268,68 +264,6 @@ class _Study:
             if future.state.is_completed():
                 done[role] = future.result()
         return done
-
-
-def results_plan(config: StudyConfig) -> Plan:
-    """Returns which cells the results table of a study has."""
-    return Plan(
-        methods=config.methods,
-        benchmarks=config.benchmarks,
-        budgets=config.budgets,
-        seeds=config.seeds,
-        reference=REFERENCE,
-    )
-
-
-def _budgets(config: StudyConfig, method: str) -> tuple[int, ...]:
-    plan = results_plan(config)
-    return tuple(budget for budget in config.budgets if plan.runs(method, budget))
-
-
-def _datasets(config: StudyConfig) -> dict[str, DatasetSpec]:
-    """Returns every dataset to prepare, by name."""
-    found: dict[str, DatasetSpec] = {}
-    for source in config.sources:
-        found[source.name] = _source_spec(config, source)
-    for name, transfer in config.transfers.items():
-        benchmark = BENCHMARKS[name]
-        splits = {
-            "train": transfer.train_split or benchmark.train_split,
-            "eval": transfer.eval_split or benchmark.eval_split,
-        }
-        for role, split in splits.items():
-            found[f"{name}/{role}"] = _transfer_spec(config, name, transfer, split)
-    return found
-
-
-def _source_spec(config: StudyConfig, source: SourceConfig) -> DatasetSpec:
-    return DatasetSpec(
-        reader=source.reader,
-        path=source.path,
-        split=source.split,
-        prepare=source.prepare or config.prepare,
-    )
-
-
-def _transfer_spec(
-    config: StudyConfig, name: str, transfer: TransferConfig, split: str
-) -> DatasetSpec:
-    return DatasetSpec(
-        reader=name, path=transfer.path, split=split, prepare=transfer.prepare or config.prepare
-    )
-
-
-def _num_steps(config: StudyConfig, until: Phase) -> int:
-    def phases() -> Iterator[int]:
-        datasets = len(_datasets(config))
-        yield 1 + datasets if config.data_root is None else 2 * datasets
-        yield 2 + (config.mask_codec is not None) + len(config.methods)
-        cells = len(config.benchmarks) * config.num_seeds
-        yield cells * len(config.methods)
-        yield cells * sum(len(_budgets(config, m)) for m in config.methods) + len(config.benchmarks)
-        yield 1
-
-    return sum(list(phases())[: PHASES.index(until) + 1])
 
 
 def _publish(store: Store, config: StudyConfig, results: Artifact, result: StudyResult) -> None:

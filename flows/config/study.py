@@ -56,6 +56,7 @@ class TransferConfig:
       path: the benchmark's folder below the data root; "" takes the usual one.
       train_split, eval_split: published splits; "" takes the registry's.
       prepare: settings that differ from the study's `prepare`; None for none.
+      eval_limit: most examples evaluated; None takes the whole split.
       transfer: False prepares the splits and stops there.
     """
 
@@ -64,6 +65,7 @@ class TransferConfig:
     train_split: str = ""
     eval_split: str = ""
     prepare: PrepareConfig | None = None
+    eval_limit: Annotated[int, Field(ge=1)] | None = None
     transfer: bool = True
 
 
