@@ -13,20 +13,39 @@ def paligemma2_3b(connector: ConnectorConfig | None = None, *, image_px: int = 2
 
 
 def tiny(connector: ConnectorConfig | None = None, *, vocab_size: int = 2200) -> ModelConfig:
-    """Returns a model with the real geometry (224 px, 256 features) that trains on two cores."""
-    return _from_nothing(
-        VisionConfig(width=64, depth=2, mlp_dim=128, num_heads=4),
-        TextConfig(
-            vocab_size=vocab_size,
-            width=96,
-            depth=2,
-            mlp_dim=256,
-            num_heads=4,
-            num_kv_heads=2,
-            head_dim=24,
-        ),
-        connector,
+    """Returns a model with the real geometry (224 px, 256 features) for a run of minutes.
+
+    A train step of 16 examples with 256 soft tokens each takes 0.32 s of CPU time (November 2026).
+    """
+    vision = VisionConfig(width=64, depth=2, mlp_dim=128, num_heads=4)
+    text = TextConfig(
+        vocab_size=vocab_size,
+        width=96,
+        depth=2,
+        mlp_dim=256,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=24,
     )
+    return _from_nothing(vision, text, connector)
+
+
+def small(connector: ConnectorConfig | None = None, *, vocab_size: int = 2200) -> ModelConfig:
+    """Returns a model with the real geometry for a run of an hour or two.
+
+    A train step of 16 examples with 256 soft tokens each takes 0.7 s of CPU time (November 2026).
+    """
+    vision = VisionConfig(width=96, depth=2, mlp_dim=256, num_heads=3)
+    text = TextConfig(
+        vocab_size=vocab_size,
+        width=128,
+        depth=3,
+        mlp_dim=384,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+    )
+    return _from_nothing(vision, text, connector)
 
 
 def _from_nothing(

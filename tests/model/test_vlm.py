@@ -16,6 +16,7 @@ from model.text.loss import smoothed_losses
 from tests.model.tiny_models import (
     TEXT,
     batch,
+    init_params,
     loss_and_gradient,
     text_logits,
     tiny_config,
@@ -51,18 +52,19 @@ def test_parcel_adds_21_million_parameters():
 
 
 def test_methods_start_from_the_same_shared_parameters():
-    started = {kind: vlm.init_params(tiny_config(kind), 11) for kind in ("vanilla", "parcel")}
+    started = {kind: init_params(tiny_config(kind), 11) for kind in ("vanilla", "parcel")}
     for part in ("vision", "text", "projector"):
         pairs = zip(*(jax.tree.leaves(p[part]) for p in started.values()), strict=True)
         assert all(np.array_equal(a, b) for a, b in pairs)
-    other = vlm.init_params(tiny_config("vanilla"), 12)
+    other = init_params(tiny_config("vanilla"), 12)
     assert not np.array_equal(other["text"]["embedding"], started["vanilla"]["text"]["embedding"])
 
 
+@pytest.mark.slow
 def test_scanned_and_recomputed_equals_unrolled():
     unrolled = tiny_config("parcel")
     scanned = dataclasses.replace(unrolled, scan_layers=True, remat=True)
-    params = vlm.init_params(unrolled, 0)
+    params = init_params(unrolled, 0)
     loss, gradient = loss_and_gradient(unrolled, params, 62, 40)
     other, other_gradient = loss_and_gradient(scanned, params, 62, 40)
     close(loss, other, rtol=1e-5)
@@ -70,10 +72,13 @@ def test_scanned_and_recomputed_equals_unrolled():
         close(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{}, {"attn_softcap": 0.0, "final_softcap": 0.0}])
+UNCAPPED = {"attn_softcap": 0.0, "final_softcap": 0.0}
+
+
+@pytest.mark.parametrize("changes", [{}, pytest.param(UNCAPPED, marks=pytest.mark.slow)])
 def test_losses_are_those_of_the_logits(changes: dict):
     cfg, data = tiny_config("m3", **changes), batch()
-    params, graph = vlm.init_params(cfg, 1), vlm.structure(cfg)
+    params, graph = init_params(cfg, 1), vlm.structure(cfg)
     shape = {"bucket": 16, "budget": 16}
     losses = token_losses(graph, params, *data, **shape)
     read = data.text[:, :-1], data.mask_ar[:, :-1], jnp.ones((2, 10), bool)
@@ -86,7 +91,7 @@ def test_losses_are_those_of_the_logits(changes: dict):
 
 def test_suffix_is_causal_and_prefix_is_not():
     cfg, data = tiny_config("m3"), batch()
-    params, graph = vlm.init_params(cfg, 1), vlm.structure(cfg)
+    params, graph = init_params(cfg, 1), vlm.structure(cfg)
 
     def logits(text: np.ndarray) -> np.ndarray:
         masks = data.mask_ar[1:, :10], jnp.ones((1, 10), bool)
@@ -105,7 +110,7 @@ def test_suffix_is_causal_and_prefix_is_not():
 
 def test_bytes_are_scaled_as_pixels_are():
     cfg = tiny_config("vanilla")
-    params, graph = vlm.init_params(cfg, 1), vlm.structure(cfg)
+    params, graph = init_params(cfg, 1), vlm.structure(cfg)
     run = jax.jit(functools.partial(vlm.image_features, graph))
     raw = np.random.default_rng(0).integers(0, 256, (1, 1, 32, 32, 3)).astype(np.uint8)
     scaled = jnp.asarray(raw.astype(np.float32) / 127.5 - 1.0)

@@ -47,6 +47,7 @@ def batch() -> Batch:
     return Batch(images, text, ar, loss)
 
 
+init_params = functools.cache(vlm.init_params)
 token_losses = jax.jit(vlm.token_losses, static_argnums=0, static_argnames="bucket")
 text_logits = jax.jit(vlm.text_logits, static_argnums=0, static_argnames="bucket")
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model import vlm
 from model.connector import budgets
 from model.connector.base import pool
-from tests.model.tiny_models import loss_and_gradient, tiny_config
+from tests.model.tiny_models import init_params, loss_and_gradient, tiny_config
 
 close = typing.cast(typing.Any, np.testing.assert_allclose)
 CONFIGS = {kind: tiny_config(kind) for kind in ("mqt", "parcel")}
@@ -20,7 +19,7 @@ CONFIGS = {kind: tiny_config(kind) for kind in ("mqt", "parcel")}
 
 def _assert_equals_truncation(kind: str, budget: int, bucket: int) -> None:
     cfg = CONFIGS[kind]
-    params = vlm.init_params(cfg, 3)
+    params = init_params(cfg, 3)
     loss, gradient = loss_and_gradient(cfg, params, bucket, jnp.int32(budget))
     exact, exact_gradient = loss_and_gradient(cfg, params, budget, jnp.int32(budget))
     close(loss, exact, rtol=1e-5)
@@ -34,7 +33,12 @@ def _assert_equals_truncation(kind: str, budget: int, bucket: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "budget", "bucket"), [("parcel", 16, 62), ("parcel", 70, 96), ("mqt", 6, 32)]
+    ("kind", "budget", "bucket"),
+    [
+        ("parcel", 70, 96),
+        pytest.param("parcel", 16, 62, marks=pytest.mark.slow),
+        pytest.param("mqt", 6, 32, marks=pytest.mark.slow),
+    ],
 )
 def test_masking_equals_truncation(kind: str, budget: int, bucket: int):
     _assert_equals_truncation(kind, budget, bucket)
@@ -55,7 +59,7 @@ def test_masking_equals_truncation_at_any_budget(kind: str):
 
 def test_the_other_slots_do_reach_the_loss_when_not_masked():
     cfg = CONFIGS["parcel"]
-    params = vlm.init_params(cfg, 3)
+    params = init_params(cfg, 3)
     masked, _ = loss_and_gradient(cfg, params, 96, jnp.int32(70))
     unmasked, _ = loss_and_gradient(cfg, params, 96, jnp.int32(96))
     assert abs(float(masked - unmasked)) > 1e-4
@@ -63,7 +67,7 @@ def test_the_other_slots_do_reach_the_loss_when_not_masked():
 
 def test_no_query_no_gradient_to_the_connector():
     cfg = CONFIGS["parcel"]
-    _, gradient = loss_and_gradient(cfg, vlm.init_params(cfg, 3), 62, jnp.int32(16))
+    _, gradient = loss_and_gradient(cfg, init_params(cfg, 3), 62, jnp.int32(16))
     assert all(np.all(np.asarray(g) == 0.0) for g in jax.tree.leaves(gradient["connector"]))
 
 

@@ -10,7 +10,7 @@ import pytest
 from model import vlm
 from model.config import ModelConfig
 from model.eval.generate import Sampling, choose, generate
-from tests.model.tiny_models import TEXT, batch, text_logits, tiny_config
+from tests.model.tiny_models import TEXT, batch, init_params, text_logits, tiny_config
 
 NUM_NEW = 5
 LENGTHS = np.array([3, 7])
@@ -48,19 +48,20 @@ def _generate(cfg: ModelConfig, params: vlm.Params, bucket: int, budget: int, **
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("window", [0, 6])
+@pytest.mark.parametrize("window", [pytest.param(0, marks=pytest.mark.slow), 6])
 @pytest.mark.parametrize("scanned", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_cached_tokens_equal_recomputed_ones(scanned: bool, window: int):
     text = dataclasses.replace(TEXT, sliding_window=window)
     cfg = tiny_config("parcel", scan_layers=scanned, text=text)
-    params = vlm.init_params(cfg, 4)
+    params = init_params(cfg, 4)
     expected = _recomputed(cfg, params, 22, 18)
     np.testing.assert_array_equal(_generate(cfg, params, 22, 18), expected)
 
 
+@pytest.mark.slow
 def test_stops_and_pads_after_the_stop_token():
     cfg = tiny_config("m3")
-    params = vlm.init_params(cfg, 4)
+    params = init_params(cfg, 4)
     free = _generate(cfg, params, 4, 4)
     stop = int(free[0, 1])
     stopped = _generate(cfg, params, 4, 4, stop=stop)
