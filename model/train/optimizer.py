@@ -27,11 +27,11 @@ _RSQRT_TIMESCALE = 10_000.0
 
 
 class Moments(NamedTuple):
-    """Adam's running means of gradients and their squares, by path, and the updates so far."""
+    """Adam's running means of gradients and of their squares, by path; the updates so far."""
 
     first: Flat
     second: Flat
-    count: Int32[Array, ""]
+    updates: Int32[Array, ""]
 
 
 def schedule(train: TrainConfig, step: int) -> float:
@@ -62,7 +62,7 @@ def clip_by_global_norm(gradients: Flat, limit: float) -> Flat:
 
 def adam_direction(gradients: Flat, moments: Moments, b2: float) -> tuple[Flat, Moments]:
     """Returns Adam's bias-corrected direction, and the moments after it."""
-    count = moments.count + 1
+    count = moments.updates + 1
     done = count.astype(jnp.float32)
     first_unbias, second_unbias = 1 - _B1**done, 1 - b2**done
 

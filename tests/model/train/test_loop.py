@@ -85,6 +85,7 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
         list(evaluate(ckpt, data=inputs["data"], budget=16, config=config, out=str(out)))
 
 
+@pytest.mark.slow
 def test_connector_is_fresh_and_the_rest_is_loaded(monkeypatch: pytest.MonkeyPatch):
     from model.train import loop
 
