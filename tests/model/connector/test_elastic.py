@@ -49,7 +49,7 @@ def test_masking_equals_truncation(kind: str, budget: int, bucket: int):
 def test_masking_equals_truncation_at_any_budget(kind: str):
     served = budgets.supported_budgets(CONFIGS[kind])
 
-    @settings(deadline=None, max_examples=12, derandomize=True)
+    @settings(deadline=None, max_examples=5, derandomize=True)
     @given(budget=st.sampled_from(served))
     def check(budget: int) -> None:
         _assert_equals_truncation(kind, budget, budgets.bucket_of(CONFIGS[kind], budget).size)
