@@ -104,7 +104,6 @@ def _make(session: Any, spec: Any, asset: str, inputs: Any) -> Artifact:
         code=code_sha256(*CODE[spec.kind]),
         seed=spec.seed,
     )
-    began = time.monotonic()
     try:
         reused = session.store.find(step.key) is not None or _run(session, spec, step)
     except BaseException as error:
@@ -123,7 +122,7 @@ def _make(session: Any, spec: Any, asset: str, inputs: Any) -> Artifact:
     session.display.finish(
         spec.name,
         outcome="reused" if reused else "made",
-        seconds=time.monotonic() - began,
+        seconds=artifact.manifest.seconds,
         detail=_headline(artifact),
     )
     return artifact

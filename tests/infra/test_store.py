@@ -67,7 +67,7 @@ def _race(root: str, text: str, barrier, won) -> None:
 
 
 def test_of_many_racers_one_wins_and_all_see_it(tmp_path: Path):
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     barrier, won = context.Barrier(5), context.Queue()
     racers = [
         context.Process(target=_race, args=(str(tmp_path), str(i), barrier, won)) for i in range(5)
@@ -89,7 +89,7 @@ def _hold(root: str, ready) -> None:
 
 
 def test_lock_of_a_killed_process_is_free_and_its_progress_is_kept(tmp_path: Path):
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     ready = context.Event()
     holder = context.Process(target=_hold, args=(str(tmp_path), ready))
     holder.start()

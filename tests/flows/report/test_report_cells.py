@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_studies import CHANCE, PLAN, SEEDS, make, scores
+from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 from flows.report.build import build
 from flows.report.cells import Cell, Plan
