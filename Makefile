@@ -1,7 +1,7 @@
 PY := .venv/bin/python
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: setup demo check test clean
+.PHONY: setup demo check test pictures clean
 
 setup: .venv/.installed
 
@@ -22,6 +22,10 @@ check: setup
 
 test: check
 	$(PY) -m pytest -q -m "e2e or slow" tests
+
+# The screenshots in docs/, taken anew.
+pictures: setup
+	PARCEL_PICTURES=docs/pictures $(PY) -m pytest -q tests/e2e/test_serve.py
 
 clean:
 	rm -rf .venv .parcel

@@ -119,12 +119,13 @@ class _Study:
             )
             for name in self.config.benchmarks
         }
-        done = self._await(predictions) | self._await({f"chance/{n}": f for n, f in chance.items()})
-        if self.last < PHASES.index("report"):
+        scored = self._await(predictions)
+        guessed = self._await({f"chance/{name}": future for name, future in chance.items()})
+        if self.last < PHASES.index("report") or not scored:
             return None
         plan = results_plan(self.config)
         spec = Spec(kind="results", name=f"results {self.config.name}", config=plan)
-        return self._await({"results": self._submit(spec, done)}).get("results")
+        return self._await({"results": self._submit(spec, scored | guessed)}).get("results")
 
     def _prepare(self) -> dict[str, Future]:
         corpus = None

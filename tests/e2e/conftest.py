@@ -133,6 +133,7 @@ def browse(url: str, profile: Path, *, screenshot: Path | None = None) -> str:
     if screenshot:
         picture = [browser(), *options, f"--screenshot={screenshot}", url]
         subprocess.run(picture, check=True, capture_output=True, timeout=180)
+        assert screenshot.read_bytes().startswith(b"\x89PNG")
     page = subprocess.run(
         [browser(), *options, "--dump-dom", url],
         check=True, capture_output=True, text=True, timeout=180,

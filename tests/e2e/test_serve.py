@@ -1,6 +1,7 @@
 """`parcel serve`: the UI's pages, a run started from its form, a schedule set there."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -10,7 +11,13 @@ from tests.e2e.conftest import Finished, Served, browse, parcel, plain
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where screenshots go: nowhere that lasts, unless `make pictures` asks for those in docs/."""
+    folder = Path(os.environ.get("PARCEL_PICTURES", tmp_path / "pictures")).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def newest_run(served: Served) -> dict:
@@ -19,14 +26,15 @@ def newest_run(served: Served) -> dict:
 
 
 def artifact(served: Served, key: str) -> dict:
-    return served.ask(f"/artifacts/{key}/latest", method="GET")
+    asked = {"artifacts": {"key": {"any_": [key]}}, "sort": "CREATED_DESC", "limit": 1}
+    return served.ask("/artifacts/filter", json.dumps(asked).encode())[0]
 
 
 def deployment(served: Served) -> dict:
     return served.ask("/deployments/name/study/study", method="GET")
 
 
-def test_run_page_reads_like_the_table(served: Served, tmp_path: Path):
+def test_run_page_reads_like_the_table(served: Served, tmp_path: Path, pictures: Path):
     run = newest_run(served)
     assert run["name"] == "tiny"
     wanted = {"flow_runs": {"id": {"any_": [run["id"]]}}, "limit": 200}
@@ -35,18 +43,20 @@ def test_run_page_reads_like_the_table(served: Served, tmp_path: Path):
     assert {"stage1 vanilla", "intermediary parcel", "prepare chartqa/train"} <= names
     assert sum(name.startswith("transfer parcel chartqa seed=") for name in names) == 2
     dom = browse(
-        f"{served.url}/v2/runs/flow-run/{run['id']}", tmp_path, screenshot=PICTURES / "run.png"
+        f"{served.url}/v2/runs/flow-run/{run['id']}", tmp_path, screenshot=pictures / "run.png"
     )
     assert "tiny" in plain(dom)
     assert "Completed" in plain(dom)
 
 
-def test_results_matrix_is_a_page_with_links_that_lead_somewhere(served: Served, tmp_path: Path):
+def test_results_matrix_is_a_page_with_links_that_lead_somewhere(
+    served: Served, tmp_path: Path, pictures: Path
+):
     found = artifact(served, "results-tiny")
     dom = browse(
         f"{served.url}/v2/artifacts/artifact/{found['id']}",
         tmp_path,
-        screenshot=PICTURES / "results.png",
+        screenshot=pictures / "results.png",
     )
     assert "chartqa" in plain(dom)
     links = {part.split('"')[0] for part in dom.split('href="/v2/artifacts/key/lineage-')[1:]}
@@ -55,13 +65,13 @@ def test_results_matrix_is_a_page_with_links_that_lead_somewhere(served: Served,
         assert artifact(served, f"lineage-{link}")["type"] == "markdown"
 
 
-def test_lineage_page_draws_its_graph(served: Served, tmp_path: Path):
+def test_lineage_page_draws_its_graph(served: Served, tmp_path: Path, pictures: Path):
     results = json.loads(next((served.store / "runs").glob("tiny-*.json")).read_text())["results"]
     found = artifact(served, f"lineage-{results}")
     dom = browse(
         f"{served.url}/v2/artifacts/artifact/{found['id']}",
         tmp_path,
-        screenshot=PICTURES / "lineage.png",
+        screenshot=pictures / "lineage.png",
     )
     assert "<svg" in dom
     assert "stage1 vanilla" in plain(dom)

@@ -6,11 +6,11 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 from flows.report.build import build
 from flows.report.cells import Cell, Plan
 from flows.report.spread import summarize, t_quantile
+from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 REPORT = build(PLAN, scores(), CHANCE)
 CHARTQA, REFCOCO = REPORT.sections

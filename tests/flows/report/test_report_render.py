@@ -9,11 +9,11 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 from flows.report.build import build
 from flows.report.plot import plot_png
 from flows.report.render import COLUMNS, FORMATS, aggregates_to_csv, render
+from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 REPORT = build(PLAN, scores(), CHANCE)
 
