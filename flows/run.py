@@ -14,7 +14,8 @@ from infra.store.store import Store
 
 def run_study(config: StudyConfig, store: Store, until: Phase) -> int:
     """Runs the flow, prints its URL, table and sums, and returns the exit code."""
-    logging.getLogger("prefect").setLevel(logging.CRITICAL)
+    # Beam says on import, through the root logger, that BigQuery's tools are missing.
+    logging.getLogger().addFilter(lambda record: "apitools" not in record.getMessage())
     console = Console(highlight=False)
     console.print(f"study {config.name}: store {store.root}", soft_wrap=True)
     console.print("starting Prefect …")
