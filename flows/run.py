@@ -14,9 +14,9 @@ from infra.store.store import Store
 
 def run_study(config: StudyConfig, store: Store, until: Phase) -> int:
     """Runs the flow, prints its URL, table and sums, and returns the exit code."""
-    # Beam's import warns through the root logger, which would give that a handler and have every
-    # library's lines between ours; Prefect's still reach its server.
-    logging.getLogger().addHandler(logging.NullHandler())
+    # Imports of Grain and Beam give the root logger a handler, which would put every library's
+    # lines between ours; Prefect's still reach its server.
+    logging.getLogger().handlers[:] = [logging.NullHandler()]
     console = Console(highlight=False)
     console.print(f"study {config.name}: store {store.root}", soft_wrap=True)
     console.print("starting Prefect …")
