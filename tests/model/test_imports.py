@@ -1,0 +1,28 @@
+"""An accelerator machine has jax, flax, optax, orbax and grain; `model` must import there."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ABSENT = (
+    "apache_beam", "av", "decord", "google_crc32c", "matplotlib", "prefect", "pyarrow", "pydantic",
+    "ray", "sentencepiece", "tensorflow", "typer",
+)  # fmt: skip
+IMPORT_ALL = """
+import importlib, pathlib, sys
+for name in sys.argv[2].split(","):
+    sys.modules[name] = None  # Importing it now raises ImportError.
+for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
+    module = ".".join(path.relative_to(pathlib.Path(sys.argv[1]).parent).with_suffix("").parts)
+    importlib.import_module(module.removesuffix(".__init__"))
+    print(module)
+"""
+
+
+def test_every_module_imports_with_only_the_accelerator_machines_packages():
+    words = [sys.executable, "-c", IMPORT_ALL, str(ROOT / "model"), ",".join(ABSENT)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-1500:]
+    assert "model.train.loop" in done.stdout
+    assert "model.eval.run" in done.stdout
