@@ -94,8 +94,7 @@ def _worker_was_lost(task: Any, run: Any, state: Any) -> bool:
 
 
 def _make(session: Any, spec: Any, asset: str, inputs: Any) -> Artifact:
-    """Makes the artifact, or finds it in the store."""
-    session, spec = _unquote(session), _unquote(spec)
+    """Makes the artifact, or finds it in the store; Prefect has taken off the quotes by now."""
     step = Step(
         kind=spec.kind,
         name=spec.name,
@@ -185,7 +184,3 @@ def _progress_artifact(step: Step) -> Callable[[work.Progress], None]:
 
 def _headline(artifact: Artifact) -> str:
     return ", ".join(f"{name} {value}" for name, value in artifact.manifest.counts.items())
-
-
-def _unquote(value: Any) -> Any:
-    return value.unquote() if isinstance(value, quote) else value
