@@ -74,34 +74,31 @@ def human_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, s
         return [(f"What is the color of the {part}?", chart.colors[0]), trend]
     most = (f"What is the color of the {_MOST[chart.kind]} {part}?", _extreme(chart, max))
     other = [_comparison(chart, rng)]
-    if chart.kind == "bar" and rng.random() < 0.4:
-        other = [
-            ("What is the color of the leftmost bar?", chart.colors[0]),
-            ("What is the color of the rightmost bar?", chart.colors[-1]),
-        ]
-    elif chart.kind != "bar" and rng.random() < 0.2:
+    if chart.kind == "bar":
+        other.append(("What is the color of the leftmost bar?", chart.colors[0]))
+        other.append(("What is the color of the rightmost bar?", chart.colors[-1]))
+    elif rng.random() < 0.3:
         least = f"What is the color of the {_LEAST[chart.kind]} {part}?"
-        other = [(least, _extreme(chart, min))]
+        other.append((least, _extreme(chart, min)))
     return [most, other[int(rng.integers(len(other)))]]
 
 
 def augmented_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, str]]:
     """Returns two questions on the data behind the chart, with their answers."""
     part = _PART[chart.kind]
-    second = (f"How many {part}s are shown?", str(len(chart.colors)))
-    if rng.random() < 0.25:
-        if chart.kind == "line":
-            second = ("What is the title of the chart?", chart.title)
-        else:
-            chosen = int(rng.integers(len(chart.colors)))
-            asked = f"What is the value of the {chart.colors[chosen]} {part}?"
-            second = (asked, str(chart.values[chosen]))
+    questions = [(f"How many {part}s are shown?", str(len(chart.colors)))]
+    if chart.kind != "line":
+        chosen = int(rng.integers(len(chart.colors)))
+        asked = f"What is the value of the {chart.colors[chosen]} {part}?"
+        questions.append((asked, str(chart.values[chosen])))
+    else:
+        questions.append(("What is the title of the chart?", chart.title))
     first = ("Which color has the highest value?", _extreme(chart, max))
     if len(chart.colors) == 1:
         first = ("Which color is shown?", chart.colors[0])
     elif rng.random() < 0.1:
         first = ("Which color has the lowest value?", _extreme(chart, min))
-    return [first, second]
+    return [first, questions[int(rng.integers(len(questions)))]]
 
 
 def _bar_values(rng: np.random.Generator) -> tuple[int, ...]:
