@@ -1,4 +1,9 @@
-"""Decoding with a key-value cache: one program per (bucket, text length) shape."""
+"""Decoding with a key-value cache: one program per (bucket, text length) shape.
+
+The cache has the dtype of the activations, `ModelConfig.dtype`: bfloat16 where they are, float32
+where they are. (big_vision's is bfloat16 even beside float32 activations; then decoding with a
+cache would not equal reading everything anew.)
+"""
 
 import dataclasses
 import functools
@@ -41,7 +46,7 @@ class Prefilled(typing.NamedTuple):
 
     Attributes:
       logits: of the first new token.
-      past: cached keys and values of images and prompt.
+      past: cached keys and values of images and prompt, in the dtype of the activations.
       lengths: position of the first new token, per row.
     """
 

@@ -25,7 +25,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch, decode_images, open_parts
 from model.data.text import eval_row
-from model.eval.generate import generate
+from model.eval.decoding import Decoding, decode
 from model.eval.registry import Metric, get_metric
 from model.progress import Progress
 from model.text.tokenizer import Tokenizer
@@ -44,12 +44,14 @@ class EvalConfig:
       batch_size: examples decoded together; the last batch is filled up.
       text_len: prefix and separator, and as many tokens again for the answer [tokens].
       max_frames: most images of one example; longer videos are thinned out.
+      decoding: greedy by default; beams or drawn where a benchmark asks for it.
     """
 
     metric: str = "exact_match"
     batch_size: int = 32
     text_len: int = 64
     max_frames: int = 16
+    decoding: Decoding = Decoding()
 
     def __post_init__(self) -> None:
         get_metric(self.metric)
@@ -94,8 +96,8 @@ def evaluate(
     records = [record for part in open_parts([data]).values() for record in part]
     records.sort(key=lambda record: record.id)
     rows: list[dict[str, Any]] = []
-    for chosen, batch in _batches(records, config, loaded):
-        texts = _decode(loaded, batch, budget, config.text_len)
+    for number, (chosen, batch) in enumerate(_batches(records, config, loaded)):
+        texts = _decode(loaded, batch, budget, config, number)
         rows += [_row(r, t, metric, loaded.codec) for r, t in zip(chosen, texts, strict=False)]
         seconds = time.monotonic() - started
         yield Progress(step=len(rows), total=len(records), seconds=seconds)
@@ -125,19 +127,22 @@ def _batches(
     yield from numbers.to_iter_dataset(options)
 
 
-def _decode(loaded: _Loaded, batch: Batch, budget: int, max_tokens: int) -> list[str]:
-    tokens = generate(
+def _decode(
+    loaded: _Loaded, batch: Batch, budget: int, config: EvalConfig, number: int
+) -> list[str]:
+    tokens = decode(
         vlm.structure(loaded.model),
         loaded.params,
         batch["image"],
         batch["text"],
-        np.zeros_like(batch["text"]),
         batch["mask_input"],
         bucket=budgets.exact_bucket(loaded.model, budget).size,
-        budget=np.int32(budget),
-        max_new_tokens=max_tokens,
-        real=batch["real"],
+        budget=budget,
+        max_new_tokens=config.text_len,
         stop=loaded.tokenizer.eos_id,
+        decoding=config.decoding,
+        number=number,
+        real=batch["real"],
     )
     return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
 
