@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.cli_model import model_app
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -15,6 +17,7 @@ app = typer.Typer(
 )
 lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
 app.add_typer(lineage_app, name="lineage")
+app.add_typer(model_app)
 
 DEFAULT_STORE = ".parcel"
 

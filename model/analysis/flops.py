@@ -1,0 +1,289 @@
+"""The arithmetic of one prefill and the size of its key-value cache, by the paper's formulas.
+
+A multiply-add is two FLOPs; norms, activations, positions, softmax and the cutting into patches
+are left out. Source: PARCEL, appendix "FLOP and KV-Cache Calculations". Formulas of connectors
+that appendix does not spell out are sums of its terms, for the layers `model.connector` has.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from model.config import ConnectorConfig, ModelConfig
+from model.connector import budgets
+
+BFLOAT16_BYTES = 2
+PAPER_BUDGETS = (16, 64, 256)
+"""Soft tokens per image of the paper's efficiency table."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Modality:
+    """What one prompt is made of.
+
+    Attributes:
+      name: of the modality.
+      num_images: images or frames, each with its own budget.
+      text_tokens: tokens of the prefix.
+    """
+
+    name: str
+    num_images: int
+    text_tokens: int
+
+    def __post_init__(self) -> None:
+        for field in ("num_images", "text_tokens"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}.")
+
+
+IMAGE = Modality(name="image", num_images=1, text_tokens=128 + 1)
+VIDEO = Modality(name="video", num_images=16, text_tokens=64 + 1)
+MODALITIES = (IMAGE, VIDEO)
+"""The paper's: the longest prefix of PaliGemma's evaluations, and its separator."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flops:
+    """FLOPs of one prefill, by part.
+
+    Attributes:
+      vision: the image tower, over all images.
+      connector: between tower and projector.
+      projector: soft tokens to the decoder's width.
+      decoder: all blocks, over soft tokens and text.
+      head: the vocabulary's logits at every text position.
+    """
+
+    vision: int
+    connector: int
+    projector: int
+    decoder: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts."""
+        return sum(getattr(self, field.name) for field in dataclasses.fields(self))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One cell of the efficiency table.
+
+    Attributes:
+      connector: the method.
+      budget: soft tokens per image.
+      modality: "image" or "video".
+      tflops: of one prefill [1e12 FLOPs].
+      kv_mb: its key-value cache [2**20 bytes], which the paper calls MB.
+    """
+
+    connector: str
+    budget: int
+    modality: str
+    tflops: float
+    kv_mb: float
+
+
+def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
+    """Returns what one prompt costs, at a budget that the connector serves.
+
+    Raises:
+      ValueError: if it does not serve it.
+    """
+    budgets.check_budget(cfg, budget)
+    vision, text, images = cfg.vision, cfg.text, modality.num_images
+    patches, width = vision.num_patches, vision.width
+    tokens = sequence_length(budget, modality)
+    block = _attention(patches, patches, width) + _mlp(patches, width, vision.mlp_dim)
+    return Flops(
+        vision=images * vision.depth * block,
+        connector=images * connector_flops(cfg, budget),
+        projector=2 * images * budget * width * text.width,
+        decoder=text.depth * _decoder_block(cfg, tokens, tokens),
+        head=2 * modality.text_tokens * text.width * text.vocab_size,
+    )
+
+
+def kv_cache_bytes(
+    cfg: ModelConfig, budget: int, modality: Modality, *, scalar_bytes: int = BFLOAT16_BYTES
+) -> int:
+    """Returns the size of the keys and values one prefill leaves, in all layers [bytes]."""
+    return sequence_length(budget, modality) * kv_bytes_per_token(cfg, scalar_bytes=scalar_bytes)
+
+
+def kv_bytes_per_token(cfg: ModelConfig, *, scalar_bytes: int = BFLOAT16_BYTES) -> int:
+    """Returns the size of one token's keys and values in all layers [bytes]."""
+    text = cfg.text
+    return 2 * scalar_bytes * text.depth * text.num_kv_heads * text.head_dim
+
+
+def sequence_length(budget: int, modality: Modality) -> int:
+    """Returns the tokens the decoder reads: soft tokens of every image, then the text."""
+    return modality.num_images * budget + modality.text_tokens
+
+
+def connector_flops(cfg: ModelConfig, budget: int) -> int:
+    """Returns the cost of the connector for one image."""
+    anchors = budgets.num_anchors(cfg, budget)
+    layers = _Layers(
+        width=cfg.vision.width,
+        hidden=cfg.connector.mlp_dim or cfg.vision.mlp_dim,
+        patches=cfg.vision.num_patches,
+        budget=budget,
+        anchors=anchors,
+        queries=budget - anchors,
+    )
+    return _CONNECTORS[cfg.connector.kind](layers)
+
+
+def patch_flops(cfg: ModelConfig, modality: Modality) -> int:
+    """Returns the cost of the first layer, pixels to patches, which the paper leaves out."""
+    vision = cfg.vision
+    return 2 * modality.num_images * vision.num_patches * 3 * vision.patch_px**2 * vision.width
+
+
+def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
+    """Returns what the paper counts and our programs skip, as no output reads it.
+
+    PARCEL's self-attention computes the rows of queries only; with unrolled layers, the decoder's
+    last block computes the rows of text only.
+    """
+    skipped = 0
+    queries = budget - budgets.num_anchors(cfg, budget)
+    if cfg.connector.kind in _ANCHORED and queries:
+        width = cfg.vision.width
+        full = _attention(budget, budget, width)
+        skipped += modality.num_images * (full - _attention(queries, budget, width))
+    if not cfg.scan_layers:
+        tokens = sequence_length(budget, modality)
+        last = _decoder_block(cfg, modality.text_tokens, tokens)
+        skipped += _decoder_block(cfg, tokens, tokens) - last
+    return skipped
+
+
+def with_connectors(
+    cfg: ModelConfig, settings: Mapping[typing.Any, ConnectorConfig] | None = None
+) -> Iterator[ModelConfig]:
+    """Yields the model with each connector its sizes allow, vanilla first.
+
+    Args:
+      cfg: the model.
+      settings: of connectors by kind, where they differ from the model's.
+    """
+    for kind in typing.get_args(budgets.Kind):
+        shared = dataclasses.replace(cfg.connector, buckets=())
+        connector = dataclasses.replace((settings or {}).get(kind, shared), kind=kind)
+        try:
+            yield dataclasses.replace(cfg, connector=connector)
+        except ValueError:
+            continue  # Its grid or width does not divide as this connector needs.
+
+
+def efficiency(
+    models: Iterable[ModelConfig],
+    *,
+    at: Iterable[int] | None = None,
+    modalities: Iterable[Modality] = MODALITIES,
+) -> list[Row]:
+    """Returns the table: a row per model, budget and modality.
+
+    Args:
+      models: one per connector.
+      at: budgets, of which each model gives those it serves; None takes all it serves.
+      modalities: prompts.
+    """
+    wanted = None if at is None else set(at)
+    rows = []
+    for cfg in models:
+        for budget in budgets.supported_budgets(cfg):
+            if wanted is None or budget in wanted:
+                rows += [row(cfg, budget, modality) for modality in modalities]
+    return rows
+
+
+def row(cfg: ModelConfig, budget: int, modality: Modality) -> Row:
+    """Returns one cell of the table."""
+    return Row(
+        connector=cfg.connector.kind,
+        budget=budget,
+        modality=modality.name,
+        tflops=prefill_flops(cfg, budget, modality).total / 1e12,
+        kv_mb=kv_cache_bytes(cfg, budget, modality) / 2**20,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Layers:
+    """Sizes a connector's layers have for one image; `budget` = `anchors` + `queries`."""
+
+    width: int
+    hidden: int
+    patches: int
+    budget: int
+    anchors: int
+    queries: int
+
+    def among_all(self) -> int:
+        """Self-attention over anchors and queries."""
+        return _attention(self.budget, self.budget, self.width)
+
+    def to_anchors(self) -> int:
+        """Cross-attention from queries to anchors."""
+        return _attention(self.queries, self.anchors, self.width)
+
+    def to_features(self) -> int:
+        """Cross-attention from queries to the vision tower's features."""
+        return _attention(self.queries, self.patches, self.width)
+
+    def query_mlp(self) -> int:
+        """The MLP of queries."""
+        return _mlp(self.queries, self.width, self.hidden)
+
+
+def _pooling(_: _Layers) -> int:
+    return 0
+
+
+def _anchored(*parts: Callable[[_Layers], int]) -> Callable[[_Layers], int]:
+    """Sums parts that only run where there are queries."""
+    return lambda layers: sum(part(layers) for part in parts) if layers.queries else 0
+
+
+_PARCEL = _anchored(_Layers.among_all, _Layers.to_features, _Layers.query_mlp)
+_CONNECTORS: dict[str, Callable[[_Layers], int]] = {
+    "vanilla": _pooling,
+    "m3": _pooling,
+    "avgpool4": _pooling,
+    "avgpool2": _pooling,
+    "mqt": _Layers.to_features,
+    "parcel": _PARCEL,
+    "parcel_fixed4": _PARCEL,
+    "parcel_fixed2": _PARCEL,
+    "parcel_vit_only": _anchored(_Layers.to_features, _Layers.query_mlp),
+    "parcel_dual": _anchored(_Layers.to_anchors, _Layers.to_features, _Layers.query_mlp),
+    "mqt_sa": _anchored(_Layers.among_all, _Layers.to_features, _Layers.query_mlp),
+    # Its pooled cells are what queries are elsewhere: two self-attentions and an MLP over them.
+    "m3_sa": _anchored(_Layers.among_all, _Layers.among_all, _Layers.query_mlp),
+}
+_ANCHORED = ("parcel", "parcel_fixed4", "parcel_fixed2")
+
+
+def _attention(rows: int, keys: int, width: int) -> int:
+    """Query and output projections of `rows`, key and value ones of `keys`, both products."""
+    return 4 * (rows + keys) * width**2 + 4 * rows * keys * width
+
+
+def _mlp(rows: int, width: int, hidden: int) -> int:
+    return 4 * rows * width * hidden
+
+
+def _decoder_block(cfg: ModelConfig, rows: int, keys: int) -> int:
+    """One Gemma-2 block of which only `rows` are computed beyond their keys and values."""
+    text = cfg.text
+    projections = (
+        4 * text.width * text.head_dim * (rows * text.num_heads + keys * text.num_kv_heads)
+    )
+    products = 4 * rows * keys * text.num_heads * text.head_dim
+    return projections + products + 6 * rows * text.width * text.mlp_dim
