@@ -2,15 +2,17 @@
 
 model.json       ModelConfig
 params/          Orbax, a plain nested dict
-tokenizer.model
+tokenizer.model  where there is one: a converted checkpoint may lack it
 mask_codec.npz   where there is one
 digest.txt       content digest of the parameters
 """
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -29,18 +31,21 @@ def save_checkpoint(
     *,
     model: ModelConfig,
     params: Params,
-    tokenizer: str | Path,
+    tokenizer: str | Path | None,
     mask_codec: str | Path | None,
 ) -> str:
     """Writes a checkpoint into an existing folder and returns its digest; `digest.txt` is last."""
     folder = Path(out).absolute()
     (folder / CONFIG).write_text(config_to_json(model))
-    shutil.copyfile(tokenizer, folder / TOKENIZER)
+    if tokenizer is not None:
+        shutil.copyfile(tokenizer, folder / TOKENIZER)
     if mask_codec is not None:
         shutil.copyfile(mask_codec, folder / MASK_CODEC)
-    with ocp.StandardCheckpointer() as saver:
-        saver.save(folder / PARAMS, unflatten(dict(flatten(params))), force=True)
-        saver.wait_until_finished()
+    tree = unflatten(dict(flatten(params)))
+    with ocp.Checkpointer(
+        ocp.PyTreeCheckpointHandler(save_concurrent_gb=_in_flight(tree))
+    ) as saver:
+        saver.save(folder / PARAMS, args=ocp.args.PyTreeSave(tree), force=True)
     digest = params_digest(params)
     (folder / DIGEST).write_text(digest + "\n")
     return digest
@@ -62,12 +67,36 @@ def load_params(checkpoint: str | Path) -> Params:
         raise ValueError(
             f"checkpoint {folder.name!r} is not finished: no {DIGEST}; train it again."
         )
-    with ocp.PyTreeCheckpointer() as loader:
-        restored = loader.restore(folder / PARAMS)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
+        found = loader.metadata(folder / PARAMS).item_metadata
+        # As numpy, whatever devices they were saved from.
+        want = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), found.tree)
+        args = ocp.args.PyTreeRestore(restore_args=want)
+        restored = loader.restore(folder / PARAMS, args=args)
     return unflatten({path: np.asarray(leaf) for path, leaf in flatten(restored)})
+
+
+def tokenizer_path(checkpoint: str | Path) -> Path:
+    """Returns the tokenizer's file.
+
+    Raises:
+      ValueError: if the checkpoint has none.
+    """
+    path = Path(checkpoint) / TOKENIZER
+    if not path.exists():
+        raise ValueError(
+            f"checkpoint {Path(checkpoint).name!r} has no {TOKENIZER}; convert it again with "
+            "--tokenizer FILE, or copy the file there."
+        )
+    return path
 
 
 def mask_codec_path(checkpoint: str | Path) -> Path | None:
     """Returns the mask codec's file, or None where the checkpoint has none."""
     path = Path(checkpoint) / MASK_CODEC
     return path if path.exists() else None
+
+
+def _in_flight(tree: Params) -> int:
+    """Returns how much Orbax may have in memory while it writes [GB]: the largest array, or 1."""
+    return math.ceil(max(leaf.nbytes for leaf in jax.tree.leaves(tree)) / 1e9)

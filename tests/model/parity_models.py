@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model import vlm
-from model.checkpoint import names
+from model.checkpoint import translate
 from model.config import ModelConfig, TextConfig, VisionConfig
 
 FOLDER = pathlib.Path(__file__).parents[2].parent / "shared" / "parity"
@@ -29,7 +29,7 @@ def hugging_face() -> Reference:
     folder = _folder("hf_paligemma2_tiny")
     config = json.loads((folder / "config.json").read_text())
     text, vision = config["text_config"], config["vision_config"]
-    params = names.from_hugging_face(_safetensors(folder / "model.safetensors"))
+    params = translate.from_hugging_face(_safetensors(folder / "model.safetensors"))
     heads = text["num_attention_heads"], text["num_key_value_heads"]
     cfg = _config(params, vision["num_attention_heads"], heads, text["head_dim"], vision)
     caps = text["attn_logit_softcapping"], text["final_logit_softcapping"]
@@ -49,7 +49,7 @@ def big_vision() -> Reference:
         "params/img/Transformer/encoderblock/MultiHeadDotProductAttention_0/query/kernel"
     ].shape
     size = {"image_size": expected["image_nhwc"].shape[1], "patch_size": 14}
-    params = names.from_big_vision(arrays)
+    params = translate.from_big_vision(arrays)
     cfg = _config(params, vision[2], (q[1], kv[2]), q[3], size)
     return Reference(dataclasses.replace(cfg, final_softcap=0.0), params, expected)
 

@@ -1,0 +1,262 @@
+"""Files of named arrays, read and written one array at a time: npz, safetensors, Orbax.
+
+Nothing is memory-mapped: a read array is the caller's alone, so memory is what the caller holds.
+safetensors is a length, a JSON header and the bytes (github.com/huggingface/safetensors, README);
+its Python package writes a file from all tensors at once, which no 3B model fits beside itself.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import ml_dtypes
+import numpy as np
+
+from model.checkpoint.digest import flatten
+
+Shape = tuple[int, ...]
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_DTYPES = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": BFLOAT16,
+    "I64": np.dtype("<i8"),
+}
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One array of a file: what it is, and how to get it."""
+
+    shape: Shape
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """Named arrays, each read when asked for, and again when asked again.
+
+    Attributes:
+      entries: name -> what there is.
+      metadata: texts a safetensors file carries besides.
+    """
+
+    def __init__(self, entries: Mapping[str, Entry], metadata: Mapping[str, str] | None = None):
+        self.entries = dict(entries)
+        self.metadata = dict(metadata or {})
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Name -> shape, without reading."""
+        return {name: entry.shape for name, entry in self.entries.items()}
+
+    @property
+    def dtypes(self) -> set[np.dtype]:
+        """Types of all arrays, without reading."""
+        return {entry.dtype for entry in self.entries.values()}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.entries[name].read()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def read_npz(path: Path) -> Arrays:
+    """Returns the arrays of an `.npz`; two opaque bytes are bfloat16, as big_vision stores it.
+
+    Raises:
+      ValueError: if the file is no `.npz`, or holds pickled objects.
+    """
+    entries = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                with archive.open(member) as file:
+                    shape, dtype = _npy_header(file)
+                if dtype.hasobject:
+                    raise ValueError(f"{path.name}: {member} must be an array, got objects.")
+                name = member.removesuffix(".npy")
+                actual = BFLOAT16 if dtype == np.dtype("V2") else dtype
+                entries[name] = Entry(shape, actual, functools.partial(_npz_member, path, name))
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"{path} must be an .npz file: {error}.") from None
+    return Arrays(entries)
+
+
+def _npy_header(file: IO[bytes]) -> tuple[Shape, np.dtype]:
+    version = np.lib.format.read_magic(file)
+    old = version == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _npz_member(path: Path, name: str) -> np.ndarray:
+    with np.load(path) as archive:
+        array = archive[name]
+    return array.view(BFLOAT16) if array.dtype == np.dtype("V2") else array
+
+
+def write_npz(path: Path, arrays: Iterator[tuple[str, np.ndarray]], dtype: np.dtype) -> None:
+    """Writes an `.npz` array by array, bfloat16 as two opaque bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays:
+            stored = np.ascontiguousarray(array, dtype)
+            if dtype == BFLOAT16:
+                stored = stored.view("V2")
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, stored, allow_pickle=False)
+
+
+def read_safetensors(path: Path) -> Arrays:
+    """Returns the tensors of a safetensors file.
+
+    Raises:
+      ValueError: if the file is cut off, or holds a type that no checkpoint of ours has.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = json.loads(file.read(length)) if length <= size else None
+        except ValueError:
+            header = None
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} must be a safetensors file, got no readable header.")
+    metadata = header.pop("__metadata__", {})
+    entries = {}
+    for name, fact in header.items():
+        if fact["dtype"] not in _DTYPES:
+            accepted = ", ".join(_DTYPES)
+            raise ValueError(f"{path.name}: {name} must be one of {accepted}, got {fact['dtype']}.")
+        first, last = fact["data_offsets"]
+        if 8 + length + last > size:
+            raise ValueError(f"{path.name}: {name} ends past the end of the file; fetch it again.")
+        shape, dtype = tuple(fact["shape"]), _DTYPES[fact["dtype"]]
+        read = functools.partial(_tensor, path, dtype, shape, 8 + length + first)
+        entries[name] = Entry(shape, dtype, read)
+    return Arrays(entries, metadata)
+
+
+def _tensor(path: Path, dtype: np.dtype, shape: Shape, offset: int) -> np.ndarray:
+    return np.fromfile(path, dtype, math.prod(shape), offset=offset).reshape(shape)
+
+
+def read_safetensors_folder(folder: Path) -> Arrays:
+    """Returns the tensors of `model.safetensors`, or of the shards its index names.
+
+    Raises:
+      ValueError: if there is neither, or a shard or tensor of the index is absent.
+    """
+    if not (folder / INDEX).exists():
+        if not (folder / SINGLE).exists():
+            raise ValueError(f"{folder} must hold {SINGLE} or {INDEX}, got neither.")
+        return read_safetensors(folder / SINGLE)
+    places: dict[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
+    absent = sorted(file for file in set(places.values()) if not (folder / file).exists())
+    if absent:
+        raise ValueError(f"{folder / INDEX} names shards that are absent: {absent}.")
+    shards = {file: read_safetensors(folder / file) for file in sorted(set(places.values()))}
+    lost = sorted(name for name, file in places.items() if name not in shards[file].entries)
+    if lost:
+        raise ValueError(f"{folder / INDEX} names tensors its shards do not hold: {lost[:6]}.")
+    return Arrays({name: shards[file].entries[name] for name, file in places.items()})
+
+
+class SafetensorsWriter:
+    """Writes a safetensors file whose tensors come in any order."""
+
+    def __init__(
+        self, path: Path, shapes: Mapping[str, Shape], dtype: np.dtype, metadata: Mapping[str, str]
+    ) -> None:
+        code = next(code for code, known in _DTYPES.items() if known == dtype)
+        header: dict[str, Any] = {"__metadata__": dict(metadata)}
+        self._places: dict[str, tuple[int, Shape]] = {}
+        end = 0
+        for name in sorted(shapes):
+            start, end = end, end + math.prod(shapes[name]) * dtype.itemsize
+            self._places[name] = start, tuple(shapes[name])
+            header[name] = {
+                "dtype": code,
+                "shape": list(shapes[name]),
+                "data_offsets": [start, end],
+            }
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)  # Readers that map the file want aligned tensors.
+        self._dtype, self._start = dtype, 8 + len(text)
+        self._file = path.open("wb")
+        self._file.write(len(text).to_bytes(8, "little") + text)
+        self._file.truncate(self._start + end)
+
+    def write(self, name: str, array: np.ndarray) -> None:
+        """Writes one tensor to its place."""
+        start, shape = self._places.pop(name)
+        if array.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}, got {array.shape}.")
+        self._file.seek(self._start + start)
+        flat = np.ascontiguousarray(array, self._dtype).reshape(-1)
+        self._file.write(flat.view(np.uint8).data)
+
+    def close(self) -> None:
+        """Ends the file.
+
+        Raises:
+          ValueError: if a tensor was not written.
+        """
+        self._file.close()
+        if self._places:
+            raise ValueError(f"tensors were announced and not written: {sorted(self._places)[:6]}.")
+
+
+def read_orbax(folder: Path) -> Arrays:
+    """Returns the arrays of an Orbax checkpoint by path, parts joined by "/"."""
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
+        found = loader.metadata(folder.absolute()).item_metadata
+    tree = getattr(found, "tree", found)
+    return Arrays(
+        {
+            "/".join(keys): Entry(
+                tuple(leaf.shape),
+                np.dtype(leaf.dtype),
+                functools.partial(_orbax_leaf, folder.absolute(), keys),
+            )
+            for keys, leaf in _leaves(tree)
+        }
+    )
+
+
+def _leaves(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def _orbax_leaf(folder: Path, keys: tuple[str, ...]) -> np.ndarray:
+    import jax
+    import orbax.checkpoint as ocp
+
+    item: Any = jax.ShapeDtypeStruct((), np.float32)
+    want: Any = ocp.RestoreArgs(restore_type=np.ndarray)
+    for key in reversed(keys):
+        item, want = {key: item}, {key: want}
+    args = ocp.args.PyTreeRestore(item=item, restore_args=want, partial_restore=True)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
+        restored = loader.restore(folder, args=args)
+    ((_, leaf),) = flatten(restored)
+    return np.asarray(leaf)

@@ -1,0 +1,119 @@
+"""Our checkpoints -> Hugging Face's layout, or big_vision's.
+
+One parameter is in memory at a time.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model.checkpoint import array_files, translate
+from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays, SafetensorsWriter, Shape
+from model.checkpoint.folder import DIGEST, PARAMS, TOKENIZER, load_config
+from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, PADDED_ROWS, write_config
+from model.checkpoint.target import RequestError, whole
+
+_EMBEDDING = "text/embedding"
+_HF_EMBEDDING = "language_model.model.embed_tokens.weight"
+SHARD_BYTES = 4_500_000_000
+"""Most bytes of a shard, unless one tensor has more. Source: transformers' default of 5 GB."""
+
+
+def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> None:
+    """Writes a checkpoint of ours for another codebase.
+
+    Args:
+      checkpoint: a folder of ours, of the vanilla model.
+      out: `X.safetensors` (one file, its config.json in the header), `X.npz` (big_vision), or a
+        folder for Hugging Face's layout: shards, index, config.json.
+      dtype: float32 or bfloat16; None is what the checkpoint was imported from, else float32.
+
+    Raises:
+      RequestError: if the model has a connector, or `out` exists.
+      ValueError: if the checkpoint is not finished.
+    """
+    if not (checkpoint / DIGEST).exists():
+        raise ValueError(f"checkpoint {checkpoint} is not finished: no {DIGEST}.")
+    model = load_config(checkpoint)
+    if model.connector.kind != "vanilla":
+        raise RequestError(
+            f"SRC must be a vanilla model to go to another codebase, got {model.connector.kind!r}: "
+            "they have no place for a connector."
+        )
+    params = array_files.read_orbax(checkpoint / PARAMS)
+    kept = checkpoint / ORIGIN
+    origin = json.loads(kept.read_text()) if kept.exists() else None
+    if dtype is None:
+        imported = origin is not None and origin["dtype"] == "bfloat16"
+        dtype = BFLOAT16 if imported else np.dtype(np.float32)
+    with whole(out) as target:
+        if out.suffix == ".npz":
+            array_files.write_npz(target, translate.to_big_vision(params, model), dtype)
+            return
+        above = _rows_above(checkpoint, params, origin)
+        shapes = translate.hugging_face_shapes(model)
+        shapes[_HF_EMBEDDING] = model.text.vocab_size + len(above), model.text.width
+        made = origin or write_config(model, shapes[_HF_EMBEDDING][0], dtype)
+        config = {**made, "dtype": dtype.name}
+        if out.suffix == ".safetensors":
+            shards = {target: shapes}
+        else:
+            target.mkdir()
+            (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+            if (checkpoint / TOKENIZER).exists():
+                shutil.copyfile(checkpoint / TOKENIZER, target / TOKENIZER)
+            shards = _shards(target, shapes, dtype)
+        writers = {
+            name: writer
+            for path, part in shards.items()
+            for writer in [SafetensorsWriter(path, part, dtype, _metadata(config))]
+            for name in part
+        }
+        for name, array in translate.to_hugging_face(params, model):
+            rows = np.concatenate([array, above]) if name == _HF_EMBEDDING else array
+            writers[name].write(name, rows)
+        for writer in set(writers.values()):
+            writer.close()
+
+
+def _metadata(config: dict[str, Any]) -> dict[str, str]:
+    """Returns a file's header texts: transformers wants the format, we the configuration."""
+    return {"format": "pt", "config": json.dumps(config)}
+
+
+def _shards(
+    folder: Path, shapes: Mapping[str, Shape], dtype: np.dtype
+) -> dict[Path, dict[str, Shape]]:
+    """Splits tensors into files, and writes the index where they are several."""
+    groups: list[dict[str, Shape]] = [{}]
+    filled = total = 0
+    for name, shape in shapes.items():
+        size = math.prod(shape) * dtype.itemsize
+        if groups[-1] and filled + size > SHARD_BYTES:
+            groups.append({})
+            filled = 0
+        groups[-1][name] = shape
+        filled, total = filled + size, total + size
+    if len(groups) == 1:
+        return {folder / SINGLE: groups[0]}
+    names = [f"model-{i:05d}-of-{len(groups):05d}.safetensors" for i in range(1, len(groups) + 1)]
+    places = {key: name for name, group in zip(names, groups, strict=True) for key in group}
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+    return {folder / name: group for name, group in zip(names, groups, strict=True)}
+
+
+def _rows_above(checkpoint: Path, params: Arrays, origin: dict[str, Any] | None) -> np.ndarray:
+    """Returns the embedding's rows above the vocabulary: the imported ones, or the mean row."""
+    if (checkpoint / ORIGIN_ROWS).exists():
+        return np.load(checkpoint / ORIGIN_ROWS)
+    embedding = params[_EMBEDDING]
+    if origin is not None:
+        return embedding[:0]
+    mean = np.mean(embedding, axis=0, dtype=np.float64).astype(np.float32)
+    return np.tile(mean, (PADDED_ROWS, 1))

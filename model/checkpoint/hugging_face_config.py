@@ -1,0 +1,182 @@
+"""transformers' `config.json` of a PaliGemma 2 ⇄ what our configuration needs of it.
+
+Defaults are those of transformers' Gemma2Config and SiglipVisionConfig: files leave out what
+equals them.
+"""
+
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from model.config import ModelConfig
+
+VOCAB_SIZE = 257_152
+"""Rows that mean something in every published PaliGemma: 256000 pieces, 1024 loc, 128 seg."""
+PADDED_ROWS = 64
+"""Rows transformers adds for `<image>` and for alignment. Source: its PaliGemma 2 converter."""
+
+ORIGIN, ORIGIN_ROWS = "hugging_face.json", "hugging_face_rows.npy"
+"""What an imported checkpoint has beyond our parameters: its config, and the rows above the
+vocabulary. They lie beside ours, so that going back gives the same tensors."""
+
+_EPSILON = 1e-6
+_FIXED = (
+    ("text_config", "rms_norm_eps", _EPSILON),
+    ("text_config", "attention_bias", False),
+    ("text_config", "hidden_activation", "gelu_pytorch_tanh"),
+    ("vision_config", "layer_norm_eps", _EPSILON),
+    ("vision_config", "hidden_act", "gelu_pytorch_tanh"),
+)
+"""What our model has built in."""
+
+
+class Facts(typing.NamedTuple):
+    """What the shapes of a checkpoint do not tell.
+
+    Attributes:
+      vision_heads: of the image tower.
+      num_heads: query heads of the decoder.
+      num_kv_heads: key and value heads of the decoder.
+      head_dim: channels of a decoder head.
+      vocab_size: rows of the embedding that count; the file may have more.
+      attn_softcap, final_softcap: 0 is off.
+      sliding_window: of every second layer [tokens]; 0 is none.
+      rope_base: base wavelength of the rotary positions.
+    """
+
+    vision_heads: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int = VOCAB_SIZE
+    attn_softcap: float = 50.0
+    final_softcap: float = 30.0
+    sliding_window: int = 0
+    rope_base: float = 10_000.0
+
+
+def read_config(config: Mapping[str, Any]) -> Facts:
+    """Returns the facts of a `config.json`.
+
+    Raises:
+      ValueError: if it is not a PaliGemma 2, or one our decoder does not compute.
+    """
+    text, vision = config.get("text_config", {}), config.get("vision_config", {})
+    kinds = config.get("model_type"), text.get("model_type")
+    if kinds != ("paligemma", "gemma2"):
+        raise ValueError(f"config.json must be of paligemma with gemma2 text, got {kinds}.")
+    for part, field, accepted in _FIXED:
+        value = config[part].get(field, accepted) if part in config else accepted
+        if value != accepted:
+            raise ValueError(f"config.json: {part}.{field} must be {accepted}, got {value}.")
+    head_dim = text.get("head_dim", 256)
+    scale = text.get("query_pre_attn_scalar", 256)
+    if scale != head_dim:
+        raise ValueError(
+            f"config.json: text_config.query_pre_attn_scalar must equal head_dim={head_dim} "
+            f"(Gemma-2 2B and 9B), got {scale}."
+        )
+    return Facts(
+        vision_heads=vision.get("num_attention_heads", 12),
+        num_heads=text.get("num_attention_heads", 8),
+        num_kv_heads=text.get("num_key_value_heads", 4),
+        head_dim=head_dim,
+        vocab_size=config.get("vocab_size") or config.get("_vocab_size") or VOCAB_SIZE,
+        attn_softcap=float(text.get("attn_logit_softcapping", 50.0) or 0.0),
+        final_softcap=float(text.get("final_logit_softcapping", 30.0) or 0.0),
+        sliding_window=_window(text),
+        rope_base=_rope_base(text),
+    )
+
+
+def _window(text: Mapping[str, Any]) -> int:
+    window = int(text.get("sliding_window", 4096) or 0)
+    layers = text.get("layer_types")
+    if layers is None:
+        return window
+    if all(layer == "full_attention" for layer in layers):
+        return 0
+    every_second = [("sliding", "full")[i % 2] + "_attention" for i in range(len(layers))]
+    if layers != every_second:
+        raise ValueError(
+            "config.json: text_config.layer_types must be sliding_attention and full_attention "
+            f"in turn, or full_attention alone, got {layers}."
+        )
+    return window
+
+
+def _rope_base(text: Mapping[str, Any]) -> float:
+    rope = text.get("rope_parameters") or {}
+    kind = rope.get("rope_type", "default")
+    if kind != "default":
+        raise ValueError(f"config.json: text_config's rope_type must be default, got {kind!r}.")
+    return float(rope.get("rope_theta", text.get("rope_theta", 10_000.0)))
+
+
+def write_config(cfg: ModelConfig, rows: int, dtype: np.dtype) -> dict[str, Any]:
+    """Returns the `config.json` of a model.
+
+    Args:
+      cfg: a vanilla model.
+      rows: of the embedding as written, rows for `<image>` included.
+      dtype: of the tensors.
+    """
+    vision, text = cfg.vision, cfg.text
+    kinds = [("sliding" if i % 2 == 0 else "full") + "_attention" for i in range(text.depth)]
+    # One field of two names: older releases of transformers read `torch_dtype`.
+    types = {"dtype": dtype.name, "torch_dtype": dtype.name}
+    return {
+        "architectures": ["PaliGemmaForConditionalGeneration"],
+        "model_type": "paligemma",
+        **types,
+        "bos_token_id": 2,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "hidden_size": text.width,
+        "projection_dim": text.width,
+        "image_token_index": text.vocab_size,
+        "vocab_size": text.vocab_size,
+        "tie_word_embeddings": True,
+        "text_config": {
+            "model_type": "gemma2",
+            "vocab_size": rows,
+            "hidden_size": text.width,
+            "intermediate_size": text.mlp_dim,
+            "num_hidden_layers": text.depth,
+            "num_attention_heads": text.num_heads,
+            "num_key_value_heads": text.num_kv_heads,
+            "head_dim": text.head_dim,
+            "query_pre_attn_scalar": text.head_dim,
+            "num_image_tokens": vision.num_patches,
+            "attn_logit_softcapping": cfg.attn_softcap or None,
+            "final_logit_softcapping": cfg.final_softcap or None,
+            "sliding_window": text.sliding_window or 4096,
+            "layer_types": kinds if text.sliding_window else ["full_attention"] * text.depth,
+            "rope_theta": text.rope_base,
+            "rope_parameters": {"rope_type": "default", "rope_theta": text.rope_base},
+            "hidden_activation": "gelu_pytorch_tanh",
+            "rms_norm_eps": _EPSILON,
+            "max_position_embeddings": 8192,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            **types,
+        },
+        "vision_config": {
+            "model_type": "siglip_vision_model",
+            "image_size": vision.image_px,
+            "patch_size": vision.patch_px,
+            "num_channels": 3,
+            "num_image_tokens": vision.num_patches,
+            "hidden_size": vision.width,
+            "intermediate_size": vision.mlp_dim,
+            "num_hidden_layers": vision.depth,
+            "num_attention_heads": vision.num_heads,
+            "projection_dim": text.width,
+            "hidden_act": "gelu_pytorch_tanh",
+            "layer_norm_eps": _EPSILON,
+            "vision_use_head": False,
+            **types,
+        },
+    }

@@ -1,0 +1,179 @@
+"""Checkpoints of other codebases -> ours.
+
+An import holds our float32 parameters once, and one array of the source at a time.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from model.checkpoint import array_files, translate
+from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays
+from model.checkpoint.digest import unflatten
+from model.checkpoint.folder import CONFIG, TOKENIZER, save_checkpoint
+from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, read_config
+from model.checkpoint.names import LM_HEAD, NamesError, big_vision_keys, hugging_face_keys
+from model.checkpoint.sizes import big_vision_facts, model_config
+from model.checkpoint.target import RequestError, whole
+from model.config import ModelConfig
+
+_EMBEDDING = "text/embedding"
+_HF_EMBEDDING = "language_model.model.embed_tokens.weight"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A checkpoint of another codebase, its names and shapes checked, nothing of it read yet.
+
+    Attributes:
+      model: what it is.
+      arrays: by the names of the file.
+      origin: "big_vision" or "Hugging Face".
+      config: Hugging Face's `config.json`; None where there is none.
+      tokenizer: a tokenizer beside it, if any.
+    """
+
+    model: ModelConfig
+    arrays: Arrays
+    origin: str
+    config: dict[str, Any] | None = None
+    tokenizer: Path | None = None
+
+    def parameters(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields (our path, float32 array) of every parameter."""
+        big_vision = self.origin == "big_vision"
+        read = translate.read_big_vision if big_vision else translate.read_hugging_face
+        for path, array in read(self.arrays):
+            yield path, array[: self.model.text.vocab_size] if path == _EMBEDDING else array
+
+
+def open_source(path: Path, config: Path | None = None) -> Source:
+    """Returns a checkpoint to import, checked by name and shape.
+
+    Args:
+      path: an `.npz` of big_vision, a `.safetensors`, or a folder of them.
+      config: Hugging Face's `config.json` where none lies beside.
+
+    Raises:
+      RequestError: if the path is nothing of these, or tensors lack their configuration.
+      ValueError: naming parameters that are missing, unknown or of another shape.
+    """
+    if path.suffix == ".npz" and path.is_file():
+        return big_vision_source(array_files.read_npz(path))
+    if path.suffix == ".safetensors" and path.is_file():
+        arrays, folder = array_files.read_safetensors(path), path.parent
+    elif path.is_dir() and any((path / name).exists() for name in (INDEX, SINGLE)):
+        arrays, folder = array_files.read_safetensors_folder(path), path
+    else:
+        there = "no such path" if not path.exists() else "something else"
+        raise RequestError(
+            f"SRC must be an .npz of big_vision, a .safetensors file, a folder with {SINGLE} or "
+            f"{INDEX}, or a checkpoint of ours (with {CONFIG}), got {there}: {path}."
+        )
+    tokenizer = folder / TOKENIZER if path.is_dir() and (folder / TOKENIZER).exists() else None
+    return _hugging_face_source(arrays, _config_beside(arrays, folder, config), tokenizer)
+
+
+def big_vision_source(arrays: Arrays) -> Source:
+    """Returns arrays under big_vision's names, checked; raises as `open_source`."""
+    origin, found = "big_vision", big_vision_keys(arrays)
+    translate.check_big_vision(found)
+    shapes = {key: arrays.entries[name].shape for key, name in found.items()}
+    model = model_config(translate.our_shapes(shapes), big_vision_facts(shapes))
+    wanted = translate.big_vision_shapes(model)
+    expected = {key: wanted[name] for key, name in big_vision_keys(wanted).items()}
+    translate.check_shapes(expected, shapes, origin)
+    return Source(model, arrays, origin)
+
+
+def _config_beside(arrays: Arrays, folder: Path, config: Path | None) -> dict[str, Any]:
+    if config is None and (folder / "config.json").exists():
+        config = folder / "config.json"
+    if config is not None and not config.is_file():
+        raise RequestError(f"--config must be a Hugging Face config.json, got {config}.")
+    text = config.read_text() if config else arrays.metadata.get("config")
+    if text is None:
+        raise RequestError(
+            f"--config FILE must name the config.json of these tensors, as none lies in {folder}: "
+            "numbers of heads cannot be read off the shapes."
+        )
+    return json.loads(text)
+
+
+def _hugging_face_source(arrays: Arrays, config: dict[str, Any], tokenizer: Path | None) -> Source:
+    origin, facts = "Hugging Face", read_config(config)
+    found = hugging_face_keys(arrays)
+    translate.check_hugging_face(found)
+    shapes = {name: arrays.entries[key].shape for name, key in found.items()}
+    model = model_config(translate.our_shapes(shapes), facts)
+    wanted = translate.hugging_face_shapes(model)
+    rows = max(shapes[_HF_EMBEDDING][0], model.text.vocab_size)
+    for key in (_HF_EMBEDDING, *({LM_HEAD} & set(found))):
+        wanted[key] = rows, model.text.width
+    translate.check_shapes(wanted, shapes, origin)
+    if LM_HEAD in found:
+        tied = arrays[found[_HF_EMBEDDING]]
+        if not np.array_equal(tied, arrays[found[LM_HEAD]]):
+            raise NamesError(f"{found[LM_HEAD]} must equal the embedding (Gemma 2 ties them).")
+    return Source(model, arrays, origin, config, tokenizer)
+
+
+def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
+    """Writes a checkpoint folder of ours and returns its digest.
+
+    Args:
+      source: what to read.
+      out: folder to make.
+      tokenizer: SentencePiece file; None takes the one beside the source, if there is one.
+
+    Raises:
+      RequestError: if `out` exists, or the tokenizer has more tokens than the embedding rows.
+    """
+    tokenizer = tokenizer or source.tokenizer
+    if tokenizer is not None:
+        check_tokenizer(tokenizer, source.model)
+    cpu = jax.local_devices(backend="cpu")[0]
+    # Orbax copies numpy arrays before it writes any; those of JAX it writes a few at a time.
+    params = unflatten({path: jax.device_put(x, cpu) for path, x in source.parameters()})
+    with whole(out) as folder:
+        folder.mkdir()
+        if source.config is not None:
+            _keep_origin(source, folder)
+        return save_checkpoint(
+            folder, model=source.model, params=params, tokenizer=tokenizer, mask_codec=None
+        )
+
+
+def check_tokenizer(path: Path, model: ModelConfig | None = None) -> None:
+    """Raises an error unless a tokenizer's file loads, with no more tokens than a model's rows."""
+    from model.text.tokenizer import Tokenizer
+
+    if not path.is_file():
+        raise RequestError(f"--tokenizer must be a SentencePiece file, got {path}.")
+    try:
+        size = Tokenizer(path).vocab_size
+    except (RuntimeError, ValueError) as error:
+        raise RequestError(
+            f"--tokenizer must be a SentencePiece file, got {path}: {error}"
+        ) from None
+    if model is not None and size > model.text.vocab_size:
+        raise RequestError(
+            f"--tokenizer must have at most {model.text.vocab_size} tokens (rows of the "
+            f"embedding), loc and seg included, got {size}: {path}."
+        )
+
+
+def _keep_origin(source: Source, folder: Path) -> None:
+    dtypes = source.arrays.dtypes
+    config = dict(source.config or {})
+    config["dtype"] = "bfloat16" if dtypes == {BFLOAT16} else "float32"
+    (folder / ORIGIN).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+    embedding = source.arrays[hugging_face_keys(source.arrays)[_HF_EMBEDDING]]
+    rows = np.asarray(embedding[source.model.text.vocab_size :], np.float32)
+    if len(rows):
+        np.save(folder / ORIGIN_ROWS, rows)

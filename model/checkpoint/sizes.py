@@ -1,0 +1,76 @@
+"""A model's configuration, read off the shapes of its arrays."""
+
+import math
+from collections.abc import Mapping
+
+from model.checkpoint.hugging_face_config import Facts
+from model.config import ModelConfig, TextConfig, VisionConfig
+
+Shape = tuple[int, ...]
+
+_ATTN = "img/Transformer/encoderblock/MultiHeadDotProductAttention_0/query/kernel"
+_Q, _KV = "llm/layers/attn/q_einsum/w", "llm/layers/attn/kv_einsum/w"
+
+
+def big_vision_facts(shapes: Mapping[str, Shape]) -> Facts:
+    """Returns what big_vision's attention kernels tell: heads come as an axis of their own.
+
+    Args:
+      shapes: of every array, keys without `params/`.
+
+    Raises:
+      ValueError: if a kernel has too few axes.
+    """
+    for key, axes in ((_ATTN, 4), (_Q, 4), (_KV, 5)):
+        if len(shapes[key]) != axes:
+            raise ValueError(f"{key} must have {axes} axes (layers first), got {shapes[key]}.")
+    _, num_heads, _, head_dim = shapes[_Q]
+    return Facts(shapes[_ATTN][2], num_heads, shapes[_KV][2], head_dim)
+
+
+def model_config(shapes: Mapping[str, Shape], facts: Facts) -> ModelConfig:
+    """Returns the vanilla model whose parameters have these shapes.
+
+    Args:
+      shapes: our path -> shape, as `translate.our_shapes` gives them.
+      facts: what shapes do not tell.
+
+    Raises:
+      ValueError: if what sizes are read off is absent, or the image's grid is not square.
+    """
+    try:
+        patch_px, _, _, width = shapes["vision/patches/kernel"]
+        positions = shapes["vision/positions"][0]
+        depth, _, mlp_dim = shapes["vision/blocks/mlp/up/kernel"]
+        vocab_size, text_width = shapes["text/embedding"]
+        text_depth, _, text_mlp_dim = shapes["text/blocks/gate"]
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"sizes cannot be read off this checkpoint: {error} has another number of axes."
+        ) from None
+    grid = math.isqrt(positions)
+    if grid * grid != positions:
+        raise ValueError(f"position embeddings must cover a square, got {positions} of them.")
+    return ModelConfig(
+        vision=VisionConfig(
+            image_px=grid * patch_px,
+            patch_px=patch_px,
+            width=width,
+            depth=depth,
+            mlp_dim=mlp_dim,
+            num_heads=facts.vision_heads,
+        ),
+        text=TextConfig(
+            vocab_size=min(vocab_size, facts.vocab_size),
+            width=text_width,
+            depth=text_depth,
+            mlp_dim=text_mlp_dim,
+            num_heads=facts.num_heads,
+            num_kv_heads=facts.num_kv_heads,
+            head_dim=facts.head_dim,
+            rope_base=facts.rope_base,
+            sliding_window=facts.sliding_window,
+        ),
+        attn_softcap=facts.attn_softcap,
+        final_softcap=facts.final_softcap,
+    )
