@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli_model import model_app
+from flows.options import DEFAULT_STORE, StoreOption
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,12 +20,6 @@ lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a num
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(model_app)
 
-DEFAULT_STORE = ".parcel"
-
-StoreOption = Annotated[
-    str,
-    typer.Option("--store", envvar="PARCEL_STORE", metavar="URI", help="Folder of the store."),
-]
 StudyArguments = Annotated[
     list[str] | None,
     typer.Argument(

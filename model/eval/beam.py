@@ -84,11 +84,6 @@ def beam_search(
     Raises:
       ValueError: if `num_beams` is out of range.
     """
-    vocabulary = params["text"]["embedding"].shape[0]
-    if not 1 <= num_beams < vocabulary:
-        raise ValueError(
-            f"num_beams must be in 1..{vocabulary - 1} (text.vocab_size - 1), got {num_beams}."
-        )
     prompt = structure, params, images, text, mask_ar, mask_input
     shape = {"bucket": bucket, "budget": budget, "max_new_tokens": max_new_tokens}
     if num_beams == 1:
@@ -116,6 +111,9 @@ def search(
 ) -> Int32[Array, "B M"]:
     """Returns what `beam_search` does, by the rule alone, whatever `num_beams`."""
     model = vlm.merge(structure, params)
+    most = model.cfg.text.vocab_size - 1
+    if not 1 <= num_beams <= most:
+        raise ValueError(f"num_beams must be in 1..{most} (text.vocab_size - 1), got {num_beams}.")
     start = prefill(model, images, text, mask_ar, mask_input, bucket, budget)
     batch = text.shape[0]
     nothing = Hypotheses(
@@ -196,8 +194,12 @@ def _read(
     positions = jnp.broadcast_to(lengths + last, (batch, num_beams))
     itself = jnp.eye(num_beams, dtype=bool)
     written = itself[:, :, None] & (jnp.arange(slots) < last)[None, None]
+    keys, values = (
+        part.reshape(*part.shape[:2], num_beams * slots, *part.shape[4:]) for part in cache
+    )
     fresh = Cached(
-        *(part.reshape(*part.shape[:2], num_beams * slots, *part.shape[4:]) for part in cache),
+        keys,
+        values,
         jnp.broadcast_to(written.reshape(1, num_beams, -1), (batch, num_beams, num_beams * slots)),
         lengths + jnp.tile(jnp.arange(slots), num_beams)[None],
     )

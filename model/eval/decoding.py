@@ -1,13 +1,14 @@
 """How answers are decoded: greedily, by beam search, or drawn."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Int32
+from jaxtyping import Array, Bool, Float, Int32, UInt8
 
 from model import vlm
-from model.eval.beam import beam_search
+from model.eval.beam import search
 from model.eval.generate import Sampling, generate
 
 
@@ -46,11 +47,23 @@ class Decoding:
         """How `generate` chooses tokens."""
         return Sampling(temperature=self.temperature, top_p=self.top_p)
 
+    def program(self, number: int) -> tuple[Any, dict[str, Any]]:
+        """Returns the jitted function that decodes so, and the arguments only it has.
+
+        `number` is of the batch: batches of one seed draw differently.
+        """
+        if self.beams > 1:
+            return search, {"num_beams": self.beams}
+        if not self.temperature:
+            return generate, {}
+        key = jax.random.fold_in(jax.random.key(self.seed), number)
+        return generate, {"sampling": self.sampling, "key": key}
+
 
 def decode(
     structure: vlm.Structure,
     params: vlm.Params,
-    images: vlm.Images,
+    images: Float[np.ndarray, "B I H W 3"] | UInt8[np.ndarray, "B I H W 3"],
     text: Int32[np.ndarray, "B T"],
     mask_input: Int32[np.ndarray, "B T"],
     *,
@@ -75,15 +88,21 @@ def decode(
       max_new_tokens: M.
       stop: token that ends an answer.
       decoding: how tokens are chosen.
-      number: of this batch; batches of one seed draw differently.
+      number: of this batch, see `Decoding.program`.
       real: see `generate`.
     """
-    prompt = structure, params, images, text, np.zeros_like(text), mask_input
-    # A typed scalar: a Python integer would have a program of its own.
-    shape = {"bucket": bucket, "budget": np.int32(budget), "max_new_tokens": max_new_tokens}
-    if decoding.beams > 1:
-        return beam_search(*prompt, **shape, num_beams=decoding.beams, real=real, stop=stop)
-    if not decoding.temperature:
-        return generate(*prompt, **shape, real=real, stop=stop)
-    key = jax.random.fold_in(jax.random.key(decoding.seed), number)
-    return generate(*prompt, **shape, sampling=decoding.sampling, key=key, real=real, stop=stop)
+    function, extra = decoding.program(number)
+    return function(
+        structure,
+        params,
+        images,
+        text,
+        np.zeros_like(text),
+        mask_input,
+        bucket=bucket,
+        budget=np.int32(budget),  # A Python integer would have a program of its own.
+        max_new_tokens=max_new_tokens,
+        real=real,
+        stop=stop,
+        **extra,
+    )
