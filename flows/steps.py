@@ -130,11 +130,18 @@ def _tokenizer(work: Work) -> Iterator[Progress]:
 
 
 def _mask_codec(work: Work) -> Iterator[Progress]:
-    from model.vision.mask_training import collect_crops, fit_codec
+    import json
+
+    from model.vision.mask_training import REPORT, adopt_codec, collect_crops, fit_codec
 
     crops = collect_crops([str(work.inputs[role]) for role in sorted(work.inputs)])
-    for item in fit_codec(crops, work.config, str(work.out), work.seed or 0):
+    if work.config.path is not None:
+        made = adopt_codec(crops, work.config, str(work.out))
+    else:
+        made = fit_codec(crops, work.config, str(work.out), work.seed or 0)
+    for item in made:
         yield Progress(done=item.step, total=item.total, note=f"loss {item.loss:.3f}")
+    work.counts.update(json.loads((work.out / REPORT).read_text()))
 
 
 def _checkpoint(work: Work) -> Iterator[Progress]:

@@ -202,9 +202,10 @@ class SafetensorsWriter:
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes one tensor to its place."""
-        start, shape = self._places.pop(name)
+        start, shape = self._places[name]
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}, got {array.shape}.")
+        del self._places[name]
         self._file.seek(self._start + start)
         flat = np.ascontiguousarray(array, self._dtype).reshape(-1)
         self._file.write(flat.view(np.uint8).data)

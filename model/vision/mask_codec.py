@@ -29,17 +29,20 @@ Box = tuple[float, float, float, float]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskCodecConfig:
-    """Widths of the codec and how long it is trained.
+    """Widths of the codec and how long it is trained, or the file of a trained one.
 
     Attributes:
+      path: a codec to use as it is, like the published `vae-oid.npz`; None trains one on the
+        study's masks. With it, what follows is unused, but for `max_crops`.
       width: channels of the encoder, and of the decoder before its four halvings; a multiple of 8.
       embed_dim: width of a codeword (512 in the published file).
       train_steps: updates; the first third trains without the codebook.
       batch_size: crops per update.
       peak_lr: learning rate after warm-up.
-      max_crops: at most this many masks are trained on.
+      max_crops: at most this many masks are trained on, or tried on a codec that is given.
     """
 
+    path: str | None = None
     width: int = 32
     embed_dim: int = 64
     train_steps: int = 140
@@ -58,13 +61,26 @@ class MaskCodecConfig:
 
 
 class MaskCodec:
-    """A trained codec."""
+    """A trained codec.
+
+    Widths and kernels are those of its arrays, so that files of any size load.
+
+    Raises:
+      ValueError: if names of `vae-oid.npz` are missing, or arrays do not fit each other. Further
+        names, like a quantizer's running means, are passed over.
+    """
 
     def __init__(self, params: Mapping[str, np.ndarray]) -> None:
-        missing = {"encoder.0.weight", "decoder.0.weight", _CODEBOOK} - set(params)
+        names = set(_shapes(MaskCodecConfig()))
+        missing = sorted(names - set(params))
         if missing:
-            raise ValueError(f"mask codec lacks {sorted(missing)}; want the names of vae-oid.npz.")
-        self.params = {name: jnp.asarray(value) for name, value in params.items()}
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise ValueError(
+                f"mask codec lacks {missing[:5]}{more}; want the names of vae-oid.npz."
+            )
+        kept = {name: params[name] for name in sorted(names)}
+        self.params = {name: jnp.asarray(value, jnp.float32) for name, value in kept.items()}
+        _check_fit(self.params)
 
     @classmethod
     def load(cls, path: str | Path) -> "MaskCodec":
@@ -165,6 +181,21 @@ def _encode(params: Params, crops: jax.Array) -> jax.Array:
 @jax.jit
 def _decode(params: Params, ids: jax.Array) -> jax.Array:
     return decode_features(params, look_up(params, ids))
+
+
+def _check_fit(params: Params) -> None:
+    codes = params[_CODEBOOK].shape
+    if len(codes) != 2 or codes[0] != NUM_CODES:
+        raise ValueError(f"mask codec: {_CODEBOOK} must be ({NUM_CODES}, width), got {codes}.")
+    crops = jax.ShapeDtypeStruct((1, CROP, CROP), jnp.float32)
+    try:
+        ids = jax.eval_shape(_encode, params, crops)
+        decoded = jax.eval_shape(_decode, params, ids)
+    except (TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"mask codec: its arrays must fit each other; {reason}") from None
+    if decoded.shape != (1, CROP, CROP):
+        raise ValueError(f"mask codec must decode to {CROP} x {CROP}, got {decoded.shape[1:]}.")
 
 
 def _padded(rows: np.ndarray) -> list[np.ndarray]:

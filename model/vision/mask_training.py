@@ -1,6 +1,7 @@
 """Trains the mask codec on the masks of prepared datasets."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,9 @@ from model.vision.mask_codec import (
 )
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
+
+REPORT = "codec.json"
+"""Beside a codec: on how many crops it was tried, and its mean IoU on them."""
 
 _COMMITMENT = 0.25
 _B2 = 0.99
@@ -98,7 +102,31 @@ def fit_codec(
     iou = reconstruction_iou(MaskCodec(arrays), data)
     np.savez(Path(out) / "mask_codec.npz", **arrays)  # pyright: ignore[reportArgumentType]
     report = {"iou": round(iou, 4), "crops": len(data), "loss": round(float(loss), 5)}
-    (Path(out) / "codec.json").write_text(json.dumps(report, sort_keys=True) + "\n")
+    (Path(out) / REPORT).write_text(json.dumps(report, sort_keys=True) + "\n")
+
+
+def adopt_codec(
+    crops: np.ndarray | Sequence[np.ndarray], config: MaskCodecConfig, out: str
+) -> Iterator[Progress]:
+    """Takes the codec at `config.path`; when exhausted, `out` holds what `fit_codec` leaves.
+
+    The report has the IoU of decode(encode(crop)) with the crop, where there are crops.
+
+    Raises:
+      ValueError: if the file is absent, or no codec.
+    """
+    path = Path(config.path or "")
+    if not path.is_file():
+        raise ValueError(f"mask_codec.path must be an .npz file like vae-oid.npz, got {path}.")
+    started = time.monotonic()
+    codec = MaskCodec.load(path)
+    data = np.asarray(crops[: config.max_crops]).astype(np.float32)
+    report: dict[str, float | int] = {"crops": len(data)}
+    if len(data):
+        report["iou"] = round(reconstruction_iou(codec, data), 4)
+    shutil.copyfile(path, Path(out) / "mask_codec.npz")
+    (Path(out) / REPORT).write_text(json.dumps(report, sort_keys=True) + "\n")
+    yield Progress(step=1, total=1, loss=0.0, seconds=time.monotonic() - started)
 
 
 def reconstruction_iou(codec: MaskCodec, crops: Float[np.ndarray, "N 64 64"]) -> float:
