@@ -1,5 +1,7 @@
 PY := .venv/bin/python
 export JAX_PLATFORMS ?= cpu
+# Buffers in huge pages: see infra/ray/cluster.py.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup demo check test pictures clean
 
