@@ -107,12 +107,13 @@ class ConnectorConfig:
     Attributes:
       kind: the method.
       num_heads: attention heads; must divide the vision width (papers: 12 on 1152).
-      mlp_dim: hidden channels of PARCEL's query MLP; 0 means the vision tower's.
+      mlp_dim: hidden channels of the MLP of PARCEL and of the capacity controls; 0 means the
+        vision tower's.
       buckets: declared shapes [tokens per image]; empty means the method's own list.
       mqt_keys: what MQT's queries attend to: "content", features plus positions [inferred], or
-        "positional", positions alone, as the released MQT-LLaVA code does.
+        "positional", positions alone, as the released MQT-LLaVA code does. For `mqt_sa` too.
       parcel_key_positions: whether PARCEL adds fixed positions to its cross-attention keys; off
-        [inferred], as SigLIP features carry positions already.
+        [inferred], as SigLIP features carry positions already. For its ablations too.
       query_std: deviation of the initial query bank [inferred].
     """
 
@@ -146,6 +147,8 @@ class ModelConfig:
       final_softcap: the same on output logits (published: 30 in pretraining, 0 in transfers).
       projector_init: "zeros" as published, for towers that are pretrained; "xavier" for training
         from nothing, where zeros would keep the image from the decoder for the first steps.
+      position_init: "normal" as published, or "sincos", fixed 2-D features to start from: a tower
+        that starts from nothing then tells places apart from the first steps. Learned on in both.
       dtype: of activations and matrix products; parameters, norms and softmax stay float32.
       remat: recompute blocks in the backward pass: less memory, about 1.3 x the arithmetic.
       scan_layers: one program for all blocks of a tower: compiles fast at depth. Off unrolls them,
@@ -159,6 +162,7 @@ class ModelConfig:
     attn_softcap: float = 50.0
     final_softcap: float = 30.0
     projector_init: typing.Literal["zeros", "xavier"] = "zeros"
+    position_init: typing.Literal["normal", "sincos"] = "normal"
     dtype: Dtype = "float32"
     remat: bool = True
     scan_layers: bool = True
@@ -168,6 +172,11 @@ class ModelConfig:
         for name in ("attn_softcap", "final_softcap"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 (off) or above, got {getattr(self, name)}.")
+        if self.position_init == "sincos" and self.vision.width % 4:
+            raise ValueError(
+                f"vision.width must be a multiple of 4 for position_init 'sincos' (sine and cosine "
+                f"of two axes), got {self.vision.width}."
+            )
         if self.loss_chunk < 1:
             raise ValueError(f"loss_chunk must be at least 1, got {self.loss_chunk}.")
         if self.dtype not in typing.get_args(Dtype):
@@ -176,16 +185,13 @@ class ModelConfig:
 
     def _check_connector(self) -> None:
         kind, heads, width = self.connector.kind, self.connector.num_heads, self.vision.width
-        if kind in ("mqt", "parcel") and width % heads:
+        queries = kind not in budgets.POOLED
+        if (queries or kind == "m3_sa") and width % heads:
             raise ValueError(f"connector.num_heads must divide vision.width={width}, got {heads}.")
-        if kind in ("mqt", "parcel") and width % 4:
+        if queries and width % 4:
             raise ValueError(
                 f"vision.width must be a multiple of 4 for {kind!r} (sine and cosine of two "
                 f"axes), got {width}."
             )
-        if kind == "parcel" and self.vision.grid % (2 * budgets.SMALLEST_ANCHOR_GRID):
-            raise ValueError(
-                f"vision.image_px / vision.patch_px must be a multiple of "
-                f"{2 * budgets.SMALLEST_ANCHOR_GRID} for 'parcel', got {self.vision.grid}."
-            )
+        budgets.check_grid(kind, self.vision.grid)
         budgets.check_buckets(self)

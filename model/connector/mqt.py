@@ -1,7 +1,8 @@
-"""MQT: a prefix of learned queries, one cross-attention.
+"""MQT: a prefix of learned queries, one cross-attention; and its control with self-attention.
 
 Source: Matryoshka Query Transformer, arXiv:2405.19315; `multimodal_projector/builder.py`. Its last
-matrix is PaliGemma's projector here, as in the PARCEL paper's adaptation.
+matrix is PaliGemma's projector here, as in the PARCEL paper's adaptation. Both serve the even
+budgets from 2 to as many as there are patches: 256 at 224 px, 1024 at 448 px.
 """
 
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int32
 
 from model.config import ModelConfig
+from model.connector.self_attention import ResidualMlp, SelfAttention
 from model.vision.layers import Attention, LayerNorm, sincos_positions
 
 
@@ -39,3 +41,23 @@ class Mqt(nnx.Module):
         if not self.positional_keys:
             keys = keys + features
         return self.attn(queries, self.key_norm(keys), self.value_norm(features))
+
+
+class MqtSelfAttention(nnx.Module):
+    """MQT, then self-attention and an MLP: as many parameters and layers as PARCEL.
+
+    They stand after the cross-attention [inferred]: before it, the queries would read each other
+    only, and never an image. Source: PARCEL, section Ablations, "MQT w/ Self-Attention".
+    """
+
+    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.mqt = Mqt(cfg, rngs=rngs)
+        self.attn = SelfAttention(cfg, rngs=rngs)
+        self.mlp = ResidualMlp(cfg, rngs=rngs)
+
+    def __call__(
+        self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]
+    ) -> Float[Array, "B N C"]:
+        """Returns the refined outputs of the first `bucket` queries (see `base.Connector`)."""
+        tokens = self.mqt(features, bucket=bucket, budget=budget)
+        return self.mlp(self.attn(tokens, visible=jnp.arange(bucket) < budget))

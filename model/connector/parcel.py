@@ -2,6 +2,17 @@
 
 Source: the PARCEL paper, section 3. Norms, residuals, biases and the place of the MLP are not
 stated there; they are SigLIP's here: pre-norm, residual around each part, biases, tanh GELU.
+
+| kind            | anchors       | queries read, before the features | budgets at 224 and 448 px |
+|-----------------|---------------|-----------------------------------|---------------------------|
+| parcel          | 16, 64 or 256 | anchors and each other            | even, 16 ... 256 or 1024  |
+| parcel_fixed4   | 16            | anchors and each other            | even, 16 ... 256 or 1024  |
+| parcel_fixed2   | 64            | anchors and each other            | even, 64 ... 256 or 1024  |
+| parcel_vit_only | as parcel     | nothing                           | as parcel                 |
+| parcel_dual     | as parcel     | anchors                           | as parcel                 |
+
+The last four are its ablations (section Ablations). The paper says no more of them than this
+table; all else is PARCEL's [inferred].
 """
 
 import jax.numpy as jnp
@@ -21,7 +32,8 @@ class Parcel(nnx.Module):
     [ anchors | queries ] --self-attention--> queries --cross-attention to features--> MLP
     [ anchors |              ...the queries' outputs...              ]  = soft tokens
     ```
-    One ordered bank of queries serves every number of anchors: query 0 is always the first.
+    One ordered bank of queries serves every number of anchors: query 0 is always the first. The
+    ablations differ in the keys of the first attention, or leave it out.
     """
 
     def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
@@ -31,8 +43,9 @@ class Parcel(nnx.Module):
         bank = max(b - budgets.num_anchors(cfg, b) for b in served)
         init = nnx.initializers.truncated_normal(cfg.connector.query_std)
         self.queries = nnx.Param(init(rngs.params(), (bank, width)))
-        self.pool_norm = LayerNorm(width)
-        self.pool_attn = Attention(width, heads, rngs=rngs)
+        if cfg.connector.kind != "parcel_vit_only":
+            self.pool_norm = LayerNorm(width)
+            self.pool_attn = Attention(width, heads, rngs=rngs)
         self.query_norm = LayerNorm(width)
         self.feature_norm = LayerNorm(width)
         self.feature_attn = Attention(width, heads, rngs=rngs)
@@ -58,16 +71,26 @@ class Parcel(nnx.Module):
         num_queries: int,
         budget: Int32[Array, ""],
     ) -> Float[Array, "B Q C"]:
-        batch, num_anchors, width = anchors.shape
+        batch, _, width = features.shape
         x = self.queries[:num_queries].astype(features.dtype)
         x = jnp.broadcast_to(x[None], (batch, num_queries, width))
-        # Only the queries' rows of the self-attention are ever read, so only those are computed.
-        # A query beyond the budget must not be seen by those within it.
-        pooled = self.pool_norm(jnp.concatenate([anchors, x], axis=1))
-        visible = jnp.arange(num_anchors + num_queries) < budget
-        x = x + self.pool_attn(pooled[:, num_anchors:], pooled, pooled, visible=visible)
+        if self.model.connector.kind != "parcel_vit_only":
+            x = x + self._look_at_pool(anchors, x, budget)
         keys = values = self.feature_norm(features)
         if self.model.connector.parcel_key_positions:
             keys = keys + sincos_positions(self.model.vision.grid, width, keys.dtype)[None]
         x = x + self.feature_attn(self.query_norm(x), keys, values)
         return x + self.mlp(self.mlp_norm(x))
+
+    def _look_at_pool(
+        self, anchors: Float[Array, "B A C"], x: Float[Array, "B Q C"], budget: Int32[Array, ""]
+    ) -> Float[Array, "B Q C"]:
+        num_anchors = anchors.shape[1]
+        # Only the queries' rows of the self-attention are ever read, so only those are computed.
+        pooled = self.pool_norm(jnp.concatenate([anchors, x], axis=1))
+        queries = pooled[:, num_anchors:]
+        if self.model.connector.kind == "parcel_dual":
+            pooled = pooled[:, :num_anchors]
+        # A query beyond the budget must not be seen by those within it; every anchor is within.
+        visible = jnp.arange(pooled.shape[1]) < budget
+        return self.pool_attn(queries, pooled, pooled, visible=visible)
