@@ -14,13 +14,18 @@ PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report
 
 
 def results_plan(config: StudyConfig) -> Plan:
-    """Returns which cells the results table of a study has."""
+    """Returns which cells the results table of a study has.
+
+    A budget that a method does not serve is an empty cell of its row.
+    """
+    own = {method: config.budgets_of(method) for method in config.methods if method != REFERENCE}
     return Plan(
         methods=config.methods,
         benchmarks=config.benchmarks,
         budgets=config.budgets,
         seeds=config.seeds,
         reference=REFERENCE,
+        budgets_of={m: served for m, served in own.items() if served != config.budgets},
     )
 
 

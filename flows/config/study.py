@@ -1,20 +1,20 @@
 """A whole study as one value: data, model, stages, transfers, methods × budgets × seeds."""
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from model.config import ConnectorConfig, ModelConfig
-from model.connector.budgets import supported_budgets
+from model.connector.budgets import Kind, supported_budgets
 from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodecConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.config import PrepareConfig
 from pipelines.synthetic.config import CorpusConfig
 
-Method = Literal["vanilla", "m3", "mqt", "parcel"]
+Method = Kind
 REFERENCE: Method = "vanilla"
 """The method whose score is 100 % retention; it knows one budget, all tokens."""
 
@@ -109,7 +109,8 @@ class StudyConfig:
       name: of the study, in lower-case letters, digits and dashes.
       seed: of everything; the transfer seeds are drawn from it.
       methods: connectors compared.
-      budgets: soft tokens per frame at evaluation; vanilla is evaluated at all tokens only.
+      budgets: soft tokens per frame at evaluation; a method is evaluated at those it serves, and
+        vanilla at all tokens only.
       num_seeds: transfer seeds, shared by all methods.
       data_root: folder with the raw corpora; None renders the synthetic one.
       corpus: the synthetic corpus; unused where `data_root` is given.
@@ -167,22 +168,37 @@ class StudyConfig:
                 f"model.text.vocab_size must be tokenizer.vocab_size + {NUM_EXTRA_TOKENS} = "
                 f"{vocabulary}, got {self.model.text.vocab_size}."
             )
+        full = self.model.vision.num_patches
+        if wrong := [b for b in self.budgets if b != full and (b > full or b % 2)]:
+            raise ValueError(
+                f"budgets: no method serves {wrong}. Accepted: even ones from 2 to {full}."
+            )
         for method in self.methods:
             self._check_budgets(method)
 
     def _check_budgets(self, method: Method) -> None:
+        if self.budgets_of(method):
+            return
+        if method == REFERENCE:
+            raise ValueError(
+                f"budgets must hold {self._served(method)}, all tokens, where {REFERENCE} is "
+                f"compared, got {list(self.budgets)}."
+            )
+        raise ValueError(
+            f"budgets: {method} serves none of {list(self.budgets)}; it serves "
+            f"{self._served(method)}. Add one of these, or leave the method out."
+        )
+
+    def _served(self, method: Method) -> str:
         served = supported_budgets(self.model_of(method))
-        wrong = [budget for budget in self.budgets if budget not in served]
-        if wrong and method != REFERENCE:
-            raise ValueError(
-                f"budgets: {method} does not serve {wrong}; it serves {served[0]}…{served[-1]}"
-                + (f": {list(served)}." if len(served) < 10 else ", even ones.")
-            )
-        if method == REFERENCE and served[0] not in self.budgets:
-            raise ValueError(
-                f"budgets must hold {served[0]}, all tokens, where {REFERENCE} is compared, "
-                f"got {list(self.budgets)}."
-            )
+        if len(served) < 10:
+            return ", ".join(str(budget) for budget in served)
+        return f"{served[0]}…{served[-1]}, even ones"
+
+    def budgets_of(self, method: Method) -> tuple[int, ...]:
+        """Returns the budgets a method is evaluated at: those of the study that it serves."""
+        served = supported_budgets(self.model_of(method))
+        return tuple(budget for budget in self.budgets if budget in served)
 
     def model_of(self, method: Method, *, transfer: bool = False) -> ModelConfig:
         """Returns the model with a method's connector.

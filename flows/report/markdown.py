@@ -10,9 +10,10 @@ Link = Callable[[Cell], str | None]
 
 NOTES = """\
 Scores are mean ± sample standard deviation over seeds; (2/3) says how many of the planned seeds \
-are there, – is missing. Retention is 100 × mean / {reference}'s mean at {full} tokens, over the \
-seeds both have; over several benchmarks it is the unweighted mean of theirs. The 95 % interval \
-is Student's t over seeds. Chance is the best guess that never sees the pixels.
+are there, – is missing, an empty cell is a budget the method does not serve. Retention is 100 × \
+mean / {reference}'s mean at {full} tokens, over the seeds both have; over several benchmarks it \
+is the unweighted mean of theirs. The 95 % interval is Student's t over seeds. Chance is the best \
+guess that never sees the pixels.
 """
 
 

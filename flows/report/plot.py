@@ -11,9 +11,10 @@ from typing import Any
 from flows.report.cells import Cell, Report, Section
 
 # Okabe and Ito's colours, told apart with every kind of colour blindness; black is the
-# reference's. Markers and dashes repeat the difference for prints without colour.
+# reference's. Markers repeat the difference for prints without colour; there is one more of them,
+# so that no two of 56 methods look alike.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C6D31")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 REFERENCE_COLOR = "#1A1A1A"
 CHANCE_COLOR = "#767676"
 PANEL_INCHES = (3.5, 2.9)
@@ -94,7 +95,7 @@ def _colors(report: Report) -> dict[str, tuple[str, str]]:
     """Returns colour and marker of each method but the references', in the order of the plan."""
     references = {s.reference for s in report.sections}
     methods = dict.fromkeys(m for s in report.sections for m in s.methods if m not in references)
-    looks = itertools.cycle(zip(COLORS, MARKERS, strict=True))
+    looks = zip(itertools.cycle(COLORS), itertools.cycle(MARKERS), strict=False)
     return dict(zip(methods, looks, strict=False))
 
 

@@ -1,0 +1,71 @@
+"""Which cells a study has: every method at those of its budgets that it serves."""
+
+import typing
+
+import pytest
+
+from flows.config.load import ConfigError, load
+from flows.plan import budgets_of, num_steps, results_plan
+from flows.report.build import build
+from flows.report.markdown import to_markdown
+from model.connector.budgets import Kind
+from tests.flows.report.report_studies import make
+
+TWELVE = typing.get_args(Kind)
+
+
+def test_all_twelve_methods_are_accepted_and_run_where_they_can():
+    study = load(overrides=[f"methods=[{','.join(TWELVE)}]"])
+    assert len(TWELVE) == 12
+    own = {method: budgets_of(study, method) for method in TWELVE}
+    assert {method for method, served in own.items() if served == (16, 64, 256)} == set(TWELVE) - {
+        "vanilla", "avgpool4", "avgpool2", "parcel_fixed2"
+    }  # fmt: skip
+    assert own["vanilla"] == (256,)
+    assert own["avgpool4"] == (16,)
+    assert own["avgpool2"] == (64,)
+    assert own["parcel_fixed2"] == (64, 256)
+
+
+def test_steps_count_only_the_cells_there_are():
+    few, more = (
+        load(overrides=[f"methods=[vanilla,{method}]"]) for method in ("avgpool4", "parcel_dual")
+    )
+    cells = len(few.benchmarks) * few.num_seeds
+    assert num_steps(more, "evaluate") - num_steps(few, "evaluate") == 2 * cells
+
+
+def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
+    study = load(
+        overrides=["methods=[vanilla,parcel,avgpool2]", "transfers.refcoco.transfer=false"]
+    )
+    plan = results_plan(study)
+    scores = [
+        make("chartqa", method, budget, seed, 50.0)
+        for method in study.methods
+        for budget in budgets_of(study, method)
+        for seed in study.seeds
+    ]
+    report = build(plan, scores, {})
+    assert report.sections[0].cell("avgpool2", 64).complete
+    assert report.sections[0].cell("avgpool2", 16).expected == 0
+    row = next(line for line in to_markdown(report).splitlines() if line.startswith("| avgpool2"))
+    assert [cell.strip() for cell in row.split("|")[2:8]] == [
+        "", "50.0 ± 0.0", "", "", "100.0", ""
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (
+            ["methods=[vanilla,avgpool2]", "budgets=[16,256]"],
+            r"budgets: avgpool2 serves none of \[16, 256\]; it serves 64\. Add one of these",
+        ),
+        (["methods=[vanilla,avgpool4]", "budgets=[16]"], "budgets must hold 256, all tokens"),
+        (["methods=[parcel]", "budgets=[16,256,1024]"], r"no method serves \[1024\]"),
+    ],
+)
+def test_budgets_that_no_cell_has_are_refused(overrides: list[str], told: str):
+    with pytest.raises(ConfigError, match=told):
+        load(overrides=overrides)
