@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt8
 
 from model.config import ModelConfig, VisionConfig
-from model.vision.layers import Attention, LayerNorm, Mlp, row
+from model.vision.layers import Attention, LayerNorm, Mlp, row, sincos_positions
 
 
 class Block(nnx.Module):
@@ -63,7 +63,9 @@ class Siglip(nnx.Module):
         self.patches = Patches(vision, rngs=rngs)
         std = vision.width**-0.5
         shape = (vision.num_patches, vision.width)
-        self.positions = nnx.Param(std * jax.random.normal(rngs.params(), shape))
+        drawn = std * jax.random.normal(rngs.params(), shape)
+        fixed = cfg.position_init == "sincos"
+        self.positions = nnx.Param(sincos_positions(vision.grid, vision.width) if fixed else drawn)
         self.blocks = stacked(rngs.split(vision.depth))
         self.norm = LayerNorm(vision.width)
         self.remat, self.unroll = cfg.remat, vision.depth if not cfg.scan_layers else 1
