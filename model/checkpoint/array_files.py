@@ -222,12 +222,18 @@ class SafetensorsWriter:
 
 
 def read_orbax(folder: Path) -> Arrays:
-    """Returns the arrays of an Orbax checkpoint by path, parts joined by "/"."""
+    """Returns the arrays of an Orbax checkpoint by path, parts joined by "/".
+
+    Raises:
+      ValueError: if the folder is none.
+    """
     import orbax.checkpoint as ocp
 
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
         found = loader.metadata(folder.absolute()).item_metadata
     tree = getattr(found, "tree", found)
+    if not isinstance(tree, Mapping):
+        raise ValueError(f"{folder} must be an Orbax checkpoint, got no _METADATA in it.")
     return Arrays(
         {
             "/".join(keys): Entry(
