@@ -1,0 +1,75 @@
+"""Every benchmark runs, on models so small that their figures mean nothing."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import accelerator, decode, prefill, train_step
+from benchmarks.timing import table, take_turns
+from model.train.config import TrainConfig
+from tests.model.tiny_model import tiny_model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fast_compiler():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_programs_take_turns_in_alternating_order():
+    ran: list[str] = []
+    timings = take_turns({name: lambda name=name: ran.append(name) for name in "ab"}, 2)
+    assert "".join(ran) == "abbaab"
+    assert timings["a"].wall >= 0
+    with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
+        take_turns({}, 0)
+
+
+def test_tables_are_aligned():
+    assert table(["a", "bb"], [["ccc", 1]]) == "a    bb\nccc   1"
+
+
+def test_train_step():
+    models = {"vanilla": (tiny_model(), (64,)), "parcel": (tiny_model("parcel", (30, 64)), (30,))}
+    rows = train_step.measure(models, TrainConfig(batch_size=2, text_len=6), 1)
+    assert [row[:2] for row in rows] == [["vanilla", "64"], ["parcel", "30"]]
+    assert rows[0][4] == "1.00"
+    assert [row[-1] for row in rows] == ["1", "2"]
+
+
+def test_decode():
+    shape = {"batch_size": 2, "text_len": 5, "num_tokens": 3, "rounds": 1}
+    rows = decode.measure({"parcel": tiny_model("parcel")}, [("parcel", 16)], **shape)
+    assert [row[:2] for row in rows] == [["parcel", "16"]]
+
+
+def test_prefill_and_the_flops_it_promises():
+    models = tiny_model(), tiny_model("parcel")
+    shape = {"batch_size": 2, "text_len": 7, "rounds": 1}
+    (one,) = prefill.measure(*models, [16], **shape)
+    assert (one.budget, 0 < one.flops_ratio < 1) == (16, True)
+    np.testing.assert_allclose(one.found(one.flops_ratio), 1)
+    # Matrix products do not dominate in a model this small: XLA counts much else.
+    assert one.xla_ratio == pytest.approx(one.flops_ratio, rel=0.3)
+
+
+@pytest.mark.slow
+def test_accelerator(capsys: pytest.CaptureFixture[str]):
+    words = "--size tiny --batch-size 1 --text-len 8 --rounds 1 --tokens 2 --budgets 16"
+    accelerator.main(words.split())
+    *_, train, prefilled, token = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in (train, prefilled, token)] == [
+        ["train", "16"], ["prefill", "16"], ["token", "16"],
+    ]  # fmt: skip
+    assert token.split()[-1] == "-"  # A CPU has no peak here.
+
+
+@pytest.mark.parametrize("name", ["train_step", "decode", "prefill", "accelerator"])
+def test_every_script_has_help(name: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"benchmarks.{name}").main(["--help"])
+    assert ended.value.code == 0
+    assert "--rounds" in capsys.readouterr().out
