@@ -1,5 +1,6 @@
 """One training stage, from its inputs to a checkpoint folder."""
 
+import functools
 import json
 import shutil
 import time
@@ -20,6 +21,7 @@ from model.progress import Progress
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.optimizer import schedule
+from model.train.resolution import fit_resolution
 from model.train.step import Rates, State, budget_of_step, make_state, params_of, step_programs
 from model.vision.mask_codec import MaskCodec
 
@@ -106,14 +108,24 @@ def fit(
 def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str, Any]:
     """Returns fresh parameters, or a checkpoint's with a fresh connector where it has none.
 
+    A checkpoint of another resolution is fitted to the model's (see `resolution`).
+
     Raises:
       ValueError: if the checkpoint's parameters do not fit the model, with their names.
     """
     if init is None:
         return vlm.init_params(model, seed)
+
+    @functools.cache
+    def fresh() -> dict[str, Any]:
+        return dict(flatten(vlm.init_params(model, seed)))
+
     wanted = dict(flatten(vlm.abstract_params(model)))
-    loaded = dict(flatten(load_params(init)))
-    missing = [p for p in wanted if p not in loaded and not p.startswith(_FRESH)]
+    loaded = fit_resolution(dict(flatten(load_params(init))), wanted, fresh)
+    # A connector is all the checkpoint's or all fresh, never a mixture of two methods.
+    has_connector = any(p.startswith(_FRESH) for p in loaded)
+    optional = () if has_connector else _FRESH
+    missing = [p for p in wanted if p not in loaded and not p.startswith(optional)]
     extra = [p for p in loaded if p not in wanted]
     shapes = [
         f"{p}: {loaded[p].shape} for {wanted[p].shape}"
@@ -123,12 +135,12 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
     if missing or extra or shapes:
         raise ValueError(
             f"init does not fit the model: missing {missing or 'none'}, unknown {extra or 'none'},"
-            f" of another shape {shapes or 'none'}."
+            f" of another shape {shapes or 'none'}. Start from a checkpoint with the connector of "
+            f"this model ({model.connector.kind}) or with none, and of at most its resolution."
         )
     if loaded.keys() == wanted.keys():
         return unflatten(loaded)
-    fresh = dict(flatten(vlm.init_params(model, seed)))
-    return unflatten({path: loaded.get(path, value) for path, value in fresh.items()})
+    return unflatten({path: loaded.get(path, value) for path, value in fresh().items()})
 
 
 def _finish(

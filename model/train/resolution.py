@@ -1,0 +1,89 @@
+"""What a checkpoint of one resolution becomes at another."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+POSITIONS = "vision/positions"
+QUERIES = ("connector/queries", "connector/mqt/queries")
+
+
+def resize_positions(
+    positions: Float[np.ndarray, "P C"], num_patches: int
+) -> Float[np.ndarray, "N C"]:
+    """Returns position embeddings of a square grid for another one, interpolated bilinearly.
+
+    The corners stay what they are. Equal to `scipy.ndimage.zoom(grid, ..., order=1)`, with which
+    big_vision does it (`models/vit.py:resample_posemb`), but where that rounds the last row out
+    of the grid and returns zeros for it (32 x 32 to 16 x 16, say).
+
+    Args:
+      positions: one per patch, row by row.
+      num_patches: of the new grid.
+
+    Raises:
+      ValueError: if one of the grids is not square.
+    """
+    old, new = (round(count**0.5) for count in (len(positions), num_patches))
+    if old * old != len(positions) or new * new != num_patches:
+        raise ValueError(
+            f"{POSITIONS} must be of a square grid, got {len(positions)} for {num_patches}."
+        )
+    grid = positions.reshape(old, old, -1).astype(np.float64)
+    weights = _weights(old, new)
+    resized = np.einsum("ai,bj,ijc->abc", weights, weights, grid, optimize=True)
+    return resized.reshape(num_patches, -1).astype(positions.dtype)
+
+
+def extend_bank(
+    trained: Float[np.ndarray, "M C"], fresh: Float[np.ndarray, "N C"]
+) -> Float[np.ndarray, "N C"]:
+    """Returns a query bank that starts with the trained queries and goes on with fresh ones.
+
+    The bank is ordered, so a budget that was trained before is served by the same queries as
+    before. (MQT's fixed positions, by contrast, are those of the new grid.) Source: PARCEL, app.
+    Implementation Details: "we expand the query bank"; that the first rows stay is [inferred].
+    """
+    return np.concatenate([trained, np.asarray(fresh)[len(trained) :].astype(trained.dtype)])
+
+
+def fit_resolution(
+    loaded: Mapping[str, np.ndarray],
+    wanted: Mapping[str, Any],
+    fresh: Callable[[], Mapping[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """Returns a checkpoint's parameters with those changed that depend on the resolution.
+
+    Position embeddings are resized, query banks extended; a bank is never cut. What does not fit
+    for another reason is left as it is, for the caller to refuse.
+
+    Args:
+      loaded: parameters by path.
+      wanted: of the model, by path; only shapes are read.
+      fresh: returns the model's initial parameters by path; called where a bank is extended.
+    """
+    fitted = dict(loaded)
+    for path in (POSITIONS, *QUERIES):
+        if path not in loaded or path not in wanted:
+            continue
+        (rows, width), (goal, goal_width) = loaded[path].shape, wanted[path].shape
+        if width != goal_width or rows == goal:
+            continue
+        if path == POSITIONS:
+            fitted[path] = resize_positions(loaded[path], goal)
+        elif rows < goal:
+            fitted[path] = extend_bank(loaded[path], fresh()[path])
+    return fitted
+
+
+def _weights(old: int, new: int) -> Float[np.ndarray, "N O"]:
+    """Returns how much each new place along one axis takes from each old one."""
+    places = np.arange(new) * ((old - 1) / (new - 1)) if new > 1 else np.zeros(1)
+    lower = np.clip(np.floor(places).astype(int), 0, max(old - 2, 0))
+    share = places - lower
+    weights = np.zeros((new, old))
+    weights[np.arange(new), lower] = 1 - share
+    weights[np.arange(new), np.minimum(lower + 1, old - 1)] += share
+    return weights
