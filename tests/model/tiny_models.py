@@ -26,7 +26,7 @@ def tiny_config(kind: str, **changes: typing.Any) -> ModelConfig:
 
 
 class Batch(typing.NamedTuple):
-    """Two examples of two images; ragged texts of 7 and 10 tokens, the suffix is the last 4."""
+    """Two examples of several images; ragged texts, whose suffix is the last 4 tokens."""
 
     images: np.ndarray
     text: np.ndarray
@@ -35,15 +35,16 @@ class Batch(typing.NamedTuple):
 
 
 @functools.cache
-def batch() -> Batch:
-    """Returns the same batch every time."""
-    rng = np.random.default_rng(5)
-    images = rng.uniform(-1, 1, (2, 2, 32, 32, 3)).astype(np.float32)
-    lengths = np.array([[7], [10]])
-    slots = np.arange(11)[None]
-    text = np.where(slots < lengths, rng.integers(3, 37, (2, 11)), 0).astype(np.int32)
-    ar = (slots >= lengths - 4).astype(np.int32)
-    loss = ar * (slots < lengths).astype(np.int32)
+def batch(
+    num_images: int = 2, lengths: tuple[int, int] = (7, 10), px: int = 32, seed: int = 5
+) -> Batch:
+    """Returns the same batch for the same arguments; texts have at most 11 tokens."""
+    rng = np.random.default_rng(seed)
+    images = rng.uniform(-1, 1, (2, num_images, px, px, 3)).astype(np.float32)
+    ends, slots = np.array(lengths)[:, None], np.arange(11)[None]
+    text = np.where(slots < ends, rng.integers(3, 37, (2, 11)), 0).astype(np.int32)
+    ar = (slots >= ends - 4).astype(np.int32)
+    loss = ar * (slots < ends).astype(np.int32)
     return Batch(images, text, ar, loss)
 
 
@@ -54,10 +55,14 @@ text_logits = jax.jit(vlm.text_logits, static_argnums=0, static_argnames="bucket
 
 @functools.partial(jax.jit, static_argnames=("cfg", "bucket"))
 def loss_and_gradient(
-    cfg: ModelConfig, params: vlm.Params, bucket: int, budget: int | jax.Array
+    cfg: ModelConfig,
+    params: vlm.Params,
+    bucket: int,
+    budget: int | jax.Array,
+    given: Batch | None = None,
 ) -> tuple[jax.Array, vlm.Params]:
-    """Returns the mean loss of the batch and its gradient."""
-    data = [jnp.asarray(a) for a in batch()]
+    """Returns the mean loss of a batch, the usual one where none is given, and its gradient."""
+    data = [jnp.asarray(a) for a in given or batch()]
 
     def loss(params: vlm.Params) -> jax.Array:
         shape = {"bucket": bucket, "budget": budget}
