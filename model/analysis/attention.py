@@ -1,0 +1,99 @@
+"""Where the queries of a connector look, without a change to the connector."""
+
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from model.attention import MASKED
+from model.config import ModelConfig
+from model.connector.build import build_connector
+from model.connector.mqt import Mqt, MqtSelfAttention
+from model.connector.parcel import Parcel
+from model.vision.layers import Attention
+
+
+class Watched(typing.NamedTuple):
+    """What a connector made of features, and how.
+
+    Attributes:
+      tokens: the soft tokens, not yet projected.
+      weights: of each query's attention to the features, averaged over heads, each row sums to 1;
+        None where there are no queries.
+    """
+
+    tokens: Float[Array, "B N C"]
+    weights: Float[Array, "B Q P"] | None
+
+
+class WatchedAttention:
+    """An attention layer's own layers, keeping the weights that it mixes its values with.
+
+    The programs of training and decoding never hold these weights as one array.
+    """
+
+    def __init__(self, attention: Attention) -> None:
+        self.attention = attention
+        self.weights: Float[Array, "B N S"] | None = None
+
+    def __call__(
+        self,
+        queries: Float[Array, "B N C"],
+        keys: Float[Array, "B S C"],
+        values: Float[Array, "B S C"],
+        *,
+        visible: Bool[Array, " S"] | None = None,
+    ) -> Float[Array, "B N C"]:
+        """Returns what the layer returns (see `Attention`), up to rounding."""
+        layer, shape = self.attention, queries.shape
+        scale = (shape[-1] // layer.num_heads) ** -0.5
+        projected = layer.query(queries) * scale, layer.key(keys), layer.value(values)
+        q, k, v = (x.reshape(*x.shape[:2], layer.num_heads, -1) for x in projected)
+        logits = jnp.einsum("bnhd,bshd->bhns", q, k, preferred_element_type=jnp.float32)
+        if visible is not None:
+            logits = jnp.where(visible[None, None, None], logits, MASKED)
+        weights = jax.nn.softmax(logits, axis=-1)
+        self.weights = jnp.mean(weights, axis=1)
+        read = jnp.einsum("bhns,bshd->bnhd", weights.astype(v.dtype), v)
+        return layer.out(read.reshape(shape))
+
+
+@functools.partial(jax.jit, static_argnames=("cfg", "budget"))
+def watch(
+    cfg: ModelConfig,
+    params: dict[str, typing.Any],
+    features: Float[Array, "B P C"],
+    budget: int,
+) -> Watched:
+    """Runs a connector on features, and keeps its queries' attention to them.
+
+    Args:
+      cfg: the model.
+      params: of the connector.
+      features: of the vision tower.
+      budget: soft tokens per image, one the connector serves.
+    """
+    structure, _ = nnx.split(nnx.eval_shape(lambda: build_connector(cfg, rngs=nnx.Rngs(0))))
+    connector = nnx.merge(structure, params)
+    watched = _watch_features(connector)
+    tokens = connector(features, bucket=budget, budget=jnp.int32(budget))
+    return Watched(tokens, watched.weights if watched else None)
+
+
+def _watch_features(connector: typing.Any) -> WatchedAttention | None:
+    """Puts a watched layer in the place of the cross-attention from queries to features."""
+    match connector:
+        case Parcel():
+            owner, name = connector, "feature_attn"
+        case MqtSelfAttention():
+            owner, name = connector.mqt, "attn"
+        case Mqt():
+            owner, name = connector, "attn"
+        case _:
+            return None
+    watched = WatchedAttention(getattr(owner, name))
+    setattr(owner, name, watched)
+    return watched

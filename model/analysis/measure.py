@@ -1,0 +1,136 @@
+"""Spectra of a checkpoint's features, pooled tokens and queries, averaged over images."""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+
+import jax
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from model import vlm
+from model.analysis import spectral
+from model.analysis.attention import watch
+from model.config import ModelConfig
+from model.connector import budgets
+
+FEATURES, POOLED, QUERIES = "features", "pooled", "queries"
+
+_BATCH = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A radial profile, averaged over images.
+
+    Attributes:
+      what: "features" of the vision tower; "pooled" soft tokens on their own grid; the features as
+        "queries" weigh them.
+      budget: soft tokens per image; None for the features, which know none.
+      grid: side of the grid it was computed on.
+      mean_power: of each radial bin, 1 to grid / 2 cycles per image side.
+    """
+
+    what: str
+    budget: int | None
+    grid: int
+    mean_power: tuple[float, ...]
+
+    @property
+    def radii(self) -> list[int]:
+        """Centers of the bins [cycles per image side]."""
+        return spectral.radii(self.grid, self.grid).tolist()
+
+    @property
+    def shares(self) -> list[float]:
+        """Normalized radial mean power [fraction]."""
+        return spectral.normalized(np.array(self.mean_power)).tolist()
+
+    @property
+    def cumulative(self) -> list[float]:
+        """Cumulative spectral concentration [fraction]."""
+        return spectral.concentration(np.array(self.mean_power)).tolist()
+
+
+def measure(
+    cfg: ModelConfig,
+    params: vlm.Params,
+    images: Sequence[UInt8[np.ndarray, "H W 3"]],
+    at: Iterable[int],
+) -> list[Curve]:
+    """Returns the curve of the features, then of pooled tokens and queries at each budget.
+
+    A budget without pooled tokens, or without queries, has no such curve.
+
+    Args:
+      cfg: the model.
+      params: of the model.
+      images: pixels as in training; at least one.
+      at: budgets, all of which the connector serves.
+
+    Raises:
+      ValueError: if a budget is not served, or there is no image.
+    """
+    wanted = list(dict.fromkeys(at))
+    for budget in wanted:
+        budgets.check_budget(cfg, budget)
+    if not images:
+        raise ValueError("images must hold at least one, got none.")
+    profiles: dict[tuple[str, int | None], list[np.ndarray]] = {}
+    grids: dict[tuple[str, int | None], int] = {}
+    for features in _features(cfg, params, images):
+        for what, budget, grid, spectra in _spectra(cfg, params, features, wanted):
+            profiles.setdefault((what, budget), []).append(spectral.radial_mean_power(spectra))
+            grids[what, budget] = grid
+    return [
+        Curve(*key, grids[key], tuple(np.concatenate(found).mean(axis=0).tolist()))
+        for key, found in profiles.items()
+    ]
+
+
+def _features(
+    cfg: ModelConfig, params: vlm.Params, images: Sequence[np.ndarray]
+) -> Iterator[tuple[Float[np.ndarray, "B P C"], int]]:
+    """Yields the tower's features, and how many of the batch are real images."""
+    size = min(_BATCH, len(images))
+    for start in range(0, len(images), size):
+        chosen = list(images[start : start + size])
+        filled = np.stack(chosen + [chosen[-1]] * (size - len(chosen)))
+        features = _tower(vlm.structure(cfg), params, filled[:, None])[:, 0]
+        yield features, len(chosen)
+
+
+_tower = functools.partial(jax.jit, static_argnums=0)(vlm.image_features)
+
+
+def _spectra(
+    cfg: ModelConfig,
+    params: vlm.Params,
+    features_and_count: tuple[typing.Any, int],
+    at: Sequence[int],
+) -> Iterator[tuple[str, int | None, int, Float[np.ndarray, "B H W"]]]:
+    features, count = features_and_count
+    grid = cfg.vision.grid
+    source = _grid(features[:count], grid)
+    yield FEATURES, None, grid, spectral.power_spectrum(source)
+    for budget in at:
+        tokens, weights = watch(cfg, params.get("connector", {}), features, budget)
+        pooled = (
+            budget if cfg.connector.kind in budgets.POOLED else budgets.num_anchors(cfg, budget)
+        )
+        if pooled and cfg.connector.kind != "vanilla":
+            side = round(pooled**0.5)
+            cells = _grid(tokens[:count, :pooled], side)
+            yield POOLED, budget, side, spectral.power_spectrum(cells)
+        if weights is not None:
+            maps = np.asarray(weights[:count], np.float64)
+            seen = [
+                spectral.attended_power_spectrum(*pair) for pair in zip(source, maps, strict=True)
+            ]
+            yield QUERIES, budget, grid, np.stack(seen)
+
+
+def _grid(tokens: typing.Any, side: int) -> Float[np.ndarray, "B side side C"]:
+    rows = np.asarray(tokens, np.float64)
+    return rows.reshape(len(rows), side, side, -1)
