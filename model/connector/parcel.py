@@ -88,9 +88,7 @@ class Parcel(nnx.Module):
         num_anchors = anchors.shape[1]
         # Only the queries' rows of the self-attention are ever read, so only those are computed.
         pooled = self.pool_norm(jnp.concatenate([anchors, x], axis=1))
-        queries = pooled[:, num_anchors:]
-        if self.model.connector.kind == "parcel_dual":
-            pooled = pooled[:, :num_anchors]
+        keys = pooled[:, :num_anchors] if self.model.connector.kind == "parcel_dual" else pooled
         # A query beyond the budget must not be seen by those within it; every anchor is within.
-        visible = jnp.arange(pooled.shape[1]) < budget
-        return self.pool_attn(queries, pooled, pooled, visible=visible)
+        visible = jnp.arange(keys.shape[1]) < budget
+        return self.pool_attn(pooled[:, num_anchors:], keys, keys, visible=visible)
