@@ -1,6 +1,7 @@
 """A checkpoint of one resolution starts a stage at another."""
 
 import dataclasses
+import functools
 import typing
 
 import numpy as np
@@ -12,11 +13,18 @@ from model.config import ModelConfig
 from model.train import loop
 from model.train.loop import starting_params
 from model.train.resolution import POSITIONS, extend_bank, resize_positions
-from tests.model.tiny_models import VISION, init_params, tiny_config
+from tests.model.tiny_models import VISION, tiny_config
 
 
 def at(kind: str, px: int) -> ModelConfig:
     return tiny_config(kind, vision=dataclasses.replace(VISION, depth=1, image_px=px))
+
+
+@functools.cache
+def init_params(cfg: ModelConfig, seed: int) -> vlm.Params:
+    """Returns random parameters of the model's shapes, without compiling anything."""
+    rng, shapes = np.random.default_rng(seed), flatten(vlm.abstract_params(cfg))
+    return unflatten({p: rng.normal(size=x.shape).astype(np.float32) for p, x in shapes})
 
 
 @pytest.mark.parametrize(("old", "new"), [(16, 32), (16, 64), (3, 7), (5, 3), (16, 17), (4, 4)])
@@ -93,3 +101,4 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
 def _serve(monkeypatch: pytest.MonkeyPatch, params: dict[str, typing.Any]) -> None:
     arrays = unflatten({path: np.asarray(value) for path, value in params.items()})
     monkeypatch.setattr(loop, "load_params", lambda path: arrays)
+    monkeypatch.setattr(vlm, "init_params", init_params)
