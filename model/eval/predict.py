@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from model import vlm
-from model.checkpoint.folder import TOKENIZER, load_config, load_params
+from model.checkpoint.folder import load_config, load_params, tokenizer_path
 from model.connector import budgets
 from model.data.text import prefix_ids
 from model.eval.decoding import Decoding
@@ -53,9 +53,9 @@ class Predictor:
         Raises:
           ValueError: if there is no finished checkpoint, no tokenizer, or one of another model.
         """
-        pieces = Path(tokenizer) if tokenizer else Path(checkpoint) / TOKENIZER
+        pieces = Path(tokenizer) if tokenizer else tokenizer_path(checkpoint)
         if not pieces.is_file():
-            raise ValueError(f"tokenizer of checkpoint {checkpoint} must be a file: no {pieces}.")
+            raise ValueError(f"tokenizer must be a SentencePiece file, got {pieces}.")
         self.model = load_config(checkpoint)
         self._tokenizer = Tokenizer(pieces)
         if self._tokenizer.vocab_size > self.model.text.vocab_size:

@@ -16,10 +16,10 @@ import numpy as np
 from model import vlm
 from model.checkpoint.folder import (
     DIGEST,
-    TOKENIZER,
     load_config,
     load_params,
     mask_codec_path,
+    tokenizer_path,
 )
 from model.config import ModelConfig
 from model.connector import budgets
@@ -185,6 +185,6 @@ def _load(checkpoint: str, digest: str) -> _Loaded:
     return _Loaded(
         model=load_config(checkpoint),
         params=jax.tree.map(jax.numpy.asarray, load_params(checkpoint)),
-        tokenizer=Tokenizer(Path(checkpoint) / TOKENIZER),
+        tokenizer=Tokenizer(tokenizer_path(checkpoint)),
         codec=MaskCodec.load(codec) if codec else None,
     )

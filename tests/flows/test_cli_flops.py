@@ -1,22 +1,21 @@
 """`parcel flops`: the table, its JSON, and refusals."""
 
+import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-PARCEL = str(Path(sys.executable).with_name("parcel"))
 SMALL = Path(__file__).parents[2] / "configs" / "small.yaml"
 
 
-def call(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PARCEL, "flops", *words], capture_output=True, text=True, timeout=60)
+@pytest.fixture
+def flops(parcel):
+    return functools.partial(parcel, "flops")
 
 
-def test_the_table_begins_with_vanilla_and_holds_the_papers_figures():
-    lines = call().stdout.splitlines()
+def test_the_table_begins_with_vanilla_and_holds_the_papers_figures(flops):
+    lines = flops().out.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("---"))
     assert lines[start + 1].split() == ["vanilla", "256", "1.963", "24.130", "39.1", "422.6"]
     parcel = [line.split()[1:] for line in lines if line.startswith("parcel ")]
@@ -27,8 +26,8 @@ def test_the_table_begins_with_vanilla_and_holds_the_papers_figures():
     ]
 
 
-def test_json_is_unrounded_and_holds_every_budget():
-    rows = json.loads(call("--json").stdout)
+def test_json_is_unrounded_and_holds_every_budget(flops):
+    rows = json.loads(flops("--json").out)
     assert all(set(row) == {"connector", "budget", "modality", "tflops", "kv_mb"} for row in rows)
     cells = {(row["connector"], row["budget"], row["modality"]): row for row in rows}
     assert len(cells) == len(rows)
@@ -38,17 +37,17 @@ def test_json_is_unrounded_and_holds_every_budget():
     assert len({budget for kind, budget, _ in cells if kind == "mqt"}) == 128
 
 
-def test_parts_add_up():
-    done = call("--parts", "--budget", "62")
-    for line in done.stdout.splitlines()[5:]:
+def test_parts_add_up(flops):
+    done = flops("--parts", "--budget", "62")
+    for line in done.out.splitlines()[5:]:
         _, _, _, *parts, total = line.split()
         assert float(total) == pytest.approx(sum(map(float, parts)), abs=0.003)
 
 
-def test_any_models_size():
-    small = json.loads(call(str(SMALL), "--json", "--budget", "256").stdout)
+def test_any_models_size(flops):
+    small = json.loads(flops(str(SMALL), "--json", "--budget", "256").out)
     assert 0 < small[0]["tflops"] < 0.01
-    high = json.loads(call("--image-px", "448", "--json", "--budget", "1024").stdout)
+    high = json.loads(flops("--image-px", "448", "--json", "--budget", "1024").out)
     assert high[0]["kv_mb"] == 106_496 * (1024 + 129) / 2**20
 
 
@@ -60,8 +59,8 @@ def test_any_models_size():
         (["--image-px", "300"], "multiple of vision.patch_px=14, got 300"),
     ],
 )
-def test_refusals_are_one_line(words: list[str], message: str):
-    done = call(*words)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_refusals_are_one_line(flops, words: list[str], message: str):
+    done = flops(*words)
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.count("\n") == 1

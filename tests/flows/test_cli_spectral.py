@@ -1,8 +1,8 @@
 """`parcel spectral` from images to figures and numbers, on checkpoints of random parameters."""
 
 import csv
+import functools
 import json
-import sys
 from pathlib import Path
 
 import jax
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows import cli
 from model import vlm
 from model.analysis import spectral
 from model.checkpoint.folder import load_params, save_checkpoint
@@ -22,12 +21,7 @@ from tests.model.tiny_models import tiny_config
 KINDS = ("parcel", "m3", "mqt")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _fast_compiler():
-    """These programs run once or twice: the compiler need not optimize."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("fast_compiler")
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +47,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def parcel(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def spectral_of(folder: Path, parcel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["parcel", "spectral", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return call
+    return functools.partial(parcel, "spectral")
 
 
-def test_figures_and_numbers_of_several_checkpoints(parcel, folder: Path):
+def test_figures_and_numbers_of_several_checkpoints(spectral_of, folder: Path):
     others = [word for kind in KINDS[1:] for word in ("--compare", kind)]
-    code, out, err = parcel("parcel", "0.png", "1.png", "2.png", *others, "--out", "all")
+    code, out, err = spectral_of("parcel", "0.png", "1.png", "2.png", *others, "--out", "all")
     assert (code, err) == (0, "")
     written = [Path(line).name for line in out.splitlines()]
     assert written == ["concentration.png", "profiles.png", "spectra.json", "spectra.csv"]
@@ -101,8 +87,10 @@ def test_figures_and_numbers_of_several_checkpoints(parcel, folder: Path):
     assert [float(row["mean_power"]) for row in rows[:8]] == first["mean_power"]
 
 
-def test_numbers_are_those_of_the_model(parcel, folder: Path):
-    code, _, _ = parcel("m3", "--data", "data", "--limit", "3", "--budget", "16", "--out", "few")
+def test_numbers_are_those_of_the_model(spectral_of, folder: Path):
+    code, _, _ = spectral_of(
+        "m3", "--data", "data", "--limit", "3", "--budget", "16", "--out", "few"
+    )
     assert code == 0
     (entry,) = json.loads((folder / "few" / "spectra.json").read_text())["checkpoints"]
     cfg = tiny_config("m3")
@@ -130,8 +118,8 @@ def test_numbers_are_those_of_the_model(parcel, folder: Path):
         (["m3", "0.png", "--limit", "0"], "should be greater than or equal to 1"),
     ],
 )
-def test_refusals_are_one_line(parcel, words: list[str], message: str):
-    code, _, err = parcel(*words, "--out", "refused")
+def test_refusals_are_one_line(spectral_of, words: list[str], message: str):
+    code, _, err = spectral_of(*words, "--out", "refused")
     assert code == 2
     assert message in err
     assert err.count("\n") == 1

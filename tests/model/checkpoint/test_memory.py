@@ -1,7 +1,6 @@
-"""Conversions hold one parameter at a time, so that the published 3B model fits in 20 GiB.
+"""Conversions hold one parameter at a time beside ours: what numpy allocates for a small model.
 
-Measured there on whole files, see the docstring of `model.checkpoint.importer`; here, what numpy
-allocates for a model a thousandth of that size.
+The bounds describe the code as it is, in units of the largest parameter.
 """
 
 import dataclasses

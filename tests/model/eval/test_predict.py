@@ -59,7 +59,7 @@ def test_prompts_of_about_one_length_share_a_program_and_long_ones_are_not_cut(c
 
 
 def test_errors_name_what_is_missing(checkpoint: Path):
-    with pytest.raises(ValueError, match=r"tokenizer of checkpoint .* must be a file: no nowhere"):
+    with pytest.raises(ValueError, match=r"tokenizer must be a SentencePiece file, got nowhere"):
         Predictor(checkpoint, tokenizer="nowhere")
     predictor = Predictor(checkpoint)
     with pytest.raises(ValueError, match=r"budget must be one of 16, 18, .* got 15"):
