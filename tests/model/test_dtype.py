@@ -64,6 +64,7 @@ def test_cache_and_activations_have_the_dtype_of_the_configuration(dtype: Dtype,
     assert features.dtype == dtype
 
 
+@pytest.mark.slow
 def test_bfloat16_decodes():
     cfg = _config("bfloat16")
     case = Case(cfg, init_params(cfg, 4), **SHAPE)

@@ -54,6 +54,7 @@ def test_scanned_layers_give_the_same_answers():
     np.testing.assert_array_equal(_search(case, 2, stop), recomputed.beams(case, 2, stop))
 
 
+@pytest.mark.slow
 def test_one_beam_is_greedy():
     case = make_case("m3")
     options = {**case.shape, "max_new_tokens": NUM_NEW, "stop": _stop(case)}
@@ -61,6 +62,7 @@ def test_one_beam_is_greedy():
     np.testing.assert_array_equal(one, generate(*case.inputs, **options))
 
 
+@pytest.mark.slow
 def test_rows_that_fill_the_batch_are_padding_and_change_nothing():
     case = make_case("m3")
     stop = _stop(case)
@@ -115,6 +117,7 @@ def test_errors_name_the_range():
         Decoding(top_p=0.5)
 
 
+@pytest.mark.slow
 def test_a_choice_of_decoding_is_what_it_names():
     case = make_case("m3")
     structure, params, images, text, _, real = case.inputs

@@ -29,6 +29,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint: Path):
     predictor = Predictor(checkpoint)
     tokenizer = Tokenizer(checkpoint / "tokenizer.model")
