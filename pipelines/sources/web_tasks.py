@@ -5,7 +5,6 @@
     ocr                ocr                             -> all text, in raster order
     vqa                answer en How many circles?     -> 2
     detect             detect circle ; square          -> <loc>x4 circle ; <loc>x4 square
-                       detect square                   -> <loc>x4 square
     segment            segment circle                  -> <loc>x4<mask> circle
 
 Source: PaliGemma, arXiv:2407.07726, section 3.2.5.
@@ -113,18 +112,12 @@ def _vqa(sample: Sample) -> Iterator[Item]:
 
 
 def _detect(sample: Sample) -> Iterator[Item]:
-    """Yields a question for all that is annotated, and one for each label where there are more."""
     things = _objects(sample)
-    labels = sorted({thing.label for thing in things})
-    asked = [("", labels)] if labels else []
-    if len(labels) > 1:
-        asked += [(label, [label]) for label in labels]
-    for name, wanted in asked:
-        found = [thing for thing in things if thing.label in wanted]
-        suffix = SEPARATOR.join(f"{BOX_MARKER} {thing.label}" for thing in found)
-        prefix = f"detect {SEPARATOR.join(wanted)}"
-        boxes = tuple(thing.box for thing in found)
-        yield _item(sample, "detect", name, prefix, suffix, boxes=boxes)
+    if things:
+        labels = sorted({thing.label for thing in things})
+        suffix = SEPARATOR.join(f"{BOX_MARKER} {thing.label}" for thing in things)
+        prefix = f"detect {SEPARATOR.join(labels)}"
+        yield _item(sample, "detect", "", prefix, suffix, boxes=tuple(t.box for t in things))
 
 
 def _segment(sample: Sample) -> Iterator[Item]:

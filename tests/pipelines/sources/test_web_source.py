@@ -72,8 +72,6 @@ def test_one_image_gives_six_task_kinds(one_tar, read_source):
             "detect circle ; square",
             f"{box} circle ; {box} circle ; {box} square",
         ),
-        "detect.circle": ("detect circle", f"{box} circle ; {box} circle"),
-        "detect.square": ("detect square", f"{box} square"),
         "segment.circle": (
             "segment circle",
             f"{box}{MASK_MARKER} circle ; {box}{MASK_MARKER} circle",
