@@ -188,6 +188,9 @@ def _study(arguments: list[str] | None, store: str, until: Any) -> None:
     from flows.config.load import load
 
     config = load(path, words)
+    from flows.given import paths_of
+
+    paths_of(config)  # Complains of what is not there before anything starts.
     opened = _store(store)
     _prefect(opened)
     from flows.run import run_study

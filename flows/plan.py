@@ -69,7 +69,9 @@ def num_steps(config: StudyConfig, until: Phase) -> int:
     def phases() -> Iterator[int]:
         datasets = len(datasets_of(config))
         yield 1 + datasets if config.data_root is None else 2 * datasets
-        yield 2 + (config.mask_codec is not None) + len(config.methods)
+        given = config.tokenizer.path, config.mask_codec and config.mask_codec.path, config.start
+        noted = sum(path is not None for path in given) + (config.start is not None)
+        yield 2 + (config.mask_codec is not None) + len(config.methods) + noted
         cells = len(config.benchmarks) * config.num_seeds
         yield cells * len(config.methods)
         yield cells * sum(len(budgets_of(config, m)) for m in config.methods) + len(

@@ -23,6 +23,7 @@ CODE: dict[str, tuple[str, ...]] = {
         "pipelines.records", "pipelines.sources", "pipelines.transforms", "pipelines.sinks",
         "pipelines.benchmarks", "pipelines.video", "pipelines.prepare", "pipelines.config",
     ),
+    "start": (),
     "tokenizer": ("model.text.tokenizer",),
     "mask_codec": ("model", "pipelines.records"),
     "checkpoint": ("model", "pipelines.records"),
@@ -109,6 +110,14 @@ def _dataset(work: Work) -> Iterator[Progress]:
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
 
 
+def _start(work: Work) -> Iterator[Progress]:
+    import shutil
+
+    shutil.copytree(work.location or "", work.out, dirs_exist_ok=True)
+    work.content = (work.out / "digest.txt").read_text().strip()
+    yield Progress(done=1, total=1)
+
+
 def _tokenizer(work: Work) -> Iterator[Progress]:
     import shutil
 
@@ -134,7 +143,8 @@ def _mask_codec(work: Work) -> Iterator[Progress]:
 
     from model.vision.mask_training import REPORT, adopt_codec, collect_crops, fit_codec
 
-    crops = collect_crops([str(work.inputs[role]) for role in sorted(work.inputs)])
+    data = [str(path) for role, path in sorted(work.inputs.items()) if role != "given"]
+    crops = collect_crops(data)
     if work.config.path is not None:
         made = adopt_codec(crops, work.config, str(work.out))
     else:
@@ -232,6 +242,7 @@ FUNCTIONS: dict[str, Callable[[Work], Iterator[Progress]]] = {
     "corpus": _corpus,
     "files": _files,
     "dataset": _dataset,
+    "start": _start,
     "tokenizer": _tokenizer,
     "mask_codec": _mask_codec,
     "checkpoint": _checkpoint,

@@ -15,6 +15,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.active import note_running
 from flows.config.study import REFERENCE, StudyConfig
 from flows.display import Display
+from flows.given import files_of, paths_of
 from flows.plan import PHASES, Phase, budgets_of, datasets_of, num_steps, results_plan
 from flows.rebuild import publish_results
 from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_files
@@ -157,24 +158,37 @@ class _Study:
         config = self.config
         held_out = {f"{name}/eval" for name in config.transfers}
         train = {role: future for role, future in datasets.items() if role not in held_out}
+        pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
         made = {
             "tokenizer": self._submit(
                 Spec(kind="tokenizer", name="tokenizer", config=config.tokenizer,
                      seed=config.seed, location=config.tokenizer.path),
-                train,
+                pieces or train,
             )
         }  # fmt: skip
         if config.mask_codec is not None:
             spec = Spec(kind="mask_codec", name="mask codec", config=config.mask_codec,
                         seed=config.seed, num_cpus=config.compute.cpus_per_cell)  # fmt: skip
-            made["mask_codec"] = self._submit(spec, train)
+            made["mask_codec"] = self._submit(spec, {**train, **codec})
         return made
+
+    def _given(self, key: str) -> dict[str, Future]:
+        """Notes what the config's `key` names, by digest; nothing where it names nothing."""
+        path = paths_of(self.config).get(key)
+        if path is None:
+            return {}
+        spec = Spec(kind="files", name=f"files {key}", config=files_of(path))
+        return {"given": self._submit(spec, {})}
 
     def _pretrain(
         self, datasets: Mapping[str, Future], shared: Mapping[str, Future]
     ) -> dict[str, Future]:
         config = self.config
         mixture = {f"data/{i}": datasets[source.name] for i, source in enumerate(config.sources)}
+        start: dict[str, Future] = {}
+        if config.start is not None:
+            spec = Spec(kind="start", name="start", location=config.start)
+            start = {"init": self._submit(spec, self._given("start"))}
         stage1 = self._submit(
             Spec(
                 kind="checkpoint",
@@ -183,7 +197,7 @@ class _Study:
                 seed=config.seed,
                 num_cpus=config.compute.cpus_per_stage,
             ),
-            {**mixture, **shared},
+            {**mixture, **shared, **start},
         )
         return {
             method: self._submit(

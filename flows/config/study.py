@@ -6,6 +6,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from infra.store.digest import NOT_IDENTITY
 from model.config import ConnectorConfig, ModelConfig
 from model.connector.budgets import Kind, supported_budgets
 from model.train.config import TrainConfig
@@ -78,7 +79,7 @@ class TokenizerConfig:
       vocab_size: pieces of the one trained here [tokens].
     """
 
-    path: str | None = None
+    path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
     vocab_size: int = 256_000
 
 
@@ -119,6 +120,8 @@ class StudyConfig:
       tokenizer, mask_codec, model: what all methods share; no codec where nothing has masks.
       connectors: settings of a method's connector; its `kind` is the method. Others have
         `model.connector`'s.
+      start: folder of a checkpoint that Stage 1 starts from, as `parcel convert` writes it; None
+        starts from nothing. `tokenizer.path` must then be the checkpoint's own.
       stage1: vanilla pretraining.
       intermediary: pretraining of each method, from Stage 1.
       transfers: benchmark -> recipe.
@@ -146,6 +149,7 @@ class StudyConfig:
     mask_codec: MaskCodecConfig | None = MaskCodecConfig()
     model: ModelConfig = ModelConfig()
     connectors: dict[Method, ConnectorConfig] = dataclasses.field(default_factory=dict)
+    start: str | None = None
     stage1: TrainConfig = TrainConfig()
     intermediary: TrainConfig = TrainConfig()
     transfers: dict[str, TransferConfig] = dataclasses.field(default_factory=dict)

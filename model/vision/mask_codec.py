@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
+from infra.store.digest import NOT_IDENTITY
+
 CROP = 64
 """Side of the crop the encoder sees [pixels]."""
 NUM_TOKENS = 16
@@ -42,7 +44,7 @@ class MaskCodecConfig:
       max_crops: at most this many masks are trained on, or tried on a codec that is given.
     """
 
-    path: str | None = None
+    path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
     width: int = 32
     embed_dim: int = 64
     train_steps: int = 140

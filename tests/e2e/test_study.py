@@ -126,3 +126,22 @@ def test_wrong_requests_get_one_line_and_exit_code_2(
     assert told in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_study_may_start_from_a_checkpoint(finished: Finished, tmp_path: Path):
+    store = Store(finished.store)
+    first = next(a for a in store.artifacts() if a.manifest.name == "stage1 vanilla")
+    pieces = tmp_path / "pieces.model"
+    pieces.write_bytes((first.path / "tokenizer.model").read_bytes())
+    done = parcel(
+        finished.store, "train", CONFIG, "name=started", f"start={first.path}",
+        f"tokenizer.path={pieces}", "methods=[vanilla]", "budgets=[256]", "stage1.total_steps=1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    second = [
+        a.manifest for a in store.artifacts()
+        if a.manifest.name == "stage1 vanilla" and "init" in a.manifest.inputs
+    ]  # fmt: skip
+    assert [m.inputs["init"].content for m in second] == [first.manifest.content]
+    given = store.get(second[0].inputs["init"].key).manifest.inputs["given"]
+    assert "params/" in (store.get(given.key).path / "files.txt").read_text()
