@@ -39,11 +39,12 @@ def assert_equals_truncation(cfg: ModelConfig, budget: int, bucket: int, data: B
     exact, exact_gradient = loss_and_gradient(cfg, params, budget, jnp.int32(budget), data)
     close(loss, exact, rtol=1e-5)
     assert jax.tree.structure(gradient) == jax.tree.structure(exact_gradient)
-    # Some gradients are zero up to rounding (keys' biases): those are measured against the whole.
+    # Float32 keeps 7 digits of the whole: of a part a hundredth of its size, the 5 asked for here.
+    # What is smaller (keys' biases are zero up to rounding) is measured against that.
     ours, theirs = ([np.asarray(a) for a in jax.tree.leaves(g)] for g in (gradient, exact_gradient))
     whole = np.sqrt(sum(np.sum(np.square(a)) for a in theirs))
     for a, b in zip(ours, theirs, strict=True):
-        scale = max(np.linalg.norm(b), 1e-3 * whole)
+        scale = max(np.linalg.norm(b), 1e-2 * whole)
         assert np.linalg.norm(a - b) <= 1e-5 * scale
 
 
