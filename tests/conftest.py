@@ -5,6 +5,19 @@ Set through the environment, before anything imports JAX: tests without JAX neve
 
 import os
 
+import pytest
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+
+
+@pytest.fixture(scope="module")
+def fast_compiler():
+    """For programs that run once or twice: the compiler need not optimize."""
+    import jax
+
+    before = jax.config.jax_disable_most_optimizations  # type: ignore[attr-defined]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

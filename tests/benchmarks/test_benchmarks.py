@@ -2,7 +2,6 @@
 
 import importlib
 
-import jax
 import numpy as np
 import pytest
 
@@ -11,12 +10,7 @@ from benchmarks.timing import table, take_turns
 from model.train.config import TrainConfig
 from tests.model.tiny_model import tiny_model
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _fast_compiler():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("fast_compiler")
 
 
 def test_programs_take_turns_in_alternating_order():

@@ -28,13 +28,3 @@ def parcel(
         return Done(int(ended.value.code or 0), *capsys.readouterr())
 
     return call
-
-
-@pytest.fixture(scope="module")
-def fast_compiler():
-    """For programs that run once or twice: the compiler need not optimize."""
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
