@@ -10,6 +10,7 @@ but the last. The model is of a size where matrix products dominate on a CPU.
 
 import argparse
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import jax
@@ -176,8 +177,10 @@ def main(words: Sequence[str] | None = None) -> None:
                     one.paper_ratio,
                 )
             ),
-            f"{one.found(one.time_ratio):.0%}",
-            f"{one.found(one.cpu_ratio):.0%}",
+            *(
+                "–" if math.isnan(share) else f"{share:.0%}"
+                for share in (one.found(one.time_ratio), one.found(one.cpu_ratio))
+            ),
         ]
         for one in found
     ]

@@ -17,7 +17,7 @@ def fast_compiler():
     """For programs that run once or twice: the compiler need not optimize."""
     import jax
 
-    before = jax.config.jax_disable_most_optimizations  # type: ignore[attr-defined]
+    before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
