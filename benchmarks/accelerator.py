@@ -19,12 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.batches import prompts, train_batch
+from benchmarks.programs import prefill_program
 from benchmarks.timing import Timing, table, take_turns
 from model import presets, vlm
 from model.analysis.flops import Modality, prefill_flops
 from model.config import ConnectorConfig, ModelConfig
 from model.connector import budgets
-from model.eval.generate import generate, prefill
+from model.eval.generate import generate
 from model.train.config import TrainConfig
 from model.train.sharding import make_mesh, shard_batch, shard_tree
 from model.train.step import Rates, StepPrograms, make_state
@@ -76,7 +77,9 @@ def measure(
     for budget in at:
         flops = batch_size * prefill_flops(cfg, budget, modality).total
         if "prefill" in what:
-            program = _prefill(cfg, budget).lower(params, *inputs, np.int32(budget)).compile()
+            program = (
+                prefill_program(cfg, budget).lower(params, *inputs, np.int32(budget)).compile()
+            )
             run = functools.partial(program, params, *inputs, np.int32(budget))
             yield _row("prefill", budget, take_turns({"": run}, rounds)[""], flops, peak)
         if "decode" in what:
@@ -130,17 +133,6 @@ def _train(
     # The memory is needed for what comes next.
     for leaf in jax.tree.leaves(state):
         leaf.delete()
-
-
-def _prefill(cfg: ModelConfig, budget: int) -> Any:
-    bucket = budgets.exact_bucket(cfg, budget).size
-
-    @jax.jit
-    def run(params, images, text, mask_ar, mask_input, budget):
-        model = vlm.merge(vlm.structure(cfg), params)
-        return prefill(model, images, text, mask_ar, mask_input, bucket, budget)
-
-    return run
 
 
 def _params(cfg: ModelConfig, dtype: Any) -> vlm.Params:

@@ -17,13 +17,12 @@ import jax
 import numpy as np
 
 from benchmarks.batches import prompts
+from benchmarks.programs import prefill_program
 from benchmarks.timing import Timing, table, take_turns
 from model import vlm
 from model.analysis.flops import Modality, patch_flops, prefill_flops, unread_flops
 from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
-from model.connector import budgets
 from model.connector.budgets import Kind
-from model.eval.generate import prefill
 
 TARGET = 0.85
 """Least share of the promised saving that is to be found in the time."""
@@ -129,15 +128,8 @@ def measure(
 def _program(cfg: ModelConfig, budget: int, batch_size: int, text_len: int):
     inputs = prompts(cfg, batch_size, text_len)
     params = vlm.init_params(cfg, 0)
-    bucket = budgets.exact_bucket(cfg, budget).size
-
-    @jax.jit
-    def run(params, images, text, mask_ar, mask_input, budget):
-        model = vlm.merge(vlm.structure(cfg), params)
-        return prefill(model, images, text, mask_ar, mask_input, bucket, budget)
-
     args = params, *(jax.device_put(a) for a in inputs), np.int32(budget)
-    return run.lower(*args).compile(), args
+    return prefill_program(cfg, budget).lower(*args).compile(), args
 
 
 HEADER = [

@@ -9,6 +9,7 @@ from flows.config.load import ConfigError
 from flows.config.study import StudyConfig
 from flows.steps import FilesSpec
 from infra.store.digest import file_sha256
+from model.checkpoint.folder import DIGEST, TOKENIZER
 
 
 def paths_of(config: StudyConfig) -> dict[str, Path]:
@@ -17,25 +18,22 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
     Raises:
       ConfigError: if one of them does not exist, or a start comes without its tokenizer.
     """
-    codec = config.mask_codec.path if config.mask_codec else None
-    given = {"tokenizer.path": config.tokenizer.path, "mask_codec.path": codec}
-    found = {key: Path(path) for key, path in given.items() if path is not None}
+    found = {key: Path(path) for key, path in config.given.items()}
     for key, path in found.items():
-        if not path.is_file():
+        if key != "start" and not path.is_file():
             raise ConfigError(f"{key} must be an existing file, got {path}.")
-    if config.start is None:
-        return found
-    start = Path(config.start)
-    if not (start / "digest.txt").is_file():
-        raise ConfigError(
-            f"start must be the folder of a checkpoint, as parcel convert writes it, got {start}."
-        )
-    if config.tokenizer.path is None:
-        raise ConfigError(
-            f"tokenizer.path must be given with start, whose embedding it fits; its own may be "
-            f"{start / 'tokenizer.model'}."
-        )
-    return {**found, "start": start}
+    if start := found.get("start"):
+        if not (start / DIGEST).is_file():
+            raise ConfigError(
+                f"start must be the folder of a checkpoint, as parcel convert writes it, got "
+                f"{start}."
+            )
+        if "tokenizer.path" not in found:
+            raise ConfigError(
+                f"tokenizer.path must be given with start, whose embedding it fits; its own may be "
+                f"{start / TOKENIZER}."
+            )
+    return found
 
 
 def files_of(path: Path) -> FilesSpec:

@@ -29,12 +29,6 @@ def results_plan(config: StudyConfig) -> Plan:
     )
 
 
-def budgets_of(config: StudyConfig, method: str) -> tuple[int, ...]:
-    """Returns the budgets a method is evaluated at."""
-    plan = results_plan(config)
-    return tuple(budget for budget in config.budgets if plan.runs(method, budget))
-
-
 def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     """Returns every dataset to prepare, by name."""
     found: dict[str, DatasetSpec] = {}
@@ -69,12 +63,11 @@ def num_steps(config: StudyConfig, until: Phase) -> int:
     def phases() -> Iterator[int]:
         datasets = len(datasets_of(config))
         yield 1 + datasets if config.data_root is None else 2 * datasets
-        given = config.tokenizer.path, config.mask_codec and config.mask_codec.path, config.start
-        noted = sum(path is not None for path in given) + (config.start is not None)
+        noted = len(config.given) + (config.start is not None)
         yield 2 + (config.mask_codec is not None) + len(config.methods) + noted
         cells = len(config.benchmarks) * config.num_seeds
         yield cells * len(config.methods)
-        yield cells * sum(len(budgets_of(config, m)) for m in config.methods) + len(
+        yield cells * sum(len(config.budgets_of(m)) for m in config.methods) + len(
             config.benchmarks
         )
         yield 1

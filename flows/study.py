@@ -13,10 +13,10 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.active import note_running
-from flows.config.study import REFERENCE, StudyConfig
+from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.display import Display
 from flows.given import files_of, paths_of
-from flows.plan import PHASES, Phase, budgets_of, datasets_of, num_steps, results_plan
+from flows.plan import PHASES, Phase, datasets_of, num_steps, results_plan
 from flows.rebuild import publish_results
 from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_files
 from flows.task import Session, Spec, submit
@@ -96,6 +96,7 @@ class _Study:
         self.session = session
         self.config = config
         self.last = PHASES.index(until)
+        self.given = paths_of(config)
 
     def run(self) -> Artifact | None:
         """Submits every step in order, and waits; returns the results."""
@@ -174,10 +175,9 @@ class _Study:
 
     def _given(self, key: str) -> dict[str, Future]:
         """Notes what the config's `key` names, by digest; nothing where it names nothing."""
-        path = paths_of(self.config).get(key)
-        if path is None:
+        if key not in self.given:
             return {}
-        spec = Spec(kind="files", name=f"files {key}", config=files_of(path))
+        spec = Spec(kind="files", name=f"files {key}", config=files_of(self.given[key]))
         return {"given": self._submit(spec, {})}
 
     def _pretrain(
@@ -218,7 +218,7 @@ class _Study:
         datasets: Mapping[str, Future],
         shared: Mapping[str, Future],
         checkpoints: Mapping[str, Future],
-    ) -> dict[tuple[str, str, int], Future]:
+    ) -> dict[tuple[str, Method, int], Future]:
         return {
             (benchmark, method, seed): self._submit(
                 Spec(
@@ -241,7 +241,7 @@ class _Study:
     def _evaluate(
         self,
         datasets: Mapping[str, Future],
-        transfers: Mapping[tuple[str, str, int], Future],
+        transfers: Mapping[tuple[str, Method, int], Future],
     ) -> dict[str, Future]:
         return {
             f"{benchmark}/{method}/{budget}/{seed}": self._submit(
@@ -256,7 +256,7 @@ class _Study:
                 {"checkpoint": future, "data": datasets[f"{benchmark}/eval"]},
             )
             for (benchmark, method, seed), future in transfers.items()
-            for budget in budgets_of(self.config, method)
+            for budget in self.config.budgets_of(method)
         }
 
     def _decode(self, benchmark: str) -> EvalConfig:

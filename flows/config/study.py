@@ -218,6 +218,17 @@ class StudyConfig:
         )
 
     @property
+    def given(self) -> dict[str, str]:
+        """Paths of what the study is given rather than makes, by the key of the config."""
+        codec = self.mask_codec.path if self.mask_codec else None
+        paths = {
+            "tokenizer.path": self.tokenizer.path,
+            "mask_codec.path": codec,
+            "start": self.start,
+        }
+        return {key: path for key, path in paths.items() if path is not None}
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """The transfer seeds: distinct, drawn once from `seed`, the same for every method."""
         low, high = SEED_RANGE

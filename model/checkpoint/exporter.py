@@ -16,10 +16,9 @@ from model.checkpoint import array_files, translate
 from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays, SafetensorsWriter, Shape
 from model.checkpoint.folder import DIGEST, PARAMS, TOKENIZER, load_config
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, PADDED_ROWS, write_config
+from model.checkpoint.names import EMBEDDING, HUGGING_FACE_EMBEDDING
 from model.checkpoint.target import RequestError, whole
 
-_EMBEDDING = "text/embedding"
-_HF_EMBEDDING = "language_model.model.embed_tokens.weight"
 SHARD_BYTES = 4_500_000_000
 """Most bytes of a shard, unless one tensor has more. Source: transformers' default of 5 GB."""
 
@@ -57,8 +56,8 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
             return
         above = _rows_above(checkpoint, params, origin)
         shapes = translate.hugging_face_shapes(model)
-        shapes[_HF_EMBEDDING] = model.text.vocab_size + len(above), model.text.width
-        made = origin or write_config(model, shapes[_HF_EMBEDDING][0], dtype)
+        shapes[HUGGING_FACE_EMBEDDING] = model.text.vocab_size + len(above), model.text.width
+        made = origin or write_config(model, shapes[HUGGING_FACE_EMBEDDING][0], dtype)
         config = {**made, "dtype": dtype.name}
         if out.suffix == ".safetensors":
             shards = {target: shapes}
@@ -75,7 +74,7 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
             for name in part
         }
         for name, array in translate.to_hugging_face(params, model):
-            rows = np.concatenate([array, above]) if name == _HF_EMBEDDING else array
+            rows = np.concatenate([array, above]) if name == HUGGING_FACE_EMBEDDING else array
             writers[name].write(name, rows)
         for writer in set(writers.values()):
             writer.close()
@@ -112,7 +111,7 @@ def _rows_above(checkpoint: Path, params: Arrays, origin: dict[str, Any] | None)
     """Returns the embedding's rows above the vocabulary: the imported ones, or the mean row."""
     if (checkpoint / ORIGIN_ROWS).exists():
         return np.load(checkpoint / ORIGIN_ROWS)
-    embedding = params[_EMBEDDING]
+    embedding = params[EMBEDDING]
     if origin is not None:
         return embedding[:0]
     mean = np.mean(embedding, axis=0, dtype=np.float64).astype(np.float32)

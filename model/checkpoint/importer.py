@@ -17,13 +17,17 @@ from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays
 from model.checkpoint.digest import unflatten
 from model.checkpoint.folder import CONFIG, TOKENIZER, save_checkpoint
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, read_config
-from model.checkpoint.names import LM_HEAD, NamesError, big_vision_keys, hugging_face_keys
+from model.checkpoint.names import (
+    EMBEDDING,
+    HUGGING_FACE_EMBEDDING,
+    LM_HEAD,
+    NamesError,
+    big_vision_keys,
+    hugging_face_keys,
+)
 from model.checkpoint.sizes import big_vision_facts, model_config
 from model.checkpoint.target import RequestError, whole
 from model.config import ModelConfig
-
-_EMBEDDING = "text/embedding"
-_HF_EMBEDDING = "language_model.model.embed_tokens.weight"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Source:
         big_vision = self.origin == "big_vision"
         read = translate.read_big_vision if big_vision else translate.read_hugging_face
         for path, array in read(self.arrays):
-            yield path, array[: self.model.text.vocab_size] if path == _EMBEDDING else array
+            yield path, array[: self.model.text.vocab_size] if path == EMBEDDING else array
 
 
 def open_source(path: Path, config: Path | None = None) -> Source:
@@ -112,12 +116,12 @@ def _hugging_face_source(arrays: Arrays, config: dict[str, Any], tokenizer: Path
     shapes = {name: arrays.entries[key].shape for name, key in found.items()}
     model = model_config(translate.our_shapes(shapes), facts)
     wanted = translate.hugging_face_shapes(model)
-    rows = max(shapes[_HF_EMBEDDING][0], model.text.vocab_size)
-    for key in (_HF_EMBEDDING, *({LM_HEAD} & set(found))):
+    rows = max(shapes[HUGGING_FACE_EMBEDDING][0], model.text.vocab_size)
+    for key in (HUGGING_FACE_EMBEDDING, *({LM_HEAD} & set(found))):
         wanted[key] = rows, model.text.width
     translate.check_shapes(wanted, shapes, origin)
     if LM_HEAD in found:
-        tied = arrays[found[_HF_EMBEDDING]]
+        tied = arrays[found[HUGGING_FACE_EMBEDDING]]
         if not np.array_equal(tied, arrays[found[LM_HEAD]]):
             raise NamesError(f"{found[LM_HEAD]} must equal the embedding (Gemma 2 ties them).")
     return Source(model, arrays, origin, config, tokenizer)
@@ -173,7 +177,7 @@ def _keep_origin(source: Source, folder: Path) -> None:
     config = dict(source.config or {})
     config["dtype"] = "bfloat16" if dtypes == {BFLOAT16} else "float32"
     (folder / ORIGIN).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
-    embedding = source.arrays[hugging_face_keys(source.arrays)[_HF_EMBEDDING]]
+    embedding = source.arrays[hugging_face_keys(source.arrays)[HUGGING_FACE_EMBEDDING]]
     rows = np.asarray(embedding[source.model.text.vocab_size :], np.float32)
     if len(rows):
         np.save(folder / ORIGIN_ROWS, rows)

@@ -23,6 +23,8 @@ from model.checkpoint.layouts import (
 
 LM_HEAD = "lm_head.weight"
 """Hugging Face's output matrix: the embedding again, where a file has it at all."""
+EMBEDDING, HUGGING_FACE_EMBEDDING = "text/embedding", "language_model.model.embed_tokens.weight"
+"""The one parameter that has more rows elsewhere: ours, and Hugging Face's name."""
 
 
 class Name(typing.NamedTuple):
@@ -152,8 +154,8 @@ def _text() -> list[Name]:
     for ours, bv, hf in norms:
         path = f"text/blocks/{ours}/scale"
         table.append(Name(path, f"llm/layers/{bv}/scale", SAME, f"{_HF_LAYER}{hf}.weight", SAME))
-    embedding, norm = _HF_TEXT + "embed_tokens.weight", _HF_TEXT + "norm.weight"
-    table.append(Name("text/embedding", "llm/embedder/input_embedding", SAME, embedding, SAME))
+    embedding, norm = HUGGING_FACE_EMBEDDING, _HF_TEXT + "norm.weight"
+    table.append(Name(EMBEDDING, "llm/embedder/input_embedding", SAME, embedding, SAME))
     table.append(Name("text/final_norm/scale", "llm/final_norm/scale", SAME, norm, SAME))
     return table
 

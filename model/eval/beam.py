@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int32
 
 from model import vlm
-from model.eval.generate import EOS, PAD, Prefilled, generate, prefill
+from model.eval.generate import PAD, Prefilled, prefill
 from model.text.gemma import Cached
 
 
@@ -47,50 +47,6 @@ class _Cache(typing.NamedTuple):
     values: Float[Array, "N B n M K h"]
 
 
-def beam_search(
-    structure: vlm.Structure,
-    params: vlm.Params,
-    images: vlm.Images,
-    text: Int32[Array, "B T"],
-    mask_ar: Int32[Array, "B T"],
-    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
-    *,
-    bucket: int,
-    budget: Int[Array, ""] | int,
-    max_new_tokens: int,
-    num_beams: int,
-    real: Bool[Array, " B"] | None = None,
-    stop: int = EOS,
-) -> Int32[Array, "B M"]:
-    """Returns the best continuation of each prompt that ends in `stop`, PAD behind it.
-
-    One beam is greedy decoding, as in big_vision, where a task without beams is decoded greedily;
-    the rule above, with a single live hypothesis, could still prefer an answer that ended earlier.
-
-    Args:
-      structure: of the model.
-      params: of the model.
-      images: see `vlm.soft_tokens`.
-      text: prompts, each padded on its right; lengths may differ.
-      mask_ar: see `vlm.text_logits`.
-      mask_input: 1 on real tokens, 0 on padding.
-      bucket: see `vlm.soft_tokens`.
-      budget: see `vlm.soft_tokens`.
-      max_new_tokens: M; every answer ends within it.
-      num_beams: live hypotheses, at least 1.
-      real: False on rows that only fill the batch, which come back as PAD; None: all are real.
-      stop: token that ends an answer.
-
-    Raises:
-      ValueError: if `num_beams` is out of range.
-    """
-    prompt = structure, params, images, text, mask_ar, mask_input
-    shape = {"bucket": bucket, "budget": budget, "max_new_tokens": max_new_tokens}
-    if num_beams == 1:
-        return generate(*prompt, **shape, real=real, stop=stop)
-    return search(*prompt, **shape, num_beams=num_beams, real=real, stop=stop)
-
-
 @functools.partial(
     jax.jit, static_argnames=("structure", "bucket", "max_new_tokens", "num_beams", "stop")
 )
@@ -109,7 +65,28 @@ def search(
     real: Bool[Array, " B"] | None,
     stop: int,
 ) -> Int32[Array, "B M"]:
-    """Returns what `beam_search` does, by the rule alone, whatever `num_beams`."""
+    """Returns the best continuation of each prompt that ends in `stop`, PAD behind it.
+
+    A single live hypothesis is not greedy decoding: an answer that ended earlier can still be
+    preferred. big_vision decodes tasks without beams greedily; so does `decoding.decode`.
+
+    Args:
+      structure: of the model.
+      params: of the model.
+      images: see `vlm.soft_tokens`.
+      text: prompts, each padded on its right; lengths may differ.
+      mask_ar: see `vlm.text_logits`.
+      mask_input: 1 on real tokens, 0 on padding.
+      bucket: see `vlm.soft_tokens`.
+      budget: see `vlm.soft_tokens`.
+      max_new_tokens: M; every answer ends within it.
+      num_beams: live hypotheses, at least 1.
+      real: False on rows that only fill the batch, which come back as PAD; None: all are real.
+      stop: token that ends an answer.
+
+    Raises:
+      ValueError: if `num_beams` is out of range.
+    """
     model = vlm.merge(structure, params)
     most = model.cfg.text.vocab_size - 1
     if not 1 <= num_beams <= most:

@@ -5,7 +5,7 @@ import typing
 import pytest
 
 from flows.config.load import ConfigError, load
-from flows.plan import budgets_of, num_steps, results_plan
+from flows.plan import num_steps, results_plan
 from flows.report.build import build
 from flows.report.markdown import to_markdown
 from model.connector.budgets import Kind
@@ -17,7 +17,7 @@ TWELVE = typing.get_args(Kind)
 def test_all_twelve_methods_are_accepted_and_run_where_they_can():
     study = load(overrides=[f"methods=[{','.join(TWELVE)}]"])
     assert len(TWELVE) == 12
-    own = {method: budgets_of(study, method) for method in TWELVE}
+    own = {method: study.budgets_of(method) for method in TWELVE}
     assert {method for method, served in own.items() if served == (16, 64, 256)} == set(TWELVE) - {
         "vanilla", "avgpool4", "avgpool2", "parcel_fixed2"
     }  # fmt: skip
@@ -43,7 +43,7 @@ def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
     scores = [
         make("chartqa", method, budget, seed, 50.0)
         for method in study.methods
-        for budget in budgets_of(study, method)
+        for budget in study.budgets_of(method)
         for seed in study.seeds
     ]
     report = build(plan, scores, {})

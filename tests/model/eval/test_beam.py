@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model.eval import beam
-from model.eval.beam import Hypotheses, beam_search, grow
+from model.eval.beam import Hypotheses, grow
 from model.eval.decoding import Decoding, decode
 from model.eval.generate import generate
 from tests.model.eval import recomputed
@@ -58,7 +58,9 @@ def test_scanned_layers_give_the_same_answers():
 def test_one_beam_is_greedy():
     case = make_case("m3")
     options = {**case.shape, "max_new_tokens": NUM_NEW, "stop": _stop(case)}
-    one = beam_search(*case.inputs, **options, num_beams=1)
+    structure, params, images, text, _, real = case.inputs
+    prompt = structure, params, images, text, real.astype(np.int32)
+    one = decode(*prompt, **options, decoding=Decoding(beams=1))
     np.testing.assert_array_equal(one, generate(*case.inputs, **options))
 
 
@@ -106,9 +108,8 @@ def test_the_finished_hypothesis_is_the_likeliest_and_no_longer_one_gains_by_its
 
 def test_errors_name_the_range():
     case = make_case("m3")
-    options = {**case.shape, "max_new_tokens": 2}
     with pytest.raises(ValueError, match=r"num_beams must be in 1\.\.36 .*got 37"):
-        beam_search(*case.inputs, **options, num_beams=37)
+        _search(case, 37, 1, max_new_tokens=2)
     with pytest.raises(ValueError, match="beams must be at least 1"):
         Decoding(beams=0)
     with pytest.raises(ValueError, match=r"temperature must be 0 with beams=2.*got 0\.5"):
