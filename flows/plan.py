@@ -62,7 +62,8 @@ def num_steps(config: StudyConfig, until: Phase) -> int:
 
     def phases() -> Iterator[int]:
         datasets = len(datasets_of(config))
-        yield 1 + datasets if config.data_root is None else 2 * datasets
+        screened = len(config.sources) if config.hygiene else 0
+        yield screened + (1 + datasets if config.data_root is None else 2 * datasets)
         noted = len(config.given) + (config.start is not None)
         yield 2 + (config.mask_codec is not None) + len(config.methods) + noted
         cells = len(config.benchmarks) * config.num_seeds

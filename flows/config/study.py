@@ -13,6 +13,7 @@ from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodecConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.config import PrepareConfig
+from pipelines.hygiene.screen import HygieneConfig
 from pipelines.synthetic.config import CorpusConfig
 
 Method = Kind
@@ -117,6 +118,8 @@ class StudyConfig:
       corpus: the synthetic corpus; unused where `data_root` is given.
       sources: corpora of the Stage-1 mixture.
       prepare: how raw data become records.
+      hygiene: what is looked for in the mixture: duplicates, and pictures of the benchmarks'
+        evaluation splits. None does not look.
       tokenizer, mask_codec, model: what all methods share; no codec where nothing has masks.
       connectors: settings of a method's connector; its `kind` is the method. Others have
         `model.connector`'s.
@@ -145,6 +148,7 @@ class StudyConfig:
     corpus: CorpusConfig = CorpusConfig()
     sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
     prepare: PrepareConfig = PrepareConfig()
+    hygiene: HygieneConfig | None = None
     tokenizer: TokenizerConfig = TokenizerConfig()
     mask_codec: MaskCodecConfig | None = MaskCodecConfig()
     model: ModelConfig = ModelConfig()

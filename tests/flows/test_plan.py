@@ -35,6 +35,13 @@ def test_steps_count_only_the_cells_there_are():
     assert num_steps(more, "evaluate") - num_steps(few, "evaluate") == 2 * cells
 
 
+def test_hygiene_is_off_unless_asked_for_and_a_step_per_corpus():
+    plain, screened = load(), load(overrides=["hygiene.duplicates=remove"])
+    assert plain.hygiene is None
+    assert screened.hygiene is not None
+    assert num_steps(screened, "prepare") - num_steps(plain, "prepare") == len(plain.sources)
+
+
 def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
     study = load(
         overrides=["methods=[vanilla,parcel,avgpool2]", "transfers.refcoco.transfer=false"]
