@@ -6,6 +6,9 @@ import json
 import os
 from pathlib import Path
 
+MAX_ENCODED = 512 << 20
+"""Largest encoded image read into memory [bytes]; the largest photographs have some 100 MB."""
+
 BOX_MARKER = "\ue000"
 """Stands in a prefix or suffix where the four location tokens of the next box belong."""
 
@@ -51,6 +54,9 @@ class Media:
         """
         try:
             with open(self.location(data_root), "rb") as file:
+                size = self.size if self.size >= 0 else os.fstat(file.fileno()).st_size
+                if size > MAX_ENCODED:
+                    raise BadInput(f"too large: {size} bytes, {MAX_ENCODED} are accepted")
                 file.seek(self.offset)
                 data = file.read(self.size)
         except OSError as error:
@@ -152,6 +158,8 @@ class Corpus:
         Raises:
           BadInput: if it lies outside, as a hostile or absolute path in an annotation may.
         """
+        if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in str(path)):
+            raise BadInput(f"path is not a name of a file: {str(path)[-120:]!r}")
         relative = os.path.relpath(os.path.normpath(path), os.path.normpath(self.data_root))
         if relative.startswith("..") or os.path.isabs(relative):
             raise BadInput(f"path leaves the data root: {str(path)[-120:]!r}")

@@ -11,7 +11,7 @@ import av.error
 import numpy as np
 
 from pipelines.sources.item import BadInput
-from pipelines.video.probe import Probe, one_line, video_stream
+from pipelines.video.probe import Probe, one_line, open_video, video_stream
 
 Frame = tuple[float, np.ndarray]
 """Time from the first frame [s], pixels (H, W, 3) uint8."""
@@ -39,7 +39,7 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> list[Frame]:
     shown: tuple[float, av.VideoFrame] | None = None
     start, decoded, ended = None, 0, True
     try:
-        with av.open(path) as container:
+        with open_video(path) as container:
             stream = video_stream(container)
             stream.codec_context.thread_count = 1
             rate = float(stream.average_rate or stream.guessed_rate or 25)
