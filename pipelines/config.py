@@ -22,9 +22,10 @@ class PrepareConfig:
       max_pixels: largest accepted height * width of an input [pixels].
       num_frames: frames per video; None takes the source's own (16; MSVD-QA: 8).
       frame_stride: their distance at 25 frames a second; None takes the source's own [frames].
-      frame_window: "first" starts at the first frame, "centre" in the middle.
+      frame_window: "first" starts at the first frame, "centre" in the middle, "random" anywhere.
       decoder: "pyav", or "decord" to use it where it is exact.
       clip_timeout_s: longest time for decoding one clip [s].
+      seed: of random windows; each file draws its own from it.
       examples_per_task: most records of one task kind per web image.
       limit: most inputs; those whose ids have the smallest hashes. None takes all.
       num_shards: files per part.
@@ -44,6 +45,7 @@ class PrepareConfig:
     frame_window: str = "first"
     decoder: str = "pyav"
     clip_timeout_s: float = 60.0
+    seed: int = 0
     examples_per_task: int = 1
     limit: int | None = None
     num_shards: int = 4

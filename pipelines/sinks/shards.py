@@ -11,7 +11,7 @@ from pipelines.config import PrepareConfig
 from pipelines.records import example
 from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import ShardWriter
-from pipelines.sources.item import BadInput, Item, Media
+from pipelines.sources.item import BadInput, Item, Media, stable_hash
 from pipelines.sources.listing import read_work
 from pipelines.sources.registry import get
 from pipelines.transforms.images import prepare_image
@@ -173,8 +173,13 @@ class _PixelCache:
                 raise BadInput(
                     f"{error.strerror or type(error).__name__}: {media.source}"
                 ) from error
-            return self._video.sample(path, self.sha256, self._sampling, self._image_spec)
+            sampling = dataclasses.replace(self._sampling, draw=self._draw(media.source))
+            return self._video.sample(path, self.sha256, sampling, self._image_spec)
         data = media.read(root)
         self.sha256 = hashlib.sha256(data).hexdigest()
         image, size = prepare_image(data, self._image_spec)
         return Pixels(images=(image,), size=size, sha256=self.sha256)
+
+    def _draw(self, source: str) -> float:
+        """Returns a number in [0, 1) of one file, whoever prepares it: records share its pixels."""
+        return (stable_hash(f"{self._job.config.seed} {source}") >> 11) / 2**53

@@ -44,7 +44,7 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> list[Frame]:
             stream.codec_context.thread_count = 1
             rate = float(stream.average_rate or stream.guessed_rate or 25)
             for frame in container.decode(stream):
-                stamp = decoded / rate if frame.time is None else float(frame.time)
+                stamp = _stamp(frame, info, decoded, rate)
                 start = stamp if start is None else start
                 while (
                     shown
@@ -101,6 +101,17 @@ def choose(preferred: str, info: Probe) -> str:
         and info.num_video_streams == 1
     )
     return "decord" if preferred == "decord" and exact else "pyav"
+
+
+def _stamp(frame: av.VideoFrame, info: Probe, decoded: int, rate: float) -> float:
+    """Returns when a frame is shown [s].
+
+    Frames come out in the order they are shown. AVI keeps no such times: FFmpeg makes them up in
+    the order of decoding, and frames that refer to later ones get each other's.
+    """
+    if info.format == "avi" and decoded < len(info.times):
+        return info.times[decoded]
+    return decoded / rate if frame.time is None else float(frame.time)
 
 
 def _upright(frame: av.VideoFrame) -> np.ndarray:
