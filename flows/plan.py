@@ -41,7 +41,8 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         )
     for name, transfer in config.transfers.items():
         benchmark = BENCHMARKS[name]
-        prepare = transfer.prepare or config.prepare
+        # Augmentation is for pretraining: a transfer has it only where it says so itself.
+        prepare = transfer.prepare or config.prepare.unaugmented()
         found[f"{name}/train"] = DatasetSpec(
             reader=name,
             path=transfer.path,
@@ -52,7 +53,9 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             reader=name,
             path=transfer.path,
             split=transfer.eval_split or benchmark.eval_split,
-            prepare=dataclasses.replace(prepare, limit=transfer.eval_limit or prepare.limit),
+            prepare=dataclasses.replace(
+                prepare.unaugmented(), limit=transfer.eval_limit or prepare.limit
+            ),
         )
     return found
 

@@ -43,6 +43,22 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
     return encode_mask(mask)
 
 
+def crop_mask(text: str, crop: tuple[int, int, int, int]) -> str:
+    """Returns the run lengths of what a crop (x0, y0, x1, y1) leaves of a mask.
+
+    Raises:
+      BadInput: if it leaves nothing.
+    """
+    mask = decode_mask(text)
+    x0, y0, x1, y1 = crop
+    if (x0, y0, y1, x1) == (0, 0, *mask.shape):
+        return text
+    kept = mask[y0:y1, x0:x1]
+    if not kept.any():
+        raise BadInput("mask is empty in the crop")
+    return encode_mask(kept)
+
+
 def polygon_mask(polygons: list[list[float]], *, width: int, height: int) -> np.ndarray:
     """Returns the bool mask (H, W) of the union of polygons [x0, y0, x1, y1, ...].
 
