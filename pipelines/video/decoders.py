@@ -11,7 +11,7 @@ import av.error
 import numpy as np
 
 from pipelines.sources.item import BadInput
-from pipelines.video.probe import Probe, one_line, open_video, video_stream
+from pipelines.video.probe import OUT_OF_MEMORY, Probe, one_line, open_video, video_stream
 
 Frame = tuple[float, np.ndarray]
 """Time from the first frame [s], pixels (H, W, 3) uint8."""
@@ -57,7 +57,9 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> list[Frame]:
                     break
                 shown = (stamp - start, frame)
                 decoded += 1
-    except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
+    except MemoryError as error:
+        raise BadInput(OUT_OF_MEMORY) from error
+    except (av.error.FFmpegError, OSError, ValueError) as error:
         raise BadInput(f"undecodable video after {decoded} frames: {one_line(error)}") from error
     if shown is None:
         raise BadInput("no frame could be decoded")

@@ -17,6 +17,8 @@ FORMATS = (
 """Containers that hold what they show. Others (concat, hls, ...) name files or URLs to open: a
 corpus must not choose what is read. Audio is here for its reason to be told."""
 
+OUT_OF_MEMORY = "out of memory while decoding"
+
 _COUNT_SLACK = 2
 _COUNT_TOLERANCE = 0.02
 """Fewer packets than declared frames by more than this is a truncated file: whole files of the
@@ -64,7 +66,9 @@ def probe(path: str) -> Probe:
         with open_video(path) as container:
             stream = video_stream(container)
             return _probe(container, stream)
-    except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
+    except MemoryError as error:  # FFmpeg's, too.
+        raise BadInput(OUT_OF_MEMORY) from error
+    except (av.error.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"unreadable video: {one_line(error)}") from error
