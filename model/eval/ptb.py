@@ -25,15 +25,17 @@ _QUOTES = str.maketrans(
     {**dict.fromkeys("\x91‘‛‹", "`"), **dict.fromkeys("\x92’›", "'"),
      **dict.fromkeys("\x93“«", "``"), **dict.fromkeys("\x94”»", "''")}
 )  # fmt: skip
-_SUFFIX = re.compile("(?:['’\x92]|&apos;)(?:re|ve|ll|[msd])|n(?:['’‘‛\x91\x92]|&apos;)t", re.IGNORECASE)
+_SUFFIX = re.compile(
+    "(?:['’\x92]|&apos;)(?:re|ve|ll|[msd])|n(?:['’‘‛\x91\x92]|&apos;)t", re.IGNORECASE
+)
 _QUOTED = re.compile("['`\x91-\x94‘-‟‹›«»]+")
 
 
 def tokenize(caption: str) -> str:
-    """Returns the words of a caption, joined by spaces.
+    r"""Returns the words of a caption, joined by spaces.
 
     >>> tokenize("A man's dog (brown) can't sit; it's 5 1/2 years old.")
-    "a man 's dog -lrb- brown -rrb- ca n't sit it 's 5\\xa01/2 years old"
+    "a man 's dog -lrb- brown -rrb- ca n't sit it 's 5\xa01/2 years old"
 
     A space inside a token is written U+00A0, as in the example: `str.split` then takes it apart,
     `split(" ")` does not, and the scorers of coco_caption differ in which they use.

@@ -18,12 +18,12 @@ _ENDING = """
     va vt wisc? wyo (?-i:A)z (?-i:A)rk (?-i:D)el (?-i:I)ll (?-i:L)a (?-i:M)ass (?-i:M)iss
     (?-i:O)re (?-i:P)a (?-i:T)ex (?-i:W)ash
     inc cos? corp pp?t(?-i:[ye])s? ltd plc rt bancorp bhd assn univ intl sys
-    tel est ext sq ph jr sr bros ed\\.d ph\\.d esq blvd rd etc al seq bldg
+    tel est ext sq jr sr bros ed\\.d ph\\.d esq blvd rd etc al seq bldg
 """
 _LEADING = """
     mr mrs ms drs? profs? sens? reps? attys? lt col gen messrs govs? adm rev maj sgt cpl pvt capt
     ste? ave pres lieut hon brig cmdr comdr pfc spc supts? det mt adj adv asst assoc ens insp mlle
-    mme msgr sfc invt elec natl m(?-i:[ft])g dept v wm jos cie cf treas vs a\\.k\\.a alex ft
+    mme msgr sfc invt elec natl m(?-i:[ft])g dept v wm jos cie cf treas vs a\\.k\\.a alex ft ph
 """
 """Abbreviations that keep their period wherever they stand, those that may end a sentence and
 those that lead to a name; `(?-i:` marks letters whose case counts."""
@@ -32,15 +32,18 @@ _BEFORE_NUMBERS = "nos? prop ca figs? art pp op"
 """Keep their period before a number only."""
 
 _OPENERS = """
-    A About According Additionally After An As At But Earlier He Her Here However If In It Last Many
-    More Mr\\. Ms\\. Now Once One Other Our She Since So Some Such That The Their Then There These
-    They This We What When While Yet You
+    (?-i:A) (?-i:A)bout (?-i:A)ccording (?-i:A)dditionally (?-i:A)fter (?-i:A)n (?-i:A)s
+    (?-i:A)t (?-i:B)ut (?-i:E)arlier (?-i:H)e (?-i:H)er (?-i:H)ere (?-i:H)owever (?-i:I)f
+    (?-i:I)n (?-i:I)t (?-i:L)ast (?-i:M)any (?-i:M)ore (?-i:M)r\\. (?-i:M)s\\. (?-i:N)ow
+    (?-i:O)nce (?-i:O)ne (?-i:O)ther (?-i:O)ur (?-i:S)he (?-i:S)ince (?-i:S)o (?-i:S)ome
+    (?-i:S)uch (?-i:T)hat (?-i:T)he (?-i:T)heir (?-i:T)hen (?-i:T)here (?-i:T)hese (?-i:T)hey
+    (?-i:T)his (?-i:W)e (?-i:W)hat (?-i:W)hen (?-i:W)hile (?-i:Y)et (?-i:Y)ou
 """
 """Words that, capitalized after an initial, say that a sentence ended there."""
 
 _EXTENSIONS = """
-    bat bmp class cgi cpp c dll docx? exe gif gz html? h jar java jpe?g mov mp3 pdf php pl png ppt ps
-    py sql tar txt wav xml x zip
+    bat bmp class cgi cpp c dll docx? exe gif gz html? h jar java jpe?g mov mp3 pdf php pl png ppt
+    ps py sql tar txt wav xml x zip
 """
 """Of file names that may begin with a digit."""
 
@@ -66,17 +69,17 @@ _SYMBOLS = (
 )
 """Characters that are tokens by themselves."""
 
+_HOST = (
+    r'(?:www\.(?:[^ \t\n\f\r"<>|.!?(){},]+\.)+[a-z]{2,4}'
+    r"|(?-i:(?:[^ \t\n\f\r\"`'<>|.!?(){},-_$]+\.)+)(?:com|net|org|edu))"
+)
+_PATH = r'/[^ \t\n\f\r"<>|()]+[^ \t\n\f\r"<>|.!?(){},-]'
+
 _SPACE = " \t\xa0\u2000-\u200a\u3000"
 
 
-@functools.cache
-def rules() -> tuple[re.Pattern[str], ...]:
-    """Returns the patterns, in the order that decides between equally long matches."""
-    return tuple(re.compile(rule, re.IGNORECASE) for rule in _rules())
-
-
 def _letters() -> str:
-    """Returns a character class: the letters of the Basic Multilingual Plane, and marks."""
+    """Returns a character class: the letters of the Basic Multilingual Plane."""
     ranges: list[list[int]] = []
     for code in range(0x10000):
         if unicodedata.category(chr(code))[0] != "L":
@@ -85,122 +88,142 @@ def _letters() -> str:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    return "".join(f"\\u{low:04x}-\\u{high:04x}" for low, high in ranges) + _MARKS
+    return "".join(f"\\u{low:04x}-\\u{high:04x}" for low, high in ranges)
 
 
-def _rules() -> list[str]:
-    letters = _letters()
-    one = rf"(?:[{letters}]|&(?-i:[aeiouAEIOU])(?:acute|grave|uml);)"
-    alnum = rf"[{letters}\d]"
-    part = rf"{one}(?:{one}|\d)*"
-    word = rf"{part}(?:[.!?]{part})*"
-    apos, apos_etc = "(?:['’\x92]|&apos;)", "(?:['’`‘‛\x91\x92]|&apos;)"
-    aux = rf"{apos}(?:re|ve|ll|[msd])"
-    not_letter = r"(?-i:[^A-Za-z])"
-    acronym = (
-        r"(?:(?:canada|sino|korean|eu|japan|non)-u\.s|u\.s\.-(?:u\.s\.s\.r|u\.k)"
-        r"|[a-z](?:\.[a-z])+)"
-    )
-    ending, leading, numbered = (
-        "|".join(sorted(words.split(), key=len, reverse=True)) for words in (_ENDING, _LEADING, _BEFORE_NUMBERS)
-    )
-    openers = "|".join(f"(?-i:{opener[0]}){opener[1:]}" for opener in _OPENERS.split())
-    inside = "[,;:、]"
-    hyphenated = rf"[a-z\d][a-z\d.,\xad]*(?:-(?:{acronym}\.|[a-z\d\xad]+))+"
-    elided = rf"(?:[dol]{apos_etc}{alnum})?{alnum}+"
-    thing = rf"{elided}(?:[-_֊‐‑]{elided})*"
-    capitals = r"(?-i:[A-Z]+(?:(?:&amp;|[+&])[A-Z]+)+)"
-    slashed = r"[a-z\d]+(?:-[a-z]+){0,2}"
-    return [
-        r"(c\+\+|[cf]\#)",
-        # Contractions without an apostrophe between their halves.
-        r"(can)not|('t)was",
-        r"(gon)na|(got)ta|(lem)me|(gim)me|(wan)na|('t)is",
-        _markup(),
-        "(&(?:md|mdash|ndash);|[\x96\x97–—―])",
-        "(&amp;)",
-        r"(&(?:ht|tl|ur|lr|qc|ql|qr|odq|cdq|#\d+);)",
-        # Words, and words before 's, 'll, n't.
-        rf"({word}){aux}",
-        rf"((?:[a-z\xad])*(?-i:[A-MO-Za-mo-z])\xad*)n{apos_etc}t",
-        rf"({word})",
-        *_apostrophes(one, apos, apos_etc),
-        # Addresses and names of the net.
-        r'(https?://[^ \t\n\f\r"<>|()]+[^ \t\n\f\r"<>|.!?(){},-])',
-        r'((?:www\.(?:[^ \t\n\f\r"<>|.!?(){},]+\.)+[a-z]{2,4}'
-        r"|(?-i:(?:[^ \t\n\f\r\"`'<>|.!?(){},-_$]+\.)+)(?:com|net|org|edu))"
-        r'(?:/[^ \t\n\f\r"<>|()]+[^ \t\n\f\r"<>|.!?(){},-])?)',
-        '((?:&lt;|<)?[a-z\\d][^ \t\n\f\r"<>|()\xa0{}]*@(?:[^ \t\n\f\r"<>|(){}.\xa0]+\\.)*'
-        '[^ \t\n\f\r"<>|(){}.\xa0]+(?:&gt;|>)?)',
-        rf"(@[a-z_][a-z_\d]*|\#{one}+)",
-        rf"({aux}){not_letter}",
-        rf"(n{apos_etc}t){not_letter}",
-        # Numbers, fractions, money.
-        r"(\d{1,2}[-/]\d{1,2}[-/]\d{2,4})",
-        r"([-+]?(?:\d*(?:[.:,\xad٫٬]\d+)+|\d+))",
-        "([⁺⁻₊₋]?(?:[⁰¹²³⁴-⁹]+|[₀-₉]+))",
-        r"((?:\d{1,4}[- \xa0])?\d{1,4}(?:\\?/|⁄)\d{1,4})",
-        "([¼½¾⅓-⅞])",
-        rf"(-[rlcs]rb-|-[rl][cs]b-|c\.d\.s|pro-|anti-|s(?:&amp;|&)p-500|s(?:&amp;|&)ls"
-        rf"|cap{apos}n|c{apos}est)",
-        rf"({slashed}(?:\\?/{slashed}){{1,2}})",
-        r"((?-i:[A-Z]*)\$|\#)",
-        "([¢£¤¥\x80₠€؋฿₤￠￡￥￦])",
-        # Periods that belong to their word.
-        rf"([a-z])\.[{_SPACE}]+(?:{openers})[{_SPACE}\n]",
-        rf"((?:{ending})\.)(?s:..)",
-        rf"((?:{ending})\.)",
-        rf"((?:{acronym}|{leading}|[a-z])\.)",
-        rf"({acronym})[{_SPACE}\n]",
-        rf"((?:{numbered})\.)[{_SPACE}\n]?\d",
-        rf"({apos}\d\d)[{_SPACE}\n]",
-        rf"({word}\.){inside}",
-        rf"({alnum}+(?:\.{alnum}+)*\.(?:{'|'.join(_EXTENSIONS.split())}))[{_SPACE}\n.?!,]",
-        # Phone numbers.
-        r"(\(\d{2,3}\)[ \xa0]?\d{3,4}[- \xa0]?\d{3,5}"
-        r"|(?:\+\+?)?(?:\d{2,4}[- \xa0])?\d{2,4}[- \xa0]\d{3,4}[- \xa0]?\d{3,5}"
-        r"|(?:(?:\+\+?)?\d{2,4}\.)?\d{2,4}\.\d{3,4}\.\d{3,5})",
-        # Marks.
-        '("|&quot;)',
-        r"((?-i:[<>]?[:;=][-o*']?[()DPdpO\\{@|\[\]]))(?-i:[^A-Za-z0-9])",
-        r"((?-i:[-^x=~<>']_[-^x=~<>']|\([-^x=~<>'][_.]?[-^x=~<>']\)|\([\^x=~<>']-[\^x=~<>'`]\)))",
-        r"(<|&lt;|>|&gt;)",
-        r"([\[\](){}])",
-        "(-+)",
-        r"(\.{3,5}|(?:\.[ \xa0]){2,4}\.|[\x85…])",
-        r"(@+|\#+|_+)",
-        r"(\*+|(?:\\\*){1,3})",
-        f"({inside})",
-        "([?!]+)",
-        "([.¡¿\u037e\u0589\u061f\u06d4\u0700-\u0702\u07fa\u3002])",
-        "([=/])",
-        # Words with hyphens, digits, ampersands.
-        rf"({hyphenated}\.){inside}",
-        rf"({hyphenated})",
-        rf"({thing}\.){inside}",
-        rf"({thing})",
-        rf"({capitals}\.){inside}",
-        rf"({capitals})",
-        r"(')[a-z][^ \t\n\r\xa0]",
-        rf"({aux})",
-        rf"([`‘’‚‛“”\x91-\x94„‟‹›«»]{{1,2}}|''|{apos})",
-        "(<<|>>)",
-        f"([{_SYMBOLS}])",
-    ]
+_LETTERS = _letters()
+_ONE = rf"(?:[{_LETTERS}{_MARKS}]|&(?-i:[aeiouAEIOU])(?:acute|grave|uml);)"
+_ALNUM = rf"[{_LETTERS}\d]"
+_PART = rf"{_ONE}(?:{_ONE}|\d)*"
+_WORD = rf"{_PART}(?:[.!?]{_PART})*"
+_APOS, _APOS_ETC = "(?:['’\x92]|&apos;)", "(?:['’`‘‛\x91\x92]|&apos;)"
+_AUX = rf"{_APOS}(?:re|ve|ll|[msd])"
+_NOT_LETTER = r"(?-i:[^A-Za-z])"
+_NAME = r"[a-z][a-z\d_:.\-]*"
+_ATTRIBUTE = rf"""{_NAME}(?:\ *=\ *(?:'[^'\n]*'|"[^"\n]*"))?"""
+_ACRONYM = (
+    r"(?:(?:canada|sino|korean|eu|japan|non)-u\.s|u\.s\.-(?:u\.s\.s\.r|u\.k)"
+    r"|[a-z](?:\.[a-z])+)"
+)
+_INSIDE = "[,;:、]"
+_HYPHENATED = rf"[a-z0-9][a-z0-9.,\xad]*(?:-(?:{_ACRONYM}\.|[a-z0-9\xad]+))+"
+_ELIDED = rf"(?:[dol]{_APOS_ETC}{_ALNUM})?{_ALNUM}+"
+_THING = rf"{_ELIDED}(?:[-_֊‐‑]{_ELIDED})*"
+_CAPITALS = r"(?-i:[A-Z]+(?:(?:&amp;|[+&])[A-Z]+)+)"
+_SLASHED = r"[a-z0-9]+(?:-[a-z]+){0,2}"
 
 
-def _markup() -> str:
-    name = r"[a-z][a-z\d_:.\-]*"
-    attribute = rf"""{name}(?:\ *=\ *(?:'[^'\n]*'|"[^"\n]*"))?"""
-    return rf"(<(?:[!?][a-z\-][^>\n]*|{name}(?:\ +{attribute})*\ */?|/{name})\ *>)"
+def _any(words: str) -> str:
+    """Returns a pattern for one of the words, the longest that fits."""
+    return "(?:" + "|".join(sorted(words.split(), key=len, reverse=True)) + ")"
 
 
-def _apostrophes(one: str, apos: str, apos_etc: str) -> list[str]:
-    """Returns the rules of words that keep an apostrophe."""
-    return [
-        rf"({apos}n{apos}?|[ldj]{apos}|dunkin{apos}|somethin{apos}|ol{apos}|{apos}em"
-        rf"|(?-i:[A-HJ-XZn]){apos_etc}{one}{{2,}}|{apos}[2-9]0s|{apos}till?|{apos}cause"
-        rf"|cont'd\.?|nor'easter|c'mon|e'er|s'mores|ev'ry|li'l|nat'l)",
-        rf"({one}+[aeiouy]{apos_etc}(?-i:[aeiouA-Z]){one}*)",
-        rf"(y{apos}){one}",
-    ]
+_CONTRACTIONS = (
+    r"(c\+\+|[cf]\#)",
+    r"(can)not|('t)was",
+    r"(gon)na|(got)ta|(lem)me|(gim)me|(wan)na|('t)is",
+    rf"(<(?:[!?][a-z\-][^>\n]*|{_NAME}(?:\ +{_ATTRIBUTE})*(?:\ */)?|/{_NAME})\ *>)",
+    "(&(?:md|mdash|ndash);|[\x96\x97–—―])",
+    "(&amp;)",
+    r"(&(?:ht|tl|ur|lr|qc|ql|qr|odq|cdq|#\d+);)",
+)
+"""Contractions without an apostrophe between their halves."""
+
+_WORDS = (
+    rf"({_WORD}){_AUX}",
+    rf"((?:[a-z\xad])*(?-i:[A-MO-Za-mo-z])\xad*)n{_APOS_ETC}t",
+    rf"({_WORD})",
+    rf"({_APOS}n{_APOS}?|[ldj]{_APOS}|dunkin{_APOS}|somethin{_APOS}|ol{_APOS}|{_APOS}em"
+    rf"|(?-i:[A-HJ-XZn]){_APOS_ETC}[{_LETTERS}]{{2,}}|{_APOS}[2-9]0s|{_APOS}till?|{_APOS}cause"
+    rf"|cont'd\.?|nor'easter|c'mon|e'er|s'mores|ev'ry|li'l|nat'l)",
+    rf"([{_LETTERS}]+[aeiouy]{_APOS_ETC}(?-i:[aeiouA-Z])[{_LETTERS}]*)",
+    rf"(y{_APOS})[{_LETTERS}]",
+)
+"""Words, and words before 's, 'll, n't."""
+
+_NET = (
+    r'(https?://[^ \t\n\f\r"<>|()]+[^ \t\n\f\r"<>|.!?(){},-])',
+    rf"({_HOST}{_PATH})",
+    rf"({_HOST})",
+    '((?:&lt;|<)?[a-z\\d][^ \t\n\f\r"<>|()\xa0{}]*@(?:[^ \t\n\f\r"<>|(){}.\xa0]+\\.)*'
+    '[^ \t\n\f\r"<>|(){}.\xa0]+(?:&gt;|>)?)',
+    rf"(@[a-z_][a-z_\d]*|\#{_ONE}+)",
+    rf"({_AUX}){_NOT_LETTER}",
+    rf"(n{_APOS_ETC}t){_NOT_LETTER}",
+)
+"""Addresses and names of the net."""
+
+_NUMBERS = (
+    r"(\d{1,2}[-/]\d{1,2}[-/]\d{2,4})",
+    r"([-+]?(?:\d*(?:[.:,\xad٫٬]\d+)+|\d+))",
+    "([⁺⁻₊₋]?(?:[⁰¹²³⁴-⁹]+|[₀-₉]+))",
+    r"((?:\d{1,4}[- \xa0])?\d{1,4}(?:\\?/|⁄)\d{1,4})",
+    "([¼½¾⅓-⅞])",
+    rf"(-[rlcs]rb-|-[rl][cs]b-|c\.d\.s|pro-|anti-|s(?:&amp;|&)p-500|s(?:&amp;|&)ls"
+    rf"|cap{_APOS}n|c{_APOS}est)",
+    rf"({_SLASHED}(?:\\?/{_SLASHED}){{1,2}})",
+    r"((?-i:[A-Z]*)\$|\#)",
+    "([¢£¤¥\x80₠€؋฿₤￠￡￥￦])",
+)
+"""Numbers, fractions, money."""
+
+_PERIODS = (
+    rf"([a-z])\.[{_SPACE}]+{_any(_OPENERS)}[{_SPACE}\n]",
+    rf"({_any(_ENDING)}\.)(?s:..)",
+    rf"({_any(_ENDING)}\.)",
+    rf"((?:{_ACRONYM}|{_any(_LEADING)}|[a-z])\.)",
+    rf"({_ACRONYM})[{_SPACE}\n]",
+    rf"({_any(_BEFORE_NUMBERS)}\.)[{_SPACE}\n]?\d",
+    rf"({_APOS}\d\d)[{_SPACE}\n]",
+    rf"({_WORD}\.){_INSIDE}",
+    rf"({_ALNUM}+(?:\.{_ALNUM}+)*\.{_any(_EXTENSIONS)})[{_SPACE}\n.?!,]",
+)
+"""Periods that belong to their word."""
+
+_PHONES = (
+    r"(\([0-9]{2,3}\)[ \xa0]?[0-9]{3,4}[- \xa0]?[0-9]{3,5}"
+    r"|(?:\+\+?)?(?:[0-9]{2,4}[- \xa0])?[0-9]{2,4}[- \xa0][0-9]{3,4}[- \xa0]?[0-9]{3,5}"
+    r"|(?:(?:\+\+?)?[0-9]{2,4}\.)?[0-9]{2,4}\.[0-9]{3,4}\.[0-9]{3,5})",
+)
+"""Phone numbers."""
+
+_MARKS_ALONE = (
+    '("|&quot;)',
+    r"((?-i:[<>]?[:;=][-o*']?[()DPdpO\\{@|\[\]]))(?-i:[^A-Za-z0-9])",
+    r"((?-i:[-^x=~<>']_[-^x=~<>']|\([-^x=~<>'][_.]?[-^x=~<>']\)|\([\^x=~<>']-[\^x=~<>'`]\)))",
+    r"(<|&lt;|>|&gt;)",
+    r"([\[\](){}])",
+    "(-+)",
+    r"(\.{3,5}|(?:\.[ \xa0]){2,4}\.|[\x85…])",
+    r"(@+|\#+|_+)",
+    r"(\*+|(?:\\\*){1,3})",
+    f"({_INSIDE})",
+    "([?!]+)",
+    "([.¡¿\u037e\u0589\u061f\u06d4\u0700-\u0702\u07fa\u3002])",
+    "([=/])",
+)
+"""Marks."""
+
+_COMPOUNDS = (
+    rf"({_HYPHENATED}\.){_INSIDE}",
+    rf"({_HYPHENATED})",
+    rf"({_THING}\.){_INSIDE}",
+    rf"({_THING})",
+    rf"({_CAPITALS}\.){_INSIDE}",
+    rf"({_CAPITALS})",
+    r"(')[a-z][^ \t\n\r\xa0]",
+    rf"({_AUX})",
+    rf"([`‘’‚‛“”\x91-\x94„‟‹›«»]{{1,2}}|''|{_APOS})",
+    "(<<|>>)",
+    f"([{_SYMBOLS}])",
+)
+"""Words with hyphens, digits, ampersands."""
+
+
+@functools.cache
+def rules() -> tuple[re.Pattern[str], ...]:
+    """Returns the patterns, in the order that decides between equally long matches."""
+    tables = (
+        _CONTRACTIONS, _WORDS, _NET, _NUMBERS, _PERIODS, _PHONES, _MARKS_ALONE, _COMPOUNDS
+    )  # fmt: skip
+    return tuple(re.compile(rule, re.IGNORECASE) for table in tables for rule in table)
