@@ -44,6 +44,11 @@ class Scorer:
             self._corpus.add(fields)
             self._waiting.append((prediction, fields))
 
+    @property
+    def num(self) -> int:
+        """How many predictions were added."""
+        return len(self._items) + len(self._waiting)
+
     def merge(self, other: Self) -> None:
         """Adds the predictions of another scorer, after those of this one.
 
