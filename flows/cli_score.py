@@ -10,7 +10,9 @@ score_app = typer.Typer()
 
 @score_app.command(epilog="Example: parcel score relaxed_accuracy predictions.jsonl")
 def score(
-    metric: Annotated[str, typer.Argument(help="vqa, cider, ...; an unknown one lists them all.")],
+    metric: Annotated[
+        str, typer.Argument(metavar="METRIC", help="vqa, cider, ...; an unknown one lists all.")
+    ],
     file: Annotated[
         Path,
         typer.Argument(

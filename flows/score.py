@@ -42,8 +42,8 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
         fields = _parse(text, where, masks=METRICS[metric].reads_masks)
         first = seen.setdefault(fields["id"], number)
         if first != number:
-            raise ConfigError(f"{where}: id must be unique, got that of line {first}: "
-                              f"{fields['id']!r}; drop one of them.")  # fmt: skip
+            clash = f"{fields['id']!r} again, as on line {first}; drop one of them"
+            raise ConfigError(f"{where}: id must be unique, got {clash}.")
         try:
             scorer.add(fields["prediction"], {**fields, **given})
         except (ValueError, KeyError, TypeError) as error:
@@ -85,27 +85,47 @@ def _read(path: Path) -> str:
 
 
 def _parse(text: str, where: str, *, masks: bool) -> dict[str, Any]:
-    """Returns the fields of a line, its id as text."""
+    """Returns the fields of a line, its id and masks as text."""
     try:
         row = json.loads(text)
     except (json.JSONDecodeError, RecursionError):
-        raise ConfigError(
-            f"{where} must be a JSON object on one line, got {_short(text)}."
-        ) from None
+        raise ConfigError(f"{where}: must be one JSON object, got {_short(text)}.") from None
     if not isinstance(row, dict):
-        raise ConfigError(f'{where} must be an object {{"id": ...}}, got {_short(row)}.')
-    name = row.get("id")
+        raise ConfigError(f'{where}: must be an object {{"id": ...}}, got {_short(row)}.')
+    name, prediction = row.get("id"), row.get("prediction")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise ConfigError(f"{where}: id must be a text or a whole number, got {_short(name)}.")
-    if not isinstance(row.get("prediction"), str):
-        raise ConfigError(f"{where}: prediction must be a text, got {_short(row.get('prediction'))};"
-                          f' write "" where there is none.')  # fmt: skip
-    field = "masks" if masks else "answers"
-    values = row.get(field)
-    if not isinstance(values, list) or not values or not all(isinstance(v, str) for v in values):
-        raise ConfigError(f"{where}: {field} must be a list of at least one text, "
-                          f"got {_short(values)}.")  # fmt: skip
-    return {**row, "id": str(name)}
+    if not isinstance(prediction, str):
+        accepted = 'a text, "" where there is none'
+        raise ConfigError(f"{where}: prediction must be {accepted}, got {_short(prediction)}.")
+    found = {**row, "id": str(name)}
+    if masks:
+        return {**found, "masks": _masks(row, where), "box": _box(row, where)}
+    answers = row.get("answers")
+    if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers) or not answers:
+        accepted = "a list of at least one text"
+        raise ConfigError(f"{where}: answers must be {accepted}, got {_short(answers)}.")
+    return found
+
+
+def _masks(row: dict[str, Any], where: str) -> list[str]:
+    masks = row.get("masks")
+    if not isinstance(masks, list) or not all(
+        isinstance(m, dict) and {"size", "counts"} <= set(m) for m in masks
+    ):
+        accepted = 'a list of one COCO mask {"size": [height, width], "counts": ...}'
+        raise ConfigError(f"{where}: masks must be {accepted}, got {_short(masks)}.")
+    return [json.dumps(mask) for mask in masks]
+
+
+def _box(row: dict[str, Any], where: str) -> list[float] | None:
+    box = row.get("box")
+    if box is None:
+        return None
+    if not isinstance(box, list) or [isinstance(x, int | float) for x in box] != [True] * 4:
+        accepted = "[ymin, xmin, ymax, xmax] as fractions"
+        raise ConfigError(f"{where}: box must be {accepted}, got {_short(box)}.")
+    return box
 
 
 def _short(value: object) -> str:

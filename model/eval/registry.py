@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from model.eval.anls import anls
+from model.eval.anls import anls, anls_big_vision
 from model.eval.bleu import bleu, summarize_bleu
 from model.eval.cider import Documents, cider
 from model.eval.miou import miou
@@ -57,6 +57,7 @@ METRICS: dict[str, Metric] = {
     "vqa_lower": Metric(score=vqa_lower, by=("lang",), mean_over="lang"),
     "vqav2": Metric(score=vqav2, by=("answer_type",)),
     "anls": Metric(score=anls),
+    "anls_big_vision": Metric(score=anls_big_vision),
     "relaxed_accuracy": Metric(score=relaxed_accuracy, by=("kind",)),
     "tallyqa": Metric(score=tallyqa),
     "cider": Metric(score=cider, by=("lang",), mean_over="lang", corpus=Documents),
