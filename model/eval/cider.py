@@ -71,8 +71,8 @@ def cider(prediction: str, fields: Fields) -> float:
     Raises:
       ValueError: if there is no reference.
     """
-    documents: Documents = fields["corpus"]
     lang, references = _lang(fields), some_answers(fields)
+    documents: Documents = fields["corpus"]
     counts = count_ngrams(tokenize(prediction).split())
     written = documents.weigh(counts, lang)
     total = 0.0

