@@ -53,9 +53,9 @@ class Metric:
 
 METRICS: dict[str, Metric] = {
     "exact_match": Metric(score=vqa),
-    "vqa": Metric(score=vqa, by=("lang",), mean_over="lang"),
-    "vqa_lower": Metric(score=vqa_lower, by=("lang",), mean_over="lang"),
-    "vqav2": Metric(score=vqav2, by=("answer_type",)),
+    "vqa": Metric(score=vqa, by=("lang", "question_type"), mean_over="lang"),
+    "vqa_lower": Metric(score=vqa_lower, by=("lang", "question_type"), mean_over="lang"),
+    "vqav2": Metric(score=vqav2, by=("answer_type", "question_type")),
     "anls": Metric(score=anls),
     "anls_big_vision": Metric(score=anls_big_vision),
     "relaxed_accuracy": Metric(score=relaxed_accuracy, by=("kind",)),

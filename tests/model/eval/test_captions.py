@@ -69,10 +69,25 @@ def test_bleu_of_a_corpus_is_of_summed_counts():
     assert parts["bleu_4"].score == pytest.approx(100 * (4 / 6 * 3 / 4) ** 0.25)
 
 
+@pytest.mark.parametrize(
+    ("prediction", "references", "bleu_1"),
+    [
+        ("a b c d", ["a b c d e", "a b c"], 1.0),  # 3 and 5 words are equally close: the shorter
+        ("a b c d", ["a b"], 1 / 2),  # longer than the reference: no bonus
+        ("a a", ["a", "a c"], 1 / 2),  # as often as in one reference, not in all together
+    ],
+)
+def test_bleu_of_one_caption(prediction: str, references: list[str], bleu_1: float):
+    parts = score("bleu", [(prediction, references)]).result.parts
+    assert parts["bleu_1"].score == pytest.approx(100 * bleu_1)
+
+
 def test_rouge_by_hand():
     done = score("rouge_l", [("the cat sat", ["the black cat", "on the mat"])])
     # Two words in order with the first: precision 2/3 and recall 2/3.
     assert done.items[0].score == pytest.approx(2 / 3)
+    recalled = score("rouge_l", [("the cat", ["the cat sat down"])]).items[0].score
+    assert recalled == pytest.approx(2.44 * 0.5 / (0.5 + 1.44))
     assert score("rouge_l", [("", [""])]).items[0].score == 1.0  # as the official code has it
     assert score("rouge_l", [("", ["a"])]).items[0].score == 0.0
 

@@ -121,6 +121,7 @@ def test_vqav2_needs_another_annotator():
         ("Pa", ["Paul"], 0.5, 0.0),  # exactly half
         ("P", ["Paul"], 0.0, 0.0),
         ("san  diego", ["san diego"], 1.0, 0.9),
+        ("san  diego", ["san diexo"], 0.9, 0.8),  # the length is of the text as written
         ("cat", ["dog", "cut"], 2 / 3, 2 / 3),
         ("", [""], 1.0, 1.0),
         ("x", [""], 0.0, 0.0),
@@ -245,6 +246,14 @@ def test_the_mask_is_what_is_above_zero_scaled_bilinearly():
 
     # The box is 20 rows high; the upper 10 are positive.
     assert _score(LOC + SEG, _truth(), gradient).score == pytest.approx(0.5)
+
+
+def test_scaling_down_averages():
+    def stripes(_ids):
+        return np.where(np.arange(64) % 2, -3.0, 1.0).astype(np.float32)[None].repeat(64, axis=0)
+
+    # 64 columns onto 16: the mean of every four is negative.
+    assert _score(LOC + SEG, _truth(), stripes).score == 0.0
 
 
 def test_the_annotated_box_is_what_boxes_are_held_against():
