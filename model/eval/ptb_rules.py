@@ -3,9 +3,11 @@
 A rule is a pattern whose first group is the token; what follows the group must follow the token.
 The rule that matches the most text wins, context included; of equally long ones, the first.
 
-Source: behaviour of Stanford CoreNLP 3.4.1's PTBTokenizer, the one coco_caption runs, observed
-character by character over the Basic Multilingual Plane, abbreviation by abbreviation, and on
-captions; every difference found was closed.
+Source: Stanford CoreNLP 3.4.1's PTBTokenizer, the one coco_caption runs: its classes of tokens, as
+its `PTBLexer.flex` names them, with lists and character ranges taken from what the program prints
+for every character of the Basic Multilingual Plane and for 300 abbreviations. Compared with it on
+40,000 lines of data sets (no difference) and 30,000 made-up ones (about 10 differ, most of them in
+what the official script sees of the next caption).
 """
 
 import functools
@@ -127,7 +129,7 @@ _CONTRACTIONS = (
     "(&amp;)",
     r"(&(?:ht|tl|ur|lr|qc|ql|qr|odq|cdq|#\d+);)",
 )
-"""Contractions without an apostrophe between their halves."""
+"""C++, contractions without an apostrophe between their halves, markup, entities."""
 
 _WORDS = (
     rf"({_WORD}){_AUX}",
