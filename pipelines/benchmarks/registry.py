@@ -5,7 +5,21 @@ Source: big_vision `configs/proj/paligemma/transfers/{chartqa,refcoco_seg,msvd_q
 
 import dataclasses
 
-METRICS = ("exact_match", "miou", "relaxed_accuracy")
+METRICS = (
+    "exact_match",
+    "vqa",
+    "vqa_lower",
+    "vqav2",
+    "anls",
+    "relaxed_accuracy",
+    "tallyqa",
+    "cider",
+    "science_qa",
+    "rsvqa",
+    "nlvr",
+    "pope",
+    "miou",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
