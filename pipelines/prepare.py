@@ -67,6 +67,7 @@ def prepare(
     job = Job(
         config=config,
         source=source,
+        antialias=get(source).antialias_of(split),
         parts=tuple(sorted(parts)),
         data_root=os.path.abspath(data_root),
         out=os.path.abspath(out),
