@@ -12,7 +12,7 @@ NLVR = Benchmark(
     text_len=64,
     metric="exact_match",
     tune_split="train",
-    train_split="train+dev",
+    final_split="train+dev",
     eval_split="test",
     rows=(Row(titles=("NLVR2",), split="test", suite="main", size=6_967),),
     num_train=93_355,

@@ -18,7 +18,7 @@ ROWS = (
         metric="rsvqa",
         lower=True,
         tune_split="train",
-        train_split="train+val",
+        final_split="train+val",
         eval_split="test",
         rows=(Row(titles=("RSVQA-lr",), split="test", resolutions=(224,)),),
         num_train=47_173,
@@ -33,7 +33,7 @@ ROWS = (
         metric="rsvqa",
         lower=True,
         tune_split="train",
-        train_split="train+val",
+        final_split="train+val",
         eval_split="test",
         rows=(
             Row(titles=("RSVQA-hr (test)", "RSVQA-hr"), split="test"),

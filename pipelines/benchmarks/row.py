@@ -100,10 +100,11 @@ class Benchmark:
       sampling: how training draws one of several targets.
       lower: whether targets are lower-cased.
       tune_split: what models are selected by training on; "" where none is told apart.
-      train_split: what a reported run trains on; "a+b" is both. "" for a zero-shot benchmark.
+      final_split: what is trained on for a test split's score; "a+b" is both. "" for a zero-shot
+        benchmark.
       eval_split: what it is scored on, unless one of `rows` is meant.
       rows: its rows in tables.
-      num_train: examples of the training split, as published; 0 for a zero-shot benchmark.
+      num_train: examples of `final_split`, as published; 0 for a zero-shot benchmark.
       recipes: side of the images -> how it is fine-tuned [pixels].
       parent: whose fine-tuned checkpoint is scored, for a zero-shot benchmark.
       num_frames: frames per video; 0 for images.
@@ -120,7 +121,7 @@ class Benchmark:
     sampling: Sampling = "without_replacement"
     lower: bool = False
     tune_split: str = ""
-    train_split: str = ""
+    final_split: str = ""
     eval_split: str
     rows: tuple[Row, ...]
     num_train: int = 0
@@ -137,11 +138,17 @@ class Benchmark:
             )
         if self.metric not in METRICS:
             raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}.")
-        if bool(self.parent) == bool(self.train_split):
+        if bool(self.parent) == bool(self.final_split):
             raise ValueError(
-                f"{self.name} must have a train_split or, if it is zero-shot, a parent; got "
-                f"train_split={self.train_split!r}, parent={self.parent!r}."
+                f"{self.name} must have a final_split or, if it is zero-shot, a parent; got "
+                f"final_split={self.final_split!r}, parent={self.parent!r}."
             )
+
+    @property
+    def train_split(self) -> str:
+        """What a run trains on: never what it is scored on, so for some the tuning split."""
+        held_out = _names(self.eval_split) & _names(self.final_split)
+        return self.tune_split if held_out else self.final_split
 
     def prefix(self, text: str = "", **fields: str) -> str:
         """Returns the prefix of one question; what is in `text` is never taken for a field."""
@@ -153,7 +160,12 @@ class Benchmark:
         return text.lower() if self.lower else text
 
 
+def _names(split: str) -> set[str]:
+    """Returns the splits of "a+b[:5%]"."""
+    return {one.partition("[")[0] for one in split.split("+")} - {""}
+
+
 def zero_shot(parent: Benchmark, **changes: object) -> Benchmark:
     """Returns a benchmark that the checkpoints of `parent` are scored on, asked as it is."""
-    none = {"tune_split": "", "train_split": "", "num_train": 0, "recipes": {}}
+    none = {"tune_split": "", "final_split": "", "num_train": 0, "recipes": {}}
     return dataclasses.replace(parent, parent=parent.name, **{**none, **changes})  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ ROWS = (
         prompt="{text}",
         text_len=48,
         metric="miou",
-        train_split="train",
+        final_split="train",
         eval_split="val",
         rows=tuple(
             Row(titles=(title,), split=split, suite="main", size=size)

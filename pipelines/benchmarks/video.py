@@ -37,7 +37,7 @@ def _video(
         metric="cider" if caption else "exact_match",
         sampling="uniform" if caption else "without_replacement",
         tune_split="train",
-        train_split="train+val",
+        final_split="train+val",
         eval_split=split,
         rows=(row,),
         num_train=num_train,

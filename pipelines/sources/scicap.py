@@ -23,8 +23,9 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
     figures = _split_folder(root / "SciCap-No-Subfig-Img", split)
 
     def make(name: str) -> Item:
+        if name != Path(name).name:
+            raise BadInput(f"a figure must be a name, got {name!r}")
         path = captions / f"{Path(name).stem}.json"
-        corpus.relative(path)
         if not path.is_file():
             raise BadInput(f"{corpus.relative(path)} is missing")
         row = corpus.load_json(path)

@@ -4,8 +4,6 @@ Source: big_vision `datasets/{textvqa,ai2d}` (before resizing) and `pp/proj/pali
 (after resizing).
 """
 
-import math
-
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
@@ -39,7 +37,8 @@ def edit_original(image: Image.Image, edit: Edit) -> Image.Image:
 def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Image.Image:
     """Returns the squashed image with its frame, one red pixel wide; sides outside are not drawn.
 
-    Source: TensorFlow `draw_bounding_box_op.cc`: the corner of fraction f is pixel floor(f (n-1)).
+    Source: TensorFlow `draw_bounding_box_op.cc`: the corner of fraction f is pixel trunc(f (n-1)),
+    in float32.
 
     Args:
       image: the squashed one.
@@ -57,8 +56,8 @@ def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Im
         raise BadInput(f"frame {[round(v, 3) for v in edit.frame]} shows nothing of the image")
     pixels = np.array(image)
     height, width = pixels.shape[:2]
-    left, right = (math.trunc(x * (width - 1)) for x in (x0, x1))
-    top, bottom = (math.trunc(y * (height - 1)) for y in (y0, y1))
+    left, right = (_pixel(x, width) for x in (x0, x1))
+    top, bottom = (_pixel(y, height) for y in (y0, y1))
     rows = slice(max(top, 0), min(bottom, height - 1) + 1)
     columns = slice(max(left, 0), min(right, width - 1) + 1)
     for row in (top, bottom):
@@ -68,6 +67,10 @@ def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Im
         if 0 <= column < width:
             pixels[rows, column] = _RED
     return Image.fromarray(pixels)
+
+
+def _pixel(fraction: float, side: int) -> int:
+    return int(np.float32(fraction) * np.float32(side - 1))
 
 
 def _write_label(

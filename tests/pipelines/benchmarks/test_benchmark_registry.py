@@ -41,7 +41,7 @@ def test_every_benchmark_has_a_source_with_its_splits():
         if row.name in UNREAD:
             assert row.name not in SOURCES
             continue
-        splits = [row.train_split, row.tune_split, row.eval_split]
+        splits = [row.final_split, row.train_split, row.tune_split, row.eval_split]
         splits += [split for one in row.rows for split in (one.split, *one.averaged)]
         for split in filter(None, splits):
             names = [one.partition("[")[0] for one in split.split("+")]
@@ -84,6 +84,16 @@ def test_zero_shot_benchmarks_have_a_parent_and_no_training(child, parent):
     assert row.prompt == get(parent).prompt
 
 
+def test_nothing_is_trained_on_that_is_scored():
+    for row in BENCHMARKS.values():
+        trained = set(row.train_split.split("+"))
+        for scored in {row.eval_split, *(one.split for one in row.rows)}:
+            assert not trained & set(scored.split("+")), row.name
+    assert get("docvqa").train_split == "train[:-5%]"
+    assert get("vqav2").train_split == "train+val[:-10240]"
+    assert get("chartqa").train_split == "train+val"
+
+
 def test_recipes_of_two_resolutions():
     for row in BENCHMARKS.values():
         sides = [224] if row.num_frames else [224, 448]
@@ -121,5 +131,5 @@ def test_unknown_names_are_answered_with_the_list():
         dataclasses.replace(get("nlvr"), metric="bleu")
     with pytest.raises(ValueError, match=r"prompt may hold .*, got \{q\} in 'ask \{q\}'"):
         dataclasses.replace(get("nlvr"), prompt="ask {q}")
-    with pytest.raises(ValueError, match="nlvr must have a train_split or, if it is zero-shot"):
-        dataclasses.replace(get("nlvr"), train_split="")
+    with pytest.raises(ValueError, match="nlvr must have a final_split or, if it is zero-shot"):
+        dataclasses.replace(get("nlvr"), final_split="")
