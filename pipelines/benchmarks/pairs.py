@@ -30,6 +30,7 @@ ROWS = (
     zero_shot(
         NLVR,
         name="marvl",
+        metric="nlvr",
         eval_split="+".join(MARVL_SIZES),
         rows=(
             Row(
@@ -37,7 +38,7 @@ ROWS = (
                 split="id",
                 averaged=("sw", "ta", "tr", "zh"),
                 suite="main",
-                size=MARVL_SIZES["id"],
+                size=sum(MARVL_SIZES.values()),
                 resolutions=(),
             ),
         ),

@@ -72,7 +72,8 @@ class Row:
       titles: its names there, at 224 px first; at 448 px some differ.
       split: of the benchmark's reader.
       suite: which average it belongs to.
-      size: examples its authors published (images where captions are scored); None if unknown.
+      size: examples its authors published in all its splits (images where captions are scored);
+        None if unknown.
       resolutions: sides at which the paper's score file has it; none where it has not [pixels].
       averaged: further splits whose mean score, with this one's, is the row's score.
     """
@@ -83,6 +84,11 @@ class Row:
     size: int | None = None
     resolutions: tuple[int, ...] = (224, 448)
     averaged: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> str:
+        """All its splits, as "a+b"."""
+        return "+".join((self.split, *self.averaged))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

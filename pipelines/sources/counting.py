@@ -104,7 +104,7 @@ def _read_pope(corpus: Corpus, split: str, file: Path) -> Found:
         media = corpus.media(folder / text_of(row, "image"))
         text = text_of(row, "text")
         return question("pope", split, media, row["question_id"], text, [label],
-                        meta={"category": split})  # fmt: skip
+                        meta={"kind": split})  # fmt: skip
 
     yield from read_rows(corpus, file, f"pope/{split}", json_lines(file), make)
 

@@ -28,6 +28,7 @@ class Layout:
         have, the published one first.
       read: (corpus, split, those files) -> would-be records, lazily.
       publisher: where the authors publish it.
+      folder: where it is looked for below the data root; "" is its name.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Layout:
     files: Callable[[str], tuple[tuple[str, ...], ...]]
     read: Callable[..., Found]
     publisher: str
+    folder: str = ""
 
     def open(self, corpus: Corpus, split: str) -> Found:
         """Yields the would-be records of a split.
@@ -52,14 +54,21 @@ def find(corpus: Corpus, *names: str) -> Path:
     Raises:
       FileNotFoundError: naming the first, and what else was looked for.
     """
+    if path := look_up(corpus.folder, *names):
+        return corpus.annotation(path)
+    others = f" (nor is there {', '.join(names[1:])})" if names[1:] else ""
+    raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{others}.")
+
+
+def look_up(folder: Path, *names: str) -> Path | None:
+    """Returns the first of `names` there is below a folder; "*" stands for any text."""
     for name in names:
-        path = corpus.folder / name
+        path = folder / name
         if "*" in name:
             path = min(path.parent.glob(path.name), default=path)
         if path.is_file():
-            return corpus.annotation(path)
-    others = f" (nor is there {', '.join(names[1:])})" if names[1:] else ""
-    raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{others}.")
+            return path
+    return None
 
 
 def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:

@@ -4,7 +4,7 @@
               v2_mscoco_{train2014,val2014}_annotations.json
     okvqa     OpenEnded_mscoco_{train,val}2014_questions.json
               mscoco_{train,val}2014_annotations.json
-    aokvqa_*  aokvqa_v1p0_{train,val,test}.json    "da" direct answers, "mc" multiple choice
+    aokvqa_*  aokvqa_v1p0_{train,val,test}.json, in aokvqa/; "da" direct, "mc" multiple choice
     vizwizvqa annotations/{train,val,test}.json and {split}/*.jpg
 
 Images of COCO 2014, 2015 and 2017 lie here, or in the folder coco/ beside this one.
@@ -145,9 +145,8 @@ LAYOUTS = (
         Layout(
             name=name,
             splits=("train", "val", "test"),
-            files=lambda split: (
-                (f"aokvqa_v1p0_{split}.json", f"../aokvqa/aokvqa_v1p0_{split}.json"),
-            ),
+            folder="aokvqa",
+            files=lambda split: ((f"aokvqa_v1p0_{split}.json",),),
             read=_read_aokvqa(name),
             publisher="allenai.org/project/a-okvqa",
         )

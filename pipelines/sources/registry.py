@@ -36,7 +36,8 @@ class SourceSpec:
     """One corpus layout.
 
     Attributes:
-      name: also the folder it is looked for in, below the data root, unless told otherwise.
+      name: in configs.
+      folder: where it is looked for below the data root, unless told otherwise.
       splits: the splits it may have.
       read: lists its would-be records, lazily.
       antialias: whether images of training splits are filtered when made smaller.
@@ -48,6 +49,7 @@ class SourceSpec:
     """
 
     name: str
+    folder: str
     splits: tuple[str, ...]
     read: Callable[[Corpus, str], Iterator[Item | Reject]]
     antialias: bool
@@ -97,11 +99,12 @@ class SourceSpec:
         return slices
 
 
-def _benchmark(name: str, splits: tuple[str, ...], read, **more) -> SourceSpec:
+def _benchmark(name: str, splits: tuple[str, ...], read, *, folder: str = "", **more) -> SourceSpec:
     row = benchmarks.get(name)
     frames = {"num_frames": row.num_frames, "frame_stride": row.frame_stride}
     return SourceSpec(
         name=name,
+        folder=folder or name,
         splits=splits,
         read=read,
         antialias=row.antialias != "never",
@@ -113,13 +116,23 @@ def _benchmark(name: str, splits: tuple[str, ...], read, **more) -> SourceSpec:
 
 def _layout(layout: Layout) -> SourceSpec:
     return _benchmark(
-        layout.name, layout.splits, layout.open, files=layout.files, publisher=layout.publisher
+        layout.name,
+        layout.splits,
+        layout.open,
+        folder=layout.folder,
+        files=layout.files,
+        publisher=layout.publisher,
     )
 
 
 def _plain(name: str, read, *, antialias: bool) -> SourceSpec:
     return SourceSpec(
-        name=name, splits=("train",), read=read, antialias=antialias, antialias_eval=antialias
+        name=name,
+        folder=name,
+        splits=("train",),
+        read=read,
+        antialias=antialias,
+        antialias_eval=antialias,
     )
 
 

@@ -5,6 +5,8 @@ gqa   {train,val,testdev}_balanced_questions.json    {id: {imageId, question, an
 xgqa  annotations/zero_shot/testdev_balanced_questions_{lang}.json
       {annotations,data}/few_shot/{lang}/{dev,test}.json
       images are GQA's, here or in the folder gqa/; answers are English in every language
+
+The language of an xGQA record is its question's, since scores are averaged by it.
 """
 
 from pathlib import Path
@@ -28,6 +30,7 @@ _SPLITS = ("train_balanced", "val_balanced", "testdev_balanced")
 def _reader(name: str):
     def read(corpus: Corpus, split: str, file: Path) -> Found:
         folder = image_folder(corpus, "images", "gqa")
+        lang = split.rpartition("_")[2] if name == "xgqa" else "en"
 
         def make(entry: tuple[str, dict]) -> Item:
             key, row = entry
@@ -37,7 +40,9 @@ def _reader(name: str):
             answer = text_of(row, "answer")
             media = corpus.media(folder / f"{image}.jpg")
             meta = {"question_id": key}
-            return question(name, split, media, key, text_of(row, "question"), [answer], meta=meta)
+            return question(
+                name, split, media, key, text_of(row, "question"), [answer], lang=lang, meta=meta
+            )
 
         rows = load_dict(corpus, file).items()
         yield from read_rows(corpus, file, f"{name}/{split}", rows, make)

@@ -208,8 +208,6 @@ def write_aokvqa(root: Path) -> None:
     )
     bare = {k: row[k] for k in ("image_id", "question_id", "question", "choices")}
     put_json(root / "aokvqa/aokvqa_v1p0_test.json", [bare])
-    for name in ("aokvqa_da", "aokvqa_mc"):
-        (root / name).mkdir()
 
 
 def write_vizwizvqa(root: Path) -> None:

@@ -3,30 +3,27 @@
 import pytest
 
 from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.layout import look_up
 from pipelines.sources.registry import SOURCES
 from tests.pipelines.sources.layouts import WRITERS
 
 WRITTEN_ELSEWHERE = {"chartqa", "msvd_qa", "refcoco"}
-SHARING_A_WRITER = {"aokvqa_da": "aokvqa", "aokvqa_mc": "aokvqa"}
 LAYOUTS = sorted(set(SOURCES) & set(BENCHMARKS) - WRITTEN_ELSEWHERE)
 
 
 def splits_written(root, name: str) -> list[str]:
     """Returns the splits whose files a writer has written."""
-    folder = root / name
+    folder = root / SOURCES[name].folder
     return [
         split
         for split in SOURCES[name].splits
-        if all(
-            any(list(folder.parent.glob(f"{name}/{n}")) or (folder / n).is_file() for n in names)
-            for names in SOURCES[name].files(split)
-        )
+        if all(look_up(folder, *names) for names in SOURCES[name].files(split))
     ]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_ids_are_unique_and_belong_together(name, tmp_path, read_source):
-    WRITERS[SHARING_A_WRITER.get(name, name)](tmp_path)
+    WRITERS[SOURCES[name].folder](tmp_path)
     total = 0
     for split in splits_written(tmp_path, name):
         items, rejects = read_source(name, split, tmp_path)
@@ -47,7 +44,7 @@ def test_ids_are_unique_and_belong_together(name, tmp_path, read_source):
 @pytest.mark.parametrize("name", sorted(set(SOURCES) & set(BENCHMARKS)))
 def test_missing_file_is_named_with_its_publisher(name, tmp_path, read_source):
     spec = SOURCES[name]
-    (tmp_path / name).mkdir()
+    (tmp_path / spec.folder).mkdir()
     with pytest.raises(FileNotFoundError) as missing:
         read_source(name, BENCHMARKS[name].eval_split, tmp_path)
     told = str(missing.value)

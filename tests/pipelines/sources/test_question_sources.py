@@ -62,7 +62,7 @@ def test_aokvqa_is_asked_in_two_ways(tmp_path, read_source):
         "answer en  What is in the mouth? choose from: pick \t food \t stick \t cigarette"
     )
     assert items[0].answers == items[0].suffixes == ("cigarette",)
-    assert paths(items) == ["aokvqa_mc/val2017/000000461751.jpg"]
+    assert paths(items) == ["aokvqa/val2017/000000461751.jpg"]
     assert [r.reason for r in rejects] == ["correct_choice_idx must be in 0..3, got 4"]
     items, rejects = read_source("aokvqa_mc", "test", tmp_path)
     assert [(i.answers, i.suffixes) for i in items] == [((), ("",))]
@@ -99,7 +99,7 @@ def test_xgqa_asks_in_its_language_and_answers_in_english(tmp_path, read_source,
     (tmp_path / "gqa/images").mkdir(parents=True)
     items, _ = read_source("xgqa", split, tmp_path)
     assert [(i.prefix, i.answers, i.lang) for i in items] == [
-        (f"answer en {asked}", ("women",), "en")
+        (f"answer en {asked}", ("women",), split[-2:])
     ]
     assert paths(items) == ["gqa/images/n235.jpg"]
 
@@ -160,7 +160,7 @@ def test_pope_is_yes_or_no(tmp_path, read_source):
     write_pope(tmp_path)
     items, rejects = read_source("pope", "random", tmp_path)
     assert [(i.prefix, i.answers, i.meta) for i in items] == [
-        ("answer en Is there a snowboard?", ("yes",), {"category": "random"})
+        ("answer en Is there a snowboard?", ("yes",), {"kind": "random"})
     ]
     assert paths(items) == ["pope/val2014/COCO_val2014_000000000042.jpg"]
     assert [r.reason for r in rejects] == ["label must be yes or no, got 'perhaps'"]
