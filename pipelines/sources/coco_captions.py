@@ -7,13 +7,13 @@ nocaps   nocaps_val_4500_captions.json  images[]: id, file_name; annotations[]: 
          Images/{validation,test}/
 """
 
-import collections
 from pathlib import Path
 
-from pipelines.sources.item import Corpus, Item
+from pipelines.sources.item import BadInput, Corpus, Item
 from pipelines.sources.layout import (
     Found,
     Layout,
+    grouped,
     image_folder,
     load_list,
     question,
@@ -30,7 +30,9 @@ def _read_coco(corpus: Corpus, split: str, file: Path) -> Found:
     def make(row: dict) -> Item | None:
         if row["split"] != split:
             return None
-        captions = [text_of(sentence, "raw") for sentence in row["sentences"]]
+        captions = [said for sentence in row["sentences"] if (said := sentence["raw"]).strip()]
+        if not captions:
+            raise BadInput(f"image {row['cocoid']} has no caption")
         media = corpus.media(folders[row["filepath"]] / row["filename"])
         key = int(row["cocoid"])
         return question("cococap", split, media, key, "", captions, meta={"image_id": key})
@@ -41,15 +43,13 @@ def _read_coco(corpus: Corpus, split: str, file: Path) -> Found:
 
 def _read_nocaps(corpus: Corpus, split: str, file: Path) -> Found:
     folder = image_folder(corpus, "Images/" + {"val": "validation"}.get(split, split), "openimages")
-    captions = collections.defaultdict(list)
-    if split == "val":
-        for row in load_list(corpus, file, "annotations"):
-            captions[row["image_id"]].append(row["caption"])
+    listed = load_list(corpus, file, "annotations") if split == "val" else []
+    captions = {group[0].get("image_id"): group for group in grouped(listed, "image_id")}
 
     def make(row: dict) -> Item:
-        said = captions[row["id"]]
+        said = [text_of(one, "caption") for one in captions.get(row["id"], ())]
         if split == "val" and not said:
-            raise KeyError(f"no caption of image {row['id']}")
+            raise BadInput(f"image {row['id']} has no caption")
         return question(
             "nocaps",
             split,

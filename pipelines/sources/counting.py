@@ -2,7 +2,7 @@
 
 tallyqa       {train,test}.json    image ("VG_100K/1.jpg", "train2014/..."), question_id, answer
               images of Visual Genome and COCO 2014: here, in visual_genome/, or in coco/
-countbenchqa  data/*.parquet       image {"bytes"}, number; rows without bytes are left out
+countbenchqa  data/*.parquet      image {"bytes"}, number; rows without bytes or colour are left out
               countbench_paired_questions.json    question, a row each
 pope          coco_pope_{random,popular,adversarial}.json    JSON lines: image, text, label
               val2014/, here or in coco/
@@ -71,7 +71,7 @@ def _read_countbench(corpus: Corpus, split: str, table: Path, questions: Path) -
         def make(entry: tuple[int, tuple[dict, dict]]) -> Item | None:
             number, (row, ask) = entry
             data = (row["image"] or {}).get("bytes")
-            if not data or _is_grey(data):
+            if not data or not _has_colour(data):
                 return None
             place = corpus.spool.put(data)
             media = Media(path=corpus.relative(table), member=f"{number:04d}", **place)  # type: ignore[arg-type]
@@ -84,13 +84,13 @@ def _read_countbench(corpus: Corpus, split: str, table: Path, questions: Path) -
         yield from read_rows(corpus, table, f"countbenchqa/{split}", numbered, make)
 
 
-def _is_grey(data: bytes) -> bool:
-    """Returns whether an image has no colours; what is no image shows when it is decoded."""
+def _has_colour(data: bytes) -> bool:
+    """Returns whether an image is RGB; what is no image shows when it is decoded."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            return image.mode in ("1", "L", "LA")
+            return image.mode == "RGB"
     except (UnidentifiedImageError, OSError):
-        return False
+        return True
 
 
 def _read_pope(corpus: Corpus, split: str, file: Path) -> Found:

@@ -108,6 +108,7 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Found:
             text_of(row, "question"),
             answers,
             targets=answers or [""],
+            image=name,
             meta={"question_id": key},
         )
 

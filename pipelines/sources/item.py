@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 BOX_MARKER = "\ue000"
@@ -198,10 +199,15 @@ class Corpus:
         self.annotations.add(self.relative(path))
         return path
 
-    def load_json(self, path: Path) -> object:
-        """Returns the content of a JSON file; an error names the file."""
+    def load_json(self, path: Path, compact: Callable[[dict], object] | None = None) -> object:
+        """Returns the content of a JSON file, its objects replaced by `compact` of them.
+
+        Raises:
+          ValueError: if it is not JSON, naming the file.
+        """
         try:
-            return json.loads(self.annotation(path).read_text(encoding="utf-8"))
+            text = self.annotation(path).read_text(encoding="utf-8")
+            return json.loads(text, object_hook=compact)
         except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
 

@@ -84,13 +84,21 @@ def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:
     return next((place for place in places if place.is_dir()), corpus.folder / name)
 
 
-def load_list(corpus: Corpus, path: Path, key: str = "") -> list:
+def load_list(
+    corpus: Corpus, path: Path, key: str = "", *, compact: Callable[[dict], object] | None = None
+) -> list:
     """Returns the list a JSON file holds, or holds under `key`.
+
+    Args:
+      corpus: notes the file.
+      path: the file.
+      key: where in it; "" for the whole.
+      compact: replaces every object as it is parsed, innermost first.
 
     Raises:
       ValueError: if there is none, naming the file.
     """
-    return _typed(corpus, path, key, list, "a list")
+    return _typed(corpus, path, key, list, "a list", compact)
 
 
 def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
@@ -102,8 +110,8 @@ def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
     return _typed(corpus, path, key, dict, "an object")
 
 
-def _typed(corpus: Corpus, path: Path, key: str, kind: type, what: str) -> Any:
-    content: Any = corpus.load_json(path)
+def _typed(corpus: Corpus, path: Path, key: str, kind: type, what: str, compact=None) -> Any:
+    content: Any = corpus.load_json(path, compact)
     if key:
         if not isinstance(content, dict) or key not in content:
             raise ValueError(f"{path} must hold {what} under {key!r}.")
@@ -112,6 +120,20 @@ def _typed(corpus: Corpus, path: Path, key: str, kind: type, what: str) -> Any:
         under = f" under {key!r}" if key else " of rows"
         raise ValueError(f"{path} must hold {what}{under}, got a {type(content).__name__}.")
     return content
+
+
+def indexed(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
+    """Returns the rows of a file by what they have under `key`.
+
+    Raises:
+      ValueError: if one has nothing there, naming the file.
+    """
+    found = {}
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping) or key not in row:
+            raise ValueError(f"{path}: row {number} lacks {key!r}.")
+        found[row[key]] = row
+    return found
 
 
 def grouped(rows: Iterable[Any], key: str) -> list[list[Any]]:
@@ -187,6 +209,7 @@ def question(
     *,
     targets: Sequence[str] | None = None,
     lang: str = "en",
+    image: str = "",
     meta: Mapping[str, object] | None = None,
     **fields: str,
 ) -> Item:
@@ -202,13 +225,15 @@ def question(
       targets: what training may draw from; None takes the answers. Lower-cased if the benchmark's
         targets are.
       lang: of the targets.
+      image: tells its pixels from others; "" takes the file's name.
       meta: what the metric needs besides.
       fields: what the prompt has besides the text.
     """
     row = get(benchmark)
     media = (media,) if isinstance(media, Media) else media
+    image = image or Path(media[0].member or media[0].path).name
     return Item(
-        id=f"{benchmark}/{split}/{Path(media[0].member or media[0].path).name}#{key}",
+        id=f"{benchmark}/{split}/{image}#{key}",
         part=benchmark,
         media=media,
         prefix=row.prefix(text, lang=lang, **fields),

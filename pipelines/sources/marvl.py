@@ -31,10 +31,11 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
             "marvl",
             split,
             pair,
-            f"{names[1]}-{row['id']}",
+            row["id"],
             text_of(row, "caption"),
             [label],
             lang=split,
+            image="+".join(names),
             meta={"concept": row["concept"]},
         )
 

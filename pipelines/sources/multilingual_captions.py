@@ -23,6 +23,7 @@ from pipelines.sources.layout import (
     Found,
     Layout,
     image_folder,
+    indexed,
     json_lines,
     load_list,
     question,
@@ -43,10 +44,9 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Fo
     """Sorts the lines by language into files, so that one language is held at a time."""
     part, _, only = split.partition("_")
     wanted = (only,) if only else COCO35L
-    images = {
-        int(row["cocoid"]): image_folder(corpus, row["filepath"], "coco") / row["filename"]
-        for row in load_list(corpus, karpathy, "images")
-    }
+    folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
+    listed = indexed(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
+    images = {key: folders[row["filepath"]] / row["filename"] for key, row in listed.items()}
     with TemporaryDirectory() as folder, ExitStack() as files:
         sorted_lines = {
             lang: files.enter_context((Path(folder) / lang).open("w+", encoding="utf-8"))

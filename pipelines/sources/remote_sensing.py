@@ -12,21 +12,29 @@ big_vision's "nonum". "test_2" is the second test set, of Philadelphia.
 from pathlib import Path
 
 from pipelines.sources.item import BadInput, Corpus, Item
-from pipelines.sources.layout import Found, Layout, load_list, question, read_rows, text_of
+from pipelines.sources.layout import (
+    Found,
+    Layout,
+    indexed,
+    load_list,
+    question,
+    read_rows,
+    text_of,
+)
 
 _NUMERIC = ("count", "area")
 
 
 def _reader(name: str, folder: str, extension: str):
     def read(corpus: Corpus, split: str, questions: Path, answers: Path) -> Found:
-        given = {row["id"]: row for row in load_list(corpus, answers, "answers") if row["active"]}
+        given = indexed(answers, load_list(corpus, answers, "answers"), "id")
 
         def make(row: dict) -> Item | None:
             if not row["active"] or row["type"] in _NUMERIC:
                 return None
             (answer_id,) = row["answers_ids"]
             found = given.get(answer_id)
-            if found is None or found["question_id"] != row["id"]:
+            if found is None or not found["active"] or found["question_id"] != row["id"]:
                 raise BadInput(f"question {row['id']} has no answer {answer_id}")
             return question(
                 name,

@@ -88,7 +88,7 @@ def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
         if isinstance(row["answer"], bool) or row["answer"] not in range(len(choices)):
             raise BadInput(f"answer must be in 0..{len(choices) - 1}, got {row['answer']!r}")
         options = ", ".join(f"({_letter(i)}) {choice}" for i, choice in enumerate(choices))
-        item = question(
+        return question(
             "science_qa",
             split,
             corpus.media(folder / str(key) / text_of(row, "image")),
@@ -96,10 +96,10 @@ def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
             text_of(row, "question"),
             [f"The answer is {_letter(row['answer'])}."],
             meta={"question_id": key, "subject": row.get("subject", "")},
+            image=f"{key}/{row['image']}",
             context=row["hint"] or "N/A",
             choices=options,
         )
-        return item
 
     rows = load_dict(corpus, file).items()
     yield from read_rows(corpus, file, f"science_qa/{split}", rows, make)

@@ -1,6 +1,7 @@
 """Which cells a study has: every method at those of its budgets that it serves."""
 
 import dataclasses
+import types
 import typing
 
 import pytest
@@ -9,6 +10,7 @@ from flows.config.load import ConfigError, load
 from flows.plan import datasets_of, num_steps, results_plan
 from flows.report.build import build
 from flows.report.markdown import to_markdown
+from flows.study import _Study
 from model.connector.budgets import Kind
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.registry import SOURCES
@@ -81,6 +83,15 @@ def test_a_zero_shot_benchmark_trains_on_its_parent():
     assert (scored.reader, scored.split) == ("marvl", "id+sw+ta+tr+zh")
     only = datasets_of(load(overrides=["transfers.nlvr={}"]))["nlvr/train"]
     assert train == only
+
+
+def test_captions_are_decoded_with_their_beams(monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, "chartqa", dataclasses.replace(BENCHMARKS["chartqa"], beams=3))
+    study = types.SimpleNamespace(config=load())
+    assert _Study._decode(study, "chartqa").decoding.beams == 3  # type: ignore[arg-type]
+    assert _Study._decode(study, "refcoco").decoding.beams == 1  # type: ignore[arg-type]
+    beams = {name: row.beams for name, row in BENCHMARKS.items() if row.beams > 1}
+    assert beams == {"chartqa": 3, "cococap": 2, "nocaps": 2, "textcaps": 3}
 
 
 @pytest.mark.parametrize(

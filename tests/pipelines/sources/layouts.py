@@ -57,7 +57,9 @@ def _karpathy(path: Path) -> None:
         image(9, "train", "train2014", "A red kite.", "Kites fly"),
         image(25, "restval", "val2014", "A dog."),
         image(42, "val", "val2014", "Two Cats sit.", "Cats."),
-        {**image(43, "val", "val2014"), "sentences": [{"tokens": []}]},
+        {**image(43, "val", "val2014", " "), "sentences": [{"tokens": []}]},
+        image(44, "test", "val2014", "A bird.", " "),
+        image(45, "test", "val2014", ""),
     ]
     put_json(path, {"dataset": "coco", "images": images})
 

@@ -42,6 +42,13 @@ def test_cococap_is_an_image_with_its_captions(tmp_path, read_source):
     ]
 
 
+def test_blank_captions_are_no_captions(tmp_path, read_source):
+    write_cococap(tmp_path)
+    items, rejects = read_source("cococap", "test", tmp_path)
+    assert [item.suffixes for item in items] == [("A bird.",)]
+    assert [r.reason for r in rejects] == ["image 45 has no caption"]
+
+
 def test_coco_images_may_be_shared(tmp_path, read_source):
     write_cococap(tmp_path)
     (tmp_path / "coco/images/val2014").mkdir(parents=True)
@@ -55,7 +62,7 @@ def test_nocaps_has_ten_references_or_none(tmp_path, read_source):
     assert [len(item.answers) for item in items] == [10]
     assert items[0].meta == {"image_id": 0, "domain": "near-domain"}
     assert paths(items) == ["nocaps/Images/validation/0013ea.jpg"]
-    assert [r.id for r in rejects] == ["nocaps/val/row-1"]
+    assert [r.reason for r in rejects] == ["image 1 has no caption"]
     items, rejects = read_source("nocaps", "test", tmp_path)
     assert [(i.answers, i.suffixes) for i in items] == [((), ("",))] * 2
     assert not rejects

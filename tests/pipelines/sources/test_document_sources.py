@@ -127,7 +127,7 @@ def test_ai2d_draws_letters_where_answers_are_letters(tmp_path, read_source):
 def test_science_qa_has_its_own_template(tmp_path, read_source):
     write_science_qa(tmp_path)
     items, rejects = read_source("science_qa", "test", tmp_path)
-    assert [i.id for i in items] == [f"science_qa/test/image.png#{n}" for n in (4, 5)]
+    assert [i.id for i in items] == [f"science_qa/test/{n}/image.png#{n}" for n in (4, 5)]
     assert items[0].prefix == (
         "Question: Which is north?\nContext: N/A\nOptions: (A) Ohio, (B) Texas\nAnswer:"
     )

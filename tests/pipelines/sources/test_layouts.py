@@ -5,7 +5,7 @@ import pytest
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.layout import look_up
 from pipelines.sources.registry import SOURCES
-from tests.pipelines.sources.layouts import WRITERS
+from tests.pipelines.sources.layouts import WRITERS, put_json
 
 WRITTEN_ELSEWHERE = {"chartqa", "msvd_qa", "refcoco"}
 LAYOUTS = sorted(set(SOURCES) & set(BENCHMARKS) - WRITTEN_ELSEWHERE)
@@ -65,6 +65,17 @@ def test_file_of_another_kind_is_named(name, tmp_path, read_source):
     path.write_text("{")
     with pytest.raises(ValueError, match=rf"{path.name} is not JSON"):
         read_source(name, split, tmp_path)
+
+
+def test_annotation_without_its_key_is_named(tmp_path, read_source):
+    WRITERS["vqav2"](tmp_path)
+    put_json(
+        tmp_path / "vqav2/v2_mscoco_val2014_annotations.json",
+        {"annotations": [{"question_id": 1}, {"image_id": 2}]},
+    )
+    told = r"val2014_annotations\.json: row 1 lacks 'question_id'"
+    with pytest.raises(ValueError, match=told):
+        read_source("vqav2", "val", tmp_path)
 
 
 def test_slices_are_disjoint_complete_and_the_same_again(tmp_path, read_source):
