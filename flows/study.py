@@ -136,10 +136,7 @@ class _Study:
             corpus = self._submit(Spec(kind="corpus", name="corpus", config=self.config.corpus), {})
         futures: dict[str, Future] = {}
         for name, source in datasets_of(self.config).items():
-            if corpus is not None:
-                raw: Future = corpus
-            else:
-                raw = self._files(name, source)
+            raw = corpus if corpus is not None else self._files(name, source)
             spec = Spec(
                 kind="dataset",
                 name=f"prepare {name}",

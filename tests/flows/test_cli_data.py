@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config.load import ConfigError
-from tests.pipelines.sources.layouts import put_text, write_aokvqa, write_docvqa
+from tests.pipelines.sources.document_layouts import write_docvqa
+from tests.pipelines.sources.question_layouts import write_aokvqa
+from tests.pipelines.sources.writing import put_text
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import bz2
 
 import pytest
 
-from tests.pipelines.sources.layouts import (
-    put_text,
+from tests.pipelines.sources.caption_layouts import (
     write_coco35l,
     write_cococap,
     write_nocaps,
@@ -15,6 +14,7 @@ from tests.pipelines.sources.layouts import (
     write_widgetcap,
     write_xm3600,
 )
+from tests.pipelines.sources.writing import put_text
 
 
 def paths(items) -> list[str]:

@@ -4,15 +4,10 @@ import json
 
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.check import check_benchmarks
-from tests.pipelines.sources.layouts import (
-    put_image,
-    put_text,
-    write_aokvqa,
-    write_docvqa,
-    write_marvl,
-    write_nocaps,
-    write_tallyqa,
-)
+from tests.pipelines.sources.caption_layouts import write_nocaps
+from tests.pipelines.sources.document_layouts import write_docvqa
+from tests.pipelines.sources.question_layouts import write_aokvqa, write_marvl, write_tallyqa
+from tests.pipelines.sources.writing import put_image, put_text
 
 
 def rows(root, **options):

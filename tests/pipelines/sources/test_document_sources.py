@@ -2,14 +2,14 @@
 
 from pipelines.sources.documents import in_stvqa_val, reordered
 from pipelines.sources.item import Edit, Item
-from tests.pipelines.sources.layouts import (
+from tests.pipelines.sources.caption_layouts import write_textvqa
+from tests.pipelines.sources.document_layouts import (
     write_ai2d,
     write_docvqa,
     write_infovqa,
     write_ocrvqa,
     write_science_qa,
     write_stvqa,
-    write_textvqa,
 )
 
 

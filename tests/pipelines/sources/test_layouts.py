@@ -5,7 +5,8 @@ import pytest
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.layout import look_up
 from pipelines.sources.registry import SOURCES
-from tests.pipelines.sources.layouts import WRITERS, put_json
+from tests.pipelines.sources.layouts import WRITERS
+from tests.pipelines.sources.writing import put_json
 
 WRITTEN_ELSEWHERE = {"chartqa", "msvd_qa", "refcoco"}
 LAYOUTS = sorted(set(SOURCES) & set(BENCHMARKS) - WRITTEN_ELSEWHERE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.sources.scicap import CAPTION
-from tests.pipelines.sources.layouts import put_json, put_table
+from tests.pipelines.sources.writing import put_json, put_table
 
 DATA = Path(__file__).parents[3] / ".." / "shared" / "data"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.pipelines.sources.layouts import (
-    put_json,
+from tests.pipelines.sources.document_layouts import write_rsvqa_hr, write_rsvqa_lr
+from tests.pipelines.sources.question_layouts import (
     write_aokvqa,
     write_countbenchqa,
     write_gqa,
@@ -11,13 +11,12 @@ from tests.pipelines.sources.layouts import (
     write_nlvr,
     write_okvqa,
     write_pope,
-    write_rsvqa_hr,
-    write_rsvqa_lr,
     write_tallyqa,
     write_vizwizvqa,
     write_vqav2,
     write_xgqa,
 )
+from tests.pipelines.sources.writing import put_json
 
 
 def paths(items) -> list[str]:

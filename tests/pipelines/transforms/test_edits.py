@@ -11,7 +11,9 @@ from pipelines.records.dataset import Dataset
 from pipelines.sources.item import BadInput, Edit
 from pipelines.transforms.edits import edit_original, edit_stored
 from pipelines.transforms.images import ImageSpec, prepare_image
-from tests.pipelines.sources.layouts import put_image, write_ai2d, write_textvqa, write_widgetcap
+from tests.pipelines.sources.caption_layouts import write_textvqa, write_widgetcap
+from tests.pipelines.sources.document_layouts import write_ai2d
+from tests.pipelines.sources.writing import put_image
 
 RED = (255, 0, 0)
 
