@@ -36,7 +36,7 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
             [label],
             lang=split,
             image="+".join(names),
-            meta={"concept": row["concept"]},
+            meta={"identifier": row["id"], "concept": row["concept"]},
         )
 
     yield from read_rows(corpus, file, f"marvl/{split}", json_lines(file), make)

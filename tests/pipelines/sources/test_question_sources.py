@@ -117,6 +117,7 @@ def test_marvl_labels_are_written_as_nlvr2s(tmp_path, read_source):
     write_marvl(tmp_path)
     items, rejects = read_source("marvl", "sw", tmp_path)
     assert items[0].id == "marvl/sw/39-0.jpg+39-11.jpg#sw-1"
+    assert items[0].meta["identifier"] == "sw-1"
     assert [(i.prefix, i.answers, i.lang) for i in items] == [
         ("answer en Sufuria mbili.", ("False",), "sw")
     ]
