@@ -41,11 +41,12 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         )
     for name, transfer in config.transfers.items():
         benchmark = BENCHMARKS[name]
+        trained = BENCHMARKS[benchmark.parent or name]
         prepare = transfer.prepare or config.prepare
         found[f"{name}/train"] = DatasetSpec(
-            reader=name,
-            path=transfer.path,
-            split=transfer.train_split or benchmark.train_split,
+            reader=trained.name,
+            path="" if benchmark.parent else transfer.path,
+            split=transfer.train_split or trained.train_split,
             prepare=prepare,
         )
         found[f"{name}/eval"] = DatasetSpec(

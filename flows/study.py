@@ -22,6 +22,7 @@ from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_file
 from flows.task import Session, Spec, submit
 from infra.ray.cluster import Cluster
 from infra.store.store import Artifact, Store
+from model.eval.decoding import Decoding
 from model.eval.run import EvalConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 
@@ -135,10 +136,7 @@ class _Study:
             corpus = self._submit(Spec(kind="corpus", name="corpus", config=self.config.corpus), {})
         futures: dict[str, Future] = {}
         for name, source in datasets_of(self.config).items():
-            if corpus is not None:
-                raw: Future = corpus
-            else:
-                raw = self._files(name, source)
+            raw = corpus if corpus is not None else self._files(name, source)
             spec = Spec(
                 kind="dataset",
                 name=f"prepare {name}",
@@ -266,6 +264,7 @@ class _Study:
             batch_size=self.config.eval_batch_size,
             text_len=train.text_len,
             max_frames=train.max_frames,
+            decoding=Decoding(beams=BENCHMARKS[benchmark].beams),
         )
 
     def _submit(self, spec: Spec, inputs: Mapping[str, Artifact | Future]) -> Future:

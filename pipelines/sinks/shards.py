@@ -29,6 +29,7 @@ class Job:
     Attributes:
       config: the run.
       source: name of the source.
+      antialias: whether images are filtered when made smaller.
       parts: every part's name, sorted; each gets a file per shard, an empty one if need be.
       data_root: where the raw files are [path].
       out: the dataset's folder [path].
@@ -37,6 +38,7 @@ class Job:
 
     config: PrepareConfig
     source: str
+    antialias: bool
     parts: tuple[str, ...]
     data_root: str
     out: str
@@ -139,7 +141,7 @@ class _PixelCache:
         spec = get(job.source)
         self._job = job
         self._video = video
-        self._image_spec = job.config.image_spec(antialias=spec.antialias)
+        self._image_spec = job.config.image_spec(antialias=job.antialias)
         self._sampling = job.config.sampling(spec)
         self._last: tuple[Media, Pixels | BadInput, str] | None = None
         self.sha256 = ""
@@ -176,5 +178,5 @@ class _PixelCache:
             return self._video.sample(path, self.sha256, self._sampling, self._image_spec)
         data = media.read(root)
         self.sha256 = hashlib.sha256(data).hexdigest()
-        image, size = prepare_image(data, self._image_spec)
+        image, size = prepare_image(data, self._image_spec, media.edit)
         return Pixels(images=(image,), size=size, sha256=self.sha256)
