@@ -9,6 +9,7 @@ import typer
 
 from flows.cli_data import data_app
 from flows.cli_model import model_app
+from flows.cli_score import score_app
 from flows.options import DEFAULT_STORE, StoreOption
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a num
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
 app.add_typer(model_app)
+app.add_typer(score_app)
 
 StudyArguments = Annotated[
     list[str] | None,

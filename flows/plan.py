@@ -43,10 +43,11 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         benchmark = BENCHMARKS[name]
         # Augmentation is for pretraining: a transfer has it only where it says so itself.
         prepare = transfer.prepare or config.prepare.unaugmented()
+        trained = BENCHMARKS[benchmark.parent or name]
         found[f"{name}/train"] = DatasetSpec(
-            reader=name,
-            path=transfer.path,
-            split=transfer.train_split or benchmark.train_split,
+            reader=trained.name,
+            path="" if benchmark.parent else transfer.path,
+            split=transfer.train_split or trained.train_split,
             prepare=prepare,
         )
         found[f"{name}/eval"] = DatasetSpec(

@@ -23,6 +23,7 @@ from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_file
 from flows.task import Session, Spec, submit
 from infra.ray.cluster import Cluster
 from infra.store.store import Artifact, Store
+from model.eval.decoding import Decoding
 from model.eval.run import EvalConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 
@@ -264,6 +265,7 @@ class _Study:
             batch_size=self.config.eval_batch_size,
             text_len=train.text_len,
             max_frames=train.max_frames,
+            decoding=Decoding(beams=BENCHMARKS[benchmark].beams),
         )
 
     def _submit(self, spec: Spec, inputs: Mapping[str, Artifact | Future]) -> Future:

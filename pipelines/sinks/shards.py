@@ -30,6 +30,7 @@ class Job:
     Attributes:
       config: the run.
       source: name of the source.
+      antialias: whether images are filtered when made smaller.
       parts: every part's name, sorted; each gets a file per shard, an empty one if need be.
       data_root: where the raw files are [path].
       out: the dataset's folder [path].
@@ -38,6 +39,7 @@ class Job:
 
     config: PrepareConfig
     source: str
+    antialias: bool
     parts: tuple[str, ...]
     data_root: str
     out: str
@@ -150,7 +152,7 @@ class _PixelCache:
         spec = get(job.source)
         self._job = job
         self._video = video
-        self._image_spec = job.config.image_spec(antialias=spec.antialias)
+        self._image_spec = job.config.image_spec(antialias=job.antialias)
         self._sampling = job.config.sampling(spec)
         self._augmentation = job.config.augmentation()
         self._media: Media | None = None
@@ -169,6 +171,7 @@ class _PixelCache:
           BadInput: if it cannot be decoded.
         """
         key = f"{item.id.partition('#')[0]} {media.source}"
+        plain = plain or media.edit is not None  # A benchmark's own edit is all it gets.
         drawn = None if plain else self._augmentation.draw(self._job.config.seed, key)
         if self._media != media:
             self._media, self._results = media, {}
@@ -202,7 +205,7 @@ class _PixelCache:
         if change is not None:
             image, size, crop = augment_image(data, self._image_spec, change)
             return Pixels(images=(image,), size=size, sha256=self.sha256, crop=crop)
-        image, size = prepare_image(data, self._image_spec)
+        image, size = prepare_image(data, self._image_spec, media.edit)
         return Pixels(images=(image,), size=size, sha256=self.sha256)
 
     def _draw(self, source: str) -> float:

@@ -33,14 +33,14 @@ def inventory(
       source: name of the corpus layout.
       split: such as "train", or "train+val".
       data_root: the folder that holds the source's own.
-      path: the source's folder below it; None takes the source's name.
+      path: the source's folder below it; None takes the usual one.
 
     Raises:
       ValueError: if the source or the split does not exist.
       FileNotFoundError: if an annotation file is missing, naming it.
     """
     spec = get(source)
-    corpus = Corpus(data_root, path or source, Spool(None))
+    corpus = Corpus(data_root, path or spec.folder, Spool(None))
     paths = {
         media.path
         for found in spec.read_splits(corpus, split)
