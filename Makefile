@@ -20,10 +20,11 @@ check: setup
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/pyright
-	$(PY) -m pytest -q -m "not e2e and not slow" tests
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "not e2e and not slow" tests
 
 test: check
-	$(PY) -m pytest -q -m "e2e or slow" tests
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "slow and not e2e" tests
+	$(PY) -m pytest -q -m e2e tests
 
 # The screenshots in docs/, taken anew.
 pictures: setup

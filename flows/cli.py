@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.cli_data import data_app
 from flows.cli_model import model_app
+from flows.cli_score import score_app
 from flows.options import DEFAULT_STORE, StoreOption
 
 app = typer.Typer(
@@ -18,7 +20,9 @@ app = typer.Typer(
 )
 lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
 app.add_typer(lineage_app, name="lineage")
+app.add_typer(data_app, name="data")
 app.add_typer(model_app)
+app.add_typer(score_app)
 
 StudyArguments = Annotated[
     list[str] | None,

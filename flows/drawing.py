@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
+from flows.boxes import OBJECT, paint_box, paint_mask, pixel_box
 from flows.config.load import ConfigError
 from model.checkpoint.folder import mask_codec_path
 from model.vision.mask_codec import MaskCodec
 from pipelines.transforms.images import ImageSpec, decode_image
 
-_OBJECT = re.compile(r"<loc(\d{4})><loc(\d{4})><loc(\d{4})><loc(\d{4})>((?:<seg\d{3}>){16})?")
 _SEG = re.compile(r"<seg(\d{3})>")
-_COLORS = ((230, 60, 40), (40, 140, 230), (40, 180, 80), (240, 170, 30), (170, 80, 210))
 
 
 def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -> int:
@@ -39,22 +38,17 @@ def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -
         raise ConfigError(f"draw needs an image, got {paths[0]}: {error}.") from None
     codec_path = mask_codec_path(checkpoint)
     codec = MaskCodec.load(codec_path) if codec_path else None
-    found = list(_OBJECT.finditer(answer))
+    found = list(OBJECT.finditer(answer))
     for number, one in enumerate(found):
-        color = _COLORS[number % len(_COLORS)]
-        sides = (image.height, image.width, image.height, image.width)
-        y0, x0, y1, x1 = (
-            int(int(loc) / 1023 * side) for loc, side in zip(one.groups()[:4], sides, strict=True)
-        )
+        x0, y0, x1, y1 = box = pixel_box(one.groups()[:4], image.size)
         if y1 <= y0 or x1 <= x0:
             continue
         if one[5] and codec is not None:
             inside = Image.fromarray(codec.decode([int(i) for i in _SEG.findall(one[5])]))
             resized = inside.resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
-            mask = Image.fromarray((np.asarray(resized) > 0).astype(np.uint8) * 128)
-            image.paste(Image.new("RGB", mask.size, color), (x0, y0), mask)
-        width = max(1, min(image.size) // 100)
-        ImageDraw.Draw(image).rectangle((x0, y0, x1 - 1, y1 - 1), outline=color, width=width)
+            mask = Image.fromarray((np.asarray(resized) > 0).astype(np.uint8) * 255)
+            paint_mask(image, mask, (x0, y0), number)
+        paint_box(image, box, number)
     try:
         image.save(out, "PNG")
     except OSError as error:

@@ -143,7 +143,7 @@ def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
         return
     if artifact.manifest.kind == "predictions":
         rows = _prediction_rows(artifact.path)
-    elif artifact.manifest.kind == "dataset":
+    elif artifact.manifest.kind in ("dataset", "screened"):
         rows = _dataset_rows(artifact.path)
     else:
         return

@@ -41,18 +41,22 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         )
     for name, transfer in config.transfers.items():
         benchmark = BENCHMARKS[name]
-        prepare = transfer.prepare or config.prepare
+        # Augmentation is for pretraining: a transfer has it only where it says so itself.
+        prepare = transfer.prepare or config.prepare.unaugmented()
+        trained = BENCHMARKS[benchmark.parent or name]
         found[f"{name}/train"] = DatasetSpec(
-            reader=name,
-            path=transfer.path,
-            split=transfer.train_split or benchmark.train_split,
+            reader=trained.name,
+            path="" if benchmark.parent else transfer.path,
+            split=transfer.train_split or trained.train_split,
             prepare=prepare,
         )
         found[f"{name}/eval"] = DatasetSpec(
             reader=name,
             path=transfer.path,
             split=transfer.eval_split or benchmark.eval_split,
-            prepare=dataclasses.replace(prepare, limit=transfer.eval_limit or prepare.limit),
+            prepare=dataclasses.replace(
+                prepare.unaugmented(), limit=transfer.eval_limit or prepare.limit
+            ),
         )
     return found
 
@@ -62,7 +66,8 @@ def num_steps(config: StudyConfig, until: Phase) -> int:
 
     def phases() -> Iterator[int]:
         datasets = len(datasets_of(config))
-        yield 1 + datasets if config.data_root is None else 2 * datasets
+        screened = len(config.sources) if config.hygiene else 0
+        yield screened + (1 + datasets if config.data_root is None else 2 * datasets)
         noted = len(config.given) + (config.start is not None)
         yield 2 + (config.mask_codec is not None) + len(config.methods) + noted
         cells = len(config.benchmarks) * config.num_seeds

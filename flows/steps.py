@@ -23,6 +23,7 @@ CODE: dict[str, tuple[str, ...]] = {
         "pipelines.records", "pipelines.sources", "pipelines.transforms", "pipelines.sinks",
         "pipelines.benchmarks", "pipelines.video", "pipelines.prepare", "pipelines.config",
     ),
+    "screened": ("pipelines.hygiene", "pipelines.records"),
     "start": (),
     "tokenizer": ("model.text.tokenizer",),
     "mask_codec": ("model", "pipelines.records"),
@@ -108,6 +109,22 @@ def _dataset(work: Work) -> Iterator[Progress]:
         )
     )
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
+
+
+def _screened(work: Work) -> Iterator[Progress]:
+    from pipelines.hygiene.screen import screen
+
+    against = {role: str(path) for role, path in sorted(work.inputs.items()) if role != "dataset"}
+    counts = yield from _streamed(
+        lambda report: screen(
+            str(work.inputs["dataset"]),
+            work.config,
+            against=against,
+            out=str(work.out),
+            on_progress=report,
+        )
+    )
+    work.counts.update(counts)
 
 
 def _start(work: Work) -> Iterator[Progress]:
@@ -242,6 +259,7 @@ FUNCTIONS: dict[str, Callable[[Work], Iterator[Progress]]] = {
     "corpus": _corpus,
     "files": _files,
     "dataset": _dataset,
+    "screened": _screened,
     "start": _start,
     "tokenizer": _tokenizer,
     "mask_codec": _mask_codec,

@@ -18,10 +18,12 @@ from flows.display import Display
 from flows.given import files_of, paths_of
 from flows.plan import PHASES, Phase, datasets_of, num_steps, results_plan
 from flows.rebuild import publish_results
+from flows.screening import screened
 from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_files
 from flows.task import Session, Spec, submit
 from infra.ray.cluster import Cluster
 from infra.store.store import Artifact, Store
+from model.eval.decoding import Decoding
 from model.eval.run import EvalConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 
@@ -135,10 +137,7 @@ class _Study:
             corpus = self._submit(Spec(kind="corpus", name="corpus", config=self.config.corpus), {})
         futures: dict[str, Future] = {}
         for name, source in datasets_of(self.config).items():
-            if corpus is not None:
-                raw: Future = corpus
-            else:
-                raw = self._files(name, source)
+            raw = corpus if corpus is not None else self._files(name, source)
             spec = Spec(
                 kind="dataset",
                 name=f"prepare {name}",
@@ -146,7 +145,7 @@ class _Study:
                 location=self.config.data_root,
             )
             futures[name] = self._submit(spec, {"raw": raw})
-        return futures
+        return futures | screened(self._submit, self.config, futures)
 
     def _files(self, name: str, source: DatasetSpec) -> Future:
         """Notes the raw files a dataset is made from, by digest: the begin of its lineage."""
@@ -266,6 +265,7 @@ class _Study:
             batch_size=self.config.eval_batch_size,
             text_len=train.text_len,
             max_frames=train.max_frames,
+            decoding=Decoding(beams=BENCHMARKS[benchmark].beams),
         )
 
     def _submit(self, spec: Spec, inputs: Mapping[str, Artifact | Future]) -> Future:

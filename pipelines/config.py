@@ -4,6 +4,7 @@ import dataclasses
 
 from infra.store.digest import NOT_IDENTITY
 from pipelines.sources.registry import SourceSpec
+from pipelines.transforms.augment import Augmentation
 from pipelines.transforms.images import ImageSpec
 from pipelines.video.client import VideoLimits
 from pipelines.video.sampling import Sampling
@@ -22,9 +23,13 @@ class PrepareConfig:
       max_pixels: largest accepted height * width of an input [pixels].
       num_frames: frames per video; None takes the source's own (16; MSVD-QA: 8).
       frame_stride: their distance at 25 frames a second; None takes the source's own [frames].
-      frame_window: "first" starts at the first frame, "centre" in the middle.
+      frame_window: "first" starts at the first frame, "centre" in the middle, "random" anywhere.
       decoder: "pyav", or "decord" to use it where it is exact.
       clip_timeout_s: longest time for decoding one clip [s].
+      seed: of random windows and augmentation; each file draws its own from it.
+      augment_resize: share of the images whose resize method is drawn [fraction].
+      augment_jpeg: share of the images re-encoded as JPEG of quality 75 to 95 [fraction].
+      augment_crop: most that is cut off an image's width, and off its height [fraction].
       examples_per_task: most records of one task kind per web image.
       limit: most inputs; those whose ids have the smallest hashes. None takes all.
       num_shards: files per part.
@@ -44,6 +49,10 @@ class PrepareConfig:
     frame_window: str = "first"
     decoder: str = "pyav"
     clip_timeout_s: float = 60.0
+    seed: int = 0
+    augment_resize: float = 0.0
+    augment_jpeg: float = 0.0
+    augment_crop: float = 0.0
     examples_per_task: int = 1
     limit: int | None = None
     num_shards: int = 4
@@ -76,6 +85,7 @@ class PrepareConfig:
             raise ValueError("runner is empty; FnApiRunner runs on this machine.")
         self.image_spec(antialias=True)
         self.video_limits()
+        self.augmentation()
         Sampling(num_frames=1, stride=1, window=self.frame_window)
 
     def image_spec(self, *, antialias: bool) -> ImageSpec:
@@ -87,6 +97,16 @@ class PrepareConfig:
             min_side=self.min_side,
             max_pixels=self.max_pixels,
         )
+
+    def augmentation(self) -> Augmentation:
+        """Returns how images are changed, for training; frames of videos are not."""
+        return Augmentation(
+            resize=self.augment_resize, jpeg=self.augment_jpeg, crop=self.augment_crop
+        )
+
+    def unaugmented(self) -> "PrepareConfig":
+        """Returns the same without augmentation."""
+        return dataclasses.replace(self, augment_resize=0.0, augment_jpeg=0.0, augment_crop=0.0)
 
     def video_limits(self) -> VideoLimits:
         """Returns what one clip may cost."""

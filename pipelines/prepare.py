@@ -51,7 +51,7 @@ def prepare(
       split: such as "train", or "train+val".
       data_root: the folder that holds the source's own.
       out: absent or empty; `dataset.json` appears last.
-      path: the source's folder below `data_root`; None takes the source's name.
+      path: the source's folder below `data_root`; None takes the usual one.
       on_progress: called with items done and items in all, from any thread.
 
     Raises:
@@ -63,10 +63,13 @@ def prepare(
     get(source).parse(split)
     _claim(out)
     work = Path(out) / ".work"
-    rejects, parts, num_items = _list(config, source, split, data_root, path or source, work)
+    rejects, parts, num_items = _list(
+        config, source, split, data_root, path or get(source).folder, work
+    )
     job = Job(
         config=config,
         source=source,
+        antialias=get(source).antialias_of(split),
         parts=tuple(sorted(parts)),
         data_root=os.path.abspath(data_root),
         out=os.path.abspath(out),

@@ -9,10 +9,13 @@ from pydantic import Field
 from infra.store.digest import NOT_IDENTITY
 from model.config import ConnectorConfig, ModelConfig
 from model.connector.budgets import Kind, supported_budgets
+from model.eval.registry import METRICS
 from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodecConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.config import PrepareConfig
+from pipelines.hygiene.screen import HygieneConfig
+from pipelines.sources.registry import SOURCES
 from pipelines.synthetic.config import CorpusConfig
 
 Method = Kind
@@ -102,6 +105,21 @@ class ComputeConfig:
     retries: Annotated[int, Field(ge=0, le=10)] = 2
 
 
+def _check_served(name: str, *, scored: bool) -> None:
+    """Refuses a benchmark that nothing reads or, if it is to be scored, no metric scores."""
+    if missing := {name, BENCHMARKS[name].parent or name} - set(SOURCES):
+        raise ValueError(
+            f"transfers: {name} cannot be prepared, no source reads {', '.join(sorted(missing))}; "
+            f"leave it out."
+        )
+    metric = BENCHMARKS[name].metric
+    if scored and metric not in METRICS:
+        raise ValueError(
+            f"transfers: {name} cannot be scored, its metric {metric!r} is not among "
+            f"{', '.join(sorted(METRICS))}; leave it out, or only prepare it (transfer: false)."
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig:
     """Methods × benchmarks × seeds × budgets, from raw data to the results table.
@@ -117,6 +135,8 @@ class StudyConfig:
       corpus: the synthetic corpus; unused where `data_root` is given.
       sources: corpora of the Stage-1 mixture.
       prepare: how raw data become records.
+      hygiene: what is looked for in the mixture: duplicates, and pictures of the benchmarks'
+        evaluation splits. None does not look.
       tokenizer, mask_codec, model: what all methods share; no codec where nothing has masks.
       connectors: settings of a method's connector; its `kind` is the method. Others have
         `model.connector`'s.
@@ -145,6 +165,7 @@ class StudyConfig:
     corpus: CorpusConfig = CorpusConfig()
     sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
     prepare: PrepareConfig = PrepareConfig()
+    hygiene: HygieneConfig | None = None
     tokenizer: TokenizerConfig = TokenizerConfig()
     mask_codec: MaskCodecConfig | None = MaskCodecConfig()
     model: ModelConfig = ModelConfig()
@@ -166,6 +187,7 @@ class StudyConfig:
                 raise ValueError(
                     f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}."
                 )
+            _check_served(name, scored=self.transfers[name].transfer)
         vocabulary = self.tokenizer.vocab_size + NUM_EXTRA_TOKENS
         if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
             raise ValueError(

@@ -46,7 +46,8 @@ _FIXED_ANCHOR_GRIDS = {"parcel_fixed4": 4, "parcel_fixed2": 8}
 
 # Mean step cost over all budgets, relative to one program per budget (which is a multiple of 8:
 # the TPU's tile makes others no faster). At 224 px 1.03 or less, by the times of the 3B step
-# compiled for v4:8x8x4. At 448 px 1.04, by its FLOPs: the least that 12 programs reach.
+# compiled for v4:8x8x4. At 448 px 1.03 or less, by its FLOPs with that stage's 512 text tokens;
+# with 128 it would be 1.04, and no other 12 programs do better.
 _ROUTED_BUCKETS = {
     16: (40, 62, 96, 128, 160, 192, 232, 256),
     32: (62, 160, 254, 344, 432, 520, 608, 696, 784, 864, 944, 1024),

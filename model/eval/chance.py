@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from PIL import Image
 
 from model.eval.registry import get_metric
+from model.eval.scorer import Scorer, fields_of
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import Record
@@ -31,12 +32,10 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> float:
     train, held_out = Dataset(train_dir), Dataset(eval_dir)
     if chosen.reads_masks:
         return 100 * _blind_iou(train.records(), held_out.records())
-    guess = _Guess(train.records())
-    scores = [
-        chosen.score(guess.best(r.prefix), {**r.meta, "answers": r.answers})
-        for r in held_out.records()
-    ]
-    return 100 * float(np.mean(scores)) if scores else 0.0
+    guess, scorer = _Guess(train.records()), Scorer(metric)
+    for record in held_out.records():
+        scorer.add(guess.best(record.prefix), fields_of(record))
+    return scorer.finish().result.total.score if scorer.num else 0.0
 
 
 class _Guess:

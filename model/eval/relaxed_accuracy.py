@@ -1,12 +1,11 @@
 """ChartQA's relaxed accuracy: numbers may be off by five percent."""
 
-from collections.abc import Mapping
-from typing import Any
+from model.eval.scores import Fields, the_answer
 
 _TOLERANCE = 0.05
 
 
-def relaxed_accuracy(prediction: str, fields: Mapping[str, Any]) -> float:
+def relaxed_accuracy(prediction: str, fields: Fields) -> float:
     """Returns 1.0 if the prediction is right, else 0.0; case does not count.
 
     Two numbers agree within 5 % of the (non-zero) answer; "12%" is 0.12. Anything else must be
@@ -17,9 +16,11 @@ def relaxed_accuracy(prediction: str, fields: Mapping[str, Any]) -> float:
     Args:
       prediction: what the model wrote [text].
       fields: of the record; "answers" holds the one accepted answer.
+
+    Raises:
+      ValueError: if there is not one answer.
     """
-    (answer,) = fields["answers"]
-    predicted, target = prediction.lower(), answer.lower()
+    predicted, target = prediction.lower(), the_answer(fields).lower()
     number, wanted = _number(predicted), _number(target)
     if number is not None and wanted:
         return float(abs(number - wanted) / abs(wanted) <= _TOLERANCE)

@@ -26,7 +26,8 @@ from model.connector import budgets
 from model.data.loader import Batch, decode_images, open_parts
 from model.data.text import eval_row
 from model.eval.decoding import Decoding, decode
-from model.eval.registry import Metric, get_metric
+from model.eval.registry import get_metric
+from model.eval.scorer import Scorer, fields_of
 from model.progress import Progress
 from model.text.tokenizer import Tokenizer
 from model.vision.mask_codec import MaskCodec
@@ -74,7 +75,7 @@ def evaluate(
     """Scores a checkpoint; when exhausted, `out` holds the predictions and the score.
 
     `predictions.jsonl` has a row per record, by id; `score.json` the metric, its score (0-100),
-    the number of records and the sum of their scores.
+    the number of records, the sum of their scores and, where there is a breakdown, its parts.
 
     Args:
       checkpoint: folder written by `fit` [path].
@@ -96,12 +97,16 @@ def evaluate(
     records = [record for part in open_parts([data]).values() for record in part]
     records.sort(key=lambda record: record.id)
     rows: list[dict[str, Any]] = []
+    scorer = Scorer(config.metric)
+    given = {"decode_mask": loaded.codec.decode} if loaded.codec else {}
     for number, (chosen, batch) in enumerate(_batches(records, config, loaded)):
         texts = _decode(loaded, batch, budget, config, number)
-        rows += [_row(r, t, metric, loaded.codec) for r, t in zip(chosen, texts, strict=False)]
+        for record, text in zip(chosen, texts, strict=False):
+            scorer.add(text, {**fields_of(record), **given})
+            rows.append(_row(record, text))
         seconds = time.monotonic() - started
         yield Progress(step=len(rows), total=len(records), seconds=seconds)
-    _write(rows, config.metric, Path(out))
+    _write(rows, scorer, Path(out))
 
 
 def _batches(
@@ -147,33 +152,25 @@ def _decode(
     return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
 
 
-def _row(
-    record: Record, prediction: str, metric: Metric, codec: MaskCodec | None
-) -> dict[str, Any]:
-    fields: dict[str, Any] = {**record.meta, "answers": record.answers, "masks": record.masks}
-    if codec is not None:
-        fields["decode_mask"] = codec.decode
+def _row(record: Record, prediction: str) -> dict[str, Any]:
     return {
         "id": record.id,
         "prefix": record.prefix,
         "prediction": prediction,
         "answers": list(record.answers),
-        "score": metric.score(prediction, fields),
         "source": record.source,
         "source_sha256": record.source_sha256,
     }
 
 
-def _write(rows: Sequence[dict[str, Any]], metric: str, out: Path) -> None:
-    lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows]
+def _write(rows: Sequence[dict[str, Any]], scorer: Scorer, out: Path) -> None:
+    scored = scorer.finish()
+    lines = [
+        json.dumps({**row, "score": item.score}, ensure_ascii=False, sort_keys=True) + "\n"
+        for row, item in zip(rows, scored.items, strict=True)
+    ]
     (out / PREDICTIONS).write_text("".join(lines))
-    total = math.fsum(row["score"] for row in rows)
-    result = {
-        "metric": metric,
-        "score": 100 * total / len(rows),
-        "num": len(rows),
-        "sum": total,
-    }
+    result = scored.result.as_json(scorer.name)
     (out / SCORE).write_text(json.dumps(result, sort_keys=True) + "\n")
 
 

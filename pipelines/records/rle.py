@@ -9,6 +9,9 @@ import json
 
 import numpy as np
 
+_MAX_SHIFT = 40
+"""A run longer than 2^40 pixels is none: an endless number would take endless time."""
+
 
 def encode_mask(mask: np.ndarray) -> str:
     """Returns {"size": [h, w], "counts": ...} as JSON, for a bool mask of shape (H, W)."""
@@ -52,6 +55,8 @@ def _counts(text: str) -> list[int]:
         x, shift, more = 0, 0, True
         while more:
             chunk = ord(text[position]) - 48
+            if not 0 <= chunk < 64 or shift > _MAX_SHIFT:
+                raise ValueError(f"character {position} of the runs is not of a run-length code.")
             x |= (chunk & 0x1F) << shift
             more = bool(chunk & 0x20)
             position += 1

@@ -11,9 +11,10 @@ from pipelines.config import PrepareConfig
 from pipelines.records import example
 from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import ShardWriter
-from pipelines.sources.item import BadInput, Item, Media
+from pipelines.sources.item import BadInput, Item, Media, stable_hash
 from pipelines.sources.listing import read_work
 from pipelines.sources.registry import get
+from pipelines.transforms.augment import Change, augment_image
 from pipelines.transforms.images import prepare_image
 from pipelines.transforms.render import Pixels, render
 from pipelines.video.client import VideoChild
@@ -29,6 +30,7 @@ class Job:
     Attributes:
       config: the run.
       source: name of the source.
+      antialias: whether images are filtered when made smaller.
       parts: every part's name, sorted; each gets a file per shard, an empty one if need be.
       data_root: where the raw files are [path].
       out: the dataset's folder [path].
@@ -37,6 +39,7 @@ class Job:
 
     config: PrepareConfig
     source: str
+    antialias: bool
     parts: tuple[str, ...]
     data_root: str
     out: str
@@ -117,14 +120,24 @@ def _records(job: Job, shard: int, video: VideoChild) -> Iterator[tuple[Item, Re
                 yield item, _reject(item, "read", "duplicate id", "")
                 continue
             previous = item.id
-            decoded = [pixels.get(media) for media in item.media]
+            decoded = [pixels.get(media, item) for media in item.media]
         except BadInput as error:
             yield item, _reject(item, "decode", str(error), pixels.sha256)
             continue
         try:
-            yield item, render(item, decoded)
+            yield item, _render(item, decoded, pixels)
         except BadInput as error:
             yield item, _reject(item, "render", str(error), decoded[0].sha256)
+
+
+def _render(item: Item, decoded: list[Pixels], pixels: "_PixelCache") -> Record:
+    """Returns the record; where a crop cuts off what it is about, that of the whole picture."""
+    try:
+        return render(item, decoded)
+    except BadInput:
+        if not any(one.crop for one in decoded):
+            raise
+    return render(item, [pixels.get(media, item, plain=True) for media in item.media])
 
 
 def _reject(item: Item, stage: str, reason: str, sha256: str) -> Reject:
@@ -139,30 +152,42 @@ class _PixelCache:
         spec = get(job.source)
         self._job = job
         self._video = video
-        self._image_spec = job.config.image_spec(antialias=spec.antialias)
+        self._image_spec = job.config.image_spec(antialias=job.antialias)
         self._sampling = job.config.sampling(spec)
-        self._last: tuple[Media, Pixels | BadInput, str] | None = None
+        self._augmentation = job.config.augmentation()
+        self._media: Media | None = None
+        self._results: dict[Change | None, tuple[Pixels | BadInput, str]] = {}
         self.sha256 = ""
 
-    def get(self, media: Media) -> Pixels:
+    def get(self, media: Media, item: Item, *, plain: bool = False) -> Pixels:
         """Returns what is in `media`; `self.sha256` is its digest even if that fails.
+
+        Args:
+          media: where it is.
+          item: whose it is; what precedes "#" in its id decides how it is augmented.
+          plain: without augmentation.
 
         Raises:
           BadInput: if it cannot be decoded.
         """
-        if self._last is None or self._last[0] != media:
+        key = f"{item.id.partition('#')[0]} {media.source}"
+        plain = plain or media.edit is not None  # A benchmark's own edit is all it gets.
+        drawn = None if plain else self._augmentation.draw(self._job.config.seed, key)
+        if self._media != media:
+            self._media, self._results = media, {}
+        if drawn not in self._results:
             self.sha256 = ""
             try:
-                result: Pixels | BadInput = self._decode(media)
+                result: Pixels | BadInput = self._decode(media, drawn)
             except BadInput as error:
                 result = error
-            self._last = (media, result, self.sha256)
-        _, result, self.sha256 = self._last
+            self._results[drawn] = (result, self.sha256)
+        result, self.sha256 = self._results[drawn]
         if isinstance(result, BadInput):
             raise result
         return result
 
-    def _decode(self, media: Media) -> Pixels:
+    def _decode(self, media: Media, change: Change | None) -> Pixels:
         root = self._job.data_root
         if media.video:
             path = media.location(root)
@@ -173,8 +198,16 @@ class _PixelCache:
                 raise BadInput(
                     f"{error.strerror or type(error).__name__}: {media.source}"
                 ) from error
-            return self._video.sample(path, self.sha256, self._sampling, self._image_spec)
+            sampling = dataclasses.replace(self._sampling, draw=self._draw(media.source))
+            return self._video.sample(path, self.sha256, sampling, self._image_spec)
         data = media.read(root)
         self.sha256 = hashlib.sha256(data).hexdigest()
-        image, size = prepare_image(data, self._image_spec)
+        if change is not None:
+            image, size, crop = augment_image(data, self._image_spec, change)
+            return Pixels(images=(image,), size=size, sha256=self.sha256, crop=crop)
+        image, size = prepare_image(data, self._image_spec, media.edit)
         return Pixels(images=(image,), size=size, sha256=self.sha256)
+
+    def _draw(self, source: str) -> float:
+        """Returns a number in [0, 1) of one file, whoever prepares it: records share its pixels."""
+        return (stable_hash(f"{self._job.config.seed} {source}") >> 11) / 2**53

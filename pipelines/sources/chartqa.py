@@ -12,18 +12,32 @@ from pipelines.benchmarks.registry import get
 from pipelines.records.schema import Reject
 from pipelines.sources.item import BadInput, Corpus, Item
 
-SPLITS = ("train", "val", "test")
 KINDS = ("human", "augmented")
+_PARTS = ("train", "val", "test")
+SPLITS = (*_PARTS, *(f"{part}_{kind}" for part in _PARTS for kind in KINDS))
+PUBLISHER = "github.com/vis-nlp/ChartQA"
+
+
+def files(split: str) -> tuple[tuple[str, ...], ...]:
+    """Returns the annotation files of a split, each as the names it may have."""
+    part, _, only = split.partition("_")
+    kinds = (only,) if only else KINDS
+    names = [f"{part}/{part}_{kind}.json" for kind in kinds]
+    return tuple((f"ChartQA Dataset/{name}", name) for name in names)
 
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields a would-be record per question; a kind that is absent is skipped, both is an error."""
+    """Yields a would-be record per question; a kind that is absent is skipped, both is an error.
+
+    "test_human" are the questions of people only; their records are those of "test".
+    """
+    split, _, only = split.partition("_")
     nested = corpus.folder / "ChartQA Dataset"
     folder = (nested if nested.is_dir() else corpus.folder) / split
-    files = {kind: folder / f"{split}_{kind}.json" for kind in KINDS}
-    present = {kind: file for kind, file in files.items() if file.is_file()}
+    paths = {kind: folder / f"{split}_{kind}.json" for kind in ((only,) if only else KINDS)}
+    present = {kind: file for kind, file in paths.items() if file.is_file()}
     if not present:
-        corpus.annotation(files["human"])
+        corpus.annotation(next(iter(paths.values())))
     for kind, file in present.items():
         rows = corpus.load_json(file)
         if not isinstance(rows, list):

@@ -4,7 +4,11 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+MAX_ENCODED = 512 << 20
+"""Largest encoded image read into memory [bytes]; the largest photographs have some 100 MB."""
 
 BOX_MARKER = "\ue000"
 """Stands in a prefix or suffix where the four location tokens of the next box belong."""
@@ -12,6 +16,28 @@ BOX_MARKER = "\ue000"
 
 class BadInput(ValueError):
     """An input that cannot become a record; the message is the reason it is rejected for."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Edit:
+    """What is changed in an image before it is stored.
+
+    Attributes:
+      quarter_turns: counter-clockwise.
+      labels: x0, y0, x1, y1 of white rectangles, each with the black text in it [pixels].
+      frame: x0, y0, x1, y1 of a red frame, one pixel wide once stored [fractions of the height].
+    """
+
+    quarter_turns: int = 0
+    labels: tuple[tuple[float, float, float, float, str], ...] = ()
+    frame: tuple[float, float, float, float] | None = None
+
+    @classmethod
+    def from_fields(cls, raw: dict) -> "Edit":
+        """Returns the edit of fields read from JSON."""
+        frame = raw["frame"]
+        labels = tuple(tuple(label) for label in raw["labels"])
+        return cls(**{**raw, "labels": labels, "frame": None if frame is None else tuple(frame)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +51,7 @@ class Media:
       offset: first byte.
       size: length; -1 means to the end [bytes].
       video: decoded into frames rather than as one image.
+      edit: what is changed in its pixels; None for nothing.
     """
 
     path: str
@@ -33,6 +60,13 @@ class Media:
     offset: int = 0
     size: int = -1
     video: bool = False
+    edit: Edit | None = None
+
+    @classmethod
+    def from_fields(cls, raw: dict) -> "Media":
+        """Returns the media of fields read from JSON."""
+        edit = raw["edit"]
+        return cls(**{**raw, "edit": None if edit is None else Edit.from_fields(edit)})
 
     @property
     def source(self) -> str:
@@ -51,6 +85,9 @@ class Media:
         """
         try:
             with open(self.location(data_root), "rb") as file:
+                size = self.size if self.size >= 0 else os.fstat(file.fileno()).st_size
+                if size > MAX_ENCODED:
+                    raise BadInput(f"too large: {size} bytes, {MAX_ENCODED} are accepted")
                 file.seek(self.offset)
                 data = file.read(self.size)
         except OSError as error:
@@ -100,7 +137,7 @@ class Item:
     def from_json(cls, line: str) -> "Item":
         """Returns the item of a line written by `to_json`."""
         raw = json.loads(line)
-        raw["media"] = tuple(Media(**m) for m in raw["media"])
+        raw["media"] = tuple(Media.from_fields(m) for m in raw["media"])
         raw["boxes"] = tuple(tuple(b) for b in raw["boxes"])
         size = raw["annotated_size"]
         raw["annotated_size"] = None if size is None else tuple(size)
@@ -152,6 +189,8 @@ class Corpus:
         Raises:
           BadInput: if it lies outside, as a hostile or absolute path in an annotation may.
         """
+        if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in str(path)):
+            raise BadInput(f"path is not a name of a file: {str(path)[-120:]!r}")
         relative = os.path.relpath(os.path.normpath(path), os.path.normpath(self.data_root))
         if relative.startswith("..") or os.path.isabs(relative):
             raise BadInput(f"path leaves the data root: {str(path)[-120:]!r}")
@@ -168,16 +207,21 @@ class Corpus:
         self.annotations.add(self.relative(path))
         return path
 
-    def load_json(self, path: Path) -> object:
-        """Returns the content of a JSON file; an error names the file."""
+    def load_json(self, path: Path, compact: Callable[[dict], object] | None = None) -> object:
+        """Returns the content of a JSON file, its objects replaced by `compact` of them.
+
+        Raises:
+          ValueError: if it is not JSON, naming the file.
+        """
         try:
-            return json.loads(self.annotation(path).read_text(encoding="utf-8"))
+            text = self.annotation(path).read_text(encoding="utf-8")
+            return json.loads(text, object_hook=compact)
         except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
 
-    def media(self, path: Path, *, video: bool = False) -> Media:
+    def media(self, path: Path, *, video: bool = False, edit: Edit | None = None) -> Media:
         """Returns a reference to a plain file; whether it exists shows when it is read."""
-        return Media(path=self.relative(path), video=video)
+        return Media(path=self.relative(path), video=video, edit=edit)
 
 
 def stable_hash(text: str) -> int:

@@ -33,14 +33,14 @@ def inventory(
       source: name of the corpus layout.
       split: such as "train", or "train+val".
       data_root: the folder that holds the source's own.
-      path: the source's folder below it; None takes the source's name.
+      path: the source's folder below it; None takes the usual one.
 
     Raises:
       ValueError: if the source or the split does not exist.
       FileNotFoundError: if an annotation file is missing, naming it.
     """
     spec = get(source)
-    corpus = Corpus(data_root, path or source, Spool(None))
+    corpus = Corpus(data_root, path or spec.folder, Spool(None))
     paths = {
         media.path
         for found in spec.read_splits(corpus, split)
@@ -80,6 +80,7 @@ def list_work(
     files = [work_file(work, shard).open("w", encoding="utf-8") for shard in range(num_shards)]
     try:
         for one in found:
+            one = _spelled(one)
             if isinstance(one, Reject):
                 rejects.append(one)
                 continue
@@ -91,6 +92,21 @@ def list_work(
             file.close()
     corpus.spool.close()
     return rejects, parts, num_items
+
+
+def _spelled(one: Item | Reject) -> Item | Reject:
+    """Returns what was found, or a reject if it cannot be written: half a UTF-16 pair in JSON."""
+    try:
+        text = one.to_json() if isinstance(one, Item) else f"{one.id}{one.reason}{one.source}"
+        text.encode()
+        return one
+    except UnicodeEncodeError:
+        source = one.media[0].source if isinstance(one, Item) else one.source
+        reason = "text is not Unicode" if isinstance(one, Item) else one.reason
+        identity, reason, source = (
+            field.encode("utf-8", "backslashreplace").decode() for field in (one.id, reason, source)
+        )
+        return Reject(id=identity, stage="read", reason=reason, source=source)
 
 
 def read_work(work: str | os.PathLike[str], shard: int) -> Iterator[Item]:

@@ -15,7 +15,13 @@ from pipelines.records.schema import Reject
 from pipelines.sources.item import Corpus, Item
 
 SPLITS = ("train", "val", "test")
+PUBLISHER = "github.com/xudejing/video-question-answering"
 _SUFFIXES = (".avi", ".mp4", ".mkv", ".webm")
+
+
+def files(split: str) -> tuple[tuple[str, ...], ...]:
+    """Returns the annotation files of a split, each as the names it may have."""
+    return (f"{split}_qa.json",), ("youtube_mapping.txt",)
 
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:

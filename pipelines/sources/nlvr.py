@@ -4,6 +4,7 @@
             [nlvr/]{split}/images/{directory}/{split}-{identifier}-{0..5}.png
     NLVR2   [nlvr2/]data/{split}.json       JSON lines: identifier, sentence, label[, directory]
             [nlvr2/]images/{split}/[{directory}/]{identifier less its last field}-img{0,1}.png
+            its test split is "test1"
 
 An NLVR row has six permutations of one drawing, its label true of each: they make three pairs.
 Published by their authors at github.com/lil-lab/nlvr (CC BY 4.0).
@@ -18,6 +19,7 @@ from pipelines.records.schema import Reject
 from pipelines.sources.item import BadInput, Corpus, Item
 
 SPLITS = ("train", "dev", "test")
+PUBLISHER = "github.com/lil-lab/nlvr"
 _LABELS = {"true": "True", "false": "False"}
 
 
@@ -51,15 +53,30 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                 )
 
 
+def files(split: str) -> tuple[tuple[str, ...], ...]:
+    """Returns the annotation files of a split, each as the names it may have; NLVR2's first."""
+    return (tuple(_second(split) + _first(split)),)
+
+
+def _first(split: str) -> list[str]:
+    return [f"{sub}{split}/{split}.json" for sub in ("", "nlvr/")]
+
+
+def _second(split: str) -> list[str]:
+    name = {"test": "test1"}.get(split, split)
+    return [f"{sub}data/{name}.json" for sub in ("", "nlvr2/", "nlvr/nlvr2/")]
+
+
 def _find(corpus: Corpus, split: str):
     """Returns the split's file and the function that names its images."""
-    first = [corpus.folder / sub / split / f"{split}.json" for sub in ("", "nlvr")]
-    second = [corpus.folder / sub / "data" / f"{split}.json" for sub in ("", "nlvr2")]
-    for files, layout in ((first, _pairs_of_first), (second, _pair_of_second)):
-        for file in files:
-            if file.is_file():
-                return file, layout
-    raise FileNotFoundError(f"{first[0]} is missing (nor is there {second[0]}).")
+    first, second = _first(split), _second(split)
+    for names, layout in ((first, _pairs_of_first), (second, _pair_of_second)):
+        for name in names:
+            if (corpus.folder / name).is_file():
+                return corpus.folder / name, layout
+    raise FileNotFoundError(
+        f"{corpus.folder / first[0]} is missing (nor is there {corpus.folder / second[0]})."
+    )
 
 
 def _pairs_of_first(file: Path, split: str, row: Mapping) -> Iterator[tuple[str, list[Path]]]:
@@ -71,7 +88,7 @@ def _pairs_of_first(file: Path, split: str, row: Mapping) -> Iterator[tuple[str,
 
 def _pair_of_second(file: Path, split: str, row: Mapping) -> Iterator[tuple[str, list[Path]]]:
     stem = str(row["identifier"]).rpartition("-")[0]
-    folder = file.parent.parent / "images" / split
+    folder = file.parent.parent / "images" / file.stem
     if "directory" in row and (folder / str(row["directory"])).is_dir():
         folder /= str(row["directory"])
     yield str(row["identifier"]), [folder / f"{stem}-img{k}.png" for k in (0, 1)]

@@ -3,7 +3,10 @@
     refcoco/refs(unc).p        pickled list of refs: ref_id, ann_id, image_id, file_name, split,
                                sentences[{sent_id, sent, ...}]
     refcoco/instances.json     COCO: images, annotations with bbox and polygons or run lengths
-    images/**/{file_name}      of COCO train2014
+    images/**/{file_name}      of COCO train2014; or in coco/train2014 beside this folder
+
+"train" is that of all three sets, less every image that any of them evaluates on. "val", "testA",
+"testB" and "test" are those of all sets; "refcocoplus_val" is RefCOCO+'s, and so on.
 
 Published by its authors at github.com/lichengunc/refer (Apache-2.0).
 """
@@ -11,14 +14,25 @@ Published by its authors at github.com/lichengunc/refer (Apache-2.0).
 import io
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.registry import get
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.item import BOX_MARKER, Corpus, Item
+from pipelines.sources.layout import image_folder
 
-SPLITS = ("train", "val", "testA", "testB", "test")
+_SETS = {"refcoco": "refcoco", "refcocoplus": "refcoco+", "refcocog": "refcocog"}
+_USED = {"refcoco": "unc", "refcoco+": "unc", "refcocog": "umd"}
+"""Folder -> the partition benchmarks use; "google" is another, of the same refs."""
+
+SPLITS = (
+    "train", "val", "testA", "testB", "test",
+    "refcoco_val", "refcoco_testA", "refcoco_testB",
+    "refcocoplus_val", "refcocoplus_testA", "refcocoplus_testB",
+    "refcocog_val", "refcocog_test",
+)  # fmt: skip
+PUBLISHER = "github.com/lichengunc/refer"
 
 
 # What unpickling damaged bytes raises, by the pickle module's own documentation and by trial.
@@ -39,6 +53,17 @@ class _PlainData(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str):
         raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
+
+
+def files(split: str) -> tuple[tuple[str, ...], ...]:
+    """Returns the annotation files of a split, each as the names it may have."""
+    name, _, part = split.rpartition("_")
+    folders = [_SETS[name]] if part and name else list(_USED)
+    return tuple(
+        (f"{folder}/{file}",)
+        for folder in folders
+        for file in (f"refs({_USED[folder]}).p", "instances.json")
+    )
 
 
 def load_refs(corpus: Corpus, path: Path) -> list[dict]:
@@ -68,37 +93,66 @@ def _text_encoding(data: bytes) -> str:
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
     """Yields a would-be record per sentence of every ref of the split (the "flat" form)."""
-    folders = sorted(p.parent for p in corpus.folder.glob("*/refs(*).p"))
-    if not folders:
-        corpus.annotation(corpus.folder / "refcoco" / "refs(unc).p")
-    missing = corpus.folder / "images"
-    files = _image_index(missing)
-    for folder in folders:
+    only, _, part = split.rpartition("_")
+    paths = _ref_files(corpus, _SETS[only] if only else "*")
+    refs = {path: load_refs(corpus, path) for path in paths}
+    held_out = _evaluated_images(refs.values()) if split == "train" else set()
+    images = _image_finder(corpus)
+    for path, listed in refs.items():
+        folder = path.parent
         instances = corpus.load_json(folder / "instances.json")
         if not isinstance(instances, Mapping) or not {"annotations", "images"} <= set(instances):
             raise ValueError(f"{folder / 'instances.json'} lacks annotations and images.")
         annotations = {a["id"]: a for a in instances["annotations"]}
-        images = {i["id"]: i for i in instances["images"]}
-        for path in sorted(folder.glob("refs(*).p")):
-            for number, ref in enumerate(load_refs(corpus, path)):
-                try:
-                    if ref["split"] != split:
-                        continue
-                    image = images[ref["image_id"]]
-                    annotation = annotations[ref["ann_id"]]
-                    file = files.get(str(image["file_name"])) or missing / image["file_name"]
-                    yield from _items(corpus, folder.name, ref, image, annotation, file)
-                except (KeyError, TypeError, ValueError) as error:
-                    yield Reject(
-                        id=f"{folder.name}/{split}/{number}",
-                        stage="read",
-                        reason=f"malformed ref: {type(error).__name__}: {error}",
-                        source=corpus.relative(path),
-                    )
+        described = {i["id"]: i for i in instances["images"]}
+        for number, ref in enumerate(listed):
+            try:
+                if ref["split"] != part or ref["image_id"] in held_out:
+                    continue
+                image = described[ref["image_id"]]
+                file = images(str(image["file_name"]))
+                yield from _items(corpus, folder.name, ref, image, annotations[ref["ann_id"]], file)
+            except (KeyError, TypeError, ValueError) as error:
+                yield Reject(
+                    id=f"{folder.name}/{split}/{number}",
+                    stage="read",
+                    reason=f"malformed ref: {type(error).__name__}: {error}",
+                    source=corpus.relative(path),
+                )
 
 
-def _image_index(folder: Path) -> dict[str, Path]:
-    return {p.name: p for p in sorted(folder.rglob("*")) if p.is_file()}
+def _ref_files(corpus: Corpus, folder: str) -> list[Path]:
+    """Returns the refs to read; of several partitions in a folder the one benchmarks use."""
+    found = sorted(corpus.folder.glob(f"{folder}/refs(*).p"))
+    used = [p for p in found if p.name == f"refs({_USED.get(p.parent.name)}).p"]
+    folders = {p.parent for p in used}
+    files = [p for p in found if p in used or p.parent not in folders]
+    if not files:
+        name = "refcoco" if folder == "*" else folder
+        corpus.annotation(corpus.folder / name / f"refs({_USED[name]}).p")
+    return files
+
+
+def _evaluated_images(refs: Iterable[list[dict]]) -> set[object]:
+    """Returns the images that any split but "train" has a ref of."""
+    return {
+        ref.get("image_id")
+        for listed in refs
+        for ref in listed
+        if isinstance(ref, Mapping) and ref.get("split") != "train"
+    }
+
+
+def _image_finder(corpus: Corpus) -> Callable[[str], Path]:
+    """Returns a function: name of an image -> its file; one nobody has keeps its usual place."""
+    own = corpus.folder / "images"
+    index = {p.name: p for p in sorted(own.rglob("*")) if p.is_file()}
+    shared = image_folder(corpus, "train2014", "coco")
+
+    def find(name: str) -> Path:
+        return index.get(name) or (shared if shared.is_dir() else own) / name
+
+    return find
 
 
 def _items(

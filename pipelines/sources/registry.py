@@ -5,8 +5,30 @@ from collections.abc import Callable, Iterator
 
 from pipelines.benchmarks import registry as benchmarks
 from pipelines.records.schema import Reject
-from pipelines.sources import chartqa, media_files, msvd_qa, nlvr, refcoco, web
+from pipelines.sources import (
+    book_covers,
+    chartqa,
+    coco_captions,
+    counting,
+    documents,
+    marvl,
+    media_files,
+    msvd_qa,
+    multilingual_captions,
+    nlvr,
+    photo_questions,
+    refcoco,
+    remote_sensing,
+    scene_graphs,
+    scene_text,
+    school,
+    scicap,
+    screens,
+    web,
+)
 from pipelines.sources.item import Corpus, Item
+from pipelines.sources.layout import Layout
+from pipelines.sources.slicing import Slice, parse_slice, sliced
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,65 +36,126 @@ class SourceSpec:
     """One corpus layout.
 
     Attributes:
-      name: also the folder it is looked for in, below the data root, unless told otherwise.
+      name: in configs.
+      folder: where it is looked for below the data root, unless told otherwise.
       splits: the splits it may have.
       read: lists its would-be records, lazily.
-      antialias: whether its images are filtered when made smaller.
+      antialias: whether images of training splits are filtered when made smaller.
+      antialias_eval: whether those of other splits are.
       num_frames: frames per video, unless told otherwise.
       frame_stride: their distance at 25 frames a second, unless told otherwise [frames].
+      files: split -> its annotation files below its folder, each as the names it may have.
+      publisher: where its authors publish it; "" for layouts that many write.
     """
 
     name: str
+    folder: str
     splits: tuple[str, ...]
     read: Callable[[Corpus, str], Iterator[Item | Reject]]
     antialias: bool
+    antialias_eval: bool
     num_frames: int = 16
     frame_stride: int = 30
+    files: Callable[[str], tuple[tuple[str, ...], ...]] = lambda split: ()
+    publisher: str = ""
 
     def read_splits(self, corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-        """Yields the would-be records of `split`; "train+val" is both."""
-        for one in self.parse(split):
-            yield from self.read(corpus, one)
+        """Yields the would-be records of `split`; "train+val" is both, "val[:5%]" a part.
+
+        Raises:
+          FileNotFoundError: if a file is missing, naming it and where it is published.
+        """
+        try:
+            for one in self._slices(split):
+                yield from sliced(one, lambda one=one: self.read(corpus, one.split))
+        except FileNotFoundError as error:
+            if not self.publisher:
+                raise
+            raise FileNotFoundError(
+                f"{str(error).rstrip('.')}; its authors publish it at {self.publisher}."
+            ) from error
 
     def parse(self, split: str) -> list[str]:
-        """Returns the splits of "a+b".
+        """Returns the splits of "a+b", without what is sliced of them.
 
         Raises:
           ValueError: if one is not of this source.
         """
-        splits = split.split("+")
-        for one in splits:
-            if one not in self.splits or splits.count(one) > 1:
+        return [one.split for one in self._slices(split)]
+
+    def antialias_of(self, split: str) -> bool:
+        """Returns whether a dataset's images are filtered: "train+val" is a training split."""
+        return self.antialias if split.startswith("train") else self.antialias_eval
+
+    def _slices(self, split: str) -> list[Slice]:
+        slices = [parse_slice(one) for one in split.split("+")]
+        names = [one.split for one in slices]
+        for one in names:
+            if one not in self.splits or names.count(one) > 1:
                 raise ValueError(
                     f"split of {self.name} must be one of {', '.join(self.splits)} "
-                    f'(or several, each once, as "a+b"), got {split!r}.'
+                    f'(or several, each once, as "a+b"; a part as "a[:5%]"), got {split!r}.'
                 )
-        return splits
+        return slices
 
 
-def _benchmark(name: str, splits: tuple[str, ...], read) -> SourceSpec:
+def _benchmark(name: str, splits: tuple[str, ...], read, *, folder: str = "", **more) -> SourceSpec:
     row = benchmarks.get(name)
     frames = {"num_frames": row.num_frames, "frame_stride": row.frame_stride}
     return SourceSpec(
         name=name,
+        folder=folder or name,
         splits=splits,
         read=read,
-        antialias=row.antialias,
+        antialias=row.antialias != "never",
+        antialias_eval=row.antialias == "always",
         **(frames if row.num_frames else {}),
+        **more,
     )
 
 
+def _layout(layout: Layout) -> SourceSpec:
+    return _benchmark(
+        layout.name,
+        layout.splits,
+        layout.open,
+        folder=layout.folder,
+        files=layout.files,
+        publisher=layout.publisher,
+    )
+
+
+def _plain(name: str, read, *, antialias: bool) -> SourceSpec:
+    return SourceSpec(
+        name=name,
+        folder=name,
+        splits=("train",),
+        read=read,
+        antialias=antialias,
+        antialias_eval=antialias,
+    )
+
+
+_FAMILIES = (
+    book_covers, coco_captions, counting, documents, marvl, multilingual_captions, photo_questions,
+    remote_sensing, scene_graphs, scene_text, school, scicap, screens,
+)  # fmt: skip
+
+_FINDING_THEIR_OWN = {"chartqa": chartqa, "msvd_qa": msvd_qa, "nlvr": nlvr, "refcoco": refcoco}
+"""Readers of layouts in which a file may be left out, or which look for files of any name."""
+
 _SPECS = (
-    _benchmark("chartqa", chartqa.SPLITS, chartqa.read),
-    SourceSpec(name="images", splits=("train",), read=media_files.read_images, antialias=True),
-    _benchmark("msvd_qa", msvd_qa.SPLITS, msvd_qa.read),
-    _benchmark("nlvr", nlvr.SPLITS, nlvr.read),
-    _benchmark("refcoco", refcoco.SPLITS, refcoco.read),
-    SourceSpec(name="videos", splits=("train",), read=media_files.read_videos, antialias=False),
-    SourceSpec(name="web", splits=("train",), read=web.read, antialias=True),
+    *(_layout(layout) for family in _FAMILIES for layout in family.LAYOUTS),
+    *(
+        _benchmark(name, file.SPLITS, file.read, files=file.files, publisher=file.PUBLISHER)
+        for name, file in _FINDING_THEIR_OWN.items()
+    ),
+    _plain("images", media_files.read_images, antialias=True),
+    _plain("videos", media_files.read_videos, antialias=False),
+    _plain("web", web.read, antialias=True),
 )
 
-SOURCES: dict[str, SourceSpec] = {spec.name: spec for spec in _SPECS}
+SOURCES: dict[str, SourceSpec] = {spec.name: spec for spec in sorted(_SPECS, key=lambda s: s.name)}
 
 
 def get(name: str) -> SourceSpec:

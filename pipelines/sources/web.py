@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from pipelines.records.schema import Reject
 from pipelines.sources import web_tables
-from pipelines.sources.item import Corpus, Item, Media
+from pipelines.sources.item import MAX_ENCODED, Corpus, Item, Media
 from pipelines.sources.web_tasks import STAGE, Sample, sample_items
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
@@ -104,6 +104,8 @@ def _content(
     extension = member.name.rpartition(".")[2].lower()
     if extension in IMAGE_SUFFIXES:
         place: dict = {"offset": member.offset_data, "size": member.size}
+        if member.size > MAX_ENCODED:
+            return f"\0{member.name} has {member.size} bytes"
         if unpack:
             file = archive.extractfile(member)
             place = corpus.spool.put(file.read() if file else b"")
@@ -137,7 +139,7 @@ def _sample(
         elif extension == "json":
             try:
                 metadata = json.loads(content)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return reject(f"metadata is not JSON: {error}")
         elif extension in ("txt", "caption"):
             text = content

@@ -15,6 +15,9 @@ _PATHS = ("image_path", "image", "images", "file_name", "path", "video", "videos
 _BYTES = ("jpg", "png", "image", "image_bytes", "bytes")
 _TEXTS = ("caption", "text", "TEXT", "txt")
 _URLS = ("url", "URL", "image_url")
+_MAX_LINE = 16 << 20
+"""Longest line read [bytes]."""
+
 _DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
 """Placeholders data-juicer puts in captions (`<__dj__image>`)."""
 
@@ -37,26 +40,41 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
 
 def read_jsonl(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
     """Yields a sample per line."""
-    with corpus.annotation(path).open("rb") as lines:
-        for number, line in enumerate(lines):
-            if line.strip():
-                yield _guard(corpus, path, number, lambda line=line: json.loads(line))
+    for number, line in _lines(corpus, path):
+        yield _guard(corpus, path, number, lambda line=line: json.loads(_bounded(line)))
 
 
 def read_tsv(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
     """Yields a sample per line."""
 
     def row(line: bytes) -> dict[str, object]:
-        cells = line.decode("utf-8").rstrip("\r\n").split("\t")
+        cells = _bounded(line).decode("utf-8").rstrip("\r\n").split("\t")
         if len(cells) < 2:
             raise BadInput("line has no tab")
         where = "url" if "://" in cells[1] else "path"
         return {"caption": cells[0], where: cells[1]}
 
-    with corpus.annotation(path).open("rb") as lines:
-        for number, line in enumerate(lines):
+    for number, line in _lines(corpus, path):
+        yield _guard(corpus, path, number, lambda line=line: row(line))
+
+
+def _lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields number and content of every line that is not empty, of longer ones the beginning."""
+    with corpus.annotation(path).open("rb") as file:
+        number = 0
+        while line := file.readline(_MAX_LINE + 1):
+            rest = line
+            while len(rest) > _MAX_LINE and not rest.endswith(b"\n"):
+                rest = file.readline(_MAX_LINE + 1)
             if line.strip():
-                yield _guard(corpus, path, number, lambda line=line: row(line))
+                yield number, line
+            number += 1
+
+
+def _bounded(line: bytes) -> bytes:
+    if len(line) > _MAX_LINE:
+        raise BadInput(f"line has more than {_MAX_LINE} bytes")
+    return line
 
 
 def _guard(corpus: Corpus, path: Path, number: int, row: Callable[[], object]) -> Sample | Reject:
@@ -66,7 +84,7 @@ def _guard(corpus: Corpus, path: Path, number: int, row: Callable[[], object]) -
         if not isinstance(values, Mapping):
             raise BadInput(f"row is a {type(values).__name__}, not an object")
         return _sample(corpus, path, number, values)
-    except ValueError as error:  # BadInput, JSON and UTF-8 errors.
+    except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
         return _reject(corpus, path, number, str(error))
 
 

@@ -18,6 +18,9 @@ from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.item import BOX_MARKER, BadInput, Item, Media, stable_hash
 
 STAGE = "read"
+_MALFORMED = (BadInput, KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What annotations of any shape make the readers below raise; JSON knows Infinity."""
+
 SEPARATOR = " ; "
 
 
@@ -48,7 +51,7 @@ def sample_items(sample: Sample, *, per_task: int) -> Iterator[Item | Reject]:
     for task, make in _TASKS.items():
         try:
             items = list(make(sample))
-        except (BadInput, KeyError, TypeError, ValueError, AttributeError) as error:
+        except _MALFORMED as error:
             reason = f"malformed annotation: {type(error).__name__}: {error}"
             items = [_reject(sample, task, reason)]
         any_found |= bool(items)

@@ -9,6 +9,10 @@ from pipelines.sources.item import BadInput
 
 _UPSCALE = 5
 
+_MAX_POLYGONS = 10_000
+_MAX_OUTLINE = 20_000.0
+"""Polygons of one mask, and their length in sides of the image; COCO's finest have hundreds."""
+
 
 def normalize_mask(text: str, *, width: int, height: int) -> str:
     """Returns compressed COCO run lengths of an annotation's mask.
@@ -39,11 +43,28 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
     return encode_mask(mask)
 
 
+def crop_mask(text: str, crop: tuple[int, int, int, int]) -> str:
+    """Returns the run lengths of what a crop (x0, y0, x1, y1) leaves of a mask.
+
+    Raises:
+      BadInput: if it leaves nothing.
+    """
+    mask = decode_mask(text)
+    x0, y0, x1, y1 = crop
+    if (x0, y0, y1, x1) == (0, 0, *mask.shape):
+        return text
+    kept = mask[y0:y1, x0:x1]
+    if not kept.any():
+        raise BadInput("mask is empty in the crop")
+    return encode_mask(kept)
+
+
 def polygon_mask(polygons: list[list[float]], *, width: int, height: int) -> np.ndarray:
     """Returns the bool mask (H, W) of the union of polygons [x0, y0, x1, y1, ...].
 
     Source: cocodataset/cocoapi `common/maskApi.c` (rleFrPoly), so that areas equal COCO's.
     """
+    _check_polygons(polygons, max(width, height))
     mask = np.zeros(width * height, dtype=bool)
     for polygon in polygons:
         points = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
@@ -51,6 +72,24 @@ def polygon_mask(polygons: list[list[float]], *, width: int, height: int) -> np.
         toggles = np.bincount(changes, minlength=mask.size + 1)[: mask.size]
         mask |= np.cumsum(toggles) % 2 == 1
     return mask.reshape(width, height).T
+
+
+def _check_polygons(polygons: list[list[float]], side: int) -> None:
+    """Refuses what would take all memory or time to draw.
+
+    Raises:
+      BadInput: naming what is absurd.
+    """
+    if len(polygons) > _MAX_POLYGONS:
+        raise BadInput(f"mask has {len(polygons)} polygons, {_MAX_POLYGONS} are accepted")
+    length = 0.0
+    for polygon in polygons:
+        points = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
+        if not np.isfinite(points).all() or np.abs(points).max(initial=0) > 2 * side:
+            raise BadInput("mask has points far outside of the image")
+        length += np.abs(points - np.roll(points, -1, axis=0)).max(axis=1).sum()
+    if length > _MAX_OUTLINE * side:
+        raise BadInput(f"mask has an outline of {length:.3g} pixels")
 
 
 def _column_crossings(points: np.ndarray, width: int, height: int) -> np.ndarray:

@@ -5,7 +5,7 @@ import dataclasses
 from pipelines.records.schema import MASK_MARKER, Record
 from pipelines.sources.item import BOX_MARKER, BadInput, Item
 from pipelines.transforms.locations import box_tokens
-from pipelines.transforms.masks import normalize_mask
+from pipelines.transforms.masks import crop_mask, normalize_mask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,6 +18,7 @@ class Pixels:
       sha256: digest of the encoded original [hex].
       requested: per frame, the time asked for [s].
       decoded: per frame, the time of the frame found [s].
+      crop: x0, y0, x1, y1 of what was kept of it; None for all [pixels].
     """
 
     images: tuple[bytes, ...]
@@ -25,6 +26,7 @@ class Pixels:
     sha256: str
     requested: tuple[float, ...] = ()
     decoded: tuple[float, ...] = ()
+    crop: tuple[int, int, int, int] | None = None
 
 
 def render(item: Item, pixels: list[Pixels]) -> Record:
@@ -36,7 +38,8 @@ def render(item: Item, pixels: list[Pixels]) -> Record:
     width, height = pixels[0].size
     if item.boxes and item.annotated_size not in (None, (width, height)):
         raise BadInput(f"annotated as {item.annotated_size}, image is {(width, height)}")
-    boxes = [box_tokens(box, width=width, height=height) for box in item.boxes]
+    x0, y0, x1, y1 = crop = pixels[0].crop or (0, 0, width, height)
+    boxes = [box_tokens(_moved(box, x0, y0), width=x1 - x0, height=y1 - y0) for box in item.boxes]
     prefix, *suffixes = _place([item.prefix, *item.suffixes], boxes)
     for suffix in suffixes:
         if suffix.count(MASK_MARKER) != len(item.masks):
@@ -57,11 +60,18 @@ def render(item: Item, pixels: list[Pixels]) -> Record:
         source=item.media[0].source,
         source_sha256=pixels[0].sha256,
         answers=item.answers,
-        masks=tuple(normalize_mask(m, width=width, height=height) for m in item.masks),
+        masks=tuple(
+            crop_mask(normalize_mask(m, width=width, height=height), crop) for m in item.masks
+        ),
         frame_requested=tuple(t for p in pixels for t in p.requested),
         frame_decoded=tuple(t for p in pixels for t in p.decoded),
         meta=meta,
     )
+
+
+def _moved(box: tuple[float, ...], x: float, y: float) -> tuple[float, ...]:
+    """Returns a box in coordinates that begin at (x, y)."""
+    return tuple(value - (x, y)[i % 2] for i, value in enumerate(box))
 
 
 def _place(texts: list[str], boxes: list[str]) -> list[str]:

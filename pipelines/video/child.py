@@ -14,7 +14,7 @@ from PIL import Image
 from pipelines.sources.item import BadInput
 from pipelines.transforms.images import ImageSpec, check_size, encode_image, squash
 from pipelines.video.decoders import DECODERS, choose
-from pipelines.video.probe import probe
+from pipelines.video.probe import OUT_OF_MEMORY, probe
 from pipelines.video.sampling import Sampling
 
 
@@ -41,7 +41,7 @@ def _answer(request: dict, output: BinaryIO) -> None:
     except BadInput as error:
         header = {"error": str(error)}
     except MemoryError:
-        header = {"error": "out of memory while decoding"}
+        header = {"error": OUT_OF_MEMORY}
     header["sizes"] = [len(image) for image in images]
     output.write(json.dumps(header).encode() + b"\n")
     output.write(b"".join(images))

@@ -11,7 +11,7 @@ import av.error
 import numpy as np
 
 from pipelines.sources.item import BadInput
-from pipelines.video.probe import Probe, one_line, video_stream
+from pipelines.video.probe import OUT_OF_MEMORY, Probe, one_line, open_video, video_stream
 
 Frame = tuple[float, np.ndarray]
 """Time from the first frame [s], pixels (H, W, 3) uint8."""
@@ -39,12 +39,12 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> list[Frame]:
     shown: tuple[float, av.VideoFrame] | None = None
     start, decoded, ended = None, 0, True
     try:
-        with av.open(path) as container:
+        with open_video(path) as container:
             stream = video_stream(container)
             stream.codec_context.thread_count = 1
             rate = float(stream.average_rate or stream.guessed_rate or 25)
             for frame in container.decode(stream):
-                stamp = decoded / rate if frame.time is None else float(frame.time)
+                stamp = _stamp(frame, info, decoded, rate)
                 start = stamp if start is None else start
                 while (
                     shown
@@ -57,7 +57,9 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> list[Frame]:
                     break
                 shown = (stamp - start, frame)
                 decoded += 1
-    except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
+    except MemoryError as error:
+        raise BadInput(OUT_OF_MEMORY) from error
+    except (av.error.FFmpegError, OSError, ValueError) as error:
         raise BadInput(f"undecodable video after {decoded} frames: {one_line(error)}") from error
     if shown is None:
         raise BadInput("no frame could be decoded")
@@ -101,6 +103,17 @@ def choose(preferred: str, info: Probe) -> str:
         and info.num_video_streams == 1
     )
     return "decord" if preferred == "decord" and exact else "pyav"
+
+
+def _stamp(frame: av.VideoFrame, info: Probe, decoded: int, rate: float) -> float:
+    """Returns when a frame is shown [s].
+
+    Frames come out in the order they are shown. AVI keeps no such times: FFmpeg makes them up in
+    the order of decoding, and frames that refer to later ones get each other's.
+    """
+    if info.format == "avi" and decoded < len(info.times):
+        return info.times[decoded]
+    return decoded / rate if frame.time is None else float(frame.time)
 
 
 def _upright(frame: av.VideoFrame) -> np.ndarray:

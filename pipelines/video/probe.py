@@ -10,6 +10,15 @@ from av.video.stream import VideoStream
 
 from pipelines.sources.item import BadInput
 
+FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,flv,asf,ogg,ivf,gif,apng,"
+    "rm,dv,m4v,h264,hevc,mp3,wav,flac,aac"
+)
+"""Containers that hold what they show. Others (concat, hls, ...) name files or URLs to open: a
+corpus must not choose what is read. Audio is here for its reason to be told."""
+
+OUT_OF_MEMORY = "out of memory while decoding"
+
 _COUNT_SLACK = 2
 _COUNT_TOLERANCE = 0.02
 """Fewer packets than declared frames by more than this is a truncated file: whole files of the
@@ -54,13 +63,21 @@ def probe(path: str) -> Probe:
       BadInput: if it holds no video, or less than it declares.
     """
     try:
-        with av.open(path) as container:
+        with open_video(path) as container:
             stream = video_stream(container)
             return _probe(container, stream)
-    except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
+    except MemoryError as error:  # FFmpeg's, too.
+        raise BadInput(OUT_OF_MEMORY) from error
+    except (av.error.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
         raise BadInput(f"unreadable video: {one_line(error)}") from error
+
+
+def open_video(path: str) -> InputContainer:
+    """Returns the opened file; one that would have others opened is refused by FFmpeg."""
+    options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+    return av.open(path, options=options)
 
 
 def video_stream(container: InputContainer) -> VideoStream:

@@ -6,7 +6,7 @@ STORAGE_FPS = 25.0
 """Frames a second that strides count in. big_vision's strides are over stored frames, whose rate is
 unpublished; DMVR, the reader's family, stores 25."""
 
-WINDOWS = ("first", "centre")
+WINDOWS = ("first", "centre", "random")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,12 +16,15 @@ class Sampling:
     Attributes:
       num_frames: frames per record.
       stride: their distance at 25 frames a second [frames].
-      window: "first" starts at the first frame (big_vision's evaluation), "centre" in the middle.
+      window: "first" starts at the first frame (big_vision's evaluation), "centre" in the middle,
+        "random" where `draw` says.
+      draw: begin of a random window, in [0, 1): 0 is the first frame, 1 as late as still fits.
     """
 
     num_frames: int
     stride: int
     window: str = "first"
+    draw: float = 0.0
 
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.stride < 1:
@@ -31,6 +34,8 @@ class Sampling:
             )
         if self.window not in WINDOWS:
             raise ValueError(f"window must be one of {', '.join(WINDOWS)}, got {self.window!r}.")
+        if not 0 <= self.draw < 1:
+            raise ValueError(f"draw must be in [0, 1), got {self.draw}.")
 
     def times(self, duration: float) -> list[float]:
         """Returns the distinct times to decode, from the first frame [s].
@@ -38,9 +43,8 @@ class Sampling:
         Fewer than `num_frames` if the video is shorter than the window; see `loop`.
         """
         step = self.stride / STORAGE_FPS
-        start = 0.0
-        if self.window == "centre":
-            start = max(0.0, (duration - (self.num_frames - 1) * step) / 2)
+        free = max(0.0, duration - (self.num_frames - 1) * step)
+        start = free * {"first": 0.0, "centre": 0.5, "random": self.draw}[self.window]
         times = [start + i * step for i in range(self.num_frames)]
         return [t for i, t in enumerate(times) if i == 0 or t < duration - 1e-6]
 

@@ -11,7 +11,8 @@ PARCEL = str(Path(sys.executable).with_name("parcel"))
 COMMANDS = [
     ["run"], ["prepare"], ["train"], ["transfer"], ["evaluate"], ["report"], ["serve"],
     ["results"], ["lineage", "show"], ["lineage", "trace"], ["lineage", "verify"],
-    ["lineage", "rebuild"], ["convert"], ["flops"], ["predict"], ["spectral"],
+    ["lineage", "rebuild"], ["convert"], ["data", "check"], ["data", "show"], ["flops"],
+    ["predict"], ["score"], ["spectral"],
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_file_states_only_what_differs_from_its_base(tmp_path: Path):
         ("budgets=[16,17,256]", r"no method serves \[17\]\. Accepted: even ones from 2 to 256"),
         ("budgets=[16]", "budgets must hold 256"),
         ("stage1.warmup=3", r"stage1: warmup must be .* got 3\.0"),
-        ("transfers.vqa={}", r"transfers: no benchmark 'vqa'\. Accepted: chartqa"),
+        ("transfers.vqa={}", r"transfers: no benchmark 'vqa'\. Accepted: activitynet_cap"),
         ("model.text.vocab_size=7", r"vocab_size must be tokenizer\.vocab_size \+ 1152"),
         ("name=My Study", "name: "),
         ("oops", "override must look like key.path=value, got 'oops'"),

@@ -1,14 +1,19 @@
 """Which cells a study has: every method at those of its budgets that it serves."""
 
+import dataclasses
+import types
 import typing
 
 import pytest
 
 from flows.config.load import ConfigError, load
-from flows.plan import num_steps, results_plan
+from flows.plan import datasets_of, num_steps, results_plan
 from flows.report.build import build
 from flows.report.markdown import to_markdown
+from flows.study import _Study
 from model.connector.budgets import Kind
+from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import SOURCES
 from tests.flows.report.report_studies import make
 
 TWELVE = typing.get_args(Kind)
@@ -33,6 +38,13 @@ def test_steps_count_only_the_cells_there_are():
     )
     cells = len(few.benchmarks) * few.num_seeds
     assert num_steps(more, "evaluate") - num_steps(few, "evaluate") == 2 * cells
+
+
+def test_hygiene_is_off_unless_asked_for_and_a_step_per_corpus():
+    plain, screened = load(), load(overrides=["hygiene.duplicates=remove"])
+    assert plain.hygiene is None
+    assert screened.hygiene is not None
+    assert num_steps(screened, "prepare") - num_steps(plain, "prepare") == len(plain.sources)
 
 
 def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
@@ -69,3 +81,40 @@ def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
 def test_budgets_that_no_cell_has_are_refused(overrides: list[str], told: str):
     with pytest.raises(ConfigError, match=told):
         load(overrides=overrides)
+
+
+def test_a_zero_shot_benchmark_trains_on_its_parent():
+    datasets = datasets_of(load(overrides=["transfers.marvl={transfer: false}"]))
+    train, scored = datasets["marvl/train"], datasets["marvl/eval"]
+    assert (train.reader, train.split) == ("nlvr", "train+dev")
+    assert (scored.reader, scored.split) == ("marvl", "id+sw+ta+tr+zh")
+    only = datasets_of(load(overrides=["transfers.nlvr={}"]))["nlvr/train"]
+    assert train == only
+
+
+def test_captions_are_decoded_with_their_beams(monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, "chartqa", dataclasses.replace(BENCHMARKS["chartqa"], beams=3))
+    study = types.SimpleNamespace(config=load())
+    assert _Study._decode(study, "chartqa").decoding.beams == 3  # type: ignore[arg-type]
+    assert _Study._decode(study, "refcoco").decoding.beams == 1  # type: ignore[arg-type]
+    beams = {name: row.beams for name, row in BENCHMARKS.items() if row.beams > 1}
+    assert beams == {"chartqa": 3, "cococap": 2, "nocaps": 2, "textcaps": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("msrvtt_qa", "msrvtt_qa cannot be prepared, no source reads msrvtt_qa; leave it out"),
+        ("docvqa", "docvqa cannot be scored, its metric 'missing' is not among .*; leave it out"),
+    ],
+)
+def test_benchmarks_that_cannot_be_run_are_refused(name: str, told: str, monkeypatch):
+    lacking = dataclasses.replace(BENCHMARKS["docvqa"])
+    object.__setattr__(lacking, "metric", "missing")
+    monkeypatch.setitem(BENCHMARKS, "docvqa", lacking)
+    monkeypatch.delitem(SOURCES, "msrvtt_qa", raising=False)
+    with pytest.raises(ConfigError, match=told) as refused:
+        load(overrides=[f"transfers.{name}={{}}"])
+    assert "\n" not in str(refused.value)
+    if name == "docvqa":
+        load(overrides=["transfers.docvqa={transfer: false}"])

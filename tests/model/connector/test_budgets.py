@@ -130,14 +130,16 @@ def test_buckets_at_224_px_cost_3_percent_at_most_by_the_measured_table(kind: st
 
 
 @pytest.mark.parametrize("kind", ELASTIC)
-def test_buckets_at_448_px_cost_4_percent(kind: str):
+def test_buckets_at_448_px_cost_3_percent_at_most(kind: str):
     cfg = model(kind, 448)
+    # Stage 2 reads 512 text tokens. Source: PaliGemma, arXiv:2407.07726, section 3.2.3.
+    stage2 = dataclasses.replace(IMAGE, text_tokens=512 + 1)
 
     def cost(size: int) -> float:
-        flops = prefill_flops(cfg, size, IMAGE)
+        flops = prefill_flops(cfg, size, stage2)
         return 3 * flops.total + flops.vision  # Forward, backward, and the tower once again.
 
-    assert 1.0 < mean_cost(cfg, cost) < 1.045
+    assert 1.0 < mean_cost(cfg, cost) < 1.03
 
 
 def _table() -> dict[int, float]:

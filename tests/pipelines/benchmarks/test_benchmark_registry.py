@@ -1,30 +1,122 @@
-"""Benchmarks: prompts as in big_vision's configs, errors that list what exists."""
+"""Benchmarks: prompts as in big_vision's configs, the paper's rows, errors that list them."""
 
 import dataclasses
 
 import pytest
 
-from pipelines.benchmarks.registry import BENCHMARKS, get
+from pipelines.benchmarks.registry import BENCHMARKS, get, main_suite, serving
+from pipelines.benchmarks.row import Recipe
 from pipelines.sources.registry import SOURCES
+
+UNREAD = {"activitynet_cap", "activitynet_qa", "msrvtt_cap", "msrvtt_qa", "vatex_cap"}
+"""Benchmarks of videos that no source reads yet."""
 
 
 @pytest.mark.parametrize(
     ("name", "prefix"),
     [
         ("chartqa", "How {many}?"),
+        ("docvqa", "How {many}?"),
         ("refcoco", "How {many}?"),
         ("msvd_qa", "answer en How {many}?"),
         ("nlvr", "answer en How {many}?"),
+        ("cococap", "caption en"),
     ],
 )
 def test_prompt(name, prefix):
     assert get(name).prefix("How {many}?") == prefix
 
 
+def test_prompts_with_more_fields():
+    asked = get("ai2d").prefix("{lang} {choices}?", choices="a \t {text}")
+    assert asked == "answer en  {lang} {choices}? choose from: a \t {text}"
+    assert get("xm3600").prefix(lang="quz") == "caption quz"
+    assert get("science_qa").prefix("Q?", context="N/A", choices="(A) x, (B) y") == (
+        "Question: Q?\nContext: N/A\nOptions: (A) x, (B) y\nAnswer:"
+    )
+
+
 def test_every_benchmark_has_a_source_with_its_splits():
     for row in BENCHMARKS.values():
-        for split in (row.train_split, row.eval_split):
-            assert SOURCES[row.name].parse(split) == split.split("+")
+        if row.name in UNREAD:
+            assert row.name not in SOURCES
+            continue
+        splits = [row.final_split, row.train_split, row.tune_split, row.eval_split]
+        splits += [split for one in row.rows for split in (one.split, *one.averaged)]
+        for split in filter(None, splits):
+            names = [one.partition("[")[0] for one in split.split("+")]
+            assert SOURCES[row.name].parse(split) == names
+
+
+def test_the_main_suite_has_the_papers_27_rows():
+    titles = {row.titles[0] for _, row in main_suite()}
+    assert len(titles) == len(main_suite()) == 27
+    assert {"xGQA", "MaRVL", "MSVD-QA", "RefCOCO-g (test)", "ChartQA (aug)"} <= titles
+    assert not {"VATEX", "AI2D", "COCO-Captions"} & titles
+    owners = [benchmark.name for benchmark, _ in main_suite()]
+    assert (owners.count("refcoco"), owners.count("chartqa")) == (8, 2)
+
+
+def test_titles_name_one_row_each():
+    titles = [t for b in BENCHMARKS.values() for row in b.rows for t in row.titles]
+    assert len(set(titles)) == len(titles)
+    assert serving("TallyQA (complex)")[1].split == "test_complex"
+    with pytest.raises(ValueError, match="no benchmark has a row 'MMVP'"):
+        serving("MMVP")
+
+
+@pytest.mark.parametrize(
+    ("child", "parent"),
+    [
+        ("nocaps", "cococap"),
+        ("xm3600", "coco35l"),
+        ("xgqa", "gqa"),
+        ("marvl", "nlvr"),
+        ("countbenchqa", "tallyqa"),
+        ("pope", "vqav2"),
+    ],
+)
+def test_zero_shot_benchmarks_have_a_parent_and_no_training(child, parent):
+    row = get(child)
+    assert row.parent == parent
+    assert (row.train_split, row.tune_split, row.num_train, dict(row.recipes)) == ("", "", 0, {})
+    assert get(parent).train_split
+    assert row.prompt == get(parent).prompt
+
+
+def test_nothing_is_trained_on_that_is_scored():
+    for row in BENCHMARKS.values():
+        trained = set(row.train_split.split("+"))
+        for scored in {row.eval_split, *(one.split for one in row.rows)}:
+            assert not trained & set(scored.split("+")), row.name
+    assert get("docvqa").train_split == "train[:-5%]"
+    assert get("vqav2").train_split == "train+val[:-10240]"
+    assert get("chartqa").train_split == "train+val"
+
+
+def test_recipes_of_two_resolutions():
+    for row in BENCHMARKS.values():
+        sides = [224] if row.num_frames else [224, 448]
+        assert list(row.recipes) == ([] if row.parent else sides), row.name
+    gqa, infovqa = get("gqa").recipes, get("infovqa").recipes
+    assert (gqa[224].freeze_vision, gqa[448].freeze_vision) == (False, True)
+    assert (infovqa[224].batch_size, infovqa[448].batch_size) == (256, 128)
+    assert get("vqav2").recipes[224].weight_decay == pytest.approx(1e-6)
+    assert get("vqav2").recipes[448].weight_decay == 0
+    assert get("nlvr").recipes[448] == Recipe(lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10)
+
+
+def test_some_images_are_filtered_in_training_only():
+    assert SOURCES["vizwizvqa"].antialias_of("train+val")
+    assert not SOURCES["vizwizvqa"].antialias_of("val")
+    assert SOURCES["chartqa"].antialias_of("test")
+    assert not SOURCES["nlvr"].antialias_of("train+dev")
+
+
+def test_training_sizes_are_those_of_the_splits():
+    assert get("gqa").num_train == 943_000 + 132_062
+    assert get("docvqa").num_train - get("docvqa").rows[0].size == 39_463
+    assert get("science_qa").num_train == 6_218 + 2_097
 
 
 def test_msvd_takes_eight_frames():
@@ -33,7 +125,11 @@ def test_msvd_takes_eight_frames():
 
 
 def test_unknown_names_are_answered_with_the_list():
-    with pytest.raises(ValueError, match="one of chartqa, msvd_qa, nlvr, refcoco, got 'vqa'"):
+    with pytest.raises(ValueError, match=r"one of activitynet_cap, .*, xm3600, got 'vqa'"):
         get("vqa")
     with pytest.raises(ValueError, match=r"metric must be one of .* got 'bleu'"):
         dataclasses.replace(get("nlvr"), metric="bleu")
+    with pytest.raises(ValueError, match=r"prompt may hold .*, got \{q\} in 'ask \{q\}'"):
+        dataclasses.replace(get("nlvr"), prompt="ask {q}")
+    with pytest.raises(ValueError, match="nlvr must have a final_split or, if it is zero-shot"):
+        dataclasses.replace(get("nlvr"), final_split="")

@@ -51,7 +51,7 @@ def test_missing_file_is_named(tmp_path, read_source):
     write(tmp_path, "val", "human", [ROW])
     with pytest.raises(FileNotFoundError, match=r"test_human\.json is missing"):
         read_source("chartqa", "test", tmp_path)
-    with pytest.raises(ValueError, match=r"one of train, val, test .* got 'dev'"):
+    with pytest.raises(ValueError, match=r"one of train, val, test, .* got 'dev'"):
         read_source("chartqa", "dev", tmp_path)
     write(tmp_path, "val", "human", {"a": 1})
     with pytest.raises(ValueError, match=r"val_human\.json must hold a list"):

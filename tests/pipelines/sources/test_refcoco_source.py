@@ -105,3 +105,34 @@ def test_unknown_annotation_is_a_reject(tmp_path, write, read_source):
 def test_missing_refs_are_named(tmp_path, write, read_source):
     with pytest.raises(FileNotFoundError, match=r"refs\(unc\)\.p is missing"):
         read_source("refcoco", "val", tmp_path)
+
+
+def test_training_never_sees_an_image_that_any_set_evaluates(tmp_path, write, read_source):
+    train = {**REF, "split": "train"}
+    write([train, {**train, "ref_id": 6, "image_id": 10, "ann_id": 8}])
+    root = tmp_path / "refcoco"
+    second = {**INSTANCES["images"][0], "id": 10, "file_name": "COCO_train2014_000000000010.jpg"}
+    instances = {
+        "images": [*INSTANCES["images"], second],
+        "annotations": [
+            *INSTANCES["annotations"], {**INSTANCES["annotations"][0], "id": 8, "image_id": 10},
+        ],
+    }  # fmt: skip
+    for folder in ("refcoco", "refcocog"):
+        (root / folder).mkdir(exist_ok=True)
+        (root / folder / "instances.json").write_text(json.dumps(instances))
+    refs = [{**train, "ref_id": 9}, {**REF, "ref_id": 8, "image_id": 10, "ann_id": 8}]
+    (root / "refcocog/refs(umd).p").write_bytes(pickle.dumps(refs, protocol=2))
+    unused = [{**train, "ref_id": 77, "image_id": 10, "ann_id": 8}]
+    (root / "refcocog/refs(google).p").write_bytes(pickle.dumps(unused, protocol=2))
+    items, rejects = read_source("refcoco", "train", tmp_path)
+    assert not rejects
+    assert {(i.id.partition("/")[0], i.meta["ref_id"]) for i in items} == {
+        ("refcoco", 5), ("refcocog", 9),
+    }  # fmt: skip
+    items, _ = read_source("refcoco", "refcocog_val", tmp_path)
+    assert {i.id.partition("/")[0] for i in items} == {"refcocog"}
+    assert len(items) == 2
+    assert read_source("refcoco", "val", tmp_path)[0] == items
+    with pytest.raises(FileNotFoundError, match=r"refcoco\+/refs\(unc\)\.p is missing"):
+        read_source("refcoco", "refcocoplus_testA", tmp_path)

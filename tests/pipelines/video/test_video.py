@@ -42,6 +42,19 @@ def test_centre_window_is_centred():
     assert Sampling(num_frames=3, stride=25, window="centre").times(10.0) == [4.0, 5.0, 6.0]
 
 
+@pytest.mark.parametrize(("draw", "start"), [(0.0, 0.0), (0.5, 4.0), (0.999, 7.992)])
+def test_random_window_begins_where_the_draw_says_and_fits(draw, start):
+    sampling = Sampling(num_frames=3, stride=25, window="random", draw=draw)
+    times = sampling.times(10.0)
+    assert times == pytest.approx([start, start + 1, start + 2])
+    assert sampling.times(1.5)[0] == 0  # Nothing to choose from.
+
+
+def test_draw_outside_of_its_range_is_named():
+    with pytest.raises(ValueError, match=r"draw must be in \[0, 1\), got 1"):
+        Sampling(num_frames=1, stride=1, draw=1)
+
+
 def test_short_videos_repeat_from_the_start():
     assert Sampling(num_frames=7, stride=1).loop(3) == [0, 1, 2, 0, 1, 2, 0]
 
@@ -49,7 +62,9 @@ def test_short_videos_repeat_from_the_start():
 def test_wrong_sampling_names_the_field():
     with pytest.raises(ValueError, match="num_frames and frame_stride must be positive, got 0"):
         Sampling(num_frames=0, stride=1)
-    with pytest.raises(ValueError, match=r"window must be one of first, centre, got 'last'"):
+    with pytest.raises(
+        ValueError, match=r"window must be one of first, centre, random, got 'last'"
+    ):
         Sampling(num_frames=1, stride=1, window="last")
 
 

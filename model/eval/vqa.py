@@ -1,10 +1,9 @@
 """Plain VQA accuracy: equality with one answer, or agreement with several annotators."""
 
-from collections.abc import Mapping
-from typing import Any
+from model.eval.scores import Fields, some_answers
 
 
-def exact_match(prediction: str, fields: Mapping[str, Any]) -> float:
+def vqa(prediction: str, fields: Fields) -> float:
     """Returns the score of one question, in [0, 1]; nothing is normalised.
 
     One accepted answer: equality. Several: a third for each that is equal, at most 1.
@@ -18,8 +17,11 @@ def exact_match(prediction: str, fields: Mapping[str, Any]) -> float:
     Raises:
       ValueError: if there is no answer.
     """
-    answers = fields["answers"]
-    if not answers:
-        raise ValueError(f"answers is empty for prediction {prediction!r}.")
+    answers = some_answers(fields)
     matches = sum(prediction == answer for answer in answers)
     return float(matches) if len(answers) == 1 else min(1.0, matches / 3)
+
+
+def vqa_lower(prediction: str, fields: Fields) -> float:
+    """Returns the same, case aside; big_vision's `to_lower`."""
+    return vqa(prediction.lower(), {"answers": [a.lower() for a in some_answers(fields)]})

@@ -1,0 +1,9 @@
+"""Number words as digits, which two metrics accept for numbers."""
+
+_WORDS = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen twenty
+"""
+
+NUMERALS = {"none": "0", **{word: str(number) for number, word in enumerate(_WORDS.split())}}
+"""Lower-case word to digits, none to twenty."""

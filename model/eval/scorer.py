@@ -1,0 +1,135 @@
+"""Scores predictions one by one; scorers of parts of the data merge into that of the whole."""
+
+import dataclasses
+from typing import Any, Self
+
+from model.eval.registry import Corpus, Metric, get_metric
+from model.eval.scores import Fields, Item, Result, Sums, macro_average
+from pipelines.records.schema import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """The items in the order they were added, and the result of all."""
+
+    items: tuple[Item, ...]
+    result: Result
+
+
+class Scorer:
+    """Collects predictions of one metric.
+
+    A metric that needs the whole corpus (CIDEr and its document frequencies) is scored by `finish`;
+    all others as they are added.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._metric: Metric = get_metric(name)
+        self._corpus: Corpus | None = self._metric.corpus() if self._metric.corpus else None
+        self._waiting: list[tuple[str, Fields]] = []
+        self._items: list[Item] = []
+        self._totals = Totals()
+
+    def add(self, prediction: str, fields: Fields) -> None:
+        """Adds one prediction.
+
+        Raises:
+          ValueError: if the fields are not what the metric needs.
+        """
+        if self._corpus is None:
+            self._items.append(self._item(prediction, fields))
+            self._totals.add(self._items[-1])
+        else:
+            self._corpus.add(fields)
+            self._waiting.append((prediction, fields))
+
+    @property
+    def num(self) -> int:
+        """How many predictions were added."""
+        return len(self._items) + len(self._waiting)
+
+    def merge(self, other: Self) -> None:
+        """Adds the predictions of another scorer, after those of this one.
+
+        Raises:
+          ValueError: if it is of another metric.
+        """
+        if other.name != self.name:
+            raise ValueError(f"metric must be {self.name!r} to be merged, got {other.name!r}.")
+        if self._corpus is not None and other._corpus is not None:
+            self._corpus.merge(other._corpus)
+        self._waiting += other._waiting
+        self._items += other._items
+        self._totals.merge(other._totals)
+
+    def finish(self) -> Scored:
+        """Returns the scores of all predictions added so far.
+
+        Raises:
+          ValueError: if there are none.
+        """
+        late = [self._item(p, {**fields, "corpus": self._corpus}) for p, fields in self._waiting]
+        totals = Totals()
+        totals.merge(self._totals)
+        for item in late:
+            totals.add(item)
+        return Scored((*self._items, *late), totals.result(self._metric))
+
+    def _item(self, prediction: str, fields: Fields) -> Item:
+        found = self._metric.score(prediction, fields)
+        item = found if isinstance(found, Item) else Item(score=found)
+        named = {name: str(fields[name]) for name in self._metric.by if fields.get(name)}
+        return dataclasses.replace(item, groups={**named, **item.groups}) if named else item
+
+
+class Totals:
+    """Sums of the whole, and of each of its parts."""
+
+    def __init__(self) -> None:
+        self._whole = Sums()
+        self._parts: dict[str, dict[str, Sums]] = {}
+
+    def add(self, item: Item) -> None:
+        """Counts an item, for the whole and for the parts it belongs to."""
+        self._whole.add(item)
+        for field, value in item.groups.items():
+            self._parts.setdefault(field, {}).setdefault(value, Sums()).add(item)
+
+    def merge(self, other: Self) -> None:
+        """Counts the items of another part of the data."""
+        self._whole.merge(other._whole)
+        for field, values in other._parts.items():
+            for value, sums in values.items():
+                self._parts.setdefault(field, {}).setdefault(value, Sums()).merge(sums)
+
+    def result(self, metric: Metric) -> Result:
+        """Returns the score, and the breakdowns that have more than one part.
+
+        Raises:
+          ValueError: if nothing was counted.
+        """
+        if not self._whole.num:
+            raise ValueError("predictions must be at least one, got none.")
+        found = metric.summarize(self._whole)
+        whole = found.pop("score")
+        for field, values in self._parts.items():
+            if len(values) == 1:
+                continue
+            parts = {value: metric.summarize(values[value])["score"] for value in sorted(values)}
+            found |= {f"{field}/{value}": part for value, part in parts.items()}
+            if field == metric.mean_over:
+                average = macro_average({value: part.score for value, part in parts.items()})
+                whole = dataclasses.replace(whole, score=average)
+        return Result(total=whole, parts=found)
+
+
+def fields_of(record: Record) -> dict[str, Any]:
+    """Returns what metrics may read of a record."""
+    return {
+        **record.meta,
+        "id": record.id,
+        "lang": record.lang,
+        "answers": record.answers,
+        "masks": record.masks,
+    }

@@ -1,0 +1,140 @@
+"""What metrics return, and sums that merge: no average is ever taken of averages."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any, Self
+
+Fields = Mapping[str, Any]
+"""Of one record: "answers", "lang", "masks", and whatever its meta holds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item:
+    """What one prediction is given.
+
+    Attributes:
+      score: what is averaged; in [0, 1], but CIDEr in [0, 10].
+      also: other measures of the same prediction, by name.
+      groups: parts of the data it counts for, such as {"kind": "human"}.
+      unit: questions of one unit are consistent if all of them are right; "" is none.
+    """
+
+    score: float
+    also: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unit: str = ""
+
+
+class Sums:
+    """Sums and counts of items.
+
+    Sums are exact fractions, so that they do not depend on the order of adding and merging.
+    """
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.units: dict[str, bool] = {}
+        self._totals: dict[str, Fraction] = {}
+
+    def add(self, item: Item) -> None:
+        """Counts an item."""
+        self.num += 1
+        for name, value in {"score": item.score, **item.also}.items():
+            self._totals[name] = self._totals.get(name, Fraction(0)) + Fraction(value)
+        if item.unit:
+            self.units[item.unit] = self.units.get(item.unit, True) and item.score == 1
+
+    def merge(self, other: Self) -> None:
+        """Counts the items of another part of the data."""
+        self.num += other.num
+        for name, total in other._totals.items():
+            self._totals[name] = self._totals.get(name, Fraction(0)) + total
+        for unit, right in other.units.items():
+            self.units[unit] = self.units.get(unit, True) and right
+
+    def total(self, name: str = "score") -> float:
+        """Returns the sum of one measure, correctly rounded."""
+        return float(self._totals.get(name, Fraction(0)))
+
+    def measures(self) -> list[str]:
+        """Returns the names of what was measured besides the score."""
+        return [name for name in self._totals if name != "score"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """A score (0-100), of how many predictions, and their sum where it is a mean of theirs."""
+
+    score: float
+    num: int
+    sum: float | None = None
+
+    def as_json(self) -> dict[str, float]:
+        """Returns a JSON object without what is unknown."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """The score of a data set (0-100).
+
+    Attributes:
+      total: the score, the number of predictions and the sum of their scores.
+      parts: breakdowns ("kind/human") and further measures ("consistency"), by name.
+    """
+
+    total: Part
+    parts: Mapping[str, Part]
+
+    def as_json(self, metric: str) -> dict[str, Any]:
+        """Returns what `score.json` holds; "parts" only where there are any."""
+        parts = {name: part.as_json() for name, part in self.parts.items()}
+        return {"metric": metric, **self.total.as_json(), **({"parts": parts} if parts else {})}
+
+
+def summarize(sums: Sums) -> dict[str, Part]:
+    """Returns the mean score under "score", and the means of whatever else was measured."""
+    found = {name: mean(sums.total(name), sums.num) for name in ["score", *sorted(sums.measures())]}
+    if sums.units:
+        found["consistency"] = mean(float(sum(sums.units.values())), len(sums.units))
+    return found
+
+
+def mean(total: float, num: int) -> Part:
+    """Returns the mean of `num` scores that add up to `total`."""
+    return Part(score=100 * total / num, num=num, sum=total)
+
+
+def macro_average(scores: Mapping[str, float]) -> float:
+    """Returns the unweighted mean of the parts' scores; English is left out if there are others.
+
+    Source: COCO-35L, XM3600 and xGQA are reported for English and averaged without it. No other
+    breakdown has a part called "en".
+    """
+    others = {name: score for name, score in scores.items() if name != "en"} or scores
+    return sum(others[name] for name in sorted(others)) / len(others)
+
+
+def the_answer(fields: Fields) -> str:
+    """Returns the one accepted answer.
+
+    Raises:
+      ValueError: if there are none or several.
+    """
+    answers = some_answers(fields)
+    if len(answers) != 1:
+        raise ValueError(f"answers must hold one text, got {len(answers)}: {answers!r}.")
+    return answers[0]
+
+
+def some_answers(fields: Fields) -> list[str]:
+    """Returns the accepted answers.
+
+    Raises:
+      ValueError: if there are none.
+    """
+    answers: Iterable[str] = fields.get("answers", ())
+    if not (found := list(answers)):
+        raise ValueError("answers must hold at least one text, got none.")
+    return found

@@ -1,0 +1,54 @@
+"""`python -m pipelines.hygiene DATASET --against NAME=DATASET ... --out FOLDER`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pipelines.hygiene.screen import HygieneConfig, screen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Screens one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
+    options = _parser().parse_args(arguments)
+    against = {}
+    for entry in options.against:
+        name, _, folder = entry.rpartition("=")
+        against[name or folder] = folder
+    try:
+        config = HygieneConfig(
+            contamination=options.contamination,
+            duplicates=options.duplicates,
+            min_likeness=options.min_likeness,
+        )
+        counts = screen(options.dataset, config, against=against, out=options.out)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(", ".join(f"{name} {value}" for name, value in sorted(counts.items())))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.hygiene",
+        description="Reports, or removes, duplicates and pictures of evaluation sets.",
+        epilog="example: python -m pipelines.hygiene prepared/web "
+        "--against chartqa=prepared/chartqa --contamination remove --out screened/web",
+    )
+    parser.add_argument("dataset", help="folder of a prepared training dataset")
+    parser.add_argument(
+        "--against", nargs="*", default=(), metavar="NAME=FOLDER", help="evaluation datasets"
+    )
+    parser.add_argument("--out", required=True, help="the screened dataset's folder, new or empty")
+    for kind in ("contamination", "duplicates"):
+        parser.add_argument(f"--{kind}", default="report", help="off, report (default) or remove")
+    default = HygieneConfig().min_likeness
+    parser.add_argument("--min-likeness", type=float, default=default, help=f"default: {default}")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

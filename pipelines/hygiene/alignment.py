@@ -1,0 +1,103 @@
+"""How alike two fingerprints are once one is laid over the other: a crop moves every edge."""
+
+import functools
+
+import numpy as np
+
+from pipelines.hygiene.fingerprint import SIDE, Axis, interpolation
+
+_LEVELS = ((3.0, 4), (1.2, 4))
+"""Blur [cells] and iterations of each level, coarse first."""
+
+_FINE_BLUR = 0.7
+"""Blur under which the aligned maps are compared: half a cell of misplacement is forgiven."""
+
+_BACKGROUND = 8.0
+"""What is smoother than this is left out of the comparison [cells]: dense text and grass run the
+same way all over the picture, whatever they say."""
+
+_MAX_SCALE = 1.18
+_MAX_SHIFT = 0.1
+"""How far an alignment may go [fraction of the side]; a 10 % crop is a scale of 1.11."""
+
+_CENTRES = ((np.arange(SIDE) + 0.5) / SIDE - 0.5).astype(np.float32)
+
+
+def likeness(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> float:
+    """Returns how alike two maps are, in [-1, 1]; 1 is the same picture.
+
+    Args:
+      query: a fingerprint.
+      other: the one it may be a crop of, or the other way around.
+      crop: of the rows and columns of `other`, roughly; where the alignment starts.
+    """
+    q, o = query.astype(np.float32), other.astype(np.float32)
+    rows, columns = _align(q, o, crop)
+    inside = _inside(rows, columns)
+    pair = []
+    for fields, down, across in ((q, None, None), (o, rows, columns)):
+        fine = _blurred(fields, _FINE_BLUR)
+        fine = fine if down is None or across is None else down @ fine @ across.T
+        pair.append((fine - _blurred(fine, _BACKGROUND)) * inside)
+    norms = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
+    return float((pair[0] * pair[1]).sum() / max(norms, 1e-6))
+
+
+def _align(
+    query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the matrices (rows, columns) that lay `other` over `query`.
+
+    Gauss-Newton on scale and shift of each axis. Source: Lucas and Kanade, IJCAI 1981.
+    """
+    (down, top), (across, left) = crop
+    found = np.array([across, left + (across - 1) / 2, down, top + (down - 1) / 2])
+    for blur, iterations in _LEVELS:
+        q, o = _unit(_blurred(query, blur)), _unit(_blurred(other, blur))
+        slope_down, slope_across = np.gradient(o, 1 / SIDE, axis=(1, 2))
+        for _ in range(iterations):
+            rows, columns = _matrices(found)
+            inside = _inside(rows, columns)
+            laid, dx, dy = (rows @ f @ columns.T * inside for f in (o, slope_across, slope_down))
+            gain = (laid * q).sum() / max((laid * laid).sum(), 1e-9)
+            rest = (q * inside - gain * laid).reshape(-1)
+            steps = np.stack([dx * _CENTRES, dx, dy * _CENTRES[:, None], dy]).reshape(4, -1) * gain
+            normal = steps @ steps.T
+            normal += np.diag(1e-3 * np.diag(normal) + 1e-9)
+            change = np.clip(np.linalg.solve(normal, steps @ rest), -0.05, 0.05)
+            found = found + change
+            found[::2] = np.clip(found[::2], 1 / _MAX_SCALE, _MAX_SCALE)
+            found[1::2] = np.clip(found[1::2], -_MAX_SHIFT, _MAX_SHIFT)
+            if np.abs(change).max() < 1e-3:
+                break
+    return _matrices(found)
+
+
+def _matrices(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    across, right, down, low = (float(value) for value in found)
+    return (
+        interpolation(down, low + (1 - down) / 2),
+        interpolation(across, right + (1 - across) / 2),
+    )
+
+
+def _inside(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Returns 1 where both maps have something, else 0: (64, 64)."""
+    down, across = ((m.sum(1) > 0.99).astype(np.float32) for m in (rows, columns))
+    return down[:, None] * across
+
+
+def _unit(fields: np.ndarray) -> np.ndarray:
+    return fields / max(float(np.linalg.norm(fields)), 1e-6)
+
+
+def _blurred(fields: np.ndarray, sigma: float) -> np.ndarray:
+    kernel = _gaussian(sigma)
+    return kernel @ fields @ kernel.T
+
+
+@functools.cache
+def _gaussian(sigma: float) -> np.ndarray:
+    distance = np.arange(SIDE)[:, None] - np.arange(SIDE)
+    kernel = np.exp(-0.5 * (distance / sigma) ** 2)
+    return (kernel / kernel.sum(1, keepdims=True)).astype(np.float32)

@@ -1,0 +1,96 @@
+"""What a picture looks like, in a form that survives re-encoding, resizing and recolouring.
+
+A fingerprint is a map of edges, 64 x 64 cells: which way they run and how strongly. It knows no
+colours: channels are summed, opposite directions count as one, and a contrast enters by its square
+root. What a crop does to it is found by `pipelines.hygiene.alignment`.
+"""
+
+import functools
+import io
+
+import numpy as np
+from PIL import Image
+
+SIDE = 64
+"""Cells of the map across."""
+
+SHAPE = (2, SIDE, SIDE)
+"""Strength times the cosine, and the sine, of the doubled angle of the edge."""
+
+Axis = tuple[float, float]
+"""A crop of one axis: how much is left, and where it begins [fractions of the side]."""
+
+WHOLE: Axis = (1.0, 0.0)
+_CROPS: tuple[Axis, ...] = ((0.9, 0.0), (0.9, 0.05), (0.9, 0.1))
+WINDOWS: tuple[tuple[Axis, Axis], ...] = (
+    (WHOLE, WHOLE),
+    *((down, across) for down in _CROPS for across in _CROPS),
+)
+"""Crops (of rows, of columns) that pictures are looked for at; alignment refines the best."""
+
+_COARSE = 8
+"""Cells across of the vectors that candidates are looked for with."""
+
+_PIXELS = 2 * SIDE
+"""Side at which edges are measured [pixels]."""
+
+_MIN_EDGE = 0.5
+"""Mean gradient below which a picture is blank and looks like all other blank ones [grey levels]"""
+
+
+def fingerprint(encoded: bytes) -> np.ndarray | None:
+    """Returns the map, int8 of `SHAPE`, of an encoded image; None if it is blank."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        small = image.convert("RGB").resize((_PIXELS, _PIXELS), Image.Resampling.BOX)
+    pixels = np.asarray(small, dtype=np.float32)
+    down, across = np.gradient(pixels, axis=(0, 1))
+    xx, yy, xy = ((a * b).sum(2) for a, b in ((across, across), (down, down), (across, down)))
+    strength = np.sqrt(xx + yy)
+    if strength.mean() < _MIN_EDGE:
+        return None
+    scale = np.sqrt(strength) / np.maximum(xx + yy, 1e-6)
+    fields = np.stack([_pool((xx - yy) * scale, SIDE), _pool(2 * xy * scale, SIDE)])
+    largest = np.percentile(np.abs(fields), 99.5)
+    return np.round(np.clip(fields / max(largest, 1e-6), -1, 1) * 127).astype(np.int8)
+
+
+def coarse_vectors(prints: np.ndarray) -> np.ndarray:
+    """Returns unit vectors (W, N, 192) float32: of every window of N maps, the whole one first."""
+    maps = prints.astype(np.float32)
+    strength = np.hypot(maps[:, 0], maps[:, 1])[:, None]
+    fields = np.concatenate([maps, strength], axis=1)
+    vectors = []
+    for down, across in WINDOWS:
+        rows, columns = window_matrix(*down), window_matrix(*across)
+        pooled = _pool(rows @ fields @ columns.T, _COARSE)
+        pooled[:, 2] -= pooled[:, 2].mean(axis=(1, 2), keepdims=True)
+        flat = pooled.reshape(len(prints), -1)
+        vectors.append(flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-6))
+    return np.stack(vectors)
+
+
+@functools.lru_cache(maxsize=16)
+def window_matrix(scale: float, start: float) -> np.ndarray:
+    """Returns `interpolation(scale, start)`, remembered."""
+    return interpolation(scale, start)
+
+
+def interpolation(scale: float, start: float) -> np.ndarray:
+    """Returns the matrix (64, 64) that stretches a crop of one axis to all cells.
+
+    Cells beyond the map count as 0: rows that look there sum to less than 1.
+    """
+    position = (np.arange(SIDE) + 0.5) * scale + start * SIDE - 0.5
+    low = np.floor(position).astype(np.int64)
+    part = position - low
+    matrix = np.zeros((SIDE, SIDE), dtype=np.float32)
+    for column, weight in ((low, 1 - part), (low + 1, part)):
+        inside = np.flatnonzero((column >= 0) & (column < SIDE))
+        matrix[inside, column[inside]] += weight[inside]
+    return matrix
+
+
+def _pool(fields: np.ndarray, side: int) -> np.ndarray:
+    """Returns means over squares: (..., S, S) -> (..., side, side)."""
+    block = fields.shape[-1] // side
+    return fields.reshape(*fields.shape[:-2], side, block, side, block).mean(axis=(-3, -1))

@@ -1,0 +1,102 @@
+"""Finds the pictures that look like a given one: candidates by dot product, then alignment."""
+
+import dataclasses
+
+import numpy as np
+
+from pipelines.hygiene.alignment import likeness
+from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_vectors
+
+MIN_LIKENESS = 0.7
+"""Pictures at least so alike are the same picture; see `benchmarks/hygiene.py` for the recall."""
+
+_MIN_COARSE = 0.7
+"""Candidates below this are not looked at; planted duplicates were above 0.8."""
+
+_BATCH = 256
+"""Queries compared at a time: the product with 100,000 pictures then takes 0.1 GB a window."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A picture that looks like the query: its row, and how alike, up to 1."""
+
+    row: int
+    likeness: float
+
+
+class Index:
+    """Fingerprints to search in; about 16 kB of memory each."""
+
+    def __init__(self, prints: list[np.ndarray], *, candidates: int = 8) -> None:
+        """Takes the fingerprints; `candidates` is how many are aligned with a query at most."""
+        self._prints = np.stack(prints) if prints else np.zeros((0, *SHAPE), dtype=np.int8)
+        parts = [
+            coarse_vectors(self._prints[start : start + _BATCH])
+            for start in range(0, len(prints), _BATCH)
+        ]
+        self._vectors = np.concatenate(parts, axis=1) if parts else None
+        self._candidates = candidates
+
+    def search(
+        self,
+        queries: list[np.ndarray],
+        *,
+        min_likeness: float = MIN_LIKENESS,
+        before: list[int] | None = None,
+    ) -> list[list[Found]]:
+        """Returns what each query looks like, the most alike first.
+
+        Args:
+          queries: fingerprints.
+          min_likeness: of what is returned.
+          before: per query, only rows below this one are looked at; None looks at all.
+        """
+        found: list[list[Found]] = []
+        for start in range(0, len(queries), _BATCH):
+            batch = np.stack(queries[start : start + _BATCH])
+            limits = None if before is None else before[start : start + _BATCH]
+            for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
+                alike = [Found(r, likeness(query, self._prints[r], crop)) for r, crop in rows]
+                kept = [one for one in alike if one.likeness >= min_likeness]
+                found.append(sorted(kept, key=lambda one: (-one.likeness, one.row)))
+        return found
+
+    def _shortlist(
+        self, batch: np.ndarray, limits: list[int] | None
+    ) -> list[list[tuple[int, tuple[Axis, Axis]]]]:
+        """Returns per query the rows to align, each with the crop that fitted best."""
+        if self._vectors is None:
+            return [[] for _ in batch]
+        queries = coarse_vectors(batch)
+        best = queries[0] @ self._vectors[0].T
+        crop = np.zeros(best.shape, dtype=np.int8)
+        for window in range(1, len(WINDOWS)):
+            # The query a crop of a row, and a row a crop of the query.
+            for sign, scores in (
+                (1, queries[0] @ self._vectors[window].T),
+                (-1, queries[window] @ self._vectors[0].T),
+            ):
+                better = scores > best
+                best[better], crop[better] = scores[better], sign * window
+        if limits is not None:
+            best[np.arange(best.shape[1]) >= np.asarray(limits)[:, None]] = -1
+        keep = min(self._candidates, best.shape[1])
+        order = np.argsort(-best, axis=1, kind="stable")[:, :keep]
+        return [
+            [(int(r), _window(int(crop[q, r]))) for r in rows if best[q, r] >= _MIN_COARSE]
+            for q, rows in enumerate(order)
+        ]
+
+
+def _window(number: int) -> tuple[Axis, Axis]:
+    """Returns the crop of a window; of a negative one, what undoes it."""
+    down, across = WINDOWS[abs(number)]
+    if number >= 0:
+        return down, across
+    return _undone(down), _undone(across)
+
+
+def _undone(axis: Axis) -> Axis:
+    scale, start = axis
+    return (1 / scale, -start / scale) if axis != WHOLE else WHOLE

@@ -1,0 +1,140 @@
+"""Which records show a picture of an evaluation set, or what an earlier record shows."""
+
+import collections
+import dataclasses
+from collections.abc import Collection, Mapping
+
+from pipelines.hygiene.index import Found, Index
+from pipelines.hygiene.pictures import Pictures, Shown
+
+CONTAMINATION = "contamination"
+DUPLICATE = "duplicate"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Match:
+    """One record that looks like another.
+
+    Attributes:
+      id: of the record.
+      kind: "contamination" or "duplicate".
+      match: id of the other record.
+      dataset: name of the evaluation set it is in; "" for the record's own dataset.
+      likeness: of the most alike images, up to 1.
+      exact: whether both were made from the same bytes.
+    """
+
+    id: str
+    kind: str
+    match: str
+    dataset: str
+    likeness: float
+    exact: bool
+
+    @property
+    def reason(self) -> str:
+        """Why it would be rejected, in one line."""
+        how = "same file" if self.exact else f"likeness {self.likeness:.2f}"
+        if self.kind == CONTAMINATION:
+            return f"contamination: shows {self.match} of {self.dataset} ({how})"
+        return f"duplicate: shows what {self.match} shows ({how})"
+
+
+def find_matches(
+    pictures: Pictures,
+    evaluation: Mapping[str, Pictures],
+    *,
+    kinds: Collection[str],
+    min_likeness: float,
+    candidates: int,
+) -> list[Match]:
+    """Returns at most one match of each kind per record, contamination first."""
+    matches: list[Match] = []
+    if CONTAMINATION in kinds:
+        matches += _contamination(pictures, evaluation, min_likeness, candidates)
+    if DUPLICATE in kinds:
+        matches += _duplicates(pictures, min_likeness, candidates)
+    return matches
+
+
+def _contamination(
+    pictures: Pictures,
+    evaluation: Mapping[str, Pictures],
+    min_likeness: float,
+    candidates: int,
+) -> list[Match]:
+    """One image of a record is enough: a frame of an evaluation clip, too, gives it away."""
+    best: dict[str, Match] = {}
+    for dataset, held_out in evaluation.items():
+        files = {shown.sha256: shown.id for shown in reversed(held_out.records)}
+        index = Index(held_out.prints, candidates=candidates)
+        found = index.search(pictures.prints, min_likeness=min_likeness)
+        for shown in pictures.records:
+            match = None
+            if other := files.get(shown.sha256):
+                match = _match(shown, CONTAMINATION, other, dataset, 1.0, exact=True)
+            elif alike := [found[row][0] for row in shown.rows if row >= 0 and found[row]]:
+                top = max(alike, key=lambda one: one.likeness)
+                other = held_out.records[held_out.owners[top.row]].id
+                match = _match(shown, CONTAMINATION, other, dataset, top.likeness, exact=False)
+            if match and (shown.id not in best or _rank(match) > _rank(best[shown.id])):
+                best[shown.id] = match
+    return [best[shown.id] for shown in pictures.records if shown.id in best]
+
+
+def _rank(match: Match) -> tuple[bool, float]:
+    return match.exact, match.likeness
+
+
+def _duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> list[Match]:
+    """The first of several stays; a clip is a duplicate if more than half of its frames are."""
+    index = Index(pictures.prints, candidates=candidates)
+    rows = list(range(len(pictures.prints)))
+    found = index.search(pictures.prints, min_likeness=min_likeness, before=rows)
+    files: dict[str, Shown] = {}
+    known: dict[str, Match | None] = {}
+    for shown in pictures.records:
+        first = files.setdefault(shown.sha256, shown)
+        if shown.source in known:  # What one record of a file is, all of them are.
+            continue
+        if first.source != shown.source:
+            known[shown.source] = _match(shown, DUPLICATE, first.id, "", 1.0, exact=True)
+        else:
+            known[shown.source] = _near_duplicate(pictures, shown, found)
+    return [
+        dataclasses.replace(match, id=shown.id)
+        for shown in pictures.records
+        if (match := known[shown.source])
+    ]
+
+
+def _near_duplicate(pictures: Pictures, shown: Shown, found: list[list[Found]]) -> Match | None:
+    seen: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
+    ids: dict[str, str] = {}
+    for row in (row for row in shown.rows if row >= 0):
+        best: dict[str, float] = {}
+        for one in (Found(row, 1.0), *found[row]):  # An earlier record may own the very image.
+            owner = pictures.records[pictures.owners[one.row]]
+            if owner.source != shown.source:
+                ids.setdefault(owner.source, owner.id)
+                best[owner.source] = max(best.get(owner.source, 0.0), one.likeness)
+        for source, value in best.items():
+            seen[source].append(value)
+    enough = {s: v for s, v in seen.items() if 2 * len(v) > len(shown.rows)}
+    if not enough:
+        return None
+    source = max(enough, key=lambda s: (len(enough[s]), max(enough[s])))
+    return _match(shown, DUPLICATE, ids[source], "", max(enough[source]), exact=False)
+
+
+def _match(
+    shown: Shown, kind: str, other: str, dataset: str, likeness: float, *, exact: bool
+) -> Match:
+    return Match(
+        id=shown.id,
+        kind=kind,
+        match=other,
+        dataset=dataset,
+        likeness=round(likeness, 4),
+        exact=exact,
+    )

@@ -1,0 +1,77 @@
+"""The pictures of a dataset: which records show which, and the fingerprint of each."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+
+from pipelines.hygiene.fingerprint import fingerprint
+from pipelines.records.dataset import Dataset
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What one record shows.
+
+    Attributes:
+      id: of the record.
+      source: the file its pixels come from; records of one file are no duplicates.
+      sha256: digest of that file [hex].
+      rows: per image, its row in `Pictures.prints`; -1 for a blank one.
+    """
+
+    id: str
+    source: str
+    sha256: str
+    rows: tuple[int, ...]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Pictures:
+    """The pictures of a dataset, each once.
+
+    Attributes:
+      records: in the order of the dataset.
+      prints: fingerprints of different encoded images.
+      owners: per fingerprint, the first record that shows it.
+      num_blank: images that are blank, and so have no fingerprint.
+    """
+
+    records: list[Shown] = dataclasses.field(default_factory=list)
+    prints: list[np.ndarray] = dataclasses.field(default_factory=list)
+    owners: list[int] = dataclasses.field(default_factory=list)
+    num_blank: int = 0
+
+
+def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> Pictures:
+    """Returns the pictures of a dataset; calls `tell` after each record."""
+    found = Pictures()
+    known: dict[bytes, int] = {}
+    for record in dataset.records():
+        rows = []
+        for image in record.images:
+            digest = hashlib.blake2b(image, digest_size=16).digest()
+            if digest not in known:
+                known[digest] = _add(found, image)
+            rows.append(known[digest])
+        found.records.append(
+            Shown(
+                id=record.id,
+                source=record.source,
+                sha256=record.source_sha256,
+                rows=tuple(rows),
+            )
+        )
+        tell()
+    return found
+
+
+def _add(found: Pictures, image: bytes) -> int:
+    made = fingerprint(image)
+    if made is None:
+        found.num_blank += 1
+        return -1
+    found.prints.append(made)
+    found.owners.append(len(found.records))
+    return len(found.prints) - 1

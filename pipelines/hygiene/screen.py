@@ -1,0 +1,173 @@
+"""A prepared dataset in, the same one out, with its duplicates and its contamination reported.
+
+matches.jsonl    one match a line: which record looks like which other one, and how much
+hygiene.json     the counts
+
+What the config says is removed goes to `rejects.jsonl`, with the id of what it looks like.
+"""
+
+import collections
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from pipelines.hygiene.index import MIN_LIKENESS
+from pipelines.hygiene.matching import CONTAMINATION, DUPLICATE, Match, find_matches
+from pipelines.hygiene.pictures import read_pictures
+from pipelines.records import example
+from pipelines.records.dataset import REJECTS, Dataset, DatasetInfo, PartInfo
+from pipelines.records.schema import Reject
+from pipelines.records.tfrecord import Shard, ShardWriter
+
+MATCHES = "matches.jsonl"
+COUNTS = "hygiene.json"
+STAGE = "hygiene"
+
+Action = Literal["off", "report", "remove"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HygieneConfig:
+    """What is looked for in a training dataset, and what is done about it.
+
+    Attributes:
+      contamination: records that show a picture of an evaluation set.
+      duplicates: records that show what an earlier record of another file shows.
+      min_likeness: how alike two pictures must be, up to 1, where their bytes differ.
+      candidates: how many pictures are compared in detail with each, at most.
+    """
+
+    contamination: Action = "report"
+    duplicates: Action = "report"
+    min_likeness: float = MIN_LIKENESS
+    candidates: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("contamination", "duplicates"):
+            if getattr(self, name) not in ("off", "report", "remove"):
+                raise ValueError(
+                    f"{name} must be off, report or remove, got {getattr(self, name)!r}."
+                )
+        if not 0 < self.min_likeness <= 1:
+            raise ValueError(f"min_likeness must be in (0, 1], got {self.min_likeness}.")
+        if self.candidates < 1:
+            raise ValueError(f"candidates must be at least 1, got {self.candidates}.")
+
+
+def screen(
+    dataset: str,
+    config: HygieneConfig,
+    *,
+    against: Mapping[str, str],
+    out: str,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> dict[str, int]:
+    """Writes the screened dataset into the folder `out`, and returns the counts.
+
+    Args:
+      dataset: folder of a prepared training dataset.
+      config: what to look for.
+      against: name -> folder of each evaluation dataset.
+      out: absent or empty; `dataset.json` appears last.
+      on_progress: called with the records read and those in all.
+
+    Raises:
+      ValueError: if `out` is not empty.
+    """
+    target = Path(out)
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise ValueError(f"out must be an empty or a new folder, got {out}; choose another.")
+    opened = Dataset(dataset)
+    held_out = {name: Dataset(folder) for name, folder in against.items()}
+    total = opened.info.num_records + sum(d.info.num_records for d in held_out.values())
+    tell = _teller(total, on_progress)
+    pictures = read_pictures(opened, tell)
+    evaluation = {name: read_pictures(d, tell) for name, d in sorted(held_out.items())}
+    actions = {CONTAMINATION: config.contamination, DUPLICATE: config.duplicates}
+    matches = find_matches(
+        pictures,
+        evaluation,
+        kinds={kind for kind, action in actions.items() if action != "off"},
+        min_likeness=config.min_likeness,
+        candidates=config.candidates,
+    )
+    removed = {m.id: m for m in reversed(matches) if actions[m.kind] == "remove"}
+    counts = _count(matches)
+    counts |= {"removed": len(removed), "records": opened.info.num_records}
+    counts["blank_pictures"] = pictures.num_blank
+    write_lines(target / MATCHES, (dataclasses.asdict(match) for match in matches))
+    (target / COUNTS).write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
+    _copy(opened, removed, target)
+    return counts
+
+
+def _count(matches: list[Match]) -> dict[str, int]:
+    """Returns how many records have a match of each kind, and how many of those are exact."""
+    found: collections.Counter[str] = collections.Counter()
+    for kind in (CONTAMINATION, DUPLICATE):
+        of_kind = [match for match in matches if match.kind == kind]
+        found[kind] = len(of_kind)
+        found[f"{kind}_exact"] = sum(match.exact for match in of_kind)
+    return dict(found)
+
+
+def _copy(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
+    """Writes the dataset without some of its records; these join the rejects."""
+    rejects = list(dataset.rejects())
+    parts = {}
+    for name, part in dataset.info.parts.items():
+        counts = []
+        for shard in part.shards:
+            if not removed:
+                for path in (Path(shard), Path(shard).with_suffix(".idx")):
+                    shutil.copyfile(dataset.directory / path, target / path)
+                counts.append(len(Shard(target / shard)))
+                continue
+            source, writer = Shard(dataset.directory / shard), ShardWriter(target / shard)
+            for position in range(len(source)):
+                data = source[position]
+                record = example.decode(data)
+                match = removed.get(record.id)
+                if match is None:
+                    writer.write(data)
+                    continue
+                rejects.append(
+                    Reject(
+                        id=record.id,
+                        stage=STAGE,
+                        reason=match.reason,
+                        source=record.source,
+                        source_sha256=record.source_sha256,
+                    )
+                )
+            counts.append(writer.commit())
+        parts[name] = PartInfo(shards=part.shards, num_records=tuple(counts))
+    rejects.sort(key=lambda r: (r.id, r.stage, r.reason))
+    write_lines(target / REJECTS, (dataclasses.asdict(reject) for reject in rejects))
+    info: DatasetInfo = dataclasses.replace(
+        dataset.info, parts=parts, num_rejected=dataset.info.num_rejected + len(removed)
+    )
+    info.write(target)
+
+
+def write_lines(path: Path, rows: Iterator[dict]) -> None:
+    """Writes a JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            print(json.dumps(row, sort_keys=True, ensure_ascii=False), file=file)
+
+
+def _teller(total: int, on_progress: Callable[[int, int], None] | None) -> Callable[[], None]:
+    done = 0
+
+    def tell() -> None:
+        nonlocal done
+        done += 1
+        if on_progress and (done % 256 == 0 or done == total):
+            on_progress(done, total)
+
+    return tell

@@ -1,0 +1,88 @@
+"""Captions of photographs: COCO in Karpathy's splits, and NoCaps.
+
+cococap  dataset_coco.json              images[]: cocoid, filepath, filename, split, sentences[]
+         {train2014,val2014}/           here, or in the folder coco/ beside this one
+nocaps   nocaps_val_4500_captions.json  images[]: id, file_name; annotations[]: image_id, caption
+         nocaps_test_image_info.json    images[] only
+         Images/{validation,test}/
+"""
+
+from pathlib import Path
+
+from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.sources.layout import (
+    Found,
+    Layout,
+    grouped,
+    image_folder,
+    load_list,
+    question,
+    read_rows,
+    text_of,
+)
+
+KARPATHY = ("dataset_coco.json", "../coco/dataset_coco.json", "../cococap/dataset_coco.json")
+
+
+def _read_coco(corpus: Corpus, split: str, file: Path) -> Found:
+    folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
+
+    def make(row: dict) -> Item | None:
+        if row["split"] != split:
+            return None
+        captions = [said for sentence in row["sentences"] if (said := sentence["raw"]).strip()]
+        if not captions:
+            raise BadInput(f"image {row['cocoid']} has no caption")
+        media = corpus.media(folders[row["filepath"]] / row["filename"])
+        key = int(row["cocoid"])
+        return question("cococap", split, media, key, "", captions, meta={"image_id": key})
+
+    rows = load_list(corpus, file, "images")
+    yield from read_rows(corpus, file, f"cococap/{split}", rows, make)
+
+
+def _read_nocaps(corpus: Corpus, split: str, file: Path) -> Found:
+    folder = image_folder(corpus, "Images/" + {"val": "validation"}.get(split, split), "openimages")
+    listed = load_list(corpus, file, "annotations") if split == "val" else []
+    captions = {group[0].get("image_id"): group for group in grouped(listed, "image_id")}
+
+    def make(row: dict) -> Item:
+        said = [text_of(one, "caption") for one in captions.get(row["id"], ())]
+        if split == "val" and not said:
+            raise BadInput(f"image {row['id']} has no caption")
+        return question(
+            "nocaps",
+            split,
+            corpus.media(folder / row["file_name"]),
+            row["id"],
+            "",
+            said,
+            targets=said or [""],
+            meta={"image_id": row["id"], "domain": row.get("domain", "")},
+        )
+
+    rows = load_list(corpus, file, "images")
+    yield from read_rows(corpus, file, f"nocaps/{split}", rows, make)
+
+
+def _nocaps_files(split: str) -> tuple[tuple[str, ...], ...]:
+    val, test = "nocaps_val_4500_captions.json", "nocaps_test_image_info.json"
+    return ((val if split == "val" else test,),)
+
+
+LAYOUTS = (
+    Layout(
+        name="cococap",
+        splits=("train", "restval", "val", "test"),
+        files=lambda split: (KARPATHY,),
+        read=_read_coco,
+        publisher="cs.stanford.edu/people/karpathy/deepimagesent (caption_datasets.zip)",
+    ),
+    Layout(
+        name="nocaps",
+        splits=("val", "test"),
+        files=_nocaps_files,
+        read=_read_nocaps,
+        publisher="nocaps.org/download",
+    ),
+)

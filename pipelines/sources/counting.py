@@ -1,0 +1,138 @@
+"""Counting and presence: TallyQA, CountBenchQA, POPE.
+
+tallyqa       {train,test}.json    image ("VG_100K/1.jpg", "train2014/..."), question_id, answer
+              images of Visual Genome and COCO 2014: here, in visual_genome/, or in coco/
+countbenchqa  data/*.parquet      image {"bytes"}, number; rows without bytes or colour are left out
+              countbench_paired_questions.json    question, a row each
+pope          coco_pope_{random,popular,adversarial}.json    JSON lines: image, text, label
+              val2014/, here or in coco/
+"""
+
+import io
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from pipelines.sources.item import BadInput, Corpus, Item, Media
+from pipelines.sources.layout import (
+    Found,
+    Layout,
+    image_folder,
+    json_lines,
+    load_list,
+    question,
+    read_rows,
+    text_of,
+)
+
+_POPE = ("random", "popular", "adversarial")
+_SIMPLE = {"test_simple": True, "test_complex": False}
+
+
+def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Found:
+    part = split.partition("_")[0]
+    folders: dict[str, Path] = {}
+
+    def make(row: dict) -> Item | None:
+        simple = row.get("issimple")
+        if part == "test" and simple is None:
+            raise KeyError("issimple")
+        if split in _SIMPLE and bool(simple) != _SIMPLE[split]:
+            return None
+        top, _, name = text_of(row, "image").partition("/")
+        if top not in folders:
+            folders[top] = image_folder(corpus, top, "visual_genome", "coco")
+        answer = str(int(row["answer"]))
+        return question(
+            "tallyqa",
+            part,
+            corpus.media(folders[top] / name),
+            row["question_id"],
+            text_of(row, "question"),
+            [answer],
+            meta={} if simple is None else {"issimple": int(simple)},
+        )
+
+    yield from read_rows(corpus, file, f"tallyqa/{split}", load_list(corpus, file), make)
+
+
+def _read_countbench(corpus: Corpus, split: str, table: Path, questions: Path) -> Found:
+    from pyarrow import parquet
+
+    asked = load_list(corpus, questions)
+    with parquet.ParquetFile(table) as file:
+        if file.metadata.num_rows != len(asked):
+            raise ValueError(
+                f"{questions} must have a question for each of the {file.metadata.num_rows} rows "
+                f"of {table.name}, got {len(asked)}."
+            )
+        rows = (row for batch in file.iter_batches(64) for row in batch.to_pylist())
+
+        def make(entry: tuple[int, tuple[dict, dict]]) -> Item | None:
+            number, (row, ask) = entry
+            data = (row["image"] or {}).get("bytes")
+            if not data or not _has_colour(data):
+                return None
+            place = corpus.spool.put(data)
+            media = Media(path=corpus.relative(table), member=f"{number:04d}", **place)  # type: ignore[arg-type]
+            return question(
+                "countbenchqa", split, media, number, text_of(ask, "question"),
+                [str(int(row["number"]))],
+            )  # fmt: skip
+
+        numbered = enumerate(zip(rows, asked, strict=True))
+        yield from read_rows(corpus, table, f"countbenchqa/{split}", numbered, make)
+
+
+def _has_colour(data: bytes) -> bool:
+    """Returns whether an image is RGB; what is no image shows when it is decoded."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return image.mode == "RGB"
+    except (UnidentifiedImageError, OSError):
+        return True
+
+
+def _read_pope(corpus: Corpus, split: str, file: Path) -> Found:
+    folder = image_folder(corpus, "val2014", "coco")
+
+    def make(line) -> Item:
+        row = line()
+        label = str(row["label"]).strip().lower()
+        if label not in ("yes", "no"):
+            raise BadInput(f"label must be yes or no, got {row['label']!r}")
+        media = corpus.media(folder / text_of(row, "image"))
+        text = text_of(row, "text")
+        return question("pope", split, media, row["question_id"], text, [label],
+                        meta={"kind": split})  # fmt: skip
+
+    yield from read_rows(corpus, file, f"pope/{split}", json_lines(file), make)
+
+
+LAYOUTS = (
+    Layout(
+        name="countbenchqa",
+        splits=("huggingface",),
+        files=lambda split: (
+            ("data/*.parquet", "*.parquet"),
+            ("countbench_paired_questions.json", "data/countbench_paired_questions.json"),
+        ),
+        read=_read_countbench,
+        publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
+        "datasets/countbenchqa/data)",
+    ),
+    Layout(
+        name="pope",
+        splits=_POPE,
+        files=lambda split: ((f"coco_pope_{split}.json", f"output/coco/coco_pope_{split}.json"),),
+        read=_read_pope,
+        publisher="github.com/RUCAIBox/POPE",
+    ),
+    Layout(
+        name="tallyqa",
+        splits=("train", "test", *_SIMPLE),
+        files=lambda split: ((f"{split.partition('_')[0]}.json",),),
+        read=_read_tallyqa,
+        publisher="github.com/manoja328/TallyQA_dataset",
+    ),
+)

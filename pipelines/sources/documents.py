@@ -1,0 +1,158 @@
+"""Pages, posters and signs: DocVQA, InfographicVQA, ST-VQA.
+
+    docvqa   {train,val}_v1.0_withQT.json, test_v1.0.json; {split}/documents/*.png
+             data[]: questionId, question, image ("documents/x.png"), answers
+    infovqa  infographicsVQA_{train_v1.0,val_v1.0_withQT,test_v1.0}.json; images/
+             data[]: questionId, question, image_local_name, answers
+    stvqa    {train,test}_task_3.json; train_images/, test_task3_images/
+             data[]: question_id, question, file_path ("coco-text/x.jpg"), answers
+
+InfographicVQA: an accepted answer that lists up to six items is accepted in any order of them.
+ST-VQA has no validation split: ours are the images whose path's digest, modulo 26,074, lies below
+2,628 (as many questions as the usual, unpublished one has, on average). Its COCO-Text images are
+taken from COCO's train2014, in coco/ beside this folder, where that is there: they are larger.
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipelines.sources.item import Corpus, Item, stable_hash
+from pipelines.sources.layout import (
+    Found,
+    Layout,
+    image_folder,
+    load_list,
+    question,
+    read_rows,
+    text_of,
+    texts_of,
+)
+
+SPLITS = ("train", "val", "test")
+_MOST_ITEMS = 6
+_STVQA_VAL, _STVQA_ALL = 2_628, 26_074
+
+
+def _read_docvqa(corpus: Corpus, split: str, file: Path) -> Found:
+    inner = corpus.folder / split
+    folder = inner if inner.is_dir() else corpus.folder
+
+    def make(row: dict) -> Item:
+        answers = [] if split == "test" else texts_of(row, "answers")
+        key = row["questionId"]
+        return question(
+            "docvqa",
+            split,
+            corpus.media(folder / text_of(row, "image")),
+            key,
+            text_of(row, "question"),
+            answers,
+            targets=answers or [""],
+            meta={"question_id": key, "question_types": row.get("question_types") or []},
+        )
+
+    rows = load_list(corpus, file, "data")
+    yield from read_rows(corpus, file, f"docvqa/{split}", rows, make)
+
+
+def _read_infovqa(corpus: Corpus, split: str, file: Path) -> Found:
+    folder = image_folder(corpus, "images")
+
+    def make(row: dict) -> Item:
+        targets = [] if split == "test" else texts_of(row, "answers")
+        key = row["questionId"]
+        return question(
+            "infovqa",
+            split,
+            corpus.media(folder / text_of(row, "image_local_name")),
+            key,
+            text_of(row, "question"),
+            reordered(targets),
+            targets=targets or [""],
+            meta={"question_id": key},
+        )
+
+    rows = load_list(corpus, file, "data")
+    yield from read_rows(corpus, file, f"infovqa/{split}", rows, make)
+
+
+def reordered(answers: Sequence[str]) -> list[str]:
+    """Returns the answers and, after them, those that list the same items in another order."""
+    found = dict.fromkeys(answers)
+    for answer in answers:
+        items = answer.split(", ")
+        if len(items) <= _MOST_ITEMS:
+            found.update(dict.fromkeys(map(", ".join, itertools.permutations(items))))
+    return list(found)
+
+
+def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Found:
+    test = split == "test"
+    folder = image_folder(corpus, "test_task3_images" if test else "train_images")
+    coco = image_folder(corpus, "train2014", "coco")
+
+    def make(row: dict) -> Item | None:
+        name = text_of(row, "file_path")
+        if not test and in_stvqa_val(name) != (split == "val"):
+            return None
+        collection, _, base = name.partition("/")
+        path = coco / base if collection == "coco-text" and coco.is_dir() else folder / name
+        answers = [] if test else texts_of(row, "answers")
+        key = row["question_id"]
+        return question(
+            "stvqa",
+            split,
+            corpus.media(path),
+            key,
+            text_of(row, "question"),
+            answers,
+            targets=answers or [""],
+            image=name,
+            meta={"question_id": key},
+        )
+
+    rows = load_list(corpus, file, "data")
+    yield from read_rows(corpus, file, f"stvqa/{split}", rows, make)
+
+
+def in_stvqa_val(file_path: str) -> bool:
+    """Returns whether the questions about a training image are our validation split's."""
+    return stable_hash(f"stvqa/{file_path}") % _STVQA_ALL < _STVQA_VAL
+
+
+def _docvqa_files(split: str) -> tuple[tuple[str, ...], ...]:
+    names = [f"{split}_v1.0.json"]
+    if split != "test":
+        names.insert(0, f"{split}_v1.0_withQT.json")
+    return (tuple(folder + name for folder in ("", f"{split}/") for name in names),)
+
+
+_INFOVQA = {"train": "train_v1.0", "val": "val_v1.0_withQT", "test": "test_v1.0"}
+_COMPETITION = "rrc.cvc.uab.es"
+
+LAYOUTS = (
+    Layout(
+        name="docvqa",
+        splits=SPLITS,
+        files=_docvqa_files,
+        read=_read_docvqa,
+        publisher=f"{_COMPETITION} (challenge 17, task 1)",
+    ),
+    Layout(
+        name="infovqa",
+        splits=SPLITS,
+        files=lambda split: (
+            (f"infographicsVQA_{_INFOVQA[split]}.json", f"infographicsVQA_{split}_v1.0.json"),
+        ),
+        read=_read_infovqa,
+        publisher=f"{_COMPETITION} (challenge 17, task 3)",
+    ),
+    Layout(
+        name="stvqa",
+        splits=SPLITS,
+        files=lambda split: ((f"{'test' if split == 'test' else 'train'}_task_3.json",),),
+        read=_read_stvqa,
+        publisher=f"{_COMPETITION} (challenge 11, task 3)",
+    ),
+)

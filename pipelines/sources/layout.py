@@ -1,0 +1,271 @@
+"""What readers of published layouts share: finding files, reading rows, building records."""
+
+import bz2
+import csv
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.benchmarks.registry import get
+from pipelines.records.schema import Reject
+from pipelines.sources.item import BadInput, Corpus, Item, Media
+
+Found = Iterator[Item | Reject]
+
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The files of one benchmark, as its authors publish them.
+
+    Attributes:
+      name: of the benchmark.
+      splits: the splits it has.
+      files: split -> its annotation files below the benchmark's folder, each as the names it may
+        have, the published one first.
+      read: (corpus, split, those files) -> would-be records, lazily.
+      publisher: where the authors publish it.
+      folder: where it is looked for below the data root; "" is its name.
+    """
+
+    name: str
+    splits: tuple[str, ...]
+    files: Callable[[str], tuple[tuple[str, ...], ...]]
+    read: Callable[..., Found]
+    publisher: str
+    folder: str = ""
+
+    def open(self, corpus: Corpus, split: str) -> Found:
+        """Yields the would-be records of a split.
+
+        Raises:
+          FileNotFoundError: naming the first file that is missing.
+        """
+        files = [find(corpus, *names) for names in self.files(split)]
+        yield from self.read(corpus, split, *files)
+
+
+def find(corpus: Corpus, *names: str) -> Path:
+    """Returns the first of `names` there is below the corpus, noted as an input.
+
+    Raises:
+      FileNotFoundError: naming the first, and what else was looked for.
+    """
+    if path := look_up(corpus.folder, *names):
+        return corpus.annotation(path)
+    others = f" (nor is there {', '.join(names[1:])})" if names[1:] else ""
+    raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{others}.")
+
+
+def look_up(folder: Path, *names: str) -> Path | None:
+    """Returns the first of `names` there is below a folder; "*" stands for any text."""
+    for name in names:
+        path = folder / name
+        if "*" in name:
+            path = min(path.parent.glob(path.name), default=path)
+        if path.is_file():
+            return path
+    return None
+
+
+def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:
+    """Returns where images lie: in the corpus, or below the data root in the folder of a set.
+
+    Args:
+      corpus: the benchmark's own folder.
+      name: of the folder of images, such as "train2014".
+      shared: folders several benchmarks share, such as "coco".
+    """
+    homes = [corpus.folder, *(corpus.data_root / one for one in shared)]
+    places = [home / sub for home in homes for sub in (name, f"images/{name}")]
+    return next((place for place in places if place.is_dir()), corpus.folder / name)
+
+
+def load_list(
+    corpus: Corpus, path: Path, key: str = "", *, compact: Callable[[dict], object] | None = None
+) -> list:
+    """Returns the list a JSON file holds, or holds under `key`.
+
+    Args:
+      corpus: notes the file.
+      path: the file.
+      key: where in it; "" for the whole.
+      compact: replaces every object as it is parsed, innermost first.
+
+    Raises:
+      ValueError: if there is none, naming the file.
+    """
+    return _typed(corpus, path, key, list, "a list", compact)
+
+
+def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
+    """Returns the object a JSON file holds, or holds under `key`.
+
+    Raises:
+      ValueError: if there is none, naming the file.
+    """
+    return _typed(corpus, path, key, dict, "an object")
+
+
+def _typed(corpus: Corpus, path: Path, key: str, kind: type, what: str, compact=None) -> Any:
+    content: Any = corpus.load_json(path, compact)
+    if key:
+        if not isinstance(content, dict) or key not in content:
+            raise ValueError(f"{path} must hold {what} under {key!r}.")
+        content = content[key]
+    if not isinstance(content, kind):
+        under = f" under {key!r}" if key else " of rows"
+        raise ValueError(f"{path} must hold {what}{under}, got a {type(content).__name__}.")
+    return content
+
+
+def indexed(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
+    """Returns the rows of a file by what they have under `key`.
+
+    Raises:
+      ValueError: if one has nothing there, naming the file.
+    """
+    found = {}
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping) or key not in row:
+            raise ValueError(f"{path}: row {number} lacks {key!r}.")
+        found[row[key]] = row
+    return found
+
+
+def grouped(rows: Iterable[Any], key: str) -> list[list[Any]]:
+    """Returns the rows that share `key`, in the order of their first; one without stays alone."""
+    groups: dict[object, list[Any]] = {}
+    for number, row in enumerate(rows):
+        shared = row.get(key) if isinstance(row, Mapping) else None
+        groups.setdefault(("alone", number) if shared is None else str(shared), []).append(row)
+    return list(groups.values())
+
+
+def json_lines(path: Path) -> Iterator[Callable[[], Mapping]]:
+    """Yields a function per line that parses it; the file may be packed with bzip2."""
+    with bz2.open(path, "rb") if path.suffix == ".bz2" else path.open("rb") as lines:
+        for line in lines:
+            if line.strip():
+                yield lambda line=line: json.loads(line)
+
+
+def csv_rows(path: Path, *columns: str) -> Iterator[dict[str, str]]:
+    """Yields the rows of a table.
+
+    Raises:
+      ValueError: if a column is missing, naming the file.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if missing := set(columns) - set(reader.fieldnames or ()):
+            raise ValueError(f"{path} lacks the column {min(missing)!r}.")
+        yield from reader
+
+
+def read_rows(
+    corpus: Corpus,
+    path: Path,
+    name: str,
+    rows: Iterable[Any],
+    make: Callable[[Any], Item | Iterable[Item] | None],
+) -> Found:
+    """Yields what `make` makes of each row, a reject where it fails; None is no input at all.
+
+    Args:
+      corpus: the rows' corpus.
+      path: the file they are from.
+      name: what the ids of rejects begin with, such as "docvqa/val".
+      rows: the rows.
+      make: one row -> its items; raises whatever a malformed row makes it raise.
+    """
+    for number, row in enumerate(rows):
+        try:
+            made = make(row)
+            items = [made] if isinstance(made, Item) else list(made or ())
+        except BadInput as error:
+            yield _reject(corpus, path, f"{name}/row-{number}", str(error))
+        except _MALFORMED as error:
+            reason = f"malformed row: {type(error).__name__}: {error}"
+            yield _reject(corpus, path, f"{name}/row-{number}", reason)
+        else:
+            yield from items
+
+
+def _reject(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:
+    return Reject(id=identity, stage="read", reason=reason, source=corpus.relative(path))
+
+
+def question(
+    benchmark: str,
+    split: str,
+    media: Media | tuple[Media, ...],
+    key: object,
+    text: str,
+    answers: Sequence[str],
+    *,
+    targets: Sequence[str] | None = None,
+    lang: str = "en",
+    image: str = "",
+    meta: Mapping[str, object] | None = None,
+    **fields: str,
+) -> Item:
+    """Returns the would-be record of one question, or of one image's captions.
+
+    Args:
+      benchmark: its name.
+      split: as in the id.
+      media: its image, or its images.
+      key: tells it from other questions of the same image.
+      text: question, sentence or expression; "" for captions.
+      answers: accepted answers, as published.
+      targets: what training may draw from; None takes the answers. Lower-cased if the benchmark's
+        targets are.
+      lang: of the targets.
+      image: tells its pixels from others; "" takes the file's name.
+      meta: what the metric needs besides.
+      fields: what the prompt has besides the text.
+    """
+    row = get(benchmark)
+    media = (media,) if isinstance(media, Media) else media
+    image = image or Path(media[0].member or media[0].path).name
+    return Item(
+        id=f"{benchmark}/{split}/{image}#{key}",
+        part=benchmark,
+        media=media,
+        prefix=row.prefix(text, lang=lang, **fields),
+        suffixes=tuple(row.target(t) for t in (answers if targets is None else targets)),
+        task=benchmark,
+        lang=lang,
+        answers=tuple(answers),
+        meta=dict(meta or {}),
+    )
+
+
+def text_of(row: Mapping, key: str) -> str:
+    """Returns the text under `key`.
+
+    Raises:
+      BadInput: if it is no text, or an empty one.
+    """
+    value = row[key]
+    if not isinstance(value, str) or not value.strip():
+        raise BadInput(f"{key} must be a text, got {value!r}"[:120])
+    return value
+
+
+def texts_of(row: Mapping, key: str) -> list[str]:
+    """Returns the texts under `key`; numbers among them are written out.
+
+    Raises:
+      BadInput: if it is no list of texts, or an empty one.
+    """
+    values = row[key]
+    if not isinstance(values, list) or not values:
+        raise BadInput(f"{key} must be a list of texts, got {values!r}"[:120])
+    if any(isinstance(v, bool) or not isinstance(v, str | int | float) for v in values):
+        raise BadInput(f"{key} must hold texts only, got {values!r}"[:120])
+    return [str(v) for v in values]

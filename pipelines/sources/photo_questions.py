@@ -1,0 +1,185 @@
+"""Questions about photographs, each answered by ten people: VQAv2, OK-VQA, A-OKVQA, VizWiz.
+
+    vqav2     v2_OpenEnded_mscoco_{train2014,val2014,test2015,test-dev2015}_questions.json
+              v2_mscoco_{train2014,val2014}_annotations.json
+    okvqa     OpenEnded_mscoco_{train,val}2014_questions.json
+              mscoco_{train,val}2014_annotations.json
+    aokvqa_*  aokvqa_v1p0_{train,val,test}.json, in aokvqa/; "da" direct, "mc" multiple choice
+    vizwizvqa annotations/{train,val,test}.json and {split}/*.jpg
+
+Images of COCO 2014, 2015 and 2017 lie here, or in the folder coco/ beside this one.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from pipelines.benchmarks.vqa import BETWEEN
+from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.sources.layout import (
+    Found,
+    Layout,
+    image_folder,
+    indexed,
+    load_list,
+    question,
+    read_rows,
+    text_of,
+    texts_of,
+)
+
+_COCO_SPLITS = {
+    "train": "train2014",
+    "val": "val2014",
+    "test": "test2015",
+    "test-dev": "test-dev2015",
+}
+_ANSWERED = ("train", "val")
+
+
+def _answer_only(row: dict) -> object:
+    """Keeps one of ten answers as its text: a tenth of the memory, of millions of them."""
+    return sys.intern(row["answer"]) if "answer_id" in row and "answer" in row else row
+
+
+def _read_coco(name: str):
+    def read(corpus: Corpus, split: str, questions: Path, annotations: Path | None = None) -> Found:
+        images = _COCO_SPLITS[split].replace("-dev", "")
+        folder = image_folder(corpus, images, "coco")
+        answered = {}
+        if annotations:
+            listed = load_list(corpus, annotations, "annotations", compact=_answer_only)
+            answered = indexed(annotations, listed, "question_id")
+
+        def make(row: dict) -> Item:
+            key = row["question_id"]
+            if annotations and key not in answered:
+                raise BadInput(f"question {key} has no annotation")
+            found = answered.get(key, {})
+            answers = texts_of(found, "answers") if found else []
+            file = f"COCO_{images}_{int(row['image_id']):012d}.jpg"
+            kinds = {k: found[k] for k in ("question_type", "answer_type") if k in found}
+            return question(
+                name,
+                split,
+                corpus.media(folder / file),
+                key,
+                text_of(row, "question"),
+                answers,
+                targets=answers or [""],
+                meta={"question_id": key, **kinds},
+            )
+
+        rows = load_list(corpus, questions, "questions")
+        yield from read_rows(corpus, questions, f"{name}/{split}", rows, make)
+
+    return read
+
+
+def _coco_files(prefix: str):
+    def files(split: str) -> tuple[tuple[str, ...], ...]:
+        part = _COCO_SPLITS[split]
+        questions = (f"{prefix}OpenEnded_mscoco_{part}_questions.json",)
+        if split not in _ANSWERED:
+            return (questions,)
+        return questions, (f"{prefix}mscoco_{part}_annotations.json",)
+
+    return files
+
+
+def _read_aokvqa(name: str):
+    def read(corpus: Corpus, split: str, file: Path) -> Found:
+        folder = image_folder(corpus, f"{split}2017", "coco")
+
+        def make(row: dict) -> Item:
+            choices = texts_of(row, "choices")
+            if split == "test":
+                answers = []
+            elif name == "aokvqa_da":
+                answers = texts_of(row, "direct_answers")
+            else:
+                answers = [choices[_index(row["correct_choice_idx"], choices)]]
+            return question(
+                name,
+                split,
+                corpus.media(folder / f"{int(row['image_id']):012d}.jpg"),
+                row["question_id"],
+                text_of(row, "question"),
+                answers,
+                targets=answers or [""],
+                meta={"question_id": row["question_id"]},
+                choices=BETWEEN.join(choices),
+            )
+
+        rows = load_list(corpus, file)
+        yield from read_rows(corpus, file, f"{name}/{split}", rows, make)
+
+    return read
+
+
+def _index(value: object, choices: list[str]) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(choices):
+        raise BadInput(f"correct_choice_idx must be in 0..{len(choices) - 1}, got {value!r}")
+    return value
+
+
+def _read_vizwiz(corpus: Corpus, split: str, file: Path) -> Found:
+    folder = image_folder(corpus, split)
+
+    def make(row: dict) -> Item:
+        answers = []
+        if split != "test":
+            answers = [a["answer"] for a in row["answers"] if a["answer"]]
+            if not answers:
+                raise BadInput("every answer is empty")
+        numbers = re.findall(r"\d+", row["image"])
+        key = int(numbers[-1])
+        return question(
+            "vizwizvqa",
+            split,
+            corpus.media(folder / row["image"]),
+            key,
+            text_of(row, "question"),
+            answers,
+            targets=answers or [""],
+            meta={"question_id": key, "answer_type": row.get("answer_type", "")},
+        )
+
+    rows = load_list(corpus, file)
+    yield from read_rows(corpus, file, f"vizwizvqa/{split}", rows, make)
+
+
+LAYOUTS = (
+    *(
+        Layout(
+            name=name,
+            splits=("train", "val", "test"),
+            folder="aokvqa",
+            files=lambda split: ((f"aokvqa_v1p0_{split}.json",),),
+            read=_read_aokvqa(name),
+            publisher="allenai.org/project/a-okvqa",
+        )
+        for name in ("aokvqa_da", "aokvqa_mc")
+    ),
+    Layout(
+        name="okvqa",
+        splits=("train", "val"),
+        files=_coco_files(""),
+        read=_read_coco("okvqa"),
+        publisher="okvqa.allenai.org/download.html",
+    ),
+    Layout(
+        name="vizwizvqa",
+        splits=("train", "val", "test"),
+        files=lambda split: ((f"annotations/{split}.json", f"Annotations/{split}.json"),),
+        read=_read_vizwiz,
+        publisher="vizwiz.org/tasks-and-datasets/vqa",
+    ),
+    Layout(
+        name="vqav2",
+        splits=tuple(_COCO_SPLITS),
+        files=_coco_files("v2_"),
+        read=_read_coco("vqav2"),
+        publisher="visualqa.org/download.html",
+    ),
+)

@@ -1,0 +1,127 @@
+"""School science: AI2D's diagrams and ScienceQA's pictures.
+
+    ai2d        [ai2d/]questions/{image}.json    questions{text: answerTexts, abcLabel, ...}
+                [ai2d/]annotations/{image}.json  text{id: rectangle, replacementText}
+                [ai2d/]images/{image}, ai2d_test_ids.csv
+    science_qa  problems.json                    {id: question, choices, answer, hint, image, split}
+                {split}/{id}/{image}             problems without an image are left out
+
+Where AI2D's answers are letters, these are drawn over the diagram's own labels.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pipelines.benchmarks.vqa import BETWEEN
+from pipelines.sources.item import BadInput, Corpus, Edit, Item
+from pipelines.sources.layout import (
+    Found,
+    Layout,
+    load_dict,
+    question,
+    read_rows,
+    text_of,
+    texts_of,
+)
+
+
+def _read_ai2d(corpus: Corpus, split: str, ids: Path) -> Found:
+    test = set(ids.read_text(encoding="utf-8").split())
+    root = next(
+        (p for p in (corpus.folder, corpus.folder / "ai2d") if (p / "questions").is_dir()), None
+    )
+    if root is None:
+        raise FileNotFoundError(f"{corpus.folder / 'questions'} is missing.")
+
+    def rows() -> Iterator[tuple[Path, str, Mapping | None]]:
+        for path in sorted((root / "questions").glob("*.json")):
+            if (Path(path.stem).stem in test) == (split == "test"):
+                try:
+                    asked = load_dict(corpus, path, "questions")
+                except ValueError as error:
+                    yield path, str(error), None
+                else:
+                    yield from ((path, text, row) for text, row in asked.items())
+
+    def make(entry: tuple[Path, str, Mapping | None]) -> Item:
+        path, text, row = entry
+        if row is None:
+            raise BadInput(text)
+        choices = texts_of(row, "answerTexts")
+        correct = row["correctAnswer"]
+        if isinstance(correct, bool) or correct not in range(len(choices)):
+            raise BadInput(f"correctAnswer must be in 0..{len(choices) - 1}, got {correct!r}")
+        edit = _labels(corpus, root / "annotations" / path.name) if row["abcLabel"] else None
+        return question(
+            "ai2d",
+            split,
+            corpus.media(root / "images" / path.stem, edit=edit),
+            row["questionId"],
+            text,
+            [choices[correct]],
+            meta={"question_id": row["questionId"], "abc_label": bool(row["abcLabel"])},
+            choices=BETWEEN.join(choices),
+        )
+
+    yield from read_rows(corpus, ids, f"ai2d/{split}", rows(), make)
+
+
+def _labels(corpus: Corpus, path: Path) -> Edit:
+    if not path.is_file():
+        raise BadInput(f"{corpus.relative(path)} is missing")
+    labels = []
+    for row in load_dict(corpus, path, "text").values():
+        (x0, y0), (x1, y1) = row["rectangle"]
+        labels.append((float(x0), float(y0), float(x1), float(y1), str(row["replacementText"])))
+    return Edit(labels=tuple(labels))
+
+
+def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
+    inner = corpus.folder / "images" / split
+    folder = inner if inner.is_dir() else corpus.folder / split
+
+    def make(entry: tuple[str, dict]) -> Item | None:
+        key, row = entry
+        if row["split"] != split or not row["image"]:
+            return None
+        choices = texts_of(row, "choices")
+        if isinstance(row["answer"], bool) or row["answer"] not in range(len(choices)):
+            raise BadInput(f"answer must be in 0..{len(choices) - 1}, got {row['answer']!r}")
+        options = ", ".join(f"({_letter(i)}) {choice}" for i, choice in enumerate(choices))
+        return question(
+            "science_qa",
+            split,
+            corpus.media(folder / str(key) / text_of(row, "image")),
+            key,
+            text_of(row, "question"),
+            [f"The answer is {_letter(row['answer'])}."],
+            meta={"question_id": key, "subject": row.get("subject", "")},
+            image=f"{key}/{row['image']}",
+            context=row["hint"] or "N/A",
+            choices=options,
+        )
+
+    rows = load_dict(corpus, file).items()
+    yield from read_rows(corpus, file, f"science_qa/{split}", rows, make)
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index)
+
+
+LAYOUTS = (
+    Layout(
+        name="ai2d",
+        splits=("train", "test"),
+        files=lambda split: (("ai2d_test_ids.csv", "ai2d/ai2d_test_ids.csv"),),
+        read=_read_ai2d,
+        publisher="prior.allenai.org/projects/diagrams",
+    ),
+    Layout(
+        name="science_qa",
+        splits=("train", "val", "test"),
+        files=lambda split: (("problems.json", "data/scienceqa/problems.json"),),
+        read=_read_science,
+        publisher="scienceqa.github.io",
+    ),
+)

@@ -1,0 +1,59 @@
+"""Parts of a split, as "val[-10240:]" or "train[:98%]".
+
+TensorFlow Datasets slices in the order of a hash of its own keys, which other readers cannot know.
+Here the order is that of a digest of the records' ids: as good as random, the same on every
+machine, and another one than TensorFlow Datasets'.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from pipelines.records.schema import Reject
+from pipelines.sources.item import Item, stable_hash
+
+_SLICE = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+
+
+class Slice(NamedTuple):
+    """Part of a split: bounds as written, "" where there is none."""
+
+    split: str
+    start: str = ""
+    stop: str = ""
+
+
+def parse_slice(text: str) -> Slice:
+    """Returns the split of `text` and its bounds.
+
+    Raises:
+      ValueError: if it is not written as a slice.
+    """
+    found = _SLICE.fullmatch(text)
+    if found is None:
+        raise ValueError(f'split must look like "val", "val[:5%]" or "val[-100:]", got {text!r}.')
+    return Slice(found["split"], found["start"] or "", found["stop"] or "")
+
+
+def sliced(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator[Item | Reject]:
+    """Yields what lies in the part, in the order it is read; reads twice, and holds only ids."""
+    if not part.start and not part.stop:
+        yield from read()
+        return
+    order = sorted(_rank(one) for one in read())
+    bounds = slice(_bound(part.start, len(order)), _bound(part.stop, len(order)))
+    chosen = order[bounds]
+    if not chosen:
+        return
+    first, last = chosen[0], chosen[-1]
+    yield from (one for one in read() if first <= _rank(one) <= last)
+
+
+def _rank(one: Item | Reject) -> tuple[int, str]:
+    return stable_hash(one.id), one.id
+
+
+def _bound(text: str, total: int) -> int | None:
+    if not text:
+        return None
+    return round(int(text[:-1]) * total / 100) if text.endswith("%") else int(text)

@@ -1,0 +1,120 @@
+"""Pretraining augmentation: a random resize method, JPEG re-encoding and a slight crop.
+
+Drawn once per picture, when it is prepared, from its records' id and a seed.
+
+Source: PaliGemma, arXiv:2407.07726, section 3.2.6, which states no strengths; methods and qualities
+of big_vision `pp/proj/paligemma/robustness.py`, less the Mitchell filter and the choice of DCT,
+which Pillow does not have.
+"""
+
+import dataclasses
+import io
+
+import numpy as np
+from PIL import Image
+
+from pipelines.sources.item import stable_hash
+from pipelines.transforms.images import ImageSpec, decode_image, encode_image, squash
+
+Crop = tuple[int, int, int, int]
+"""x0, y0, x1, y1: what is kept of the upright picture [pixels]."""
+
+METHODS = ("bilinear", "bicubic", "lanczos", "box", "hamming", "nearest two")
+"""Filters; the last one is bilinear without antialiasing."""
+
+JPEG_QUALITIES = (75, 95)
+
+MAX_CROP = 0.25
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """How strongly pictures are changed.
+
+    Attributes:
+      resize: share of the pictures whose resize method is drawn [fraction].
+      jpeg: share of the pictures that are re-encoded, at a quality of 75 to 95 [fraction].
+      crop: most that is cut off a picture's width, and of its height [fraction].
+    """
+
+    resize: float = 0.0
+    jpeg: float = 0.0
+    crop: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, most in (("resize", 1.0), ("jpeg", 1.0), ("crop", MAX_CROP)):
+            value = getattr(self, name)
+            if not 0 <= value <= most:
+                raise ValueError(f"augment_{name} must be in [0, {most:g}], got {value}.")
+
+    def draw(self, seed: int, key: str) -> "Change | None":
+        """Returns the change of one picture, always the same one; None where all is off."""
+        if not (self.resize or self.jpeg or self.crop):
+            return None
+        rng = np.random.default_rng(stable_hash(f"augment {seed} {key}"))
+        chances, cuts, begins = rng.random(2), rng.random(2), rng.random(2)
+        method = METHODS[int(rng.integers(len(METHODS)))]
+        low, high = JPEG_QUALITIES
+        quality = int(rng.integers(low, high + 1))
+        return Change(
+            method=method if chances[0] < self.resize else None,
+            quality=quality if chances[1] < self.jpeg else None,
+            cut=(float(cuts[0]) * self.crop, float(cuts[1]) * self.crop),
+            begin=(float(begins[0]), float(begins[1])),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """What becomes of one picture.
+
+    Attributes:
+      method: one of `METHODS`; None takes the source's own.
+      quality: of the JPEG it is re-encoded as, at its full size; None does not.
+      cut: how much of its width and height goes [fraction].
+      begin: how much of that on the left and at the top [fraction].
+    """
+
+    method: str | None
+    quality: int | None
+    cut: tuple[float, float]
+    begin: tuple[float, float]
+
+    def crop_of(self, size: tuple[int, int]) -> Crop | None:
+        """Returns what is kept of a picture of a size (width, height); None for all of it."""
+        kept = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
+        first = [
+            round((side - keep) * begin)
+            for side, keep, begin in zip(size, kept, self.begin, strict=True)
+        ]
+        if tuple(kept) == size:
+            return None
+        return first[0], first[1], first[0] + kept[0], first[1] + kept[1]
+
+
+def augment_image(
+    data: bytes, spec: ImageSpec, change: Change
+) -> tuple[bytes, tuple[int, int], Crop | None]:
+    """Returns the encoded square, the size (width, height) of the whole picture, and its crop.
+
+    Raises:
+      BadInput: if the picture cannot be decoded or its size is refused.
+    """
+    image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
+    size, crop = image.size, change.crop_of(image.size)
+    if crop is not None:
+        image = image.crop(crop)
+    if change.quality is not None:
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=change.quality)
+        image = Image.open(buffer).convert("RGB")
+    return encode_image(_resized(image, spec, change.method), spec.encoding), size, crop
+
+
+def _resized(image: Image.Image, spec: ImageSpec, method: str | None) -> Image.Image:
+    side = (spec.image_px, spec.image_px)
+    if method is None or image.size == side:
+        return squash(image, spec)
+    if method == METHODS[-1]:
+        return squash(image, dataclasses.replace(spec, antialias=False))
+    return image.resize(side, Image.Resampling[method.upper()])

@@ -1,0 +1,93 @@
+"""What some benchmarks change in their images: turns, labels, frames.
+
+Source: big_vision `datasets/{textvqa,ai2d}` (before resizing) and `pp/proj/paligemma/widgetcap.py`
+(after resizing).
+"""
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from pipelines.sources.item import BadInput, Edit
+
+_LARGEST_FONT = 100
+_RED = (255, 0, 0)
+_TURNS = {
+    1: Image.Transpose.ROTATE_90,
+    2: Image.Transpose.ROTATE_180,
+    3: Image.Transpose.ROTATE_270,
+}
+
+
+def edit_original(image: Image.Image, edit: Edit) -> Image.Image:
+    """Returns the image turned and labelled, in its own pixels.
+
+    Labels are written in Pillow's own font (Aileron), not in DM Sans as big_vision's are: it needs
+    no file and is the same everywhere.
+    """
+    if turns := edit.quarter_turns % 4:
+        image = image.transpose(_TURNS[turns])
+    if edit.labels:
+        image = image.copy()
+        draw = ImageDraw.Draw(image)
+        for x0, y0, x1, y1, text in edit.labels:
+            _write_label(draw, (min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)), text)
+    return image
+
+
+def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Image.Image:
+    """Returns the squashed image with its frame, one red pixel wide; sides outside are not drawn.
+
+    Source: TensorFlow `draw_bounding_box_op.cc`: the corner of fraction f is pixel trunc(f (n-1)),
+    in float32.
+
+    Args:
+      image: the squashed one.
+      edit: its frame is drawn.
+      original: width and height before squashing [pixels].
+
+    Raises:
+      BadInput: if nothing of the frame lies in the image.
+    """
+    if edit.frame is None:
+        return image
+    shape = original[1] / original[0]
+    (x0, x1), (y0, y1) = (edit.frame[0] * shape, edit.frame[2] * shape), edit.frame[1::2]
+    if x1 <= x0 or y1 <= y0 or x1 <= 0 or y1 <= 0 or x0 >= 1 or y0 >= 1:
+        raise BadInput(f"frame {[round(v, 3) for v in edit.frame]} shows nothing of the image")
+    pixels = np.array(image)
+    height, width = pixels.shape[:2]
+    left, right = (_pixel(x, width) for x in (x0, x1))
+    top, bottom = (_pixel(y, height) for y in (y0, y1))
+    rows = slice(max(top, 0), min(bottom, height - 1) + 1)
+    columns = slice(max(left, 0), min(right, width - 1) + 1)
+    for row in (top, bottom):
+        if 0 <= row < height:
+            pixels[row, columns] = _RED
+    for column in (left, right):
+        if 0 <= column < width:
+            pixels[rows, column] = _RED
+    return Image.fromarray(pixels)
+
+
+def _pixel(fraction: float, side: int) -> int:
+    return int(np.float32(fraction) * np.float32(side - 1))
+
+
+def _write_label(
+    draw: ImageDraw.ImageDraw, box: tuple[float, float, float, float], text: str
+) -> None:
+    """Draws a white rectangle and the largest text that fits it, at most 100, centred."""
+    draw.rectangle(box, fill=(255, 255, 255))
+    width, height = box[2] - box[0], box[3] - box[1]
+    low, high = 1, _LARGEST_FONT
+    while low < high:
+        middle = (low + high + 1) // 2
+        left, top, right, bottom = ImageFont.load_default(middle).getbbox(text)
+        if right - left <= width and bottom - top <= height:
+            low = middle
+        else:
+            high = middle - 1
+    font = ImageFont.load_default(low)
+    left, top, right, bottom = font.getbbox(text)
+    x = box[0] + (width - (right - left)) / 2 - left
+    draw.text((x, box[1] - top), text, fill=(0, 0, 0), font=font)

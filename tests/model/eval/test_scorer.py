@@ -1,0 +1,169 @@
+"""Merging, breakdowns, and what `score.json` holds."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.eval.chance import blind_baseline
+from model.eval.registry import METRICS
+from model.eval.scorer import Scorer
+from model.eval.scores import Item, Sums
+from tests.model.tiny_data import color_record, write_dataset
+
+ANSWERS = {
+    "science_qa": ["The answer is A.", "The answer is B."],
+    "pope": ["yes", "no"],
+    "nlvr": ["True", "False"],
+}
+LANGS, KINDS = ["en", "de", "sw"], ["human", "augmented", ""]
+
+
+def _rows(metric: str):
+    texts = ANSWERS.get(metric, ["a red dog", "two", "3.0", "a Red dog runs"])
+    text = st.sampled_from(texts)
+    fewest = 2 if metric == "vqav2" else 1
+    alone = metric in (*ANSWERS, "relaxed_accuracy", "tallyqa")
+    answers = st.lists(text, min_size=fewest, max_size=fewest if alone else 3)
+    fields = st.fixed_dictionaries(
+        {
+            "answers": answers,
+            "lang": st.sampled_from(LANGS),
+            "kind": st.sampled_from(KINDS),
+            "answer_type": st.sampled_from(["yes/no", "other"]),
+            "question_type": st.sampled_from(["comp", "presence"]),
+            "issimple": st.sampled_from([-1, 0, 1]),
+            "identifier": st.sampled_from(["dev-1-0-0", "dev-1-1-0", "dev-1-0-1"]),
+        }
+    )
+    return st.lists(st.tuples(text, fields), min_size=1, max_size=8)
+
+
+def _scorer(metric: str, rows) -> Scorer:
+    scorer = Scorer(metric)
+    for prediction, fields in rows:
+        scorer.add(prediction, fields)
+    return scorer
+
+
+@pytest.mark.parametrize("metric", [name for name in METRICS if name != "miou"])
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_merged_parts_are_the_whole(metric: str, data: st.DataObject):
+    rows = data.draw(_rows(metric))
+    cut = data.draw(st.integers(0, len(rows)))
+    whole, first, second = (_scorer(metric, part) for part in (rows, rows[:cut], rows[cut:]))
+    first.merge(second)
+    assert first.num == len(rows)
+    assert first.finish() == whole.finish()
+    second.merge(_scorer(metric, rows[:cut]))  # the other way round: to the last digit the same
+    assert second.finish().result.as_json(metric) == whole.finish().result.as_json(metric)
+
+
+@pytest.mark.parametrize("metric", [name for name in METRICS if name != "miou"])
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_counts_of_parts_add_up(metric: str, data: st.DataObject):
+    rows = data.draw(_rows(metric))
+    result = _scorer(metric, rows).finish().result
+    for field in METRICS[metric].by:
+        parts = [part for name, part in result.parts.items() if name.startswith(f"{field}/")]
+        if parts:
+            assert sum(part.num for part in parts) == sum(bool(f[field]) for _, f in rows)
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=20), st.integers(0, 20))
+def test_sums_are_exact(values: list[float], cut: int):
+    left, right = Sums(), Sums()
+    for position, value in enumerate(values):
+        (left if position < cut else right).add(Item(score=value))
+    right.merge(left)
+    assert right.total() == math.fsum(values)
+    assert right.num == len(values)
+
+
+def test_breakdowns_are_named_by_field_and_value():
+    rows = [("1", {"answers": ["1"], "kind": "human"}), ("1", {"answers": ["2"], "kind": "human"})]
+    rows.append(("x", {"answers": ["x"], "kind": "augmented"}))
+    assert _scorer("relaxed_accuracy", rows).finish().result.as_json("relaxed_accuracy") == {
+        "metric": "relaxed_accuracy",
+        "score": pytest.approx(200 / 3),
+        "num": 3,
+        "sum": 2.0,
+        "parts": {
+            "kind/augmented": {"score": 100.0, "num": 1, "sum": 1.0},
+            "kind/human": {"score": 50.0, "num": 2, "sum": 1.0},
+        },
+    }
+
+
+def test_one_part_is_no_breakdown():
+    rows = [("1", {"answers": ["1"], "lang": "en"})] * 2
+    assert _scorer("vqa", rows).finish().result.as_json("vqa") == {
+        "metric": "vqa", "score": 100.0, "num": 2, "sum": 2.0,
+    }  # fmt: skip
+
+
+def test_languages_are_averaged_without_english():
+    right, wrong = ("True", {"answers": ["True"]}), ("True", {"answers": ["False"]})
+    rows = [
+        (p, {**f, "lang": lang})
+        for lang, many in (("en", [wrong] * 5), ("id", [right]), ("sw", [right, wrong, wrong]))
+        for p, f in many
+    ]
+    result = _scorer("nlvr", rows).finish().result
+    assert result.total.score == pytest.approx((100 + 100 / 3) / 2)
+    assert result.parts["lang/en"].score == 0.0
+    assert (result.total.num, result.total.sum) == (9, 2.0)
+
+
+def test_languages_have_their_own_document_frequencies():
+    german = [("ein Hund", ["ein Hund"]), ("eine Katze", ["eine Katze schläft"])]
+    english = [("a dog", ["a dog"]), ("a cat", ["a cat sleeps"]), ("a bird", ["a bee"])]
+    mixed, alone = Scorer("cider"), {}
+    for lang, rows in (("de", german), ("en", english)):
+        alone[lang] = Scorer("cider")
+        for prediction, references in rows:
+            for scorer in (mixed, alone[lang]):
+                scorer.add(prediction, {"answers": references, "lang": lang})
+    result = mixed.finish().result
+    for lang, scorer in alone.items():
+        assert result.parts[f"lang/{lang}"] == scorer.finish().result.total
+    assert result.total.score == result.parts["lang/de"].score
+
+
+def test_question_types_count_the_same_whatever_their_size():
+    rows = [("yes", {"answers": ["yes"], "question_type": "comp"})] * 9
+    rows += [("yes", {"answers": ["no"], "question_type": "presence"})]
+    assert _scorer("rsvqa", rows).finish().result.total.score == 50.0
+
+
+def test_a_unit_is_consistent_if_all_of_it_is_right():
+    said = {"dev-1-0-0": "True", "dev-1-1-0": "True", "dev-1-0-1": "True", "dev-1-1-1": "False"}
+    rows = [(text, {"answers": ["True"], "identifier": name}) for name, text in said.items()]
+    parts = _scorer("nlvr", rows).finish().result.parts
+    assert (parts["consistency"].score, parts["consistency"].num) == (50.0, 2)
+
+
+def test_scorers_of_other_metrics_do_not_merge():
+    with pytest.raises(ValueError, match="metric must be 'vqa' to be merged, got 'anls'"):
+        Scorer("vqa").merge(Scorer("anls"))
+
+
+@pytest.mark.parametrize("metric", ["vqa", "cider", "bleu"])
+def test_nothing_has_no_score(metric: str):
+    with pytest.raises(ValueError, match="predictions must be at least one, got none"):
+        Scorer(metric).finish()
+
+
+def test_chance_is_the_guess_scored_by_the_metric(tmp_path: Path):
+    data = write_dataset(tmp_path / "data", {"color": [color_record(i) for i in range(4)]})
+    # "red" is asked for in 2 of 4; of the texts it is the most common.
+    for metric in ("exact_match", "vqa", "rsvqa", "anls"):
+        assert blind_baseline(data, data, metric) == 50.0, metric
+    # One word of one n-gram order of four, in 2 of 4 images: 10 / 4 / 2, times 100.
+    assert blind_baseline(data, data, "cider") == pytest.approx(125.0)
+    json.dumps(blind_baseline(data, data, "rouge_l"))
