@@ -166,7 +166,8 @@ class Store:
         Raises:
           KeyError: if none or several do, with the candidates.
         """
-        keys = sorted(path.parent.name for path in self._manifests(f"{prefix}*"))
+        every = (path.parent.name for path in self._manifests())
+        keys = sorted(key for key in every if key.startswith(prefix))
         if len(keys) != 1:
             found = ", ".join(keys[:5]) or "none"
             raise KeyError(f"artifact must be one key or an unambiguous beginning of one, "
@@ -175,7 +176,7 @@ class Store:
 
     def artifacts(self) -> Iterator[Artifact]:
         """Yields every committed artifact, by key."""
-        for path in sorted(self._manifests("*")):
+        for path in sorted(self._manifests()):
             yield Artifact(path.parent, Manifest.from_json(path.read_text()))
 
     @contextlib.contextmanager
@@ -201,8 +202,8 @@ class Store:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _manifests(self, pattern: str) -> Iterator[Path]:
-        return (self.root / "artifacts").glob(f"{pattern}/{MANIFEST}")
+    def _manifests(self) -> Iterator[Path]:
+        return (self.root / "artifacts").glob(f"*/{MANIFEST}")
 
     def _set_aside(self, key: str) -> None:
         manifest = self.artifact_root(key) / MANIFEST

@@ -136,6 +136,9 @@ def test_keys_with_equal_beginnings_are_told_apart(tmp_path: Path):
     with pytest.raises(KeyError, match="unambiguous beginning"):
         store.resolve("dataset-")
     assert store.resolve(STEP.key[:16]).key == STEP.key
+    for no_key in ("*", f"{STEP.key[:16]}*", str(tmp_path / "artifacts")):
+        with pytest.raises(KeyError, match="matches: none"):
+            store.resolve(no_key)
 
 
 def test_remote_store_is_refused_in_one_line():

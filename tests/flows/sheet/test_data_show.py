@@ -149,7 +149,8 @@ def test_command_writes_and_complains_in_one_line(dataset):
     done = call(str(dataset), "--out", str(out))
     assert (done.returncode, done.stdout) == (0, f"{out}: 8 records, 3 rejects\n")
     assert Image.open(out).format == "PNG"
-    done = call(str(dataset / "no"), "--out", str(out))
-    assert done.returncode == 2
-    assert done.stderr.startswith("parcel: dataset must be")
-    assert done.stderr.count("\n") == 1
+    for store in (dataset.parent, dataset / "none"):  # Of these two only the first exists.
+        done = call(str(dataset / "no"), "--out", str(out), "--store", str(store))
+        assert done.returncode == 2
+        assert done.stderr.startswith("parcel: dataset must be")
+        assert done.stderr.count("\n") == 1
