@@ -95,6 +95,7 @@ class Display:
             if outcome == "reused" and self.console.is_terminal:
                 return
             took = f"{seconds:6.1f} s" if outcome == "made" else "        "
-            clock = time.strftime("%M:%S", time.gmtime(time.monotonic() - self._began))
-            line = f"{clock} [{done:>3}/{self._num_steps}] {outcome:<6} {took} {name} {detail}"
+            minutes, rest = divmod(int(time.monotonic() - self._began), 60)
+            count = f"[{done:>3}/{self._num_steps}]"
+            line = f"{minutes:02}:{rest:02} {count} {outcome:<6} {took} {name} {detail}"
             self.console.print(line.rstrip(), markup=False, soft_wrap=True)
