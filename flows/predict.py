@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from flows.config.load import ConfigError
+from flows.runs import folder_of
 from model.checkpoint.folder import CONFIG, DIGEST
 from model.data.loader import decode_images
 from model.eval.decoding import Decoding
@@ -31,16 +32,7 @@ def find_checkpoint(name: str, store: str) -> Path:
     Raises:
       ConfigError: if it is neither.
     """
-    folder = Path(name)
-    if not folder.is_dir() and Path(store).expanduser().is_dir():
-        from infra.store.store import Store
-
-        try:
-            folder = Store(store).resolve(name).path
-        except KeyError as error:
-            raise ConfigError(
-                f"checkpoint must be a folder or an artifact of {store}: {error.args[0]}"
-            ) from None
+    folder = folder_of("checkpoint", name, store)
     if not folder.is_dir():
         raise ConfigError(
             f"checkpoint must be a folder, or an artifact of the store, got {name}: no such folder,"

@@ -1,4 +1,4 @@
-"""The runs a store remembers: what was asked for, and which results came of it."""
+"""What a store remembers: runs, what was asked for and came of it, and artifacts by name."""
 
 import json
 from pathlib import Path
@@ -24,6 +24,28 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
         known = ", ".join(path.stem for path, _ in records) or "none yet"
         raise ConfigError(f"RUN must name a finished run, got {name!r}. In {store.root}: {known}.")
     return max(matching, key=lambda entry: entry[1]["finished"])[1]
+
+
+def folder_of(what: str, name: str, store: str) -> Path:
+    """Returns a folder given by its path, or as an artifact; it may not exist without a store.
+
+    Args:
+      what: the argument, as an error names it.
+      name: a folder, or the beginning of an artifact's key.
+      store: where artifacts are.
+
+    Raises:
+      ConfigError: if there is a store, and `name` is neither.
+    """
+    folder = Path(name)
+    if folder.is_dir() or not Path(store).expanduser().is_dir():
+        return folder
+    try:
+        return Store(store).resolve(name).path
+    except KeyError as error:
+        raise ConfigError(
+            f"{what} must be a folder or an artifact of {store}: {error.args[0]}"
+        ) from None
 
 
 def results_of(store: Store, name: str) -> Artifact:

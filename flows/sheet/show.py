@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from flows.config.load import ConfigError
+from flows.runs import folder_of
 from flows.sheet.cards import make_sheet
 from pipelines.records.dataset import DESCRIPTION
 
@@ -46,16 +47,7 @@ def show(
 
 
 def _find(name: str, store: str) -> Path:
-    folder = Path(name)
-    if not folder.is_dir() and Path(store).expanduser().is_dir():
-        from infra.store.store import Store
-
-        try:
-            folder = Store(store).resolve(name).path
-        except KeyError as error:
-            raise ConfigError(
-                f"dataset must be a folder or an artifact of {store}: {error.args[0]}"
-            ) from None
+    folder = folder_of("dataset", name, store)
     if not (folder / DESCRIPTION).is_file():
         raise ConfigError(
             f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there; "

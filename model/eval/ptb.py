@@ -1,5 +1,6 @@
 """Captions to words as coco_caption does it: Penn Treebank tokens, lower-cased, no punctuation."""
 
+import functools
 import re
 
 from model.eval.ptb_rules import rules
@@ -31,6 +32,7 @@ _SUFFIX = re.compile(
 _QUOTED = re.compile("['`\x91-\x94‘-‟‹›«»]+")
 
 
+@functools.lru_cache(maxsize=1 << 17)  # CIDEr reads every reference twice, and at each budget.
 def tokenize(caption: str) -> str:
     r"""Returns the words of a caption, joined by spaces.
 

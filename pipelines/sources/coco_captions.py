@@ -57,7 +57,6 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path) -> Found:
             row["id"],
             "",
             said,
-            targets=said or [""],
             meta={"image_id": row["id"], "domain": row.get("domain", "")},
         )
 

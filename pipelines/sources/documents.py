@@ -48,7 +48,6 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path) -> Found:
             key,
             text_of(row, "question"),
             answers,
-            targets=answers or [""],
             meta={"question_id": key, "question_types": row.get("question_types") or []},
         )
 
@@ -69,7 +68,7 @@ def _read_infovqa(corpus: Corpus, split: str, file: Path) -> Found:
             key,
             text_of(row, "question"),
             reordered(targets),
-            targets=targets or [""],
+            targets=targets,
             meta={"question_id": key},
         )
 
@@ -107,7 +106,6 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Found:
             key,
             text_of(row, "question"),
             answers,
-            targets=answers or [""],
             image=name,
             meta={"question_id": key},
         )

@@ -222,8 +222,8 @@ def question(
       key: tells it from other questions of the same image.
       text: question, sentence or expression; "" for captions.
       answers: accepted answers, as published.
-      targets: what training may draw from; None takes the answers. Lower-cased if the benchmark's
-        targets are.
+      targets: what training may draw from; None takes the answers, and none at all is "", as a
+        test split has it. Lower-cased if the benchmark's targets are.
       lang: of the targets.
       image: tells its pixels from others; "" takes the file's name.
       meta: what the metric needs besides.
@@ -232,12 +232,13 @@ def question(
     row = get(benchmark)
     media = (media,) if isinstance(media, Media) else media
     image = image or Path(media[0].member or media[0].path).name
+    drawn = answers if targets is None else targets
     return Item(
         id=f"{benchmark}/{split}/{image}#{key}",
         part=benchmark,
         media=media,
         prefix=row.prefix(text, lang=lang, **fields),
-        suffixes=tuple(row.target(t) for t in (answers if targets is None else targets)),
+        suffixes=tuple(row.target(target) for target in drawn or [""]),
         task=benchmark,
         lang=lang,
         answers=tuple(answers),
@@ -254,6 +255,18 @@ def text_of(row: Mapping, key: str) -> str:
     value = row[key]
     if not isinstance(value, str) or not value.strip():
         raise BadInput(f"{key} must be a text, got {value!r}"[:120])
+    return value
+
+
+def index_of(row: Mapping, key: str, choices: Sequence[str]) -> int:
+    """Returns the number of a choice under `key`.
+
+    Raises:
+      BadInput: if it is none of the choices'.
+    """
+    value = row[key]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(choices):
+        raise BadInput(f"{key} must be in 0..{len(choices) - 1}, got {value!r}")
     return value
 
 

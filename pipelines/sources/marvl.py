@@ -11,8 +11,7 @@ from pathlib import Path
 from pipelines.benchmarks.pairs import MARVL_SIZES
 from pipelines.sources.item import BadInput, Corpus, Item
 from pipelines.sources.layout import Found, Layout, json_lines, question, read_rows, text_of
-
-_LABELS = {"true": "True", "false": "False"}
+from pipelines.sources.nlvr import LABELS
 
 
 def _read(corpus: Corpus, split: str, file: Path) -> Found:
@@ -20,7 +19,7 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
 
     def make(line) -> Item:
         row = line()
-        label = _LABELS.get(str(row["label"]).lower())
+        label = LABELS.get(str(row["label"]).lower())
         if label is None:
             raise BadInput(f"label must be true or false, got {row['label']!r}")
         concept = folder / text_of(row, "concept")

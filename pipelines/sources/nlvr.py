@@ -20,7 +20,8 @@ from pipelines.sources.item import BadInput, Corpus, Item
 
 SPLITS = ("train", "dev", "test")
 PUBLISHER = "github.com/lil-lab/nlvr"
-_LABELS = {"true": "True", "false": "False"}
+LABELS = {"true": "True", "false": "False"}
+"""A label as published, in lower case -> as it is asked for."""
 
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
@@ -32,7 +33,7 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                 continue
             try:
                 row = json.loads(line)
-                label = _LABELS[str(row["label"]).lower()]
+                label = LABELS[str(row["label"]).lower()]
                 for name, pair in layout(file, split, row):
                     yield Item(
                         id=f"nlvr/{split}/{name}",

@@ -20,6 +20,7 @@ from pipelines.sources.layout import (
     Found,
     Layout,
     image_folder,
+    index_of,
     indexed,
     load_list,
     question,
@@ -66,7 +67,6 @@ def _read_coco(name: str):
                 key,
                 text_of(row, "question"),
                 answers,
-                targets=answers or [""],
                 meta={"question_id": key, **kinds},
             )
 
@@ -98,7 +98,7 @@ def _read_aokvqa(name: str):
             elif name == "aokvqa_da":
                 answers = texts_of(row, "direct_answers")
             else:
-                answers = [choices[_index(row["correct_choice_idx"], choices)]]
+                answers = [choices[index_of(row, "correct_choice_idx", choices)]]
             return question(
                 name,
                 split,
@@ -106,7 +106,6 @@ def _read_aokvqa(name: str):
                 row["question_id"],
                 text_of(row, "question"),
                 answers,
-                targets=answers or [""],
                 meta={"question_id": row["question_id"]},
                 choices=BETWEEN.join(choices),
             )
@@ -115,12 +114,6 @@ def _read_aokvqa(name: str):
         yield from read_rows(corpus, file, f"{name}/{split}", rows, make)
 
     return read
-
-
-def _index(value: object, choices: list[str]) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(choices):
-        raise BadInput(f"correct_choice_idx must be in 0..{len(choices) - 1}, got {value!r}")
-    return value
 
 
 def _read_vizwiz(corpus: Corpus, split: str, file: Path) -> Found:
@@ -141,7 +134,6 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path) -> Found:
             key,
             text_of(row, "question"),
             answers,
-            targets=answers or [""],
             meta={"question_id": key, "answer_type": row.get("answer_type", "")},
         )
 

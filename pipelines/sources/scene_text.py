@@ -49,7 +49,6 @@ def _read_questions(corpus: Corpus, split: str, file: Path) -> Found:
             row["question_id"],
             text_of(row, "question"),
             answers,
-            targets=answers or [""],
             meta={"question_id": row["question_id"]},
         )
 
@@ -83,7 +82,6 @@ def _read_captions(corpus: Corpus, split: str, file: Path) -> Found:
             image,
             "",
             captions,
-            targets=captions or [""],
             meta={"image_id": image},
         )
 

@@ -17,6 +17,7 @@ from pipelines.sources.item import BadInput, Corpus, Edit, Item
 from pipelines.sources.layout import (
     Found,
     Layout,
+    index_of,
     load_dict,
     question,
     read_rows,
@@ -48,9 +49,7 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path) -> Found:
         if row is None:
             raise BadInput(text)
         choices = texts_of(row, "answerTexts")
-        correct = row["correctAnswer"]
-        if isinstance(correct, bool) or correct not in range(len(choices)):
-            raise BadInput(f"correctAnswer must be in 0..{len(choices) - 1}, got {correct!r}")
+        correct = index_of(row, "correctAnswer", choices)
         edit = _labels(corpus, root / "annotations" / path.name) if row["abcLabel"] else None
         return question(
             "ai2d",
@@ -85,8 +84,7 @@ def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
         if row["split"] != split or not row["image"]:
             return None
         choices = texts_of(row, "choices")
-        if isinstance(row["answer"], bool) or row["answer"] not in range(len(choices)):
-            raise BadInput(f"answer must be in 0..{len(choices) - 1}, got {row['answer']!r}")
+        answer = _letter(index_of(row, "answer", choices))
         options = ", ".join(f"({_letter(i)}) {choice}" for i, choice in enumerate(choices))
         return question(
             "science_qa",
@@ -94,7 +92,7 @@ def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
             corpus.media(folder / str(key) / text_of(row, "image")),
             key,
             text_of(row, "question"),
-            [f"The answer is {_letter(row['answer'])}."],
+            [f"The answer is {answer}."],
             meta={"question_id": key, "subject": row.get("subject", "")},
             image=f"{key}/{row['image']}",
             context=row["hint"] or "N/A",
