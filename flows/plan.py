@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from typing import Literal
 
 from flows.config.study import REFERENCE, StudyConfig
+from flows.config.transfer import TransferConfig, rows_of, trained_on
 from flows.report.cells import Plan
 from flows.steps import DatasetSpec
 from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.config import PrepareConfig
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
@@ -19,13 +21,15 @@ def results_plan(config: StudyConfig) -> Plan:
     A budget that a method does not serve is an empty cell of its row.
     """
     own = {method: config.budgets_of(method) for method in config.methods if method != REFERENCE}
+    main = tuple(name for name, row in config.rows.items() if row.main)
     return Plan(
         methods=config.methods,
-        benchmarks=config.benchmarks,
+        benchmarks=tuple(config.rows),
         budgets=config.budgets,
         seeds=config.seeds,
         reference=REFERENCE,
         budgets_of={m: served for m, served in own.items() if served != config.budgets},
+        groups={"main": main} if 1 < len(main) < len(config.rows) else {},
     )
 
 
@@ -40,25 +44,30 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             prepare=source.prepare or config.prepare,
         )
     for name, transfer in config.transfers.items():
-        benchmark = BENCHMARKS[name]
-        # Augmentation is for pretraining: a transfer has it only where it says so itself.
-        prepare = transfer.prepare or config.prepare.unaugmented()
-        trained = BENCHMARKS[benchmark.parent or name]
-        found[f"{name}/train"] = DatasetSpec(
-            reader=trained.name,
-            path="" if benchmark.parent else transfer.path,
-            split=transfer.train_split or trained.train_split,
-            prepare=prepare,
-        )
-        found[f"{name}/eval"] = DatasetSpec(
-            reader=name,
-            path=transfer.path,
-            split=transfer.eval_split or benchmark.eval_split,
-            prepare=dataclasses.replace(
-                prepare.unaugmented(), limit=transfer.eval_limit or prepare.limit
-            ),
-        )
+        trained = trained_on(name)
+        if f"{trained}/train" not in found:
+            own = config.transfers.get(trained)
+            path = own.path if own else ""
+            prepare = _prepare_of(config, own or transfer)
+            split = (own or transfer).train_split or BENCHMARKS[trained].train_split
+            found[f"{trained}/train"] = DatasetSpec(
+                reader=trained, path=path, split=split, prepare=prepare
+            )
+        for row in rows_of(name, transfer):
+            prepare = _prepare_of(config, transfer).unaugmented()
+            limit = transfer.eval_limit or prepare.limit
+            found[f"{row.name}/eval"] = DatasetSpec(
+                reader=name,
+                path=transfer.path,
+                split=row.split,
+                prepare=dataclasses.replace(prepare, limit=limit),
+            )
     return found
+
+
+def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:
+    """Returns how a benchmark is prepared; augmented only where its own settings say so."""
+    return transfer.prepare or config.prepare.unaugmented()
 
 
 def num_steps(config: StudyConfig, until: Phase) -> int:
@@ -70,11 +79,9 @@ def num_steps(config: StudyConfig, until: Phase) -> int:
         yield screened + (1 + datasets if config.data_root is None else 2 * datasets)
         noted = len(config.given) + (config.start is not None)
         yield 2 + (config.mask_codec is not None) + len(config.methods) + noted
-        cells = len(config.benchmarks) * config.num_seeds
-        yield cells * len(config.methods)
-        yield cells * sum(len(config.budgets_of(m)) for m in config.methods) + len(
-            config.benchmarks
-        )
+        yield len(config.fine_tunings) * config.num_seeds * len(config.methods)
+        cells = config.num_seeds * sum(len(config.budgets_of(m)) for m in config.methods)
+        yield len(config.rows) * (cells + 1)  # Each row has its chance, too.
         yield 1
 
     return sum(list(phases())[: PHASES.index(until) + 1])

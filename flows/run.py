@@ -41,7 +41,7 @@ def _sum_up(
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         method = config.methods[-1]
-        cell = f"{config.benchmarks[0]}/{method}/{config.budgets_of(method)[-1]}"
+        cell = f"{next(iter(config.rows))}/{method}/{config.budgets_of(method)[-1]}"
         console.print(f"next: parcel lineage trace {config.name} --cell {cell}")
     console.print(f"flow run: {run_url(result.flow_run_id)}", soft_wrap=True)
 

@@ -1,11 +1,47 @@
 """What a store remembers: runs, what was asked for and came of it, and artifacts by name."""
 
+import datetime
 import json
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.config.load import ConfigError
 from infra.store.store import Artifact, Store
+
+
+def note_run(
+    store: Store,
+    config: Mapping[str, Any],
+    results: str,
+    *,
+    flow_run_id: str,
+    failed: Sequence[str],
+) -> None:
+    """Writes the record of a run that came to results; the same results have one record.
+
+    Args:
+      store: where.
+      config: what was asked for, as plain values; it has a name.
+      results: key of the results artifact.
+      flow_run_id: of the Prefect run.
+      failed: "step: reason" of each step that failed.
+    """
+    folder = store.root / "runs"
+    folder.mkdir(exist_ok=True)
+    record = {
+        "name": config["name"],
+        "results": results,
+        "flow_run_id": flow_run_id,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+        "failed": list(failed),
+        "config": config,
+    }
+    path = folder / f"{record['name']}-{results[-12:]}.json"
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    partial.replace(path)
 
 
 def find_run(store: Store, name: str) -> dict[str, Any]:

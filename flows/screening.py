@@ -25,7 +25,7 @@ def screened(
     """
     if config.hygiene is None:
         return {}
-    held_out = {f"{name}/eval": datasets[f"{name}/eval"] for name in config.transfers}
+    held_out = {f"{name}/eval": datasets[f"{name}/eval"] for name in config.eval_rows}
     return {
         source.name: submit(
             Spec(kind="screened", name=f"screen {source.name}", config=config.hygiene),

@@ -177,7 +177,7 @@ def _checkpoint(work: Work) -> Iterator[Progress]:
     spec: FitSpec = work.config
     data = [str(path) for role, path in sorted(work.inputs.items()) if role.startswith("data/")]
     codec = work.inputs.get("mask_codec")
-    loss = float("nan")
+    steps, loss = 0, float("nan")
     for item in fit(
         spec.model,
         spec.train,
@@ -189,9 +189,9 @@ def _checkpoint(work: Work) -> Iterator[Progress]:
         out=str(work.out),
         seed=work.seed or 0,
     ):
-        loss = item.loss
+        steps, loss = item.step, item.loss
         yield Progress(done=item.step, total=item.total, note=f"loss {item.loss:.3f}")
-    work.counts.update(steps=spec.train.total_steps, loss=round(loss, 4))
+    work.counts.update(steps=steps, loss=round(loss, 4))
     work.content = (work.out / "digest.txt").read_text().strip()
 
 

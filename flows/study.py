@@ -1,11 +1,7 @@
 """The study, end to end: raw data -> datasets -> stages -> transfers -> results table."""
 
 import dataclasses
-import datetime
-import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from prefect import flow
 from prefect.context import FlowRunContext
@@ -14,10 +10,12 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.active import note_running
 from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.transfer import trained_on
 from flows.display import Display
 from flows.given import files_of, paths_of
 from flows.plan import PHASES, Phase, datasets_of, num_steps, results_plan
 from flows.rebuild import publish_results
+from flows.runs import note_run
 from flows.screening import screened
 from flows.steps import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_files
 from flows.task import Session, Spec, submit
@@ -87,7 +85,9 @@ def study(config: StudyConfig, store: str = ".parcel", until: Phase = "report") 
         flow_run_id=run_id,
     )
     if results:
-        _publish(opened, config, results, result)
+        publish_results(opened, config.name, results.key)
+        asked = dataclasses.asdict(config)
+        note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
     return result
 
 
@@ -118,10 +118,13 @@ class _Study:
         predictions = self._evaluate(datasets, transfers)
         chance = {
             name: self._submit(
-                Spec(kind="chance", name=f"chance {name}", config=BENCHMARKS[name].metric),
-                {"train": datasets[f"{name}/train"], "eval": datasets[f"{name}/eval"]},
+                Spec(kind="chance", name=f"chance {name}", config=BENCHMARKS[row.benchmark].metric),
+                {
+                    "train": datasets[f"{trained_on(row.benchmark)}/train"],
+                    "eval": datasets[f"{name}/eval"],
+                },
             )
-            for name in self.config.benchmarks
+            for name, row in self.config.rows.items()
         }
         scored = self._await(predictions)
         guessed = self._await({f"chance/{name}": future for name, future in chance.items()})
@@ -156,7 +159,7 @@ class _Study:
 
     def _vocabulary(self, datasets: Mapping[str, Future]) -> dict[str, Future]:
         config = self.config
-        held_out = {f"{name}/eval" for name in config.transfers}
+        held_out = {f"{name}/eval" for name in config.eval_rows}
         train = {role: future for role, future in datasets.items() if role not in held_out}
         pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
         made = {
@@ -223,16 +226,13 @@ class _Study:
                 Spec(
                     kind="checkpoint",
                     name=f"transfer {method} {benchmark} seed={seed}",
-                    config=FitSpec(
-                        model=self.config.model_of(method, transfer=True),
-                        train=self.config.transfers[benchmark].train,
-                    ),
+                    config=FitSpec(model=self.config.model_of(method, transfer=True), train=train),
                     seed=seed,
                     num_cpus=self.config.compute.cpus_per_cell,
                 ),
                 {"data/0": datasets[f"{benchmark}/train"], **shared, "init": checkpoints[method]},
             )
-            for benchmark in self.config.benchmarks
+            for benchmark, train in self.config.fine_tunings.items()
             for method in self.config.methods
             for seed in self.config.seeds
         }
@@ -243,28 +243,33 @@ class _Study:
         transfers: Mapping[tuple[str, Method, int], Future],
     ) -> dict[str, Future]:
         return {
-            f"{benchmark}/{method}/{budget}/{seed}": self._submit(
+            f"{name}/{method}/{budget}/{seed}": self._submit(
                 Spec(
                     kind="predictions",
-                    name=f"evaluate {method} {benchmark} seed={seed} budget={budget}",
+                    name=f"evaluate {method} {name} seed={seed} budget={budget}",
                     config=EvaluateSpec(
-                        benchmark=benchmark, budget=budget, decode=self._decode(benchmark)
+                        benchmark=row.benchmark, budget=budget, decode=self._decode(row.benchmark)
                     ),
                     num_cpus=self.config.compute.cpus_per_cell,
                 ),
-                {"checkpoint": future, "data": datasets[f"{benchmark}/eval"]},
+                {
+                    "checkpoint": transfers[trained_on(row.benchmark), method, seed],
+                    "data": datasets[f"{name}/eval"],
+                },
             )
-            for (benchmark, method, seed), future in transfers.items()
+            for name, row in self.config.rows.items()
+            for method in self.config.methods
+            for seed in self.config.seeds
             for budget in self.config.budgets_of(method)
         }
 
     def _decode(self, benchmark: str) -> EvalConfig:
-        train = self.config.transfers[benchmark].train
+        transfer = self.config.transfers[benchmark]
         return EvalConfig(
             metric=BENCHMARKS[benchmark].metric,
             batch_size=self.config.eval_batch_size,
-            text_len=train.text_len,
-            max_frames=train.max_frames,
+            text_len=transfer.eval_text_len or transfer.train.text_len,
+            max_frames=transfer.train.max_frames,
             decoding=Decoding(beams=BENCHMARKS[benchmark].beams),
         )
 
@@ -279,22 +284,3 @@ class _Study:
             if future.state.is_completed():
                 done[role] = future.result()
         return done
-
-
-def _publish(store: Store, config: StudyConfig, results: Artifact, result: StudyResult) -> None:
-    """Puts the results matrix into the UI, and the run's record into the store."""
-    publish_results(store, config.name, results.key)
-    folder = store.root / "runs"
-    folder.mkdir(exist_ok=True)
-    record = {
-        "name": config.name,
-        "results": results.key,
-        "flow_run_id": result.flow_run_id,
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
-        "failed": result.failed,
-        "config": dataclasses.asdict(config),
-    }
-    path = Path(folder / f"{config.name}-{results.key[-12:]}.json")
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-    partial.replace(path)

@@ -4,18 +4,23 @@ import dataclasses
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from flows.config.transfer import (
+    EvalRow,
+    TransferConfig,
+    check_transfer,
+    rows_of,
+    trained_on,
+    with_recipes,
+)
 from infra.store.digest import NOT_IDENTITY
 from model.config import ConnectorConfig, ModelConfig
 from model.connector.budgets import Kind, supported_budgets
-from model.eval.registry import METRICS
 from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodecConfig
-from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.config import PrepareConfig
 from pipelines.hygiene.screen import HygieneConfig
-from pipelines.sources.registry import SOURCES
 from pipelines.synthetic.config import CorpusConfig
 
 Method = Kind
@@ -52,28 +57,6 @@ class SourceConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TransferConfig:
-    """One benchmark: fine-tuned on, and evaluated.
-
-    Attributes:
-      train: the recipe.
-      path: the benchmark's folder below the data root; "" takes the usual one.
-      train_split, eval_split: published splits; "" takes the registry's.
-      prepare: settings that differ from the study's `prepare`; None for none.
-      eval_limit: most examples evaluated; None takes the whole split.
-      transfer: False prepares the splits and stops there.
-    """
-
-    train: TrainConfig = TrainConfig()
-    path: str = ""
-    train_split: str = ""
-    eval_split: str = ""
-    prepare: PrepareConfig | None = None
-    eval_limit: Annotated[int, Field(ge=1)] | None = None
-    transfer: bool = True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
     """SentencePiece vocabulary, without the 1024 location and 128 segmentation tokens.
 
@@ -105,21 +88,6 @@ class ComputeConfig:
     retries: Annotated[int, Field(ge=0, le=10)] = 2
 
 
-def _check_served(name: str, *, scored: bool) -> None:
-    """Refuses a benchmark that nothing reads or, if it is to be scored, no metric scores."""
-    if missing := {name, BENCHMARKS[name].parent or name} - set(SOURCES):
-        raise ValueError(
-            f"transfers: {name} cannot be prepared, no source reads {', '.join(sorted(missing))}; "
-            f"leave it out."
-        )
-    metric = BENCHMARKS[name].metric
-    if scored and metric not in METRICS:
-        raise ValueError(
-            f"transfers: {name} cannot be scored, its metric {metric!r} is not among "
-            f"{', '.join(sorted(METRICS))}; leave it out, or only prepare it (transfer: false)."
-        )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig:
     """Methods × benchmarks × seeds × budgets, from raw data to the results table.
@@ -144,7 +112,8 @@ class StudyConfig:
         starts from nothing. `tokenizer.path` must then be the checkpoint's own.
       stage1: vanilla pretraining.
       intermediary: pretraining of each method, from Stage 1.
-      transfers: benchmark -> recipe.
+      transfers: benchmark -> how it is fine-tuned on and evaluated; the registry's recipe where
+        nothing else is stated.
       eval_batch_size: examples decoded together.
       compute: where steps run.
     """
@@ -173,7 +142,9 @@ class StudyConfig:
     start: str | None = None
     stage1: TrainConfig = TrainConfig()
     intermediary: TrainConfig = TrainConfig()
-    transfers: dict[str, TransferConfig] = dataclasses.field(default_factory=dict)
+    transfers: Annotated[dict[str, TransferConfig], BeforeValidator(with_recipes)] = (
+        dataclasses.field(default_factory=dict)
+    )
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
 
@@ -182,12 +153,8 @@ class StudyConfig:
             values = getattr(self, field)
             if len(set(values)) != len(values):
                 raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
-        for name in self.transfers:
-            if name not in BENCHMARKS:
-                raise ValueError(
-                    f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}."
-                )
-            _check_served(name, scored=self.transfers[name].transfer)
+        for name, transfer in self.transfers.items():
+            check_transfer(name, transfer)
         vocabulary = self.tokenizer.vocab_size + NUM_EXTRA_TOKENS
         if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
             raise ValueError(
@@ -260,6 +227,23 @@ class StudyConfig:
         return tuple(int(low + value) for value in drawn)
 
     @property
-    def benchmarks(self) -> tuple[str, ...]:
-        """Benchmarks that are transferred to."""
-        return tuple(name for name, entry in self.transfers.items() if entry.transfer)
+    def eval_rows(self) -> dict[str, EvalRow]:
+        """Every split that is prepared for evaluation, by the name of its row."""
+        return {
+            row.name: row for name, entry in self.transfers.items() for row in rows_of(name, entry)
+        }
+
+    @property
+    def rows(self) -> dict[str, EvalRow]:
+        """The rows of the results: those of benchmarks that are transferred to."""
+        scored = {name for name, entry in self.transfers.items() if entry.transfer}
+        return {name: row for name, row in self.eval_rows.items() if row.benchmark in scored}
+
+    @property
+    def fine_tunings(self) -> dict[str, TrainConfig]:
+        """Benchmarks that are fine-tuned on, with their recipes; zero-shot ones have a parent."""
+        scored = [name for name, entry in self.transfers.items() if entry.transfer]
+        return {
+            trained_on(name): self.transfers.get(trained_on(name), self.transfers[name]).train
+            for name in scored
+        }

@@ -57,7 +57,12 @@ class Examples:
         streams = [
             _stream(self.parts[name], name, seed, number) for number, name in enumerate(names)
         ]
+        self._num_records = sum(len(self.parts[name]) for name in names)
         self._mixed = grain.MapDataset.mix(streams, [weights[name] for name in names])
+
+    def __len__(self) -> int:
+        """Returns the number of records that are drawn from."""
+        return self._num_records
 
     def draws(self, step: int, batch_size: int) -> list[Draw]:
         """Returns the examples of one batch."""

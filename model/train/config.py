@@ -15,7 +15,8 @@ class TrainConfig:
 
     Attributes:
       batch_size: examples per update, over all devices.
-      total_steps: updates.
+      total_steps: updates, unless `epochs` says.
+      epochs: passes over all records; None counts `total_steps`.
       peak_lr: learning rate after warm-up.
       warmup: linear warm-up [fraction of total steps].
       schedule: after warm-up: "cosine" to zero, "rsqrt" as in pretraining, or "constant".
@@ -34,6 +35,7 @@ class TrainConfig:
 
     batch_size: int = 16
     total_steps: int = 100
+    epochs: float | None = None
     peak_lr: float = 1e-3
     warmup: float = 0.05
     schedule: Schedule = "cosine"
@@ -54,6 +56,7 @@ class TrainConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("save_steps", "log_steps"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
+        self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
         self._require("peak_lr", self.peak_lr > 0, "positive")
         self._require("warmup", 0 <= self.warmup < 1, "a fraction of total steps in [0, 1)")
         self._require("schedule", self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}")
@@ -68,6 +71,13 @@ class TrainConfig:
         self._require("mixture", ok, "(part, weight) pairs with positive weights")
         names = [name for name, _ in self.mixture]
         self._require("mixture", len(set(names)) == len(names), "without repeated parts")
+
+    def in_steps(self, num_records: int) -> "TrainConfig":
+        """Returns the same, its epochs as updates, rounded down (big_vision's rule)."""
+        if self.epochs is None:
+            return self
+        total = max(1, int(self.epochs * num_records / self.batch_size))
+        return dataclasses.replace(self, total_steps=total, epochs=None)
 
     def _require(self, name: str, ok: bool, accepted: str) -> None:
         if not ok:

@@ -81,6 +81,7 @@ def fit(
         image_px=model.vision.image_px,
         seed=seed,
     )
+    train = train.in_steps(len(loader.examples))
     compiled_before = programs.compile_seconds
     for step, batch in enumerate(loader.batches(start, train.total_steps), start=start):
         factor = schedule(train, step)

@@ -162,6 +162,8 @@ def _items(
     x, y, w, h = map(float, annotation["bbox"])
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape
+    meta = {"ref_id": ref["ref_id"], "ann_id": ref["ann_id"], "image_id": ref["image_id"]}
+    box = [y / height, x / width, (y + h) / height, (x + w) / width]
     for sentence in ref["sentences"]:
         yield Item(
             id=f"{name}/{ref['split']}/{Path(file).stem}#{ref['ref_id']}-{sentence['sent_id']}",
@@ -173,5 +175,5 @@ def _items(
             boxes=((x, y, x + w, y + h),),
             masks=(json.dumps(mask),),
             annotated_size=(width, height),
-            meta={"ref_id": ref["ref_id"], "ann_id": ref["ann_id"], "image_id": ref["image_id"]},
+            meta={**meta, "box": box},
         )

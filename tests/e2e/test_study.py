@@ -13,6 +13,8 @@ from tests.e2e.conftest import CONFIG, Finished, parcel
 pytestmark = pytest.mark.e2e
 
 METHODS = ("vanilla", "m3", "mqt", "parcel")
+ROWS = ("chartqa:test_human", "chartqa:test_augmented")
+"""One benchmark is fine-tuned on, and scored on each of its rows."""
 
 
 def cells(text: str) -> dict[tuple[str, str, int], dict[str, str]]:
@@ -23,19 +25,21 @@ def cells(text: str) -> dict[tuple[str, str, int], dict[str, str]]:
 def test_every_planned_cell_has_all_its_seeds(finished: Finished):
     done = parcel(finished.store, "results", "tiny", "--format", "csv")
     table = cells(done.stdout)
-    elastic = {("chartqa", m, b) for m in METHODS[1:] for b in (16, 256)}
-    assert set(table) == elastic | {("chartqa", "vanilla", 256)}
+    elastic = {(row, m, b) for row in ROWS for m in METHODS[1:] for b in (16, 256)}
+    assert set(table) == elastic | {(row, "vanilla", 256) for row in ROWS}
     for row in table.values():
         assert (row["n"], row["expected"]) == ("2", "2")
         assert 0 <= float(row["mean"]) <= 100
-    assert float(table["chartqa", "vanilla", 256]["chance"]) > 0
+    assert float(table[ROWS[0], "vanilla", 256]["chance"]) > 0
 
 
 def test_markdown_json_and_plot_tell_the_same_study(finished: Finished):
     results = json.loads(parcel(finished.store, "results", "tiny", "--format", "json").stdout)
     store = Store(finished.store)
     keys = {k for s in json.dumps(results).split('"') for k in [s] if k.startswith("predictions-")}
-    assert len(keys) == 2 * (1 + 3 * 2)
+    assert len(keys) == len(ROWS) * 2 * (1 + 3 * 2)
+    checkpoints = [a.manifest.name for a in store.artifacts() if a.manifest.kind == "checkpoint"]
+    assert sum(name.startswith("transfer ") for name in checkpoints) == 4 * 2
     for key in keys:
         assert store.find(key) is not None
     artifact = next(a for a in store.artifacts() if a.manifest.kind == "results")
@@ -63,19 +67,19 @@ def test_second_run_reuses_everything_and_says_so(finished: Finished):
 
 
 def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished):
-    done = parcel(finished.store, "lineage", "trace", "tiny", "--cell", "chartqa/parcel/16")
+    done = parcel(finished.store, "lineage", "trace", "tiny", "--cell", f"{ROWS[0]}/parcel/16")
     assert done.returncode == 0, done.stderr
     for seed in json.loads(next((finished.store / "runs").glob("*.json")).read_text())["config"][
         "transfers"
     ]:
         assert seed in done.stdout
-    for step in ("evaluate parcel chartqa seed=", "transfer parcel chartqa seed=",
+    for step in ("evaluate parcel chartqa:test_human seed=", "transfer parcel chartqa seed=",
                  "intermediary parcel", "stage1 vanilla", "prepare mixture/web",
                  "prepare chartqa/train", "tokenizer", "corpus"):  # fmt: skip
         assert step in done.stdout, step
     assert "← chartqa/ChartQA Dataset/test/png/" in done.stdout
     assert "sha256:" in done.stdout
-    assert done.stdout.count("evaluate parcel chartqa") == 2
+    assert done.stdout.count("evaluate parcel chartqa:test_human") == 2
 
 
 def test_every_manifest_tells_what_design_asks(finished: Finished):
@@ -113,7 +117,7 @@ def test_verify_finds_a_changed_byte(finished: Finished, tmp_path: Path):
         (["run", "no/such.yaml"], "no/such.yaml"),
         (["results", "nobody"], "RUN must name a finished run, got 'nobody'"),
         (["results", "tiny", "--format", "xml"], "--format must be one of"),
-        (["lineage", "trace", "tiny", "--cell", "chartqa/parcel/17"], "chartqa/parcel/16"),
+        (["lineage", "trace", "tiny", "--cell", "chartqa/parcel/17"], f"{ROWS[1]}/parcel/16"),
         (["lineage", "show", "nothing-1"], "nothing-1"),
         (["--store"], ""),
     ],

@@ -7,7 +7,7 @@ import typing
 import pytest
 
 from flows.config.load import ConfigError, load
-from flows.plan import datasets_of, num_steps, results_plan
+from flows.plan import num_steps, results_plan
 from flows.report.build import build
 from flows.report.markdown import to_markdown
 from flows.study import _Study
@@ -36,7 +36,7 @@ def test_steps_count_only_the_cells_there_are():
     few, more = (
         load(overrides=[f"methods=[vanilla,{method}]"]) for method in ("avgpool4", "parcel_dual")
     )
-    cells = len(few.benchmarks) * few.num_seeds
+    cells = len(few.rows) * few.num_seeds
     assert num_steps(more, "evaluate") - num_steps(few, "evaluate") == 2 * cells
 
 
@@ -81,15 +81,6 @@ def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
 def test_budgets_that_no_cell_has_are_refused(overrides: list[str], told: str):
     with pytest.raises(ConfigError, match=told):
         load(overrides=overrides)
-
-
-def test_a_zero_shot_benchmark_trains_on_its_parent():
-    datasets = datasets_of(load(overrides=["transfers.marvl={transfer: false}"]))
-    train, scored = datasets["marvl/train"], datasets["marvl/eval"]
-    assert (train.reader, train.split) == ("nlvr", "train+dev")
-    assert (scored.reader, scored.split) == ("marvl", "id+sw+ta+tr+zh")
-    only = datasets_of(load(overrides=["transfers.nlvr={}"]))["nlvr/train"]
-    assert train == only
 
 
 def test_captions_are_decoded_with_their_beams(monkeypatch):
