@@ -10,33 +10,39 @@ from flows.options import DEFAULT_STORE, StoreOption
 data_app = typer.Typer(no_args_is_help=True, help="What the data hold.")
 
 
-@data_app.command(epilog="Example: parcel data check --benchmarks ~/data")
+@data_app.command(epilog="Example: parcel data check ~/data --source chartqa --split val")
 def check(
-    data_root: Annotated[
-        Path | None,
-        typer.Argument(help="Folder with a folder per benchmark; none: only what they need."),
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="A prepared dataset (folder, artifact); a data root with --source or --benchmarks."
+        ),
     ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="A corpus of the data root: its layout, such as web.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of the corpus; several as a+b.")] = "train",
+    path: Annotated[str, typer.Option(help="Of the corpus, below the data root.")] = "",
     benchmarks: Annotated[
         bool, typer.Option("--benchmarks", help="Every row of the benchmark tables.")
     ] = False,
     training: Annotated[
         bool, typer.Option("--training", help="Training splits, too; some take minutes to count.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A list of objects, a row each.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Tells which benchmark files are there, and whether they hold what their authors published."""
-    from flows.config.load import ConfigError
-    from flows.data_check import as_json as json_of
-    from flows.data_check import as_text
-    from pipelines.sources.check import check_benchmarks
+    """Tells what a dataset or a corpus holds, what is rejected and why; or which benchmarks are."""
+    from flows.data_check import check_rows, check_what
 
-    if not benchmarks:
-        raise ConfigError("data check needs what to check; --benchmarks is what there is.")
-    if data_root is not None and not data_root.is_dir():
-        raise ConfigError(f"data_root must be a folder, got {data_root}: there is none.")
-    rows = list(check_benchmarks(data_root, training=training))
-    typer.echo(json_of(rows) if as_json else as_text(rows, looked=data_root is not None), nl=False)
-    if any(row.problem for row in rows):
+    if benchmarks:
+        text, whole = check_rows(what, training=training, as_json=as_json)
+    else:
+        text, whole = check_what(
+            what, source=source, split=split, path=path, store=store, as_json=as_json
+        )
+    typer.echo(text, nl=False)
+    if not whole:
         raise typer.Exit(1)
 
 

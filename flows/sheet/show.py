@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from flows.config.load import ConfigError
-from flows.runs import folder_of
+from flows.data_check import find_dataset
 from flows.sheet.cards import make_sheet
-from pipelines.records.dataset import DESCRIPTION
 
 
 def show(
@@ -27,7 +26,7 @@ def show(
     suffix = out.suffix.lower()
     if suffix not in (".html", ".png"):
         raise ConfigError(f"--out must end in .html or .png, got {out}.")
-    folder = _find(name, store)
+    folder = find_dataset(name, store)
     try:
         sheet = make_sheet(folder, limit=limit, part=part, rejects=rejects)
     except KeyError as error:
@@ -44,13 +43,3 @@ def show(
     except OSError as error:
         raise ConfigError(f"--out must be a file to write, got {out}: {error.strerror}.") from None
     return len(sheet.cards), len(sheet.rejects)
-
-
-def _find(name: str, store: str) -> Path:
-    folder = folder_of("dataset", name, store)
-    if not (folder / DESCRIPTION).is_file():
-        raise ConfigError(
-            f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there; "
-            f"`parcel prepare` makes it."
-        )
-    return folder

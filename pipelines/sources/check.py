@@ -1,4 +1,4 @@
-"""Which of the benchmarks' files are in a data root, and whether they hold what was published."""
+"""What raw files hold before anything is prepared: a corpus, or the rows of all benchmarks."""
 
 import dataclasses
 import os
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.benchmarks.registry import BENCHMARKS, Benchmark
+from pipelines.records.holdings import Holdings, PartHoldings, kinds_of
 from pipelines.records.schema import Reject
 from pipelines.sources.item import Corpus, Spool
 from pipelines.sources.layout import look_up
-from pipelines.sources.registry import SOURCES, SourceSpec
+from pipelines.sources.registry import SOURCES, SourceSpec, get
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,36 @@ def check_benchmarks(
         if benchmark.final_split:
             size = benchmark.num_train
             yield _check(data_root, benchmark, "training", "", benchmark.final_split, size)
+
+
+def check_corpus(
+    data_root: str | os.PathLike[str], source: str, split: str, *, path: str = ""
+) -> Holdings:
+    """Returns what preparing a corpus would start from; no picture is opened.
+
+    Args:
+      data_root: the folder that holds the source's own.
+      source: name of the corpus layout.
+      split: such as "train", or "train+val".
+      path: the source's folder below `data_root`; "" takes the usual one.
+
+    Raises:
+      ValueError: if the source, the split or an annotation file is wrong.
+      FileNotFoundError: if the corpus or an annotation file is missing, naming it.
+    """
+    spec, root = get(source), Path(data_root)
+    parts: dict[str, PartHoldings] = {}
+    rejects = []
+    for one in spec.read_splits(Corpus(root, path or spec.folder, Spool(None)), split):
+        if isinstance(one, Reject):
+            rejects.append(one)
+        elif absent := [m for m in one.media if not Path(m.location(root)).is_file()]:
+            where = absent[0].source
+            rejects.append(Reject(id=one.id, stage="decode", reason="missing file", source=where))
+        else:
+            part = parts.setdefault(one.part, PartHoldings())
+            part.add(images=len(one.media), suffixes=len(one.suffixes), lang=one.lang)
+    return Holdings(name=f"{source}/{split}", parts=parts, rejects=kinds_of(rejects))
 
 
 def _check(

@@ -8,6 +8,10 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.config.load import ConfigError
+from pipelines.records import example
+from pipelines.records.dataset import DatasetInfo, PartInfo
+from pipelines.records.schema import Record
+from pipelines.records.tfrecord import write_shard
 from tests.pipelines.sources.document_layouts import write_docvqa
 from tests.pipelines.sources.question_layouts import write_aokvqa
 from tests.pipelines.sources.writing import put_text
@@ -62,8 +66,60 @@ def test_damaged_file_fails(check, tmp_path):
     assert "val_v1.0.json must hold a list under 'data'" in told
 
 
+def test_a_corpus_is_counted_before_it_is_prepared(check, tmp_path):
+    write_docvqa(tmp_path)
+    code, told = check(tmp_path, "--source", "docvqa", "--split", "val")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert lines[0] == "docvqa/val: 2 inputs = 0 records + 2 rejects"
+    assert lines[3] == "1 decode missing file docvqa/val/pybv_81.png#49153"
+    (tmp_path / "docvqa/val/documents").mkdir(parents=True)
+    (tmp_path / "docvqa/val/documents/pybv_81.png").touch()
+    code, told = check(tmp_path, "--source", "docvqa", "--split", "val", "--json")
+    found = json.loads(told)
+    assert found["parts"] == {
+        "docvqa": {"records": 1, "images": {"1": 1}, "suffixes": 2, "langs": {"en": 1}}
+    }
+    assert [kind["num"] for kind in found["rejects"]] == [1]
+
+
+def test_a_dataset_is_counted_by_part_language_and_reason(check, tmp_path):
+    same = {"images": (b"x",), "prefix": "p", "task": "t", "source": "x", "source_sha256": "0"}
+    records = [
+        Record(id=str(i), suffixes=("a",) * (1 + i), lang="en" if i else "de", **same)
+        for i in range(3)
+    ]
+    count = write_shard(tmp_path / "t.tfrecord", map(example.encode, records))
+    part = PartInfo(shards=("t.tfrecord",), num_records=(count,))
+    reasons = ["too small: 1x20, min_side=8", "too small: 7x7, min_side=8", "label must be 'a'"]
+    rows = [
+        {"id": f"r{i}", "stage": "decode", "reason": reason, "source": "y"}
+        for i, reason in enumerate(reasons)
+    ]
+    (tmp_path / "rejects.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    info = DatasetInfo(name="a/b", parts={"t": part}, num_inputs=6, num_rejected=3, image_px=64)
+    info.write(tmp_path)
+    code, told = check(tmp_path)
+    assert code == 0
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert lines == [
+        "a/b: 6 inputs = 3 records + 3 rejects",
+        "part records images suffixes languages",
+        "t 3 1 6 en 2, de 1",
+        "rejects stage reason such as",
+        "2 decode too small: …, min_side=… r0",
+        "1 decode label must be … r2",
+    ]
+
+
 def test_wrong_requests_are_refused(check, tmp_path):
-    with pytest.raises(ConfigError, match="--benchmarks is what there is"):
+    with pytest.raises(ConfigError, match="data check needs what to check"):
+        check()
+    with pytest.raises(ConfigError, match=r"dataset must be a prepared one, .*got .*no dataset"):
         check(tmp_path)
+    with pytest.raises(ConfigError, match=r"source must be one of ai2d, .*got 'docvqb'"):
+        check(tmp_path, "--source", "docvqb")
+    with pytest.raises(ConfigError, match=r"docvqa is not a folder; check data_root and path"):
+        check(tmp_path, "--source", "docvqa")
     with pytest.raises(ConfigError, match=r"data_root must be a folder, got .*nowhere"):
         check("--benchmarks", tmp_path / "nowhere")
