@@ -73,10 +73,10 @@ class TrainConfig:
         self._require("mixture", len(set(names)) == len(names), "without repeated parts")
 
     def in_steps(self, num_records: int) -> "TrainConfig":
-        """Returns the same, its epochs as updates, rounded down (big_vision's rule)."""
+        """Returns the same, its epochs as updates."""
         if self.epochs is None:
             return self
-        total = max(1, int(self.epochs * num_records / self.batch_size))
+        total = max(1, round(self.epochs * num_records / self.batch_size))
         return dataclasses.replace(self, total_steps=total, epochs=None)
 
     def _require(self, name: str, ok: bool, accepted: str) -> None:
