@@ -16,6 +16,7 @@ from pipelines.sources import (
     msvd_qa,
     multilingual_captions,
     nlvr,
+    own_rows,
     photo_questions,
     refcoco,
     remote_sensing,
@@ -125,14 +126,17 @@ def _layout(layout: Layout) -> SourceSpec:
     )
 
 
-def _plain(name: str, read, *, antialias: bool) -> SourceSpec:
+def _plain(
+    name: str, read, *, antialias: bool, splits: tuple[str, ...] = ("train",), **more
+) -> SourceSpec:
     return SourceSpec(
         name=name,
         folder=name,
-        splits=("train",),
+        splits=splits,
         read=read,
         antialias=antialias,
         antialias_eval=antialias,
+        **more,
     )
 
 
@@ -151,6 +155,9 @@ _SPECS = (
         for name, file in _FINDING_THEIR_OWN.items()
     ),
     _plain("images", media_files.read_images, antialias=True),
+    _plain(
+        own_rows.NAME, own_rows.read, antialias=True, splits=own_rows.SPLITS, files=own_rows.files
+    ),
     _plain("videos", media_files.read_videos, antialias=False),
     _plain("web", web.read, antialias=True),
 )

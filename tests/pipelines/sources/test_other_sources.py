@@ -1,4 +1,4 @@
-"""MSVD-QA, NLVR, NLVR2, and folders of raw files."""
+"""MSVD-QA, NLVR, NLVR2, one's own lines, and folders of raw files."""
 
 import json
 
@@ -74,3 +74,36 @@ def test_every_file_but_texts_is_an_input(tmp_path, read_source, name):
 def test_missing_folder_is_named(tmp_path, read_source):
     with pytest.raises(FileNotFoundError, match="videos is not a folder"):
         read_source("videos", "train", tmp_path)
+
+
+def test_ones_own_lines_are_taken_as_they_are(tmp_path, read_source):
+    rows = [
+        {"image": "a/1.png", "prefix": "detect cat", "suffix": "<loc0001> cat", "id": "x"},
+        {"image": ["l.png", "r.png"], "prefix": "?", "suffix": ["yes", "true"], "task": "pairs"},
+        {"video": "c.mp4", "prefix": "caption de", "suffix": "Hund", "lang": "de", "answers": ["H"],
+         "meta": {"kind": 3}},
+    ]  # fmt: skip
+    bad = [
+        {"prefix": "p", "suffix": "s"},
+        {"image": "a", "prefix": "p", "suffix": "s", "label": 1},
+        {"image": "a", "prefix": "p", "suffix": []},
+        {"image": "../../a", "prefix": "p", "suffix": "s"},
+        {"image": ["a", "b", "c"], "prefix": "p", "suffix": "s"},
+        {"image": "a", "prefix": "p", "suffix": "s", "task": "../x"},
+        3,
+    ]
+    (tmp_path / "jsonl").mkdir()
+    lines = "\n".join(map(json.dumps, [*rows, *bad])) + "\nno json\n"
+    (tmp_path / "jsonl/val.jsonl").write_text(lines)
+    items, rejects = read_source("jsonl", "val", tmp_path)
+    assert [(i.id, i.part, i.suffixes, i.answers) for i in items] == [
+        ("jsonl/val/a/1.png#x", "jsonl", ("<loc0001> cat",), ("<loc0001> cat",)),
+        ("jsonl/val/l.png#1", "pairs", ("yes", "true"), ("yes", "true")),
+        ("jsonl/val/c.mp4#2", "jsonl", ("Hund",), ("H",)),
+    ]
+    assert [m.path for m in items[1].media] == ["jsonl/l.png", "jsonl/r.png"]
+    assert (items[2].media[0].video, items[2].lang, items[2].meta) == (True, "de", {"kind": 3})
+    assert len(rejects) == len(bad) + 1
+    assert rejects[1].reason.startswith("no such key: label; accepted: answers, id, image")
+    with pytest.raises(FileNotFoundError, match=r"train\.jsonl is missing"):
+        read_source("jsonl", "train", tmp_path)
