@@ -25,6 +25,8 @@ class TrainConfig:
       grad_clip: largest global norm of the gradient.
       b2: decay of Adam's second moment.
       label_smoothing: probability moved from the true token to all others.
+      dropout: of the decoder's two residual branches in each block, element by element, as
+        big_vision's Gemma has it; embeddings and the image tower have none [fraction].
       text_len: prefix, separator and suffix together; longer ones are cut [tokens].
       budgets: soft-token budgets drawn from during training; None is the connector's own range.
       mixture: (part, weight) pairs; empty takes every part by its number of records.
@@ -46,6 +48,7 @@ class TrainConfig:
     grad_clip: float = 1.0
     b2: float = 0.999
     label_smoothing: float = 0.0
+    dropout: float = 0.0
     text_len: int = 64
     budgets: tuple[int, ...] | None = None
     mixture: tuple[tuple[str, float], ...] = ()
@@ -67,6 +70,7 @@ class TrainConfig:
         self._require("grad_clip", self.grad_clip > 0, "positive")
         self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
         self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
+        self._require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         self._require("sampling", self.sampling in SAMPLINGS, f"one of {', '.join(SAMPLINGS)}")
         if self.budgets is not None:
             ok = bool(self.budgets) and all(b >= 1 for b in self.budgets)
