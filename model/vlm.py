@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
 
 from model.config import ModelConfig
 from model.connector.build import build_connector
+from model.text.dropout import Dropout
 from model.text.gemma import Gemma
 from model.text.loss import chunked_losses
 from model.vision.layers import Linear
@@ -147,6 +148,7 @@ def token_losses(
     bucket: int,
     budget: Int[Array, ""] | int,
     label_smoothing: float = 0.0,
+    dropout: Dropout | None = None,
 ) -> Float[Array, "B T"]:
     """Returns the cross-entropy of each target, T = T1 - 1; 0 where `mask_loss` is 0.
 
@@ -164,11 +166,12 @@ def token_losses(
       bucket: see `soft_tokens`.
       budget: see `soft_tokens`.
       label_smoothing: probability mass moved from the target to all other tokens.
+      dropout: what the decoder drops; None is nothing.
     """
     model = merge(structure, params)
     read, ones = text[:, :-1], jnp.ones(text[:, :-1].shape, bool)
     sequence = embed_sequence(model, images, read, mask_ar[:, :-1], ones, bucket, budget)
-    hidden = _decode_text(model, sequence, read.shape[1])
+    hidden = _decode_text(model, sequence, read.shape[1], dropout)
     return chunked_losses(model.text, hidden, text[:, 1:], mask_loss[:, 1:] > 0, label_smoothing)
 
 
@@ -197,8 +200,11 @@ def embed_sequence(
     return Sequence(x, positions, mask, valid)
 
 
-def _decode_text(model: Vlm, sequence: Sequence, length: int) -> Float[Array, "B T D"]:
-    return model.text(sequence.x, sequence.positions, sequence.mask, num_rows=length)
+def _decode_text(
+    model: Vlm, sequence: Sequence, length: int, dropout: Dropout | None = None
+) -> Float[Array, "B T D"]:
+    x, positions, mask, _ = sequence
+    return model.text(x, positions, mask, num_rows=length, dropout=dropout)
 
 
 def _soft_tokens(

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from model.data.masks import MaskTokens
+from model.data.sampling import choose_suffix
 from model.data.text import TextRow, train_row
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
@@ -25,10 +26,18 @@ _PREFETCHED_BATCHES = 3
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """One example of a batch: where its record lies, and its number in the stream of examples."""
+    """One example of a batch: where its record lies.
+
+    Attributes:
+      part: of the data.
+      position: of the record in its part.
+      visit: passes over the part before this one.
+      number: of the example in the stream of examples.
+    """
 
     part: str
     position: int
+    visit: int
     number: int
 
 
@@ -39,15 +48,14 @@ class Examples:
 
     Args:
       data: dataset folders; parts of the same name are joined [paths].
-      mixture: (part, weight) pairs; empty takes every part by its number of records.
-      seed: of the order.
+      train: its mixture and sampling.
+      seed: of the order, and of what is drawn of each record.
     """
 
-    def __init__(
-        self, data: str | Sequence[str], mixture: Sequence[tuple[str, float]], seed: int
-    ) -> None:
+    def __init__(self, data: str | Sequence[str], train: TrainConfig, seed: int) -> None:
         self.parts = open_parts([data] if isinstance(data, str) else data)
-        weights = dict(mixture) or {name: float(len(part)) for name, part in self.parts.items()}
+        self._train, self._seed = train, seed
+        weights = dict(train.mixture) or {name: float(len(p)) for name, p in self.parts.items()}
         for name in weights:
             if name not in self.parts:
                 raise ValueError(
@@ -73,6 +81,12 @@ class Examples:
         """Returns the record of one example."""
         return self.parts[draw.part][draw.position]
 
+    def suffix(self, draw: Draw, record: Record) -> str:
+        """Returns the suffix of the record that one example trains on."""
+        return choose_suffix(
+            record, self._train.sampling, seed=self._seed, visit=draw.visit, number=draw.number
+        )
+
     def max_images(self, limit: int) -> int:
         """Returns the images per example: the most that the first record of a part has."""
         return max(min(limit, len(part[0].images)) for part in self.parts.values() if len(part))
@@ -92,10 +106,15 @@ def open_parts(data: Sequence[str]) -> dict[str, Sequence[Record]]:
 
 def samples_of_step(
     data: str | Sequence[str], train: TrainConfig, seed: int, step: int
-) -> list[str]:
-    """Returns the ids of the records that one update saw, in the order of the batch."""
-    examples = Examples(data, train.mixture, seed)
-    return [examples.record(draw).id for draw in examples.draws(step, train.batch_size)]
+) -> list[tuple[str, str]]:
+    """Returns (record id, suffix) of what one update saw, in the order of the batch.
+
+    Masks of a suffix are still markers.
+    """
+    examples = Examples(data, train, seed)
+    draws = examples.draws(step, train.batch_size)
+    records = [examples.record(draw) for draw in draws]
+    return [(r.id, examples.suffix(d, r)) for d, r in zip(draws, records, strict=True)]
 
 
 class Loader:
@@ -111,9 +130,9 @@ class Loader:
         image_px: int,
         seed: int,
     ) -> None:
-        self.examples = Examples(data, train.mixture, seed)
+        self.examples = Examples(data, train, seed)
         self.num_images = self.examples.max_images(train.max_frames)
-        self._train, self._seed, self._image_px = train, seed, image_px
+        self._train, self._image_px = train, image_px
         self._tokenizer = tokenizer
         self._masks = MaskTokens(mask_codec)
         self._pool = ThreadPoolExecutor(_DECODE_THREADS)
@@ -129,7 +148,7 @@ class Loader:
         images = self._pool.map(
             lambda record: decode_images(record, self.num_images, self._image_px), records
         )
-        rows = [self._row(r, d.number) for r, d in zip(records, draws, strict=True)]
+        rows = [self._row(draw, record) for draw, record in zip(draws, records, strict=True)]
         return {"image": np.stack(list(images)), **stack_rows(rows)}
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
@@ -142,21 +161,9 @@ class Loader:
         """Stops the threads."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _row(self, record: Record, number: int) -> TextRow:
-        suffix = choose_suffix(record, self._seed, number)
-        suffix = self._masks.fill(record, suffix)
+    def _row(self, draw: Draw, record: Record) -> TextRow:
+        suffix = self._masks.fill(record, self.examples.suffix(draw, record))
         return train_row(self._tokenizer, record.prefix, suffix, self._train.text_len)
-
-
-def choose_suffix(record: Record, seed: int, number: int) -> str:
-    """Returns one of a record's suffixes, drawn by (seed, number of the example)."""
-    if len(record.suffixes) == 1:
-        return record.suffixes[0]
-    if not record.suffixes:
-        raise ValueError(f"record {record.id!r} has no suffix; only evaluation can use it.")
-    return record.suffixes[
-        int(np.random.default_rng([seed, number]).integers(len(record.suffixes)))
-    ]
 
 
 def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:
@@ -190,7 +197,11 @@ def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
 
 def _stream(part: Sequence[Record], name: str, seed: int, number: int) -> grain.MapDataset:
     positions = grain.MapDataset.range(len(part)).seed(_seed32(seed, number))
-    return positions.shuffle().repeat().map(lambda position: (name, int(position)))
+    return (
+        positions.shuffle()
+        .repeat()
+        .map_with_index(lambda index, position: (name, int(position), index // len(part)))
+    )
 
 
 def _seed32(seed: int, number: int) -> int:

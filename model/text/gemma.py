@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from model.config import ModelConfig, TextConfig
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
+from model.text.dropout import Drop, Dropout, elements, nothing
 from model.vision.layers import row
 
 KeyValue = tuple[Float[Array, "B S K h"], Float[Array, "B S K h"]]
@@ -63,6 +64,7 @@ class Block(nnx.Module):
         *,
         cap: float,
         past: tuple[Keys, ...] = (),
+        drop: Drop = nothing,
     ) -> tuple[Float[Array, "B N D"], KeyValue]:
         """Returns the last N rows after the block, and the keys and values of all L.
 
@@ -72,6 +74,7 @@ class Block(nnx.Module):
           mask: which of the L rows each of the last N sees.
           cap: soft-cap of attention logits.
           past: cached parts, attended to besides.
+          drop: dropout, after attention's norm and before the MLP's, as big_vision has it.
         """
         num_rows = mask.shape[1]
         y = self.pre_attn_norm(x)
@@ -81,8 +84,9 @@ class Block(nnx.Module):
         last = Rotation(turn.sin[:, -num_rows:], turn.cos[:, -num_rows:])
         query = rotate(self._heads(y, self.query), last)
         read = attend(query, (*past, Keys(key, value, mask)), cap=cap)
-        x = x + self.post_attn_norm(_product(read, self.out))
-        return x + self.post_mlp_norm(self._mlp(self.pre_mlp_norm(x))), (key, value)
+        x = x + drop(self.post_attn_norm(_product(read, self.out)), 0)
+        y = drop(self._mlp(self.pre_mlp_norm(x)), 1)
+        return x + self.post_mlp_norm(y), (key, value)
 
     def _heads(self, x: Array, kernel: nnx.Param) -> Float[Array, "B L H h"]:
         return _product(x, kernel).reshape(*x.shape[:2], -1, self.head_dim)
@@ -135,12 +139,15 @@ class Gemma(nnx.Module):
         mask: Bool[Array, "B L L"],
         *,
         num_rows: int | None = None,
+        dropout: Dropout | None = None,
     ) -> Float[Array, "B N D"]:
         """Returns the last `num_rows` rows after the final norm; all of them by default.
 
-        With unrolled layers the last block computes only those rows.
+        With unrolled layers the last block computes only those rows. Training may drop elements.
         """
-        out, _ = self.run(x, positions, mask, (), num_rows=num_rows, keep_cache=False)
+        out, _ = self.run(
+            x, positions, mask, (), num_rows=num_rows, dropout=dropout, keep_cache=False
+        )
         return out
 
     def run(
@@ -151,6 +158,7 @@ class Gemma(nnx.Module):
         past: tuple[Cached, ...],
         *,
         num_rows: int | None = None,
+        dropout: Dropout | None = None,
         keep_cache: bool = True,
     ) -> tuple[Float[Array, "B N D"], KeyValue | None]:
         """Returns the last rows, and every layer's keys and values of all rows (if kept)."""
@@ -160,15 +168,19 @@ class Gemma(nnx.Module):
         masks = [(mask, self._reach(positions, positions))]
         masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
 
+        row_keys = dropout.row_keys(positions) if dropout else None
+
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
-            block, is_local, caches = layer
+            block, is_local, caches, number = layer
             own, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
-            x, kv = block(x, turn, own, cap=self.model.attn_softcap, past=parts)
+            drop = elements(dropout.rate, row_keys, number) if dropout else nothing
+            x, kv = block(x, turn, own, cap=self.model.attn_softcap, past=parts, drop=drop)
             return x, kv if keep_cache else None
 
         locality = jnp.arange(text.depth) % 2 == 0
-        layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past))
+        numbers = jnp.arange(text.depth) if dropout else None
+        layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past), numbers)
         x, kept = self._scan(body, x, layers, rows)
         return self.final_norm(x[:, -rows:]), kept
 

@@ -7,6 +7,8 @@ from infra.store.digest import NOT_IDENTITY
 
 Schedule = Literal["rsqrt", "cosine", "constant"]
 SCHEDULES = ("rsqrt", "cosine", "constant")
+Sampling = Literal["without_replacement", "choice", "uniform"]
+SAMPLINGS = ("without_replacement", "choice", "uniform")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,9 +26,14 @@ class TrainConfig:
       grad_clip: largest global norm of the gradient.
       b2: decay of Adam's second moment.
       label_smoothing: probability moved from the true token to all others.
+      dropout: of the decoder's two residual branches in each block, element by element, as
+        big_vision's Gemma has it; embeddings and the image tower have none [fraction].
       text_len: prefix, separator and suffix together; longer ones are cut [tokens].
       budgets: soft-token budgets drawn from during training; None is the connector's own range.
       mixture: (part, weight) pairs; empty takes every part by its number of records.
+      sampling: how one of several suffixes is drawn when a record is visited. "without_replacement"
+        walks a shuffled order of them, one a visit, and shuffles anew when it has had all of them;
+        "choice" and "uniform", the benchmarks' two words for it, draw independently.
       max_frames: most images of one example; longer videos are thinned out.
       freeze_vision: whether the vision tower keeps its weights.
       save_steps: distance of resumable checkpoints [steps].
@@ -43,9 +50,11 @@ class TrainConfig:
     grad_clip: float = 1.0
     b2: float = 0.999
     label_smoothing: float = 0.0
+    dropout: float = 0.0
     text_len: int = 64
     budgets: tuple[int, ...] | None = None
     mixture: tuple[tuple[str, float], ...] = ()
+    sampling: Sampling = "without_replacement"
     max_frames: int = 16
     freeze_vision: bool = False
     save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)
@@ -64,6 +73,8 @@ class TrainConfig:
         self._require("grad_clip", self.grad_clip > 0, "positive")
         self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
         self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
+        self._require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
+        self._require("sampling", self.sampling in SAMPLINGS, f"one of {', '.join(SAMPLINGS)}")
         if self.budgets is not None:
             ok = bool(self.budgets) and all(b >= 1 for b in self.budgets)
             self._require("budgets", ok, "a list of positive numbers, or none for the connector's")

@@ -22,7 +22,15 @@ from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.optimizer import schedule
 from model.train.resolution import fit_resolution
-from model.train.step import Rates, State, budget_of_step, make_state, params_of, step_programs
+from model.train.step import (
+    Rates,
+    State,
+    budget_of_step,
+    dropout_key,
+    make_state,
+    params_of,
+    step_programs,
+)
 from model.vision.mask_codec import MaskCodec
 
 METRICS = "metrics.jsonl"
@@ -56,7 +64,7 @@ def fit(
       mask_codec: `.npz` of the mask codec; needed where records have masks [path].
       scratch: folder for resumable checkpoints, this stage's alone [path].
       out: an existing folder [path].
-      seed: of initial parameters, order of the examples and budgets.
+      seed: of initial parameters, order of the examples, budgets and dropout.
 
     Raises:
       ValueError: if the inputs do not fit together.
@@ -85,7 +93,11 @@ def fit(
     compiled_before = programs.compile_seconds
     for step, batch in enumerate(loader.batches(start, train.total_steps), start=start):
         factor = schedule(train, step)
-        rates = Rates(learning=train.peak_lr * factor, decay=train.weight_decay * factor)
+        rates = Rates(
+            learning=train.peak_lr * factor,
+            decay=train.weight_decay * factor,
+            dropout_key=dropout_key(train, seed, step),
+        )
         budget = budget_of_step(model, train, seed, step)
         state, loss = programs(state, batch, budget, rates)
         done = step + 1

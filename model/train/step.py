@@ -15,6 +15,7 @@ from model.checkpoint.digest import flatten, unflatten
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch
+from model.text.dropout import Dropout
 from model.train.config import TrainConfig
 from model.train.optimizer import (
     Flat,
@@ -43,10 +44,12 @@ class Rates:
     Attributes:
       learning: peak learning rate times schedule.
       decay: weight decay times schedule.
+      dropout_key: see `dropout_key`; None where nothing is dropped [two words].
     """
 
     learning: float
     decay: float
+    dropout_key: np.ndarray | None = None
 
 
 def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
@@ -88,7 +91,12 @@ class StepPrograms:
                 f"declared: {sorted(self._declared)}. Add the budget to train.budgets."
             )
         scalars = np.int32(budget), np.float32(rates.learning), np.float32(rates.decay)
-        args = (state, shard_batch(batch, self.mesh), *scalars)
+        if (rates.dropout_key is None) != (not self._train.dropout):
+            raise ValueError(
+                f"dropout_key must be given exactly where train.dropout={self._train.dropout} is "
+                f"above 0, got {rates.dropout_key}; take it from `dropout_key`."
+            )
+        args = (state, shard_batch(batch, self.mesh), *scalars, rates.dropout_key)
         shapes = tuple(sorted((name, value.shape) for name, value in batch.items()))
         key = (bucket, shapes)
         if key not in self._compiled:
@@ -120,6 +128,11 @@ def budget_of_step(model: ModelConfig, train: TrainConfig, seed: int, step: int)
     return train.budgets[int(generator.integers(len(train.budgets)))]
 
 
+def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
+    """Returns the key of one update's dropout, a pure function of (seed, step); None without."""
+    return np.random.SeedSequence([seed, step]).generate_state(2) if train.dropout else None
+
+
 def step_programs(model: ModelConfig, train: TrainConfig) -> StepPrograms:
     """Returns the programs of a stage; stages that differ in numbers only share them."""
     shared = dataclasses.replace(
@@ -130,6 +143,7 @@ def step_programs(model: ModelConfig, train: TrainConfig) -> StepPrograms:
         schedule="constant",
         weight_decay=0.0,
         mixture=(),
+        sampling="without_replacement",
         save_steps=1,
         log_steps=1,
     )
@@ -147,11 +161,14 @@ def _step(
     budget: jax.Array,
     learning: jax.Array,
     decay: jax.Array,
+    key: jax.Array | None,
     *,
     model: ModelConfig,
     train: TrainConfig,
     bucket: int,
 ) -> tuple[State, jax.Array]:
+    dropout = None if key is None else Dropout(train.dropout, jax.random.wrap_key_data(key))
+
     def loss_fn(trained: Flat) -> jax.Array:
         losses = vlm.token_losses(
             vlm.structure(model),
@@ -163,6 +180,7 @@ def _step(
             bucket=bucket,
             budget=budget,
             label_smoothing=train.label_smoothing,
+            dropout=dropout,
         )
         return batch_loss(losses, batch["mask_loss"][:, 1:])
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from model.data.loader import Loader, choose_suffix, decode_images, samples_of_step
+from model.data.loader import Loader, decode_images, samples_of_step
 from model.data.text import eval_row, train_row
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
@@ -45,16 +45,18 @@ def test_batches_do_not_depend_on_where_reading_starts(data: str, tokenizer: Tok
 def test_samples_of_step_are_those_of_the_batch(data: str, tokenizer: Tokenizer):
     loader = make_loader(data, tokenizer)
     for step in (0, 11):
-        ids = samples_of_step(data, TRAIN, 3, step)
+        samples = samples_of_step(data, TRAIN, 3, step)
         records = {r.id: r for part in loader.examples.parts.values() for r in part}
-        images = loader.batch(step)["image"]
-        for key, image in zip(ids, images, strict=True):
+        batch = loader.batch(step)
+        for (key, suffix), image, text in zip(samples, batch["image"], batch["text"], strict=True):
             np.testing.assert_array_equal(image, decode_images(records[key], 1, 32))
+            assert suffix in records[key].suffixes
+            assert suffix.partition("<mask>")[0] in tokenizer.decode(text[1:])
     assert samples_of_step(data, TRAIN, 4, 0) != samples_of_step(data, TRAIN, 3, 0)
 
 
 def test_mixture_follows_the_weights_and_passes_cover_every_record(data: str):
-    ids = [i for step in range(28) for i in samples_of_step(data, TRAIN, 0, step)]
+    ids = [i for step in range(28) for i, _ in samples_of_step(data, TRAIN, 0, step)]
     colors = [i for i in ids if i.startswith("color")]
     assert len(colors) / len(ids) == pytest.approx(0.75, abs=0.02)
     for start in range(0, 7 * (len(colors) // 7), 7):
@@ -108,12 +110,3 @@ def test_frames_are_thinned_or_repeated():
     record = color_record(0, images=5)
     assert decode_images(record, 3, 32).shape == (3, 32, 32, 3)
     assert decode_images(record, 7, 24).shape == (7, 24, 24, 3)
-
-
-def test_choice_of_suffix_depends_on_seed_and_number():
-    import dataclasses
-
-    record = dataclasses.replace(color_record(0), suffixes=("a", "b", "c"))
-    drawn = [choose_suffix(record, 5, n) for n in range(60)]
-    assert drawn == [choose_suffix(record, 5, n) for n in range(60)]
-    assert set(drawn) == {"a", "b", "c"}

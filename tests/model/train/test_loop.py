@@ -1,5 +1,6 @@
 """Training end to end on tiny data: it learns, resumes bit-exactly, and refuses what cannot fit."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
@@ -44,15 +45,16 @@ def run(root: Path, inputs: dict[str, Any], model=None, train=TRAIN, init=None) 
 
 @pytest.mark.slow
 def test_killed_and_resumed_equals_undisturbed(tmp_path: Path, inputs: dict[str, Any]):
-    steps = [p.step for p in run(tmp_path / "a", inputs)]
+    train = dataclasses.replace(TRAIN, dropout=0.2)
+    steps = [p.step for p in run(tmp_path / "a", inputs, train=train)]
     assert steps == list(range(1, 8))
-    for progress in run(tmp_path / "b", inputs):
+    for progress in run(tmp_path / "b", inputs, train=train):
         if progress.step == 5:
             break
     assert not (tmp_path / "b/out/digest.txt").exists()
     half = tmp_path / "b/scratch/resume/6.orbax-checkpoint-tmp-1"
     shutil.copytree(tmp_path / "b/scratch/resume/4", half)
-    assert [p.step for p in run(tmp_path / "b", inputs)] == [5, 6, 7]
+    assert [p.step for p in run(tmp_path / "b", inputs, train=train)] == [5, 6, 7]
     digests = [(tmp_path / name / "out/digest.txt").read_text() for name in "ab"]
     assert digests[0] == digests[1]
     rows = (tmp_path / "b/out/metrics.jsonl").read_text().splitlines()
@@ -104,8 +106,6 @@ def test_connector_is_fresh_and_the_rest_is_loaded(monkeypatch: pytest.MonkeyPat
 
 
 def test_vocabulary_must_hold_the_tokenizer(tmp_path: Path, inputs: dict[str, Any]):
-    import dataclasses
-
     model = tiny_model()
     small = dataclasses.replace(model, text=dataclasses.replace(model.text, vocab_size=1000))
     with pytest.raises(ValueError, match=r"text.vocab_size must be at least 1\d\d\d .*got 1000"):

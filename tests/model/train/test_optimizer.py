@@ -65,6 +65,8 @@ def test_freezing_takes_the_vision_tower_out():
     [
         ("warmup", 1.5, r"warmup must be a fraction of total steps in \[0, 1\), got 1.5"),
         ("schedule", "linear", "schedule must be one of rsqrt, cosine, constant, got 'linear'"),
+        ("sampling", "all", "sampling must be one of without_replacement, choice, uniform, got"),
+        ("dropout", 1.0, r"dropout must be in \[0, 1\), got 1.0"),
         ("batch_size", 0, "batch_size must be at least 1, got 0"),
         ("budgets", (), "budgets must be a list"),
         ("mixture", (("a", 1.0), ("a", 2.0)), "mixture must be without repeated parts"),

@@ -10,7 +10,14 @@ import pytest
 
 from model.train.config import TrainConfig
 from model.train.sharding import spec_of
-from model.train.step import batch_loss, budget_of_step, declared_buckets, step_programs
+from model.train.step import (
+    Rates,
+    batch_loss,
+    budget_of_step,
+    declared_buckets,
+    dropout_key,
+    step_programs,
+)
 from tests.model.tiny_model import tiny_model
 
 
@@ -40,7 +47,20 @@ def test_stages_that_differ_in_numbers_only_share_programs():
     model = tiny_model()
     one = step_programs(model, TrainConfig(total_steps=9, peak_lr=1e-4, schedule="rsqrt"))
     assert step_programs(model, TrainConfig(total_steps=3, weight_decay=0.1)) is one
+    assert step_programs(model, TrainConfig(sampling="choice")) is one
     assert step_programs(model, TrainConfig(label_smoothing=0.1)) is not one
+
+
+def test_dropout_is_drawn_from_seed_and_step_and_without_it_nothing_is():
+    train = TrainConfig(dropout=0.1)
+    drawn = {tuple(dropout_key(train, seed, step)) for seed in range(9) for step in range(99)}
+    assert len(drawn) == 9 * 99
+    assert tuple(dropout_key(train, 3, 7)) in drawn
+    assert dropout_key(TrainConfig(), 3, 7) is None
+    rates = Rates(learning=1e-3, decay=0.0)
+    with pytest.raises(ValueError, match=r"dropout_key must be given .* train.dropout=0.1"):
+        step_programs(tiny_model(), train)(None, {}, 64, rates)  # type: ignore[arg-type]
+    assert step_programs(tiny_model(), train) is not step_programs(tiny_model(), TrainConfig())
 
 
 def test_loss_is_a_mean_of_means():
@@ -65,11 +85,11 @@ import jax, numpy as np
 from model.train import sharding
 from model.train.config import TrainConfig
 from model.train.loop import starting_params
-from model.train.step import Rates, StepPrograms, make_state
+from model.train.step import Rates, StepPrograms, dropout_key, make_state
 from tests.model.tiny_model import tiny_model
 sharding._MIN_BYTES = 256
 assert len(jax.devices()) == 4
-model, train = tiny_model(), TrainConfig(batch_size=8, text_len=6)
+model, train = tiny_model(), TrainConfig(batch_size=8, text_len=6, dropout=0.1)
 rng = np.random.default_rng(0)
 text = rng.integers(3, 1400, (8, 7), dtype=np.int32)
 ones = np.ones((8, 7), np.int32)
@@ -84,8 +104,9 @@ for devices in (jax.devices()[:1], jax.devices()):
         split = [p for p, v in state.trained.items() if not v.sharding.is_fully_replicated]
         assert any("embed" in p for p in split), split
     losses = []
-    for _ in range(3):
-        state, loss = programs(state, batch, 64, Rates(learning=1e-2, decay=0.0))
+    for step in range(3):
+        rates = Rates(learning=1e-2, decay=0.0, dropout_key=dropout_key(train, 0, step))
+        state, loss = programs(state, batch, 64, rates)
         losses.append(float(loss))
     found.append(losses)
 np.testing.assert_allclose(found[0], found[1], rtol=2e-4)

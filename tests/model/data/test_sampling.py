@@ -1,0 +1,76 @@
+"""Which suffix a visit trains on."""
+
+import dataclasses
+import typing
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.data.loader import samples_of_step
+from model.data.sampling import choose_suffix
+from model.train.config import SAMPLINGS, Sampling, TrainConfig
+from pipelines.benchmarks import row
+from tests.model.tiny_data import color_record, write_dataset
+
+
+def several(number: int, count: int):
+    return dataclasses.replace(color_record(number), suffixes=tuple(map(str, range(count))))
+
+
+def walk(record, seed: int, visits: int, how: Sampling = "without_replacement") -> list[str]:
+    return [choose_suffix(record, how, seed=seed, visit=v, number=v) for v in range(visits)]
+
+
+def test_the_ways_are_those_the_registry_names():
+    assert typing.get_args(Sampling) == typing.get_args(row.Sampling) == SAMPLINGS
+
+
+@given(seed=st.integers(0, 2**64), count=st.integers(1, 20), passes=st.integers(1, 4))
+def test_every_suffix_is_drawn_once_before_any_again(seed: int, count: int, passes: int):
+    record = several(0, count)
+    drawn = walk(record, seed, count * passes)
+    for start in range(0, len(drawn), count):
+        assert sorted(drawn[start : start + count]) == sorted(record.suffixes)
+
+
+def test_orders_differ_between_passes_records_and_seeds():
+    orders = [walk(several(n, 9), seed, 18) for n in range(2) for seed in range(2)]
+    found = {tuple(order[start : start + 9]) for order in orders for start in (0, 9)}
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize("how", ["choice", "uniform"])
+def test_independent_draws_are_uniform(how: Sampling):
+    drawn = walk(several(0, 3), 5, 3000, how)
+    assert drawn == walk(several(0, 3), 5, 3000, how)
+    assert all(count == pytest.approx(1000, abs=110) for count in Counter(drawn).values())
+    assert any(len(set(drawn[start : start + 3])) < 3 for start in range(0, 60, 3))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> str:
+    parts = {"a": [several(i, 3) for i in range(4)], "b": [several(i, 2) for i in range(4, 9)]}
+    return write_dataset(tmp_path_factory.mktemp("data") / "d", parts)
+
+
+def test_a_run_draws_every_suffix_of_every_record_equally_often(data: str):
+    train = TrainConfig(batch_size=9)  # Parts have their share: a pass over one is one over all.
+    seen = [sample for step in range(6) for sample in samples_of_step(data, train, 1, step)]
+    assert all(n == 2 for (i, _), n in Counter(seen).items() if i < "color/004")
+    assert all(n == 3 for (i, _), n in Counter(seen).items() if i >= "color/004")
+    assert seen != [s for step in range(6) for s in samples_of_step(data, train, 2, step)]
+
+
+def test_a_late_step_draws_what_an_undisturbed_run_does(data: str):
+    one, five = TrainConfig(batch_size=9), TrainConfig(batch_size=45)
+    whole = samples_of_step(data, five, 1, 2)
+    assert whole == [s for step in range(10, 15) for s in samples_of_step(data, one, 1, step)]
+
+
+def test_a_record_without_suffix_is_an_error(tmp_path: Path):
+    record = dataclasses.replace(color_record(0), suffixes=())
+    with pytest.raises(ValueError, match="'color/000' has no suffix; only evaluation can use it"):
+        walk(record, 0, 1)
