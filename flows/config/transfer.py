@@ -128,7 +128,7 @@ def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
         if isinstance(stated, Mapping):
             recipe = recipe_of(BENCHMARKS[trained_on(name)], model.vision.image_px)
             if "total_steps" in stated:
-                recipe.pop("epochs")
+                recipe.pop("epochs", None)
             entry = {**entry, "train": {**recipe, **stated}}
         if benchmark.parent and benchmark.text_len != BENCHMARKS[benchmark.parent].text_len:
             entry = {"eval_text_len": benchmark.text_len, **entry}
@@ -145,12 +145,18 @@ def recipe_of(benchmark: Benchmark, image_px: int) -> dict[str, Any]:
     """
     sides = sorted(benchmark.recipes)
     recipe = benchmark.recipes[max((side for side in sides if side <= image_px), default=sides[0])]
+    if benchmark.image_epochs:
+        length = {"total_steps": round(recipe.epochs * benchmark.num_train / recipe.batch_size)}
+    else:
+        length = {"epochs": recipe.epochs}
     return {
+        **length,
         "batch_size": recipe.batch_size,
-        "epochs": recipe.epochs,
         "peak_lr": recipe.lr_pg2,
         "weight_decay": recipe.weight_decay,
         "label_smoothing": recipe.label_smoothing,
+        "dropout": recipe.dropout,
         "freeze_vision": recipe.freeze_vision,
         "text_len": benchmark.text_len,
+        "sampling": benchmark.sampling,
     }

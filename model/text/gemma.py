@@ -167,14 +167,15 @@ class Gemma(nnx.Module):
         turn = rotation(positions, text.head_dim, text.rope_base)
         masks = [(mask, self._reach(positions, positions))]
         masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
-
         row_keys = dropout.row_keys(positions) if dropout else None
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number = layer
             own, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
-            drop = elements(dropout.rate, row_keys, number) if dropout else nothing
+            drop = nothing
+            if dropout is not None and row_keys is not None:
+                drop = elements(dropout.rate, row_keys, number)
             x, kv = block(x, turn, own, cap=self.model.attn_softcap, past=parts, drop=drop)
             return x, kv if keep_cache else None
 

@@ -32,6 +32,7 @@ ROWS = (
             for (title, split), size in _SENTENCES.items()
         ),
         num_train=24_407,
+        image_epochs=True,
         recipes={
             224: Recipe(lr_pg1=3e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3, dropout=0.1),
             448: Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3),

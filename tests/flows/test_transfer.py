@@ -29,7 +29,14 @@ def test_steps_that_a_config_states_replace_the_recipes_epochs():
     assert (train.epochs, train.total_steps, train.label_smoothing) == (None, 7, 0.2)
     assert train.in_steps(1_000_000) == train
     passes = study({"chartqa": {}}).transfers["chartqa"].train
+    assert (passes.dropout, passes.sampling) == (0.1, "without_replacement")
+    assert study({"docvqa": {}}).transfers["docvqa"].train.sampling == "choice"
     assert passes.in_steps(1000).total_steps == round(30 * 1000 / 256)
+
+
+def test_epochs_that_count_images_are_steps():
+    train = study({"refcoco": {}}).transfers["refcoco"].train
+    assert (train.epochs, train.total_steps) == (None, round(100 * 24_407 / 256))
 
 
 def test_every_benchmark_has_a_recipe_and_its_rows_by_default():
