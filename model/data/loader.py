@@ -11,7 +11,7 @@ from PIL import Image
 
 from model.data.masks import MaskTokens
 from model.data.sampling import choose_suffix
-from model.data.text import TextRow, train_row
+from model.data.text import TextRow, fit_words, train_row
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodec
@@ -132,7 +132,7 @@ class Loader:
     ) -> None:
         self.examples = Examples(data, train, seed)
         self.num_images = self.examples.max_images(train.max_frames)
-        self._train, self._image_px = train, image_px
+        self._train, self._seed, self._image_px = train, seed, image_px
         self._tokenizer = tokenizer
         self._masks = MaskTokens(mask_codec)
         self._pool = ThreadPoolExecutor(_DECODE_THREADS)
@@ -163,7 +163,11 @@ class Loader:
 
     def _row(self, draw: Draw, record: Record) -> TextRow:
         suffix = self._masks.fill(record, self.examples.suffix(draw, record))
-        return train_row(self._tokenizer, record.prefix, suffix, self._train.text_len)
+        text_len = self._train.text_len
+        if record.task == "ocr":
+            rng = np.random.default_rng([self._seed, draw.number])
+            suffix = fit_words(self._tokenizer, record.prefix, suffix, text_len, rng)
+        return train_row(self._tokenizer, record.prefix, suffix, text_len)
 
 
 def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:

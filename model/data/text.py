@@ -7,6 +7,7 @@ r"""Token rows: BOS prefix "\n" suffix EOS, with what is causal and what is supe
 Source: big_vision `configs/proj/paligemma/transfers/common.py` (combine_and_keep_{train,eval}).
 """
 
+import bisect
 import dataclasses
 
 import numpy as np
@@ -33,6 +34,29 @@ def train_row(tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int) -> 
         mask_ar=_fit([0] * len(read) + [1] * len(written), text_len + 1, 1),
         mask_loss=_fit([0] * len(read) + [1] * len(written), text_len + 1, 0),
     )
+
+
+def fit_words(
+    tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int, rng: np.random.Generator
+) -> str:
+    """Returns a suffix that fits: words of a longer one are dropped at random, the others kept.
+
+    What is read off a picture stays in raster order and ends with EOS (PaliGemma, arXiv:2407.07726,
+    section 3.2.5: "ocr").
+    """
+    room = text_len - len(prefix_ids(tokenizer, prefix))  # Of text_len + 1, EOS has one.
+    if len(tokenizer.encode(suffix)) <= room:
+        return suffix
+    words = suffix.split(" ")
+    order = rng.permutation(len(words))
+
+    def kept(num_dropped: int) -> str:
+        return " ".join(words[i] for i in sorted(order[num_dropped:]))
+
+    fewest = bisect.bisect_left(
+        range(len(words)), True, key=lambda dropped: len(tokenizer.encode(kept(dropped))) <= room
+    )
+    return kept(fewest)
 
 
 def eval_row(

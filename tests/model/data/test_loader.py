@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from model.data.loader import Loader, decode_images, samples_of_step
-from model.data.text import eval_row, train_row
+from model.data.text import eval_row, fit_words, prefix_ids, train_row
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodec, MaskCodecConfig, init_params
@@ -110,3 +112,22 @@ def test_frames_are_thinned_or_repeated():
     record = color_record(0, images=5)
     assert decode_images(record, 3, 32).shape == (3, 32, 32, 3)
     assert decode_images(record, 7, 24).shape == (7, 24, 24, 3)
+
+
+@given(
+    words=st.lists(st.sampled_from(["red", "green circle", "a", "blue"]), min_size=1),
+    seed=st.integers(0, 9),
+)
+def test_words_read_off_a_picture_are_dropped_until_they_fit(tokenizer, words, seed):
+    whole, text_len = " ".join(words), 12
+    cut = fit_words(tokenizer, "ocr", whole, text_len, np.random.default_rng(seed))
+    row = train_row(tokenizer, "ocr", cut, text_len)
+    assert tokenizer.eos_id in row.text
+    left = iter(whole.split(" "))
+    assert all(word in left for word in cut.split(" ") if word)  # In their order.
+    room = text_len - len(prefix_ids(tokenizer, "ocr"))
+    if len(tokenizer.encode(whole)) <= room:
+        assert cut == whole
+    else:
+        longest = max(len(tokenizer.encode(f" {word}")) for word in whole.split(" "))
+        assert len(tokenizer.encode(cut)) > room - longest - 1  # No more than is needed.
