@@ -198,7 +198,9 @@ class _PixelCache:
                 raise BadInput(
                     f"{error.strerror or type(error).__name__}: {media.source}"
                 ) from error
-            sampling = dataclasses.replace(self._sampling, draw=self._draw(media.source))
+            sampling = dataclasses.replace(
+                self._sampling, draw=self._draw(media.source), start=media.start, end=media.end
+            )
             return self._video.sample(path, self.sha256, sampling, self._image_spec)
         data = media.read(root)
         self.sha256 = hashlib.sha256(data).hexdigest()

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 MAX_ENCODED = 512 << 20
 """Largest encoded image read into memory [bytes]; the largest photographs have some 100 MB."""
@@ -51,6 +52,8 @@ class Media:
       offset: first byte.
       size: length; -1 means to the end [bytes].
       video: decoded into frames rather than as one image.
+      start: where the part of the video that is meant begins, from its first frame [s].
+      end: where that part ends; None for the video's end [s].
       edit: what is changed in its pixels; None for nothing.
     """
 
@@ -60,6 +63,8 @@ class Media:
     offset: int = 0
     size: int = -1
     video: bool = False
+    start: float = 0.0
+    end: float | None = None
     edit: Edit | None = None
 
     @classmethod
@@ -219,9 +224,9 @@ class Corpus:
         except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
 
-    def media(self, path: Path, *, video: bool = False, edit: Edit | None = None) -> Media:
+    def media(self, path: Path, **fields: Any) -> Media:
         """Returns a reference to a plain file; whether it exists shows when it is read."""
-        return Media(path=self.relative(path), video=video, edit=edit)
+        return Media(path=self.relative(path), **fields)
 
 
 def stable_hash(text: str) -> int:

@@ -13,7 +13,6 @@ from pipelines.sources import (
     documents,
     marvl,
     media_files,
-    msvd_qa,
     multilingual_captions,
     nlvr,
     own_rows,
@@ -25,6 +24,8 @@ from pipelines.sources import (
     school,
     scicap,
     screens,
+    video_captions,
+    video_questions,
     web,
 )
 from pipelines.sources.item import Corpus, Item
@@ -142,10 +143,11 @@ def _plain(
 
 _FAMILIES = (
     book_covers, coco_captions, counting, documents, marvl, multilingual_captions, photo_questions,
-    remote_sensing, scene_graphs, scene_text, school, scicap, screens,
+    remote_sensing, scene_graphs, scene_text, school, scicap, screens, video_captions,
+    video_questions,
 )  # fmt: skip
 
-_FINDING_THEIR_OWN = {"chartqa": chartqa, "msvd_qa": msvd_qa, "nlvr": nlvr, "refcoco": refcoco}
+_FINDING_THEIR_OWN = {"chartqa": chartqa, "nlvr": nlvr, "refcoco": refcoco}
 """Readers of layouts in which a file may be left out, or which look for files of any name."""
 
 _SPECS = (

@@ -61,14 +61,17 @@ def sample_video(
     check_size(info.width, info.height, **bounds)
     times = sampling.times(info.duration)
     used = choose(decoder, info)
-    frames = DECODERS[used](path, info, times)
-    encoded = [encode_image(squash(Image.fromarray(p), spec), spec.encoding) for _, p in frames]
-    order = sampling.loop(len(frames))
-    height, width = frames[0][1].shape[:2]
+    size, decoded, encoded = (0, 0), [], []
+    for time, pixels in DECODERS[used](path, info, times):  # One frame at a time is held.
+        image = Image.fromarray(pixels)
+        size = image.size
+        decoded.append(time)
+        encoded.append(encode_image(squash(image, spec), spec.encoding))
+    order = sampling.loop(len(times))
     header = {
-        "size": [width, height],
+        "size": size,
         "requested": [times[i] for i in order],
-        "decoded": [frames[i][0] for i in order],
+        "decoded": [decoded[i] for i in order],
         "decoder": used,
     }
     return header, [encoded[i] for i in order]

@@ -77,6 +77,11 @@ class VideoChild:
             decoded=tuple(header["decoded"]),
         )
 
+    @property
+    def pid(self) -> int | None:
+        """Number of the process; None if there is none."""
+        return None if self._process is None else self._process.pid
+
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:

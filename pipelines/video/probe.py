@@ -28,6 +28,9 @@ _DURATION_SLACK = 1.0
 _DURATION_TOLERANCE = 0.1
 """The same for durations [s, fraction]: the declared one may be that of a longer audio track."""
 
+_IDR = 5
+"""Type of a unit. Source: ITU-T H.264, table 7-1; ISO 14496-15, 5.3.3 for `_length_size`."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:
@@ -43,6 +46,9 @@ class Probe:
       duration: of what is present [s].
       hidden: packets that an edit list hides.
       num_video_streams: without cover pictures.
+      stamps: of every packet, in the order of decoding [time base]; see `starts`.
+      starts: packets that decoding can begin at without what came before, the first among them;
+        none where that is not known, or where a frame cannot be told by its packet's stamp.
     """
 
     format: str
@@ -54,6 +60,8 @@ class Probe:
     duration: float
     hidden: int
     num_video_streams: int
+    stamps: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
 
 
 def probe(path: str) -> Probe:
@@ -105,6 +113,7 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
     rate = float(stream.average_rate or stream.guessed_rate or 25)
     base = float(stream.time_base) if stream.time_base else 0.0
     times, ends, hidden = [], [], 0
+    stamps, starts, length = [], [], _length_size(stream)
     for packet in container.demux(stream):
         if not packet.size:
             continue
@@ -113,6 +122,11 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
             continue
         stamp = packet.pts if packet.pts is not None else packet.dts
         time = len(times) / rate if stamp is None else stamp * base
+        if length and packet.is_keyframe and _is_idr(bytes(packet), length):
+            starts.append(len(stamps))
+        if packet.has_sidedata("new_extradata"):
+            length = 0
+        stamps.append(packet.pts)
         times.append(time)
         ends.append(time + (packet.duration or 0) * base)
     if not times:
@@ -121,6 +135,11 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
     duration = max(max(ends), times[-1] + 1 / rate) - times[0]
     _check_complete(container, stream, len(times) + hidden, duration)
     codec = stream.codec_context
+    told_apart = None not in stamps and len(set(stamps)) == len(stamps)
+    if not (
+        length and told_apart and not hidden and starts[:1] == [0] and stamps[0] == min(stamps)
+    ):
+        starts = []
     return Probe(
         format=container.format.name,
         codec=codec.name,
@@ -131,20 +150,46 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
         duration=duration,
         hidden=hidden,
         num_video_streams=len(_video_streams(container)),
+        stamps=tuple(stamps) if starts else (),
+        starts=tuple(starts),
     )
+
+
+def _length_size(stream: VideoStream) -> int:
+    """Returns how many bytes hold the length of a unit of H.264 [bytes]; 0 for anything else."""
+    extra = stream.codec_context.extradata or b""
+    if stream.codec_context.name != "h264" or len(extra) < 7 or extra[0] != 1:
+        return 0
+    return (extra[4] & 3) + 1
+
+
+def _is_idr(data: bytes, length: int) -> bool:
+    """Returns whether a packet is an IDR picture: nothing after it refers to what came before.
+
+    Containers also call pictures key frames that later ones refer past.
+    """
+    at = 0
+    while at + length < len(data):
+        if data[at + length] & 31 == _IDR:
+            return True
+        at += length + int.from_bytes(data[at : at + length])
+    return False
 
 
 def _check_complete(
     container: InputContainer, stream: VideoStream, present: int, duration: float
 ) -> None:
     """Compares what is present with what is declared: readers end short without an error."""
-    declared = stream.frames
-    if declared and present < declared * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK:
-        raise BadInput(f"truncated: {present} of {declared} declared frames are present")
-    seconds = None
+    declared, own = stream.frames, 0.0
     if stream.duration and stream.time_base:
-        seconds = float(stream.duration * stream.time_base)
-    elif not declared and container.duration:
+        own = float(stream.duration * stream.time_base)
+    # Packets after the end of an edit list are left out, but its duration is the stream's.
+    frame = 1 / float(stream.average_rate or stream.guessed_rate or 25)
+    whole = own and duration >= own * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK * frame
+    if present < declared * (1 - _COUNT_TOLERANCE) - _COUNT_SLACK and not whole:
+        raise BadInput(f"truncated: {present} of {declared} declared frames are present")
+    seconds = own
+    if not declared and not own and container.duration:
         seconds = container.duration / av.time_base
     if seconds and duration < seconds * (1 - _DURATION_TOLERANCE) - _DURATION_SLACK:
         raise BadInput(f"truncated: {duration:.1f} of {seconds:.1f} declared seconds are present")

@@ -5,9 +5,10 @@ import importlib
 import numpy as np
 import pytest
 
-from benchmarks import accelerator, decode, prefill, train_step
+from benchmarks import accelerator, decode, prefill, train_step, video
 from benchmarks.timing import table, take_turns
 from model.train.config import TrainConfig
+from pipelines.video.sampling import Sampling
 from tests.model.tiny_model import tiny_model
 
 pytestmark = pytest.mark.usefixtures("fast_compiler")
@@ -50,6 +51,23 @@ def test_prefill_and_the_flops_it_promises():
     assert one.xla_ratio == pytest.approx(one.flops_ratio, rel=0.3)
 
 
+def test_video_loops_and_ours_show_the_same_frames(tmp_path):
+    path = video.write_clip(tmp_path / "a.mp4", seconds=2, key_frames=12, width=80, height=48)
+    rows = video.measure(path, "12, 5", Sampling(num_frames=4, stride=5), rounds=1)
+    assert [row[1] for row in rows] == [*video.LOOPS, "ours"]
+    assert {row[4] for row in rows} == {"4 of 4"}
+    assert rows[-1][-1] == "1.00"
+
+
+@pytest.mark.slow
+def test_video_memory(capsys: pytest.CaptureFixture[str]):
+    video.main("--seconds 1 --height 48 --rounds 1 --clips 1".split())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(video.CASES) * (len(video.LOOPS) + 1) + 1 + 4
+    assert [line.split()[0] for line in lines[-4:]] == ["1", "PyAV", "decord", "ours"]
+    assert all(int(line.split()[-1]) > 10 for line in lines[-3:])
+
+
 @pytest.mark.slow
 def test_accelerator(capsys: pytest.CaptureFixture[str]):
     words = "--size tiny --batch-size 1 --text-len 8 --rounds 1 --tokens 2 --budgets 16"
@@ -61,7 +79,7 @@ def test_accelerator(capsys: pytest.CaptureFixture[str]):
     assert token.split()[-1] == "-"  # A CPU has no peak here.
 
 
-@pytest.mark.parametrize("name", ["train_step", "decode", "prefill", "accelerator"])
+@pytest.mark.parametrize("name", ["train_step", "decode", "prefill", "accelerator", "video"])
 def test_every_script_has_help(name: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"benchmarks.{name}").main(["--help"])

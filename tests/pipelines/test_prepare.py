@@ -181,7 +181,7 @@ def test_unaccounted_inputs_are_an_error(corpus, tmp_path, monkeypatch):
 
 
 def test_wrong_requests_name_what_is_accepted(corpus, tmp_path):
-    with pytest.raises(ValueError, match=r"source must be one of ai2d, .* got 'webb'"):
+    with pytest.raises(ValueError, match=r"source must be one of activitynet_cap, .* got 'webb'"):
         run(corpus, tmp_path / "a", "webb")
     with pytest.raises(ValueError, match=r"split of web must be one of train .* got 'dev'"):
         run(corpus, tmp_path / "a", "web", "dev")

@@ -8,7 +8,7 @@ from pipelines.sources.registry import SOURCES
 from tests.pipelines.sources.layouts import WRITERS
 from tests.pipelines.sources.writing import put_json
 
-WRITTEN_ELSEWHERE = {"chartqa", "msvd_qa", "refcoco"}
+WRITTEN_ELSEWHERE = {"chartqa", "refcoco"}
 LAYOUTS = sorted(set(SOURCES) & set(BENCHMARKS) - WRITTEN_ELSEWHERE)
 
 

@@ -1,31 +1,8 @@
-"""MSVD-QA, NLVR, NLVR2, one's own lines, and folders of raw files."""
+"""NLVR, NLVR2, one's own lines, and folders of raw files."""
 
 import json
 
 import pytest
-
-
-def test_msvd_maps_videos_to_clips(tmp_path, read_source):
-    root = tmp_path / "msvd_qa"
-    (root / "YouTubeClips").mkdir(parents=True)
-    (root / "YouTubeClips/ab_c_1_2.mp4").touch()
-    (root / "youtube_mapping.txt").write_text("ab_c_1_2 vid1\n-x y_3_4 vid2\n")
-    rows = [
-        {"id": 10, "video_id": 1, "question": "who runs?", "answer": "man"},
-        {"id": 11, "video_id": 2, "question": "what?", "answer": "dog"},
-        {"id": 12, "video_id": 3, "question": "what?", "answer": "dog"},
-    ]
-    (root / "val_qa.json").write_text(json.dumps(rows))
-    items, rejects = read_source("msvd_qa", "val", tmp_path)
-    assert [(i.id, i.prefix, i.suffixes, i.media[0].path, i.media[0].video) for i in items] == [
-        ("msvd_qa/val/vid1#10", "answer en who runs?", ("man",),
-         "msvd_qa/YouTubeClips/ab_c_1_2.mp4", True),
-        ("msvd_qa/val/vid2#11", "answer en what?", ("dog",),
-         "msvd_qa/YouTubeClips/-x y_3_4.avi", True),
-    ]  # fmt: skip
-    assert [r.reason for r in rejects] == ["malformed row or unmapped video: KeyError: 'vid3'"]
-    with pytest.raises(FileNotFoundError, match=r"test_qa\.json is missing"):
-        read_source("msvd_qa", "test", tmp_path)
 
 
 def test_nlvr_permutations_make_three_pairs(tmp_path, read_source):

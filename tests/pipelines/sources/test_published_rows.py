@@ -182,3 +182,40 @@ def test_chartqa_kinds(read_source):
     assert (len(human), rejects) == (20, [])
     with pytest.raises(FileNotFoundError, match=r"val_augmented\.json is missing.*vis-nlp/ChartQA"):
         read_source("chartqa", "val_augmented", DATA)
+
+
+@pytest.mark.parametrize(
+    ("split", "published"),
+    [("train", "train"), ("val", "anet_entities_val_1"), ("test", "anet_entities_val_2")],
+)
+def test_activitynet_captions(read_source, linked, tmp_path, split, published):
+    names = {"train": "train", "val": "val_1", "test": "val_2"}
+    path = f"activitynet_captions/anet_data/{published}.json"
+    linked(path, f"activitynet_cap/{names[split]}.json")
+    items, rejects = read_source("activitynet_cap", split, tmp_path)
+    videos = json.loads((DATA / path).read_text())
+    assert not rejects
+    assert [(i.media[0].path, i.media[0].start, i.media[0].end, i.suffixes) for i in items] == [
+        (f"activitynet_cap/videos/{video}.mp4", start, end, (said.strip(),))
+        for video, told in videos.items()
+        for (start, end), said in zip(told["timestamps"], told["sentences"], strict=True)
+    ]
+    assert len({i.id for i in items}) == len(items) > 400
+    assert all(said == said.strip() for i in items for said in i.answers)
+
+
+@pytest.mark.parametrize(("split", "total"), [("train", 600), ("val", 1_200)])
+def test_activitynet_qa(read_source, split, total):
+    items, rejects = read_source("activitynet_qa", split, DATA)
+    asked, told = (
+        json.loads((DATA / f"activitynet_qa/dataset/{split}_{part}.json").read_text())
+        for part in "qa"
+    )
+    answers = {row["question_id"]: row for row in told}
+    assert (len(items), rejects) == (total, [])
+    assert [(i.prefix, i.answers, i.meta["question_type"]) for i in items] == [
+        (f"answer en {q['question']}", (a["answer"],), a["type"])
+        for q, a in ((q, answers[q["question_id"]]) for q in asked)
+    ]
+    assert items[0].media[0].path == f"activitynet_qa/videos/v_{asked[0]['video_name']}.mp4"
+    assert all(i.id.partition("#")[2].startswith(Path(i.media[0].path).stem) for i in items)

@@ -109,7 +109,7 @@ def test_frames_are_those_of_decoding_in_sequence(files, kind, preferred):
     info = probe(path)
     times = [i * info.duration / 9 for i in range(9)]
     used = choose(preferred, info)
-    found = DECODERS[used](path, info, times)
+    found = list(DECODERS[used](path, info, times))
     for requested, (decoded, pixels) in zip(times, found, strict=True):
         at, expected = [f for f in frames if f[0] <= requested + 1e-4][-1]
         assert decoded == pytest.approx(at, abs=2e-3)

@@ -91,7 +91,7 @@ def test_decoders_agree_where_decord_is_allowed(tmp_path, write_video, name, cod
     assert choose("decord", info) == ("decord" if codec == "libx264" else "pyav")
     assert choose("pyav", info) == "pyav"
     times = [0.0, 0.75, 2.0, 2.9]
-    ours, other = (DECODERS[d](path, info, times) for d in ("pyav", choose("decord", info)))
+    ours, other = (list(DECODERS[d](path, info, times)) for d in ("pyav", choose("decord", info)))
     assert [t for t, _ in ours] == pytest.approx([t for t, _ in other])
     for (_, a), (_, b) in zip(ours, other, strict=True):
         np.testing.assert_allclose(a.astype(int), b.astype(int), atol=2)
