@@ -117,7 +117,7 @@ def test_wrong_requests_are_refused(check, tmp_path):
         check()
     with pytest.raises(ConfigError, match=r"dataset must be a prepared one, .*got .*no dataset"):
         check(tmp_path)
-    with pytest.raises(ConfigError, match=r"source must be one of ai2d, .*got 'docvqb'"):
+    with pytest.raises(ConfigError, match=r"source must be one of .*ai2d, .*got 'docvqb'"):
         check(tmp_path, "--source", "docvqb")
     with pytest.raises(ConfigError, match=r"docvqa is not a folder; check data_root and path"):
         check(tmp_path, "--source", "docvqa")
