@@ -8,22 +8,24 @@ take turns in one process, bound to its cores before either starts a thread.
 """
 
 import argparse
-import itertools
+import collections
+import dataclasses
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 from PIL import Image
 
-from benchmarks.timing import table
-from model.data.loader import Batch, Loader
+from benchmarks.timing import table, take_turns
+from model.data.loader import Loader
 from model.data.text import train_row
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from model.train.config import TrainConfig
@@ -35,9 +37,21 @@ from pipelines.transforms.images import encode_image
 
 PX = 224
 _PREFETCHED = 3
-_SHUFFLED = 1024
-_DIFFERENT = 256
-_WORDS = ("a", "the", "red", "small", "old", "dog", "man", "car", "house", "street", "near", "under")
+_SHUFFLED = 256
+_WORDS = (
+    "a",
+    "the",
+    "red",
+    "small",
+    "old",
+    "dog",
+    "man",
+    "car",
+    "house",
+    "street",
+    "near",
+    "under",
+)
 
 
 def photo(rng: np.random.Generator) -> bytes:
@@ -53,14 +67,16 @@ def photo(rng: np.random.Generator) -> bytes:
     return encode_image(Image.fromarray(pixels.clip(0, 255).astype(np.uint8)), "jpeg")
 
 
-def write_data(folder: Path, num_records: int, num_images: int, num_shards: int = 8) -> None:
+def write_data(
+    folder: Path, num_records: int, num_images: int, num_shards: int = 8, num_photos: int = 256
+) -> None:
     """Writes a dataset of one part, and a tokenizer beside it."""
     rng = np.random.default_rng(0)
-    photos = [photo(rng) for _ in range(_DIFFERENT)]
+    photos = [photo(rng) for _ in range(num_photos)]
     captions = [" ".join(rng.choice(_WORDS, int(rng.integers(6, 14)))) for _ in range(4000)]
 
     def record(number: int) -> bytes:
-        chosen = rng.choice(_DIFFERENT, num_images)
+        chosen = rng.choice(num_photos, num_images)
         name = f"photo/{number:07d}"
         return encode(
             Record(
@@ -94,8 +110,8 @@ def open_loader(folder: Path, train: TrainConfig) -> Loader:
     return Loader(str(folder), train, tokenizer=tokenizer, mask_codec=None, image_px=PX, seed=0)
 
 
-def tf_data_batches(folder: Path, train: TrainConfig, num_images: int) -> Iterator[Batch]:
-    """Yields batches as plain tf.data makes them, endlessly."""
+def tf_data_batches(folder: Path, train: TrainConfig, num_images: int) -> Any:
+    """Returns a `tf.data.Dataset` of `train.total_steps` batches, in an order of its own."""
     import tensorflow as tf
 
     tokenizer = Tokenizer(folder / "tokenizer.model")
@@ -132,49 +148,31 @@ def tf_data_batches(folder: Path, train: TrainConfig, num_images: int) -> Iterat
     )
     shuffled = records.shuffle(_SHUFFLED // num_images).repeat()
     batches = shuffled.map(parse, num_parallel_calls=tune, deterministic=False)
-    batches = batches.batch(train.batch_size, drop_remainder=True).prefetch(_PREFETCHED)
-    yield from batches.as_numpy_iterator()
-
-
-def seconds_per_batch(
-    sources: dict[str, Iterator[Batch]], rounds: int, counted: int
-) -> dict[str, tuple[float, float]]:
-    """Returns the median wall and processor time of a batch, of iterators that take turns [s].
-
-    What one has ready when its turn comes is taken first, and not counted.
-    """
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in sources}
-    for turn in range(rounds + 1):
-        for name in sorted(sources, reverse=turn % 2 == 1):
-            for _ in itertools.islice(sources[name], 2 * _PREFETCHED):
-                pass
-            wall, cpu = time.perf_counter(), time.process_time()
-            for _ in itertools.islice(sources[name], counted):
-                pass
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            found[name].append((wall / counted, cpu / counted))
-    return {
-        name: tuple(statistics.median(column) for column in zip(*runs[1:], strict=True))
-        for name, runs in found.items()
-    }  # type: ignore[return-value]
+    batches = batches.batch(train.batch_size, drop_remainder=True)
+    return batches.take(train.total_steps).prefetch(_PREFETCHED)
 
 
 def measure(
-    folder: Path, train: TrainConfig, num_images: int, cores: int, rounds: int, counted: int
+    folder: Path, train: TrainConfig, num_images: int, cores: int, rounds: int
 ) -> list[str]:
-    """Returns a row of the first table."""
+    """Returns a row of the first table; a turn is `train.total_steps` batches, from a start."""
     loader = open_loader(folder, train)
-    sources = {
-        "loader": loader.batches(0, 10**9),
-        "tf.data": tf_data_batches(folder, train, num_images),
+    theirs = tf_data_batches(folder, train, num_images)
+    programs = {
+        "loader": lambda: collections.deque(loader.batches(0, train.total_steps), maxlen=0),
+        "tf.data": lambda: collections.deque(theirs.as_numpy_iterator(), maxlen=0),
     }
-    found = seconds_per_batch(sources, rounds, counted)
+    found = take_turns(programs, rounds)
     loader.close()
-    (ours, our_cpu), (theirs, their_cpu) = found["loader"], found["tf.data"]
-    rates = [f"{train.batch_size / s / cores:.0f}" for s in (ours, theirs)]
-    cpu_rates = [f"{train.batch_size / s:.0f}" for s in (our_cpu, their_cpu)]
-    ratios = f"{theirs / ours:.2f}", f"{their_cpu / our_cpu:.2f}"
-    return [str(num_images), str(cores), *rates, ratios[0], *cpu_rates, ratios[1]]
+    records = train.batch_size * train.total_steps
+    walls = [records / found[name].wall / cores for name in programs]
+    cpus = [records / found[name].cpu for name in programs]
+    columns = [
+        column
+        for ours, theirs in (walls, cpus)
+        for column in (f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}")
+    ]
+    return [str(num_images), str(cores), *columns]
 
 
 HEADER = [
@@ -186,7 +184,10 @@ HEADER = [
 def measure_resume(
     folder: Path, train: TrainConfig, steps: Sequence[int], rounds: int
 ) -> list[list[str]]:
-    """Returns the rows of the second table: opening, then the first batch at each step."""
+    """Returns the rows of the second table: opening, then the first batch at each step.
+
+    Opening reads the tokenizer and the indexes; its memory is what the process grew by.
+    """
     process = psutil.Process()
     open_loader(folder, train).batch(0)
     opening, memory = [], []
@@ -211,7 +212,7 @@ def measure_resume(
 
 
 def bound(cores: int) -> None:
-    """Binds this process to its first cores, and TensorFlow's pools to as many threads."""
+    """Binds this process to its first cores; TensorFlow makes as many threads."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
@@ -228,7 +229,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7, help="counted turns of each")
-    parser.add_argument("--batches", type=int, default=24, help="counted in one turn")
+    parser.add_argument("--batches", type=int, default=48, help="a turn; an eighth of videos")
     parser.add_argument("--records", type=int, default=20_000, help="of the dataset of images")
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args(words)
@@ -239,8 +240,8 @@ def main(words: Sequence[str] | None = None) -> None:
         for num_images, folder in folders.items():
             write_data(folder, args.records // num_images, num_images)
             for cores in args.cores:
-                counted = -(-args.batches // num_images)
-                given = folder, train, num_images, cores, args.rounds, counted
+                train = dataclasses.replace(train, total_steps=args.batches // num_images)
+                given = folder, train, num_images, cores, args.rounds
                 rows.append(in_process(cores, measure, *given))
         print(table(HEADER, rows))
         steps = (0, 1000, 1_000_000)

@@ -20,6 +20,9 @@ from pipelines.records.schema import Record
 
 Batch = dict[str, np.ndarray]
 
+_BATCH_THREADS = 2
+"""Batches made at a time: one is read and tokenised while another is decoded. With one, batches
+of images take 1.4 times as long on 2 cores (`benchmarks/loader.py`)."""
 _DECODE_THREADS = 2
 _PREFETCHED_BATCHES = 3
 
@@ -145,16 +148,19 @@ class Loader:
         draws = self.examples.draws(step, self._train.batch_size)
         records = [self.examples.record(draw) for draw in draws]
         self._masks.prepare(records)
-        images = self._pool.map(
-            lambda record: decode_images(record, self.num_images, self._image_px), records
-        )
+        px = self._image_px
+        # One allocation, decoded into: memory that threads allocate is slow to be had again.
+        images = np.empty((len(records), self.num_images, px, px, 3), np.uint8)
+        decoded = self._pool.map(_decode_into, images, records)
         rows = [self._row(draw, record) for draw, record in zip(draws, records, strict=True)]
-        return {"image": np.stack(list(images)), **stack_rows(rows)}
+        for _ in decoded:  # Raises what a thread raised.
+            pass
+        return {"image": images, **stack_rows(rows)}
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yields the batches of steps start..stop-1; starting late costs nothing."""
         steps = grain.MapDataset.range(start, stop).map(self.batch)
-        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_PREFETCHED_BATCHES)
+        options = grain.ReadOptions(_BATCH_THREADS, _PREFETCHED_BATCHES)
         yield from steps.to_iter_dataset(options)
 
     def close(self) -> None:
@@ -176,13 +182,9 @@ def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:
     More images than `num_images` are thinned out evenly, fewer are repeated in turn. Images of
     another size than `image_px` are resized (448 px stages read the same records).
     """
-    count = len(record.images)
-    if count > num_images:
-        chosen = [i * count // num_images for i in range(num_images)]
-    else:
-        chosen = [i % count for i in range(num_images)]
-    pixels = {i: _pixels(record.images[i], image_px) for i in set(chosen)}
-    return np.stack([pixels[i] for i in chosen])
+    images = np.empty((num_images, image_px, image_px, 3), np.uint8)
+    _decode_into(images, record)
+    return images
 
 
 def stack_rows(rows: Sequence[TextRow]) -> Batch:
@@ -191,9 +193,21 @@ def stack_rows(rows: Sequence[TextRow]) -> Batch:
     return {name: np.stack([getattr(row, name) for row in rows]) for name in names}
 
 
+def _decode_into(images: np.ndarray, record: Record) -> None:
+    count, wanted = len(record.images), len(images)
+    first: dict[int, int] = {}
+    for slot in range(wanted):
+        chosen = slot * count // wanted if count > wanted else slot % count
+        if chosen in first:
+            images[slot] = images[first[chosen]]
+        else:
+            first[chosen] = slot
+            images[slot] = _pixels(record.images[chosen], images.shape[1])
+
+
 def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
     with Image.open(io.BytesIO(encoded)) as image:
-        rgb = image.convert("RGB")
+        rgb = image if image.mode == "RGB" else image.convert("RGB")
         if rgb.size != (image_px, image_px):
             rgb = rgb.resize((image_px, image_px), Image.Resampling.BILINEAR)
         return np.asarray(rgb)

@@ -41,7 +41,10 @@ def _markers(suffixes: Sequence[str]) -> list[str]:
 
 
 class MaskTokens:
-    """Fills `<mask>` of suffixes with the codec's tokens; each record is encoded once."""
+    """Fills `<mask>` of suffixes with the codec's tokens; each record is encoded once.
+
+    Safe to share between threads; two that meet a record at once encode it alike.
+    """
 
     def __init__(self, codec: MaskCodec | None) -> None:
         self._codec = codec

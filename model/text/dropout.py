@@ -4,6 +4,7 @@ Neither masked slots, nor rows that are not computed, nor how a batch is sharded
 dropped: a budget inside a larger bucket still equals exact truncation.
 """
 
+import functools
 import typing
 from collections.abc import Callable
 
@@ -29,34 +30,28 @@ class Dropout(typing.NamedTuple):
     rate: float
     key: PRNGKeyArray
 
-    def row_keys(self, positions: Int32[Array, "B L"]) -> PRNGKeyArray:
-        """Returns a key per example and position."""
+    def in_layers(self, positions: Int32[Array, "B L"]) -> Callable[[Int[Array, ""]], Drop]:
+        """Returns what gives, for a layer's number, what drops elements there.
+
+        Args:
+          positions: of all rows; a branch may have the last ones only.
+        """
         examples = _fold_in_each(self.key, jnp.arange(len(positions)))
-        return jax.vmap(_fold_in_each)(examples, positions)
+        rows = jax.vmap(_fold_in_each)(examples, positions)
+        return lambda layer: functools.partial(self._drop, rows, layer * _BRANCHES)
+
+    def _drop(
+        self, rows: PRNGKeyArray, first: Int[Array, ""], x: Float[Array, "B N D"], branch: int
+    ) -> Float[Array, "B N D"]:
+        def kept(key: PRNGKeyArray) -> Array:
+            own = jax.random.fold_in(key, first + branch)
+            return jax.random.bernoulli(own, 1 - self.rate, x.shape[2:])
+
+        mask = jax.vmap(jax.vmap(kept))(rows[:, -x.shape[1] :])
+        return jnp.where(mask, x / (1 - self.rate), jnp.zeros_like(x))
 
 
 def nothing(x: Float[Array, "B N D"], branch: int) -> Float[Array, "B N D"]:
     """Drops nothing."""
     del branch
     return x
-
-
-def elements(rate: float, row_keys: PRNGKeyArray, layer: Int[Array, ""]) -> Drop:
-    """Returns what drops elements in one layer, each independently.
-
-    Args:
-      rate: see `Dropout`.
-      row_keys: of all rows; a branch may have the last ones only.
-      layer: number of it.
-    """
-
-    def drop(x: Float[Array, "B N D"], branch: int) -> Float[Array, "B N D"]:
-        number = layer * _BRANCHES + branch
-
-        def kept(key: PRNGKeyArray) -> Array:
-            return jax.random.bernoulli(jax.random.fold_in(key, number), 1 - rate, x.shape[2:])
-
-        mask = jax.vmap(jax.vmap(kept))(row_keys[:, -x.shape[1] :])
-        return jnp.where(mask, x / (1 - rate), jnp.zeros_like(x))
-
-    return drop

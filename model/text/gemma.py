@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from model.config import ModelConfig, TextConfig
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
-from model.text.dropout import Drop, Dropout, elements, nothing
+from model.text.dropout import Drop, Dropout, nothing
 from model.vision.layers import row
 
 KeyValue = tuple[Float[Array, "B S K h"], Float[Array, "B S K h"]]
@@ -167,16 +167,15 @@ class Gemma(nnx.Module):
         turn = rotation(positions, text.head_dim, text.rope_base)
         masks = [(mask, self._reach(positions, positions))]
         masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
-        row_keys = dropout.row_keys(positions) if dropout else None
+
+        drop_in = dropout.in_layers(positions) if dropout else lambda number: nothing
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number = layer
             own, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
-            drop = nothing
-            if dropout is not None and row_keys is not None:
-                drop = elements(dropout.rate, row_keys, number)
-            x, kv = block(x, turn, own, cap=self.model.attn_softcap, past=parts, drop=drop)
+            cap, drop = self.model.attn_softcap, drop_in(number)
+            x, kv = block(x, turn, own, cap=cap, past=parts, drop=drop)
             return x, kv if keep_cache else None
 
         locality = jnp.arange(text.depth) % 2 == 0

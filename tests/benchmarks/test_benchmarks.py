@@ -1,11 +1,12 @@
 """Every benchmark runs, on models so small that their figures mean nothing."""
 
 import importlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import accelerator, decode, prefill, train_step, video
+from benchmarks import accelerator, decode, loader, prefill, train_step, video
 from benchmarks.timing import table, take_turns
 from model.train.config import TrainConfig
 from pipelines.video.sampling import Sampling
@@ -68,6 +69,33 @@ def test_video_memory(capsys: pytest.CaptureFixture[str]):
     assert all(int(line.split()[-1]) > 10 for line in lines[-3:])
 
 
+TRAIN = TrainConfig(batch_size=3, text_len=24, total_steps=2)
+
+
+def test_loader_opens_and_resumes(tmp_path: Path):
+    loader.write_data(tmp_path / "d", 7, 1, num_shards=2, num_photos=2)
+    rows = loader.measure_resume(tmp_path / "d", TRAIN, (0, 10**9), 1)
+    assert [row[0] for row in rows] == [
+        "opening", "first batch at step 0", "first batch at step 1000000000",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_images", [1, 2])
+def test_loader_and_plain_tf_data_do_the_same(tmp_path: Path, num_images: int):
+    loader.write_data(tmp_path / "d", 6, num_images, num_shards=2, num_photos=9)
+    ours = loader.open_loader(tmp_path / "d", TRAIN).batches(0, 2)
+    theirs = loader.tf_data_batches(tmp_path / "d", TRAIN, num_images).as_numpy_iterator()
+    made = [
+        sorted(row.tobytes() for batch in batches for row in batch[key])
+        for batches in map(list, (ours, theirs))
+        for key in ("image", "text", "mask_ar", "mask_loss")
+    ]
+    assert made[:4] == made[4:]
+    row = loader.in_process(1, loader.measure, tmp_path / "d", TRAIN, num_images, 1, 1)
+    assert row[:2] == [str(num_images), "1"]
+
+
 @pytest.mark.slow
 def test_accelerator(capsys: pytest.CaptureFixture[str]):
     words = "--size tiny --batch-size 1 --text-len 8 --rounds 1 --tokens 2 --budgets 16"
@@ -79,7 +107,9 @@ def test_accelerator(capsys: pytest.CaptureFixture[str]):
     assert token.split()[-1] == "-"  # A CPU has no peak here.
 
 
-@pytest.mark.parametrize("name", ["train_step", "decode", "prefill", "accelerator", "video"])
+@pytest.mark.parametrize(
+    "name", ["train_step", "decode", "prefill", "accelerator", "loader", "video"]
+)
 def test_every_script_has_help(name: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"benchmarks.{name}").main(["--help"])

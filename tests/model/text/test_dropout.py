@@ -12,7 +12,6 @@ from flax import nnx
 
 from model import vlm
 from model.connector import budgets
-from model.text import dropout
 from model.text.attention import rotation
 from model.text.dropout import Dropout
 from model.text.gemma import Block
@@ -25,7 +24,7 @@ POSITIONS = jnp.broadcast_to(jnp.arange(31, dtype=jnp.int32), (5, 31))
 
 @functools.partial(jax.jit, static_argnames="branch")
 def dropped(x, *, key=KEY, layer: int = 1, branch: int = 0):
-    return dropout.elements(0.3, Dropout(0.3, key).row_keys(POSITIONS), layer)(x, branch)
+    return Dropout(0.3, key).in_layers(POSITIONS)(jnp.asarray(layer))(x, branch)
 
 
 def test_the_kept_fraction_and_the_mean_are_right():
