@@ -16,6 +16,9 @@ _BACKGROUND = 8.0
 """What is smoother than this is left out of the comparison [cells]: dense text and grass run the
 same way all over the picture, whatever they say."""
 
+_BLOCK = 8
+"""Side of the blocks that are compared [cells]."""
+
 _MAX_SCALE = 1.18
 _MAX_SHIFT = 0.1
 """How far an alignment may go [fraction of the side]; a 10 % crop is a scale of 1.11."""
@@ -25,6 +28,9 @@ _CENTRES = ((np.arange(SIDE) + 0.5) / SIDE - 0.5).astype(np.float32)
 
 def likeness(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> float:
     """Returns how alike two maps are, in [-1, 1]; 1 is the same picture.
+
+    Blocks are compared one by one and count by the root of their energy: what only one of the two
+    shows lowers the figure wherever it is, however strong the edges that they share elsewhere.
 
     Args:
       query: a fingerprint.
@@ -38,9 +44,11 @@ def likeness(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> f
     for fields, down, across in ((q, None, None), (o, rows, columns)):
         fine = _blurred(fields, _FINE_BLUR)
         fine = fine if down is None or across is None else down @ fine @ across.T
-        pair.append((fine - _blurred(fine, _BACKGROUND)) * inside)
-    norms = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
-    return float((pair[0] * pair[1]).sum() / max(norms, 1e-6))
+        pair.append(_unit((fine - _blurred(fine, _BACKGROUND)) * inside))
+    shared = _blocks(pair[0] * pair[1])
+    energy = _blocks(pair[0] ** 2 + pair[1] ** 2) / 2
+    weight = np.sqrt(np.maximum(energy, 1e-12))
+    return float((shared / weight).sum() / weight.sum())
 
 
 def _align(
@@ -85,6 +93,12 @@ def _inside(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Returns 1 where both maps have something, else 0: (64, 64)."""
     down, across = ((m.sum(1) > 0.99).astype(np.float32) for m in (rows, columns))
     return down[:, None] * across
+
+
+def _blocks(fields: np.ndarray) -> np.ndarray:
+    """Returns sums over the two maps and over blocks of cells."""
+    num = SIDE // _BLOCK
+    return fields.reshape(-1, num, _BLOCK, num, _BLOCK).sum(axis=(0, 2, 4))
 
 
 def _unit(fields: np.ndarray) -> np.ndarray:

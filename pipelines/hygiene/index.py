@@ -10,7 +10,7 @@ from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_ve
 MIN_LIKENESS = 0.7
 """Pictures at least so alike are the same picture; see `benchmarks/hygiene.py` for the recall."""
 
-_MIN_COARSE = 0.7
+_MIN_COARSE = 0.5
 """Candidates below this are not looked at; planted duplicates were above 0.8."""
 
 _BATCH = 256
@@ -82,9 +82,9 @@ class Index:
         if limits is not None:
             best[np.arange(best.shape[1]) >= np.asarray(limits)[:, None]] = -1
         keep = min(self._candidates, best.shape[1])
-        order = np.argsort(-best, axis=1, kind="stable")[:, :keep]
+        order = np.argpartition(-best, keep - 1, axis=1)[:, :keep]
         return [
-            [(int(r), _window(int(crop[q, r]))) for r in rows if best[q, r] >= _MIN_COARSE]
+            [(int(r), _window(int(crop[q, r]))) for r in sorted(rows) if best[q, r] >= _MIN_COARSE]
             for q, rows in enumerate(order)
         ]
 

@@ -4,11 +4,15 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
 
 from benchmarks.hygiene import crop, recolour
 from pipelines.hygiene.__main__ import main
 from pipelines.hygiene.screen import COUNTS, MATCHES, HygieneConfig, screen
 from pipelines.records.dataset import REJECTS, Dataset
+from tests.pipelines.hygiene.conftest import draw
 
 RNG = np.random.default_rng(0)
 
@@ -81,6 +85,40 @@ def test_removed_records_are_rejects_with_the_id_of_the_match(training, held_out
     assert reasons["b"].startswith("contamination: shows q1 of bench (likeness 0.")
     assert reasons["d"] == "duplicate: shows what c shows (same file)"
     assert next(r for r in after.rejects() if r.id == "d").source_sha256 == "same"
+
+
+PICTURES = [Image.new("RGB", (30, 30)), *(draw(seed, side=64) for seed in range(4))]
+RECORDS = st.dictionaries(
+    st.integers(0, 99).map(str),
+    st.tuples(
+        st.sampled_from(["a.jpg", "b.jpg", "c.mp4@same", "d.mp4@same"]),
+        st.lists(st.sampled_from(PICTURES), min_size=1, max_size=3),
+    ),
+    max_size=6,
+)
+ACTIONS = st.sampled_from(["off", "report", "remove"])
+
+
+@given(RECORDS, RECORDS, ACTIONS, ACTIONS)
+@settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_every_input_ends_in_the_dataset_or_in_the_rejects(
+    write_dataset, tmp_path_factory, records, held_out, contamination, duplicates
+):
+    folder = tmp_path_factory.mktemp("screened")
+    before = Dataset(write_dataset(f"{folder.name}-train", records, rejects=1))
+    evaluation = write_dataset(f"{folder.name}-eval", held_out)
+    config = HygieneConfig(contamination=contamination, duplicates=duplicates)
+    screen(str(before.directory), config, against={"e": str(evaluation)}, out=str(folder / "out"))
+    after = Dataset(folder / "out")
+    kept, lost = [r.id for r in after.records()], [r.id for r in after.rejects()]
+    assert sorted(kept + lost) == sorted([*records, "lost0"])  # Neither in both nor in none.
+    assert after.info.num_inputs == len(kept) + len(lost)
+    if "remove" not in (contamination, duplicates):
+        assert lost == ["lost0"]
+    matched = {r["id"]: r["kind"] for r in rows(folder / "out")}
+    assert set(lost) - {"lost0"} <= set(matched)
 
 
 def test_each_kind_has_its_own_switch(training, held_out, tmp_path):
