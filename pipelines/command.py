@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (RuntimeError, TimeoutError) as error:
+    except (RuntimeError, OSError) as error:  # A full disk, a folder one may not read.
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(

@@ -1,8 +1,8 @@
 """Raw corpus -> TFRecord dataset; `python -m pipelines.prepare --help`."""
 
 import collections
-import dataclasses
 import json
+import operator
 import os
 import shutil
 import threading
@@ -12,16 +12,19 @@ from pathlib import Path
 
 from pipelines.config import PrepareConfig
 from pipelines.records.dataset import REJECTS, DatasetInfo, PartInfo
-from pipelines.records.schema import Reject
-from pipelines.sinks.shards import Job, ShardReport, read_report, watch
+from pipelines.records.lines import sorted_lines
+from pipelines.sinks.shards import Job, ShardReport, read_report, rejects_file, watch
 from pipelines.sources.item import Corpus, Spool
-from pipelines.sources.listing import RawFile, inventory, list_work
+from pipelines.sources.listing import Listed, RawFile, inventory, list_work
 from pipelines.sources.registry import get
 
 __all__ = ["PrepareConfig", "RawFile", "RejectRateError", "inventory", "prepare"]
 
 _ATTEMPTS = 2
 """Runs of the pipeline before a shard that never finished is an error."""
+
+_WORK = ".work"
+"""Folder of what is known so far, within the dataset's; gone when that is whole."""
 
 _PROGRESS_INTERVAL = 0.2
 """Least time between two calls of `on_progress` [s]."""
@@ -62,28 +65,26 @@ def prepare(
     """
     get(source).parse(split)
     _claim(out)
-    work = Path(out) / ".work"
-    rejects, parts, num_items = _list(
-        config, source, split, data_root, path or get(source).folder, work
-    )
+    work = Path(out) / _WORK
+    listed = _list(config, source, split, data_root, path or get(source).folder, work)
     job = Job(
         config=config,
         source=source,
         antialias=get(source).antialias_of(split),
-        parts=tuple(sorted(parts)),
+        parts=listed.parts,
         data_root=os.path.abspath(data_root),
         out=os.path.abspath(out),
         work=os.path.abspath(work),
     )
-    reports = _run_shards(job, num_items, on_progress)
-    info = _finish(job, f"{source}/{split}", reports, rejects, num_items)
+    reports = _run_shards(job, listed.num_items, on_progress)
+    info = _finish(job, f"{source}/{split}", reports, listed)
     shutil.rmtree(work)
     return info
 
 
 def _list(
     config: PrepareConfig, source: str, split: str, data_root: str, path: str, work: Path
-) -> tuple[list[Reject], set[str], int]:
+) -> Listed:
     """Lists the source into the folder `work`, which does not stay if that fails."""
     work.mkdir()
     try:
@@ -100,7 +101,10 @@ def _list(
 def _claim(out: str) -> None:
     Path(out).mkdir(parents=True, exist_ok=True)
     if any(Path(out).iterdir()):
-        raise ValueError(f"out must be an empty or a new folder, got {out}; choose another.")
+        left = ", which a run left unfinished" if (Path(out) / _WORK).is_dir() else ""
+        raise ValueError(
+            f"out must be an empty or a new folder, got {out}{left}; remove it, or choose another."
+        )
 
 
 def _run_shards(
@@ -144,22 +148,21 @@ def _counter(total: int, on_progress: Callable[[int, int], None]) -> Callable[[i
     return count
 
 
-def _finish(
-    job: Job, name: str, reports: list[ShardReport], listed: list[Reject], num_items: int
-) -> DatasetInfo:
+def _finish(job: Job, name: str, reports: list[ShardReport], listed: Listed) -> DatasetInfo:
     """Reconciles the counts, writes the rejects and, last, `dataset.json`."""
     accounted = sum(report.num_items for report in reports)
-    if accounted != num_items:
-        raise RuntimeError(f"{name} lost inputs: {num_items} listed, {accounted} accounted for.")
-    rejects = [*listed, *(reject for report in reports for reject in report.rejects)]
-    rejects.sort(key=lambda r: (r.id, r.stage, r.reason))
-    with (Path(job.out) / REJECTS).open("w", encoding="utf-8") as file:
-        for reject in rejects:
-            row = json.dumps(dataclasses.asdict(reject), sort_keys=True, ensure_ascii=False)
-            print(row, file=file)
-    num_inputs = num_items + len(listed)
-    _check_rejects(name, rejects, num_inputs, job)
+    if accounted != listed.num_items:
+        raise RuntimeError(
+            f"{name} lost inputs: {listed.num_items} listed, {accounted} accounted for."
+        )
     shards = range(job.config.num_shards)
+    files = [Path(job.work) / REJECTS, *(rejects_file(job.work, shard) for shard in shards)]
+    with (Path(job.out) / REJECTS).open("w", encoding="utf-8") as file:
+        order = operator.itemgetter("id", "stage", "reason")
+        file.writelines(sorted_lines(files, order, job.work))
+    num_inputs = listed.num_items + listed.num_rejects
+    num_rejected = listed.num_rejects + sum(report.num_rejects for report in reports)
+    _check_rejects(name, num_rejected, num_inputs, job)
     info = DatasetInfo(
         name=name,
         parts={
@@ -170,7 +173,7 @@ def _finish(
             for part in job.parts
         },
         num_inputs=num_inputs,
-        num_rejected=len(rejects),
+        num_rejected=num_rejected,
         image_px=job.config.image_px,
     )
     for abandoned in Path(job.out).glob("*partial"):
@@ -179,18 +182,20 @@ def _finish(
     return info
 
 
-def _check_rejects(name: str, rejects: list[Reject], num_inputs: int, job: Job) -> None:
+def _check_rejects(name: str, num_rejected: int, num_inputs: int, job: Job) -> None:
     if not num_inputs:
         raise RejectRateError(f"{name} has no inputs.")
-    rate = len(rejects) / num_inputs
+    rate = num_rejected / num_inputs
     if rate > job.config.max_reject_rate:
-        (stage, reason), times = collections.Counter(
-            (r.stage, r.reason) for r in rejects
-        ).most_common(1)[0]
+        path = os.path.join(job.out, REJECTS)
+        with open(path, encoding="utf-8") as lines:
+            rows = (json.loads(line) for line in lines)
+            counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
+        (stage, reason), times = counts.most_common(1)[0]
         raise RejectRateError(
-            f"{name}: {len(rejects)} of {num_inputs} inputs were rejected ({rate:.1%}), "
+            f"{name}: {num_rejected} of {num_inputs} inputs were rejected ({rate:.1%}), "
             f"max_reject_rate is {job.config.max_reject_rate:.1%}; most often ({times} times) at "
-            f"{stage}: {reason}. All are in {os.path.join(job.out, REJECTS)}."
+            f"{stage}: {reason}. All are in {path}."
         )
 
 

@@ -77,3 +77,7 @@ class Reject:
     reason: str
     source: str
     source_sha256: str = ""
+
+    def to_json(self) -> str:
+        """Returns the reject as one line."""
+        return json.dumps(vars(self), sort_keys=True, ensure_ascii=False)

@@ -35,6 +35,7 @@ def run(job: Job, shards: list[int], *, timeout_s: float) -> None:
     """Runs the shards on the configured runner; what they did is in their reports.
 
     Raises:
+      RuntimeError: if it failed, in one line: a full disk, for instance.
       TimeoutError: if the runner has not come back in time; a killed worker can hang it.
     """
     failure: list[BaseException] = []
@@ -50,21 +51,26 @@ def run(job: Job, shards: list[int], *, timeout_s: float) -> None:
     thread.join(timeout_s)
     if thread.is_alive():
         raise TimeoutError(
-            f"{job.config.runner} did not finish within timeout_s={timeout_s:g}; the shards "
-            f"written so far are in {job.out}."
+            f"{job.config.runner} did not finish within timeout_s={timeout_s:g}, as when it loses "
+            f"a worker; the shards written so far are in {job.out}. Run it again, into another "
+            f"folder, with a longer timeout_s if it needs one."
         )
+    if failure and isinstance(failure[0], OSError | RuntimeError):  # Beam adds tracebacks.
+        line = str(failure[0]).strip().rpartition("\n")[2]
+        raise RuntimeError(f"{job.config.runner} failed: {line}") from failure[0]
     if failure:
         raise failure[0]
 
 
 def _run(job: Job, shards: list[int]) -> None:
-    options = list(job.config.runner_options)
+    options = []
     if job.config.runner == "FnApiRunner":
         mode = "multi_threading" if job.config.num_workers > 1 else "in_memory"
         options += [
             f"--direct_running_mode={mode}",
             f"--direct_num_workers={job.config.num_workers}",
         ]
+    options += job.config.runner_options  # The last one of a name counts.
     with beam.Pipeline(runner=job.config.runner, options=PipelineOptions(options)) as pipeline:
         _ = (
             pipeline

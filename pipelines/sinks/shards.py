@@ -1,11 +1,14 @@
 """One shard of work: decode, squash, encode, write. Plain functions; `graph` gives them to Beam."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 from pipelines.config import PrepareConfig
 from pipelines.records import example
@@ -52,16 +55,16 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardReport:
-    """What became of one shard's items: records per part, and rejects."""
+    """What became of one shard's items: records per part, and how many rejects."""
 
     shard: int
     num_records: dict[str, int]
-    rejects: tuple[Reject, ...]
+    num_rejects: int
 
     @property
     def num_items(self) -> int:
         """Items that ended in either place."""
-        return sum(self.num_records.values()) + len(self.rejects)
+        return sum(self.num_records.values()) + self.num_rejects
 
 
 def report_file(work: str, shard: int) -> Path:
@@ -69,14 +72,17 @@ def report_file(work: str, shard: int) -> Path:
     return Path(work) / f"{shard:05d}.done"
 
 
+def rejects_file(work: str, shard: int) -> Path:
+    """Returns where the rejects of a finished shard are."""
+    return Path(work) / f"{shard:05d}.rejects"
+
+
 def read_report(work: str, shard: int) -> ShardReport | None:
     """Returns the report of a shard, or None if it is not finished."""
     path = report_file(work, shard)
     if not path.exists():
         return None
-    raw = json.loads(path.read_text(encoding="utf-8"))
-    raw["rejects"] = tuple(Reject(**r) for r in raw["rejects"])
-    return ShardReport(**raw)
+    return ShardReport(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def watch(work: str, count: Callable[[int], None] | None) -> None:
@@ -93,21 +99,30 @@ def write_shards(job: Job, shard: int, video: VideoChild) -> ShardReport:
     if done is not None:
         return done
     writers = {part: ShardWriter(Path(job.out) / job.shard_name(part, shard)) for part in job.parts}
-    rejects: list[Reject] = []
-    for item, result in _records(job, shard, video):
-        if isinstance(result, Reject):
-            rejects.append(result)
-        else:
-            writers[item.part].write(example.encode(result))
-        if count := _PROGRESS.get(job.work):
-            count(1)
+    num_rejects = 0
+    with _appearing(rejects_file(job.work, shard)) as rejects:
+        for item, result in _records(job, shard, video):
+            if isinstance(result, Reject):
+                print(result.to_json(), file=rejects)
+                num_rejects += 1
+            else:
+                writers[item.part].write(example.encode(result))
+            if count := _PROGRESS.get(job.work):
+                count(1)
     counts = {part: writer.commit() for part, writer in writers.items()}
-    report = ShardReport(shard=shard, num_records=counts, rejects=tuple(rejects))
-    final = report_file(job.work, shard)
-    partial = final.with_suffix(f".{threading.get_ident()}")
-    partial.write_text(json.dumps(dataclasses.asdict(report)), encoding="utf-8")
-    partial.replace(final)
+    report = ShardReport(shard=shard, num_records=counts, num_rejects=num_rejects)
+    with _appearing(report_file(job.work, shard)) as file:
+        json.dump(dataclasses.asdict(report), file)
     return report
+
+
+@contextlib.contextmanager
+def _appearing(path: Path) -> Iterator[TextIO]:
+    """Opens a text file that gets its name when it is whole."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+    with partial.open("w", encoding="utf-8") as file:
+        yield file
+    partial.replace(path)
 
 
 def _records(job: Job, shard: int, video: VideoChild) -> Iterator[tuple[Item, Record | Reject]]:

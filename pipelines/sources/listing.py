@@ -1,5 +1,6 @@
 """Listing a source: its would-be records as shards of work, and the files it depends on."""
 
+import contextlib
 import hashlib
 import heapq
 import os
@@ -8,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.records.dataset import shard_of
+from pipelines.records.dataset import REJECTS, shard_of
+from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
 from pipelines.sources.item import Corpus, Item, Spool, stable_hash
 from pipelines.sources.registry import SourceSpec, get
@@ -65,52 +67,57 @@ def work_file(work: str | os.PathLike[str], shard: int) -> Path:
     return Path(work) / f"{shard:05d}.items"
 
 
+class Listed(NamedTuple):
+    """What a source holds: items, inputs that could not even be listed, and names of parts."""
+
+    num_items: int
+    num_rejects: int
+    parts: tuple[str, ...]
+
+
 def list_work(
     spec: SourceSpec, corpus: Corpus, split: str, work: Path, *, num_shards: int, limit: int | None
-) -> tuple[list[Reject], set[str], int]:
-    """Writes the items of every shard to `work_file`; memory does not grow with the corpus.
+) -> Listed:
+    """Lists the items of every shard in its `work_file`, and the rejects in `REJECTS` beside them.
 
-    Returns:
-      The inputs that could not even be listed, the names of the parts, and the number of items.
+    Memory does not grow with the corpus.
     """
     found = spec.read_splits(corpus, split)
     if limit is not None:
         found = iter(heapq.nsmallest(limit, found, key=lambda one: (stable_hash(one.id), one.id)))
-    rejects, parts, num_items = [], set(), 0
-    files = [work_file(work, shard).open("w", encoding="utf-8") for shard in range(num_shards)]
-    try:
+    num_items, num_rejects, parts = 0, 0, set()
+    with contextlib.ExitStack() as stack:
+        rejected = stack.enter_context((work / REJECTS).open("wb"))
+        paths = [work_file(work, shard) for shard in range(num_shards)]
+        files = [stack.enter_context(path.open("wb")) for path in paths]
         for one in found:
-            one = _spelled(one)
+            one, line = _line(one)
             if isinstance(one, Reject):
-                rejects.append(one)
-                continue
-            parts.add(one.part)
-            num_items += 1
-            print(one.to_json(), file=files[shard_of(one.id, num_shards)])
-    finally:
-        for file in files:
-            file.close()
+                rejected.write(line)
+                num_rejects += 1
+            else:
+                files[shard_of(one.id, num_shards)].write(line)
+                num_items += 1
+                parts.add(one.part)
     corpus.spool.close()
-    return rejects, parts, num_items
+    return Listed(num_items, num_rejects, tuple(sorted(parts)))
 
 
-def _spelled(one: Item | Reject) -> Item | Reject:
-    """Returns what was found, or a reject if it cannot be written: half a UTF-16 pair in JSON."""
+def _line(one: Item | Reject) -> tuple[Item | Reject, bytes]:
+    """Returns what was found as a line, a reject if it cannot be: half a UTF-16 pair in JSON."""
     try:
-        text = one.to_json() if isinstance(one, Item) else f"{one.id}{one.reason}{one.source}"
-        text.encode()
-        return one
+        return one, f"{one.to_json()}\n".encode()
     except UnicodeEncodeError:
         source = one.media[0].source if isinstance(one, Item) else one.source
         reason = "text is not Unicode" if isinstance(one, Item) else one.reason
         identity, reason, source = (
             field.encode("utf-8", "backslashreplace").decode() for field in (one.id, reason, source)
         )
-        return Reject(id=identity, stage="read", reason=reason, source=source)
+        reject = Reject(id=identity, stage="read", reason=reason, source=source)
+        return reject, f"{reject.to_json()}\n".encode()
 
 
 def read_work(work: str | os.PathLike[str], shard: int) -> Iterator[Item]:
     """Yields the items of one shard, sorted by id."""
-    with work_file(work, shard).open(encoding="utf-8") as lines:
-        items = [Item.from_json(line) for line in lines]
-    yield from sorted(items, key=lambda item: item.id)
+    lines = sorted_lines([work_file(work, shard)], lambda row: row["id"], str(work))
+    return map(Item.from_json, lines)

@@ -22,7 +22,7 @@ def read_videos(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
 
 
 def _read(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Reject]:
-    for path in sorted(p for p in corpus.folder.rglob("*") if p.is_file()):
+    for path in corpus.files():
         if path.suffix.lower() in _SIDECARS:
             continue
         yield Item(

@@ -15,6 +15,13 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from tarfile import (
+    EOFHeaderError,  # type: ignore[attr-defined]
+    HeaderError,
+    ReadError,
+    TarFile,
+)
+from typing import Self
 
 from pipelines.records.schema import Reject
 from pipelines.sources import web_tables
@@ -35,10 +42,9 @@ _MAX_TEXT = 16 << 20
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
     """Yields every would-be record of every file below the folder, in the order of the names."""
     del split  # Web corpora have none.
-    files = sorted(p for p in corpus.folder.rglob("*") if p.is_file())
-    tars = {_stem(p) for p in files if p.name.endswith(_TARS)}
+    tars = {_stem(p) for p in corpus.files() if p.name.endswith(_TARS)}
     found = False
-    for path in files:
+    for path in corpus.files():
         if path.name.endswith(_TARS):
             samples = _read_tar(corpus, path)
         elif path.suffix in _TABLES and not (path.suffix == ".parquet" and _stem(path) in tars):
@@ -64,6 +70,19 @@ def _stem(path: Path) -> str:
     return str(path)
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose header is whole: `tarfile` takes a damaged one for the archive's end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile)
+        except EOFHeaderError:  # The zeros that stand at the end.
+            raise
+        except HeaderError as error:
+            raise ReadError(f"{error} after {tarfile.offset} bytes") from error
+
+
 def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
     """Yields the samples of one archive; a damaged tail is one reject."""
     corpus.annotation(path)
@@ -72,7 +91,8 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
     compressed = path.suffix != ".tar"
     members: list[tuple[str, str, Media | str]] = []
     try:
-        with tarfile.open(path, "r|*" if compressed else "r:") as archive:
+        mode = "r|*" if compressed else "r:"
+        with tarfile.open(path, mode, tarinfo=_Member) as archive:
             for member in archive:
                 if not member.isfile():
                     continue
@@ -83,11 +103,23 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
                 members.append(
                     (key, extension, _content(corpus, archive, member, source, compressed))
                 )
+            _check_end(archive)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         reason = f"damaged archive: {type(error).__name__}: {error}"
         yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
     if members:
         yield _sample(base, source, members)
+
+
+def _check_end(archive: TarFile) -> None:
+    """Refuses what follows the end: zeros in the middle, or another archive, would hide samples.
+
+    Raises:
+      ReadError: if there is anything.
+    """
+    while rest := archive.fileobj.read(1 << 20):  # type: ignore[union-attr]
+        if rest.strip(b"\0"):
+            raise ReadError(f"data follows its end, {archive.offset} bytes in")
 
 
 def _split_name(name: str) -> tuple[str, str]:

@@ -78,7 +78,8 @@ def decode_image(data: bytes, *, min_side: int, max_pixels: int) -> Image.Image:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
             check_size(*opened.size, min_side=min_side, max_pixels=max_pixels)
             opened.load()  # A truncated file only fails here.
-            return _rgb(ImageOps.exif_transpose(opened))
+            ImageOps.exif_transpose(opened, in_place=True)
+            return _rgb(opened)
     except BadInput:
         raise
     except _UNDECODABLE as error:
@@ -151,4 +152,4 @@ def _rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert(
             "RGB"
         )
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")

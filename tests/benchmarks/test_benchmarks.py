@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import accelerator, decode, loader, prefill, train_step, video
+from benchmarks import accelerator, decode, images, loader, prefill, train_step, video
 from benchmarks.timing import table, take_turns
 from model.train.config import TrainConfig
+from pipelines.prepare import PrepareConfig, prepare
+from pipelines.records.tfrecord import Shard
 from pipelines.video.sampling import Sampling
 from tests.model.tiny_model import tiny_model
 
@@ -107,8 +109,28 @@ def test_accelerator(capsys: pytest.CaptureFixture[str]):
     assert token.split()[-1] == "-"  # A CPU has no peak here.
 
 
+@pytest.mark.slow
+def test_images(tmp_path: Path):
+    pictures = images.encodings(2, 2)
+    rows = images.measure(tmp_path, [4, 8], pictures, rounds=1, workers=2)
+    assert [row[:2] for row in rows] == [
+        ["4", "prepare"], ["4", "pool"], ["4", "one"], ["8", "prepare"], ["8", "pool"],
+    ]  # fmt: skip
+    assert rows[1][4] == rows[1][6] == "1.00"
+
+
+def test_the_bare_pool_writes_the_records_that_prepare_does(tmp_path: Path):
+    (root,) = images.write_corpora(tmp_path, [3], images.encodings(3, 1))
+    bare = sorted(images.bare_records(root / "web/00000.tar"))
+    config = PrepareConfig(image_px=images.IMAGE_PX, num_shards=1, num_workers=1)
+    prepare(config, source="web", split="train", data_root=str(root), out=str(tmp_path / "out"))
+    (shard,) = map(Shard, (tmp_path / "out").glob("*.tfrecord"))
+    assert sorted(shard[i] for i in range(len(shard))) == bare
+    assert len(bare) == 3
+
+
 @pytest.mark.parametrize(
-    "name", ["train_step", "decode", "prefill", "accelerator", "loader", "video"]
+    "name", ["train_step", "decode", "prefill", "accelerator", "images", "loader", "video"]
 )
 def test_every_script_has_help(name: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:

@@ -1,7 +1,11 @@
 """Files and annotations made to break the pipeline cost a reject each, and nothing else."""
 
+import gzip
 import io
 import json
+import re
+import subprocess
+import sys
 import tarfile
 import time
 import zlib
@@ -15,8 +19,9 @@ from pipelines.config import PrepareConfig
 from pipelines.prepare import prepare
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
-from pipelines.sources import item, web_tables
-from pipelines.sources.item import BadInput, Media
+from pipelines.records.schema import Reject
+from pipelines.sources import item, web, web_tables
+from pipelines.sources.item import BadInput, Corpus, Media, Spool
 from pipelines.transforms.images import decode_image
 from pipelines.transforms.masks import normalize_mask
 from pipelines.video.probe import probe
@@ -73,8 +78,6 @@ def test_hostile_lines_are_rejects(tmp_path, encoded, monkeypatch):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path, encoded, monkeypatch, packed):
-    from pipelines.sources import web
-
     monkeypatch.setattr(web, "MAX_ENCODED", 100_000)
     monkeypatch.setattr(item, "MAX_ENCODED", 100_000)
     (tmp_path / "root/web").mkdir(parents=True)
@@ -103,6 +106,62 @@ def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path, encoded, monkeypa
     assert captions == {"fine", "named to lead out"}  # A member's name is never a path.
     assert "no image among .txt" in reasons["web/0/b"]
     assert "c.jpg has 200000 bytes" in reasons["web/0/c"]
+
+
+def tar_of(images: list[bytes]) -> bytes:
+    """Returns an archive of captioned images, without the padding behind its end."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for number, image in enumerate(images):
+            for extension, data in (("jpg", image), ("txt", b"fine")):
+                member = tarfile.TarInfo(f"{number}.{extension}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+        end = archive.offset
+    return file.getvalue()[: end + 1024]
+
+
+def flipped(data: bytes) -> bytes:
+    changed = bytearray(data)
+    changed[data.index(b"2.jpg")] ^= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (flipped, "bad checksum"),
+        (lambda data: data[: data.index(b"2.jpg")], "empty header"),
+        (lambda data: data.replace(b"2.jpg", bytes(5)), "bad checksum"),
+        (lambda data: data[: (at := data.index(b"2.jpg"))] + bytes(512) + data[at:], "follows"),
+        (lambda data: data + data, "follows its end"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_archive_cannot_end_early_in_silence(tmp_path, encoded, damage, reason, packed):
+    (tmp_path / "web").mkdir()
+    data = damage(tar_of([encoded(seed=seed) for seed in range(4)]))
+    name = "web/a.tgz" if packed else "web/a.tar"
+    (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
+    found = list(web.read(Corpus(tmp_path, "web", Spool(None)), "train"))
+    assert sum(isinstance(one, item.Item) for one in found) >= 2
+    assert [one.reason for one in found if isinstance(one, Reject) and reason in one.reason]
+
+
+@pytest.mark.slow
+def test_a_full_disk_fails_in_one_line(tmp_path, encoded):
+    lines(tmp_path / "root", [{"image": "ok.jpg", "text": str(i)} for i in range(3)])
+    (tmp_path / "root/web/ok.jpg").write_bytes(encoded(200, 200))
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        "from pipelines.command import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["web", "train", "--data-root", str(tmp_path / "root"), "--out", str(tmp_path / "out")]
+    told = subprocess.run([sys.executable, "-c", limited, *words], capture_output=True, text=True)
+    assert told.returncode == 1
+    assert re.fullmatch(
+        r"error: FnApiRunner failed: .*File too large.*", told.stderr.splitlines()[-1]
+    )
 
 
 def png_of(width: int, height: int) -> bytes:
