@@ -61,7 +61,8 @@ def test_video_loops_and_ours_show_the_same_frames(tmp_path):
 
 @pytest.mark.slow
 def test_video_memory(capsys: pytest.CaptureFixture[str]):
-    video.main("--seconds 1 --height 48 --rounds 1 --clips 1".split())
+    words = "--seconds 1 --height 48 --rounds 1 --clips 1"
+    video.main(words.split())
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + len(video.CASES) * (len(video.LOOPS) + 1) + 1 + 4
     assert [line.split()[0] for line in lines[-4:]] == ["1", "PyAV", "decord", "ours"]
