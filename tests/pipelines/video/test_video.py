@@ -50,6 +50,29 @@ def test_random_window_begins_where_the_draw_says_and_fits(draw, start):
     assert sampling.times(1.5)[0] == 0  # Nothing to choose from.
 
 
+@pytest.mark.parametrize(
+    ("window", "start", "end", "times"),
+    [
+        ("first", 2.0, 4.0, [2.0, 3.0]),
+        ("first", 2.0, None, [2.0, 3.0, 4.0]),
+        ("first", 8.5, 99.0, [8.5, 9.5]),
+        ("centre", 2.0, 6.0, [3.0, 4.0, 5.0]),
+        ("random", 2.0, 6.0, [3.5, 4.5, 5.5]),
+        ("first", 3.0, 3.0, [3.0]),
+    ],
+)
+def test_windows_of_a_part_lie_in_it(window, start, end, times):
+    part = {"window": window, "start": start, "end": end, "draw": 0.75}
+    assert Sampling(num_frames=3, stride=25, **part).times(10.0) == pytest.approx(times)
+
+
+def test_part_that_is_not_there_is_named():
+    with pytest.raises(BadInput, match=r"the part from 10 s begins after the end, 10\.00 s"):
+        Sampling(num_frames=1, stride=1, start=10.0).times(10.0)
+    with pytest.raises(ValueError, match=r"start must be in 0\.\.end, got 2 and 1"):
+        Sampling(num_frames=1, stride=1, start=2, end=1)
+
+
 def test_draw_outside_of_its_range_is_named():
     with pytest.raises(ValueError, match=r"draw must be in \[0, 1\), got 1"):
         Sampling(num_frames=1, stride=1, draw=1)
