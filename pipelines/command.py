@@ -9,6 +9,13 @@ from collections.abc import Sequence
 from pipelines.config import PrepareConfig
 from pipelines.prepare import prepare
 from pipelines.sources.registry import SOURCES
+from pipelines.sources.web_tasks import TASKS
+
+_LISTS = {
+    "runner_options": "further Beam options, without --: project=p",
+    "tasks": f"kinds of records made of web images: {', '.join(TASKS)}; default: all",
+}
+"""Options that take several values -> what they are."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = vars(_parser().parse_args(arguments))
     where = {name: given.pop(name) for name in ("source", "split", "data_root", "out", "path")}
     given["runner_options"] = tuple(f"--{option}" for option in given["runner_options"])
+    given["tasks"] = tuple(given["tasks"])
     try:
         config = PrepareConfig(**{k: v for k, v in given.items() if v is not None})
         info = prepare(config, **where, on_progress=_show)
@@ -52,10 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     types = typing.get_type_hints(PrepareConfig)
     for field in dataclasses.fields(PrepareConfig):
         option = f"--{field.name.replace('_', '-')}"
-        if field.name == "runner_options":
-            parser.add_argument(
-                option, nargs="*", default=(), help="further Beam options, without --: project=p"
-            )
+        if field.name in _LISTS:
+            parser.add_argument(option, nargs="*", default=(), help=_LISTS[field.name])
             continue
         kinds = [t for t in typing.get_args(types[field.name]) if t is not type(None)]
         kind = kinds[0] if kinds else types[field.name]

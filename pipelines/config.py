@@ -4,6 +4,7 @@ import dataclasses
 
 from infra.store.digest import NOT_IDENTITY
 from pipelines.sources.registry import SourceSpec
+from pipelines.sources.web_tasks import TASKS
 from pipelines.transforms.augment import Augmentation
 from pipelines.transforms.images import ImageSpec
 from pipelines.video.client import VideoLimits
@@ -30,6 +31,7 @@ class PrepareConfig:
       augment_resize: share of the images whose resize method is drawn [fraction].
       augment_jpeg: share of the images re-encoded as JPEG of quality 75 to 95 [fraction].
       augment_crop: most that is cut off an image's width, and off its height [fraction].
+      tasks: kinds of records that are made of web images; none makes all there are.
       examples_per_task: most records of one task kind per web image.
       limit: most inputs; those whose ids have the smallest hashes. None takes all.
       num_shards: files per part.
@@ -53,6 +55,7 @@ class PrepareConfig:
     augment_resize: float = 0.0
     augment_jpeg: float = 0.0
     augment_crop: float = 0.0
+    tasks: tuple[str, ...] = ()
     examples_per_task: int = 1
     limit: int | None = None
     num_shards: int = 4
@@ -81,6 +84,8 @@ class PrepareConfig:
                 f"max_reject_rate must be in [0, 1], a fraction of inputs, got "
                 f"{self.max_reject_rate}."
             )
+        if unknown := sorted(set(self.tasks) - set(TASKS)):
+            raise ValueError(f"tasks must be of {', '.join(TASKS)}, got {', '.join(unknown)}.")
         if not self.runner:
             raise ValueError("runner is empty; FnApiRunner runs on this machine.")
         self.image_spec(antialias=True)

@@ -89,7 +89,9 @@ def _list(
     work.mkdir()
     try:
         spool = Spool(work / "unpacked")
-        corpus = Corpus(data_root, path, spool, per_task=config.examples_per_task)
+        corpus = Corpus(
+            data_root, path, spool, per_task=config.examples_per_task, tasks=config.tasks
+        )
         return list_work(
             get(source), corpus, split, work, num_shards=config.num_shards, limit=config.limit
         )

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +177,19 @@ class Corpus:
     """The folder of one source, and a note of every annotation file that was read from it."""
 
     def __init__(
-        self, data_root: str | os.PathLike[str], path: str, spool: Spool, *, per_task: int = 1
+        self,
+        data_root: str | os.PathLike[str],
+        path: str,
+        spool: Spool,
+        *,
+        per_task: int = 1,
+        tasks: Collection[str] = (),
     ) -> None:
-        """Opens `data_root/path`; `per_task` bounds the records of one kind per web image."""
-        self.per_task = per_task
+        """Opens `data_root/path`.
+
+        A web image makes at most `per_task` records of each of the kinds `tasks`; none are all.
+        """
+        self.per_task, self.tasks = per_task, tasks
         self.data_root = Path(data_root)
         self.folder = self.data_root / path
         self.spool = spool

@@ -56,7 +56,7 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
             if isinstance(sample, Reject):
                 yield sample
             else:
-                yield from sample_items(sample, per_task=corpus.per_task)
+                yield from sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
     if not found:
         raise FileNotFoundError(
             f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."

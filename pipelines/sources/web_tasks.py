@@ -1,9 +1,10 @@
-"""One web image, up to six task kinds, by what is annotated.
+"""One web image, up to seven task kinds, by what is annotated.
 
     caption            caption de                      -> Ein roter Kreis
     grounded_caption   caption <loc><loc><loc><loc>    -> red circle
     ocr                ocr                             -> all text, in raster order
     vqa                answer en How many circles?     -> 2
+    question           question en 2                   -> How many circles?
     detect             detect circle ; square          -> <loc>x4 circle ; <loc>x4 square
     segment            segment circle                  -> <loc>x4<mask> circle
 
@@ -12,7 +13,7 @@ Source: PaliGemma, arXiv:2407.07726, section 3.2.5.
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.item import BOX_MARKER, BadInput, Item, Media, stable_hash
@@ -41,14 +42,18 @@ class _Object:
     mask: str | None
 
 
-def sample_items(sample: Sample, *, per_task: int) -> Iterator[Item | Reject]:
-    """Yields a sample's items, at most `per_task` of each kind.
+def sample_items(
+    sample: Sample, *, per_task: int, tasks: Collection[str] = ()
+) -> Iterator[Item | Reject]:
+    """Yields a sample's items, at most `per_task` of each of the kinds `tasks`; none are all.
 
     Which languages, objects and questions are taken where there are more is a hash of the item's
     id. What is malformed is a reject of that task only; a sample with nothing to say is a reject.
     """
     any_found = False
-    for task, make in _TASKS.items():
+    for task, make in TASKS.items():
+        if tasks and task not in tasks:
+            continue
         try:
             items = list(make(sample))
         except _MALFORMED as error:
@@ -57,7 +62,7 @@ def sample_items(sample: Sample, *, per_task: int) -> Iterator[Item | Reject]:
         any_found |= bool(items)
         yield from sorted(items, key=lambda item: stable_hash(item.id))[:per_task]
     if not any_found:
-        yield _reject(sample, "caption", "no caption or annotation")
+        yield _reject(sample, next(iter(tasks), "caption"), "no caption or annotation")
 
 
 def _reject(sample: Sample, task: str, reason: str) -> Reject:
@@ -107,11 +112,20 @@ def _ocr(sample: Sample) -> Iterator[Item]:
 
 
 def _vqa(sample: Sample) -> Iterator[Item]:
-    for i, pair in enumerate(sample.metadata.get("qa") or ()):
-        lang = pair.get("lang") or "en"
-        prefix = f"answer {lang} {_line(pair['question'])}"
-        answer = _line(str(pair["answer"]))
+    for i, (question, answer, lang) in enumerate(_asked(sample)):
+        prefix = f"answer {lang} {question}"
         yield _item(sample, "vqa", str(i), prefix, answer, lang=lang, answers=(answer,))
+
+
+def _questions(sample: Sample) -> Iterator[Item]:
+    for i, (question, answer, lang) in enumerate(_asked(sample)):
+        yield _item(sample, "question", str(i), f"question {lang} {answer}", question, lang=lang)
+
+
+def _asked(sample: Sample) -> Iterator[tuple[str, str, str]]:
+    """Yields question, answer and language of every pair."""
+    for pair in sample.metadata.get("qa") or ():
+        yield _line(pair["question"]), _line(str(pair["answer"])), pair.get("lang") or "en"
 
 
 def _detect(sample: Sample) -> Iterator[Item]:
@@ -135,11 +149,12 @@ def _segment(sample: Sample) -> Iterator[Item]:
             yield _item(sample, "segment", label, prefix, suffix, boxes=boxes, masks=masks)
 
 
-_TASKS: dict[str, Callable[[Sample], Iterator[Item]]] = {
+TASKS: dict[str, Callable[[Sample], Iterator[Item]]] = {
     "caption": _captions,
     "grounded_caption": _grounded_captions,
     "ocr": _ocr,
     "vqa": _vqa,
+    "question": _questions,
     "detect": _detect,
     "segment": _segment,
 }

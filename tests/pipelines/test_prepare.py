@@ -15,7 +15,8 @@ from pipelines.prepare import PrepareConfig, RejectRateError, inventory, prepare
 from pipelines.records.dataset import Dataset
 from pipelines.sinks import shards
 
-CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5)
+TASKS = ("caption", "detect", "grounded_caption", "vqa")
+CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5, tasks=TASKS)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_every_input_is_in_one_place(corpus, tmp_path):
     assert (info.num_inputs, info.num_records, info.num_rejected) == (80, 76, 4)
     ids = [r.id for r in dataset.records()] + [r.id for r in dataset.rejects()]
     assert len(ids) == len(set(ids)) == 80
-    assert sorted(dataset.parts) == ["caption", "detect", "grounded_caption", "vqa"]
+    assert sorted(dataset.parts) == list(TASKS)
     for reject in dataset.rejects():
         assert reject.id.startswith("web/00000/000000007#")
         assert "truncated" in reject.reason
@@ -196,10 +197,12 @@ def test_wrong_requests_name_what_is_accepted(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("field", "value"),
     [("num_shards", 0), ("limit", 0), ("max_reject_rate", 1.5), ("encoding", "gif"),
-     ("decoder", "cv2"), ("num_frames", -1), ("min_side", 0)],
+     ("decoder", "cv2"), ("num_frames", -1), ("min_side", 0), ("tasks", ("vqb",))],
 )  # fmt: skip
 def test_wrong_config_names_the_field(field, value):
-    with pytest.raises(ValueError, match=rf"{field} must .*{value}"):
+    with pytest.raises(
+        ValueError, match=rf"{field} must .*{value if field != 'tasks' else 'got vqb'}"
+    ):
         dataclasses.replace(CONFIG, **{field: value})
 
 
@@ -220,12 +223,13 @@ def test_inventory_lists_every_file_read(corpus):
 
 def test_command_prepares_and_reports(corpus, tmp_path, capsys):
     where = ["--data-root", str(corpus), "--out", str(tmp_path / "a")]
-    assert main(["web", "train", *where, "--image-px", "16", "--max-reject-rate", "0.1"]) == 0
+    options = ["--image-px", "16", "--max-reject-rate", "0.1", "--tasks", *TASKS]
+    assert main(["web", "train", *where, *options]) == 0
     assert "web/train: 80 inputs = 76 records + 4 rejects" in capsys.readouterr().out
     assert main(["web", "train", *where]) == 2
     assert main(["web", "train", *where[:2], "--out", str(tmp_path / "b")]) == 0
     assert main(["web", "train", *where[:3], str(tmp_path / "c"), "--max-reject-rate", "0"]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: web/train: 4 of 80")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: web/train: 5 of 100")
 
 
 def test_module_answers_help():

@@ -55,7 +55,7 @@ def one_tar(tmp_path, encoded):
     return tmp_path
 
 
-def test_one_image_gives_six_task_kinds(one_tar, read_source):
+def test_one_image_gives_seven_task_kinds(one_tar, read_source):
     items, rejects = read_source("web", "train", one_tar, per_task=9)
     assert not rejects
     by_id = {item.id.removeprefix("web/00000/000000012#"): item for item in items}
@@ -68,6 +68,7 @@ def test_one_image_gives_six_task_kinds(one_tar, read_source):
         "grounded_caption.2": (f"caption {box}", "square"),
         "ocr": ("ocr", "Hello world below"),
         "vqa.0": ("answer en How many circles?", "2"),
+        "question.0": ("question en 2", "How many circles?"),
         "detect": (
             "detect circle ; square",
             f"{box} circle ; {box} circle ; {box} square",
@@ -86,7 +87,17 @@ def test_one_image_gives_six_task_kinds(one_tar, read_source):
 def test_one_record_per_task_by_default(one_tar, read_source):
     items, _ = read_source("web", "train", one_tar)
     kinds = [item.task for item in items if "000000012" in item.id]
-    assert sorted(kinds) == ["caption", "detect", "grounded_caption", "ocr", "segment", "vqa"]
+    assert sorted(kinds) == [
+        "caption", "detect", "grounded_caption", "ocr", "question", "segment", "vqa"
+    ]  # fmt: skip
+
+
+def test_only_the_tasks_asked_for_are_made(one_tar, read_source):
+    items, rejects = read_source("web", "train", one_tar, tasks=("question", "ocr"))
+    assert [item.task for item in items] == ["ocr", "question"]
+    assert [(r.id[-9:], r.reason) for r in rejects] == [
+        ("#question", "no caption or annotation")
+    ]  # fmt: skip
 
 
 def test_plain_rows_give_only_a_caption(one_tar, read_source):
