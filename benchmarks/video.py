@@ -159,16 +159,15 @@ def measure(path: Path, label: str, sampling: Sampling, rounds: int) -> list[lis
     rows = []
     for name, found in frames.items():
         right = sum(np.array_equal(a, b) for a, b in zip(found, exact, strict=False))
-        timing = timings[name]
         rows.append(
             [
                 label,
                 name,
-                f"{1000 * timing.wall:.0f}",
-                f"{timing.noise:.0%}",
+                f"{1000 * timings[name].wall:.0f}",
+                f"{timings[name].noise:.0%}",
                 f"{1000 * cpus[name]:.0f}",
                 f"{right} of {len(exact)}",
-                f"{timing.wall / timings['ours'].wall:.2f}",
+                f"{timings[name].wall / timings['ours'].wall:.2f}",
                 f"{cpus[name] / cpus['ours']:.2f}",
             ]
         )

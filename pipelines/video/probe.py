@@ -121,25 +121,21 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
             hidden += 1
             continue
         stamp = packet.pts if packet.pts is not None else packet.dts
-        time = len(times) / rate if stamp is None else stamp * base
+        times.append(len(times) / rate if stamp is None else stamp * base)
+        ends.append(times[-1] + (packet.duration or 0) * base)
         if length and packet.is_keyframe and _is_idr(bytes(packet), length):
             starts.append(len(stamps))
         if packet.has_sidedata("new_extradata"):
             length = 0
         stamps.append(packet.pts)
-        times.append(time)
-        ends.append(time + (packet.duration or 0) * base)
     if not times:
         raise BadInput("no video packets")
     times.sort()
     duration = max(max(ends), times[-1] + 1 / rate) - times[0]
     _check_complete(container, stream, len(times) + hidden, duration)
     codec = stream.codec_context
-    told_apart = None not in stamps and len(set(stamps)) == len(stamps)
-    if not (
-        length and told_apart and not hidden and starts[:1] == [0] and stamps[0] == min(stamps)
-    ):
-        starts = []
+    if not length or hidden or not _told_apart(stamps, starts):
+        stamps, starts = [], []
     return Probe(
         format=container.format.name,
         codec=codec.name,
@@ -150,9 +146,16 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
         duration=duration,
         hidden=hidden,
         num_video_streams=len(_video_streams(container)),
-        stamps=tuple(stamps) if starts else (),
+        stamps=tuple(stamps),
         starts=tuple(starts),
     )
+
+
+def _told_apart(stamps: list[int | None], starts: list[int]) -> bool:
+    """Returns whether every packet has a stamp of its own, and the first is begun at and shown."""
+    if starts[:1] != [0] or None in stamps or len(set(stamps)) < len(stamps):
+        return False
+    return all(stamps[0] <= stamp for stamp in stamps)  # type: ignore[operator]
 
 
 def _length_size(stream: VideoStream) -> int:
