@@ -8,10 +8,10 @@ data, masked crc32c of the data u32.
 """
 
 import array
-import mmap
 import os
 import struct
 import threading
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -75,7 +75,7 @@ class Shard:
                 f"{self.path} has {size} bytes, its index says "
                 f"{self._offsets[-1] if len(self._offsets) else 'nothing'}; prepare it again."
             )
-        self._map: mmap.mmap | None = None
+        self._fd: int | None = None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -88,19 +88,23 @@ class Shard:
         """
         if not 0 <= position < len(self):
             raise IndexError(f"position must be in 0..{len(self) - 1}, got {position}.")
-        if self._map is None:
-            with self.path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # Threads that come first together open it each; what they open is closed with the shard.
+        if self._fd is None:
+            fd = os.open(self.path, os.O_RDONLY)
+            weakref.finalize(self, os.close, fd)
+            self._fd = fd
         start, end = int(self._offsets[position]), int(self._offsets[position + 1])
-        length, _ = _HEADER.unpack_from(self._map, start)
-        data = self._map[start + _HEADER.size : end - _FOOTER.size]
-        (crc,) = _FOOTER.unpack_from(self._map, end - _FOOTER.size)
+        # Not a memory map: its pages count as this process's memory until others need them.
+        frame = os.pread(self._fd, end - start, start)
+        length, _ = _HEADER.unpack_from(frame)
+        data = frame[_HEADER.size : -_FOOTER.size]
+        (crc,) = _FOOTER.unpack_from(frame, len(frame) - _FOOTER.size)
         if length != len(data) or crc != _masked_crc(data):
             raise ValueError(f"record {position} of {self.path} is damaged; prepare it again.")
         return data
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_map": None}
+        return {**self.__dict__, "_fd": None}
 
 
 def _masked_crc(data: bytes) -> int:
