@@ -9,15 +9,12 @@ from pipelines.hygiene.fingerprint import SIDE, Axis, interpolation
 _LEVELS = ((3.0, 4), (1.2, 4))
 """Blur [cells] and iterations of each level, coarse first."""
 
-_FINE_BLUR = 0.7
-"""Blur under which the aligned maps are compared: half a cell of misplacement is forgiven."""
+_FINE_BLUR = 1.2
+"""Blur under which the aligned maps are compared: a cell of misplacement is forgiven."""
 
 _BACKGROUND = 8.0
 """What is smoother than this is left out of the comparison [cells]: dense text and grass run the
 same way all over the picture, whatever they say."""
-
-_BLOCK = 8
-"""Side of the blocks that are compared [cells]."""
 
 _MAX_SCALE = 1.18
 _MAX_SHIFT = 0.1
@@ -29,8 +26,8 @@ _CENTRES = ((np.arange(SIDE) + 0.5) / SIDE - 0.5).astype(np.float32)
 def likeness(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> float:
     """Returns how alike two maps are, in [-1, 1]; 1 is the same picture.
 
-    Blocks are compared one by one and count by the root of their energy: what only one of the two
-    shows lowers the figure wherever it is, however strong the edges that they share elsewhere.
+    Lines that cross the picture (frames, axes, grids) do not count: pictures of one template share
+    them, whatever they show.
 
     Args:
       query: a fingerprint.
@@ -39,16 +36,17 @@ def likeness(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> f
     """
     q, o = query.astype(np.float32), other.astype(np.float32)
     rows, columns = _align(q, o, crop)
-    inside = _inside(rows, columns)
+    down, across = (np.flatnonzero(matrix.sum(1) > 0.99) for matrix in (rows, columns))
     pair = []
-    for fields, down, across in ((q, None, None), (o, rows, columns)):
-        fine = _blurred(fields, _FINE_BLUR)
-        fine = fine if down is None or across is None else down @ fine @ across.T
-        pair.append(_unit((fine - _blurred(fine, _BACKGROUND)) * inside))
-    shared = _blocks(pair[0] * pair[1])
-    energy = _blocks(pair[0] ** 2 + pair[1] ** 2) / 2
-    weight = np.sqrt(np.maximum(energy, 1e-12))
-    return float((shared / weight).sum() / weight.sum())
+    for fields in (q, rows @ o @ columns.T):
+        common = fields[:, down[:, None], across]  # What both maps have.
+        for axis in (2, 1):
+            common = common - np.median(common, axis=axis, keepdims=True)
+        whole = np.zeros_like(fields)
+        whole[:, down[:, None], across] = common
+        pair.append(_blurred(whole, _FINE_BLUR) - _blurred(whole, _BACKGROUND))
+    norms = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
+    return float((pair[0] * pair[1]).sum() / max(norms, 1e-6))
 
 
 def _align(
@@ -93,12 +91,6 @@ def _inside(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Returns 1 where both maps have something, else 0: (64, 64)."""
     down, across = ((m.sum(1) > 0.99).astype(np.float32) for m in (rows, columns))
     return down[:, None] * across
-
-
-def _blocks(fields: np.ndarray) -> np.ndarray:
-    """Returns sums over the two maps and over blocks of cells."""
-    num = SIDE // _BLOCK
-    return fields.reshape(-1, num, _BLOCK, num, _BLOCK).sum(axis=(0, 2, 4))
 
 
 def _unit(fields: np.ndarray) -> np.ndarray:

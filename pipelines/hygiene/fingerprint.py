@@ -2,8 +2,7 @@
 
 A fingerprint is a map of edges, 64 x 64 cells: which way they run and how strongly. It knows no
 colours: channels are summed, opposite directions count as one, and a contrast enters by its square
-root. Lines that cross the picture (frames, axes, grids) are taken out: they tell a template, not
-what it shows. What a crop does to the map is found by `pipelines.hygiene.alignment`.
+root. What a crop does to it is found by `pipelines.hygiene.alignment`.
 """
 
 import functools
@@ -51,8 +50,6 @@ def fingerprint(encoded: bytes) -> np.ndarray | None:
         return None
     scale = np.sqrt(strength) / np.maximum(xx + yy, 1e-6)
     fields = np.stack([_pool((xx - yy) * scale, SIDE), _pool(2 * xy * scale, SIDE)])
-    for axis in (2, 1):  # What more than half of a row, or of a column, has in common.
-        fields -= np.median(fields, axis=axis, keepdims=True)
     largest = np.percentile(np.abs(fields), 99.5)
     return np.round(np.clip(fields / max(largest, 1e-6), -1, 1) * 127).astype(np.int8)
 

@@ -7,11 +7,11 @@ import numpy as np
 from pipelines.hygiene.alignment import likeness
 from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_vectors
 
-MIN_LIKENESS = 0.7
+MIN_LIKENESS = 0.75
 """Pictures at least so alike are the same picture; see `benchmarks/hygiene.py` for the recall."""
 
-_MIN_COARSE = 0.5
-"""Candidates below this are not looked at; planted duplicates were above 0.8."""
+_MIN_COARSE = 0.6
+"""Candidates below this are not looked at; of planted duplicates 97 % were above."""
 
 _BATCH = 256
 """Queries compared at a time: the product with 100,000 pictures then takes 0.1 GB a window."""
