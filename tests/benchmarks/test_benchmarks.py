@@ -58,7 +58,7 @@ def test_video_loops_and_ours_show_the_same_frames(tmp_path):
     path = video.write_clip(tmp_path / "a.mp4", seconds=2, key_frames=12, width=80, height=48)
     rows = video.measure(path, "12, 5", Sampling(num_frames=4, stride=5), rounds=1)
     assert [row[1] for row in rows] == [*video.LOOPS, "ours"]
-    assert {row[4] for row in rows} == {"4 of 4"}
+    assert {row[5] for row in rows} == {"4 of 4"}
     assert rows[-1][-1] == "1.00"
 
 
