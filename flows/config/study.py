@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from flows.config.transfer import (
     EvalRow,
     TransferConfig,
+    check_splits,
     check_transfer,
     rows_of,
     trained_on,
@@ -21,6 +22,7 @@ from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodecConfig
 from pipelines.config import PrepareConfig
 from pipelines.hygiene.screen import HygieneConfig
+from pipelines.sources.registry import SOURCES
 from pipelines.synthetic.config import CorpusConfig
 
 Method = Kind
@@ -153,6 +155,13 @@ class StudyConfig:
             values = getattr(self, field)
             if len(set(values)) != len(values):
                 raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
+        for i, source in enumerate(self.sources):
+            if source.reader not in SOURCES:
+                raise ValueError(
+                    f"sources.{i}.reader must be one of {', '.join(SOURCES)}, got "
+                    f"{source.reader!r}."
+                )
+            check_splits(f"sources.{i}.split", source.reader, source.split)
         for name, transfer in self.transfers.items():
             check_transfer(name, transfer)
         vocabulary = self.tokenizer.vocab_size + NUM_EXTRA_TOKENS

@@ -95,12 +95,28 @@ def check_transfer(name: str, transfer: TransferConfig) -> None:
             f"transfers: {name} cannot be prepared, no source reads {', '.join(sorted(missing))}; "
             f"leave it out."
         )
+    check_splits(f"transfers.{name}.eval_splits", name, *transfer.eval_splits)
+    if transfer.train_split:
+        check_splits(f"transfers.{name}.train_split", trained_on(name), transfer.train_split)
     metric = BENCHMARKS[name].metric
     if transfer.transfer and metric not in METRICS:
         raise ValueError(
             f"transfers: {name} cannot be scored, its metric {metric!r} is not among "
             f"{', '.join(sorted(METRICS))}; leave it out, or only prepare it (transfer: false)."
         )
+
+
+def check_splits(field: str, source: str, *splits: str) -> None:
+    """Refuses splits that a source does not have.
+
+    Raises:
+      ValueError: naming the field, the split and those there are.
+    """
+    for split in splits:
+        try:
+            SOURCES[source].parse(split)
+        except ValueError as error:
+            raise ValueError(f"{field}: {error}") from None
 
 
 def with_recipes(transfers: Any, info: ValidationInfo) -> Any:

@@ -85,6 +85,13 @@ def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints():
             r"marvl\.train: marvl is scored with the checkpoints of nlvr; state .* nlvr\.train",
         ),
         ("transfers.chartqa.eval_splits=[test,test]", "eval_splits must not repeat a split"),
+        (
+            "transfers.chartqa.eval_splits=[test, nope]",
+            r"transfers\.chartqa\.eval_splits: split of chartqa must be one of train, .*'nope'",
+        ),
+        ("transfers.refcoco.train_split=nope", r"transfers\.refcoco\.train_split: split of refc"),
+        ("sources=[{reader: wep}]", r"sources\.0\.reader must be one of .*web.*got 'wep'"),
+        ("sources=[{reader: web, split: val}]", r"sources\.0\.split: split of web must be one"),
         ("transfers.chartqa.train.epochs=0", "epochs must be positive, or none, got 0"),
         ("transfers.chartqa.train=3", "transfers.chartqa.train: "),
         ("transfers=[chartqa]", "transfers: "),
