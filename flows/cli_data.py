@@ -35,12 +35,11 @@ def check(
     """Tells what a dataset or a corpus holds, what is rejected and why; or which benchmarks are."""
     from flows.data_check import check_rows, check_what
 
-    if benchmarks:
-        text, whole = check_rows(what, training=training, as_json=as_json)
-    else:
-        text, whole = check_what(
-            what, source=source, split=split, path=path, store=store, as_json=as_json
-        )
+    if not benchmarks:
+        text = check_what(what, source=source, split=split, path=path, store=store, as_json=as_json)
+        typer.echo(text, nl=False)
+        return
+    text, whole = check_rows(what, training=training, as_json=as_json)
     typer.echo(text, nl=False)
     if not whole:
         raise typer.Exit(1)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flows.config.load import ConfigError
-from flows.runs import folder_of
-from pipelines.records.dataset import DESCRIPTION, Dataset
+from flows.runs import find_dataset
+from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import Holdings, holdings_of
 from pipelines.sources.check import Checked, check_benchmarks, check_corpus
 
@@ -19,8 +19,8 @@ _MAX_LANGS = 6
 
 def check_what(
     what: str | None, *, source: str | None, split: str, path: str, store: str, as_json: bool
-) -> tuple[str, bool]:
-    """Returns what a dataset or a corpus holds, to be printed, and True.
+) -> str:
+    """Returns what a dataset or a corpus holds, to be printed.
 
     Args:
       what: a dataset's folder or artifact; with `source`, a data root.
@@ -46,8 +46,8 @@ def check_what(
     except (ValueError, FileNotFoundError) as error:
         raise ConfigError(" ".join(str(error).split())) from None
     if as_json:
-        return json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n", True
-    return _holdings_text(found), True
+        return json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n"
+    return _holdings_text(found)
 
 
 def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple[str, bool]:
@@ -74,22 +74,7 @@ def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple
     return json.dumps(found, indent=1) + "\n", whole
 
 
-def find_dataset(name: str, store: str) -> Path:
-    """Returns the folder of a prepared dataset given by its path, or as an artifact.
-
-    Raises:
-      ConfigError: if there is no such dataset.
-    """
-    folder = folder_of("dataset", name, store)
-    if not (folder / DESCRIPTION).is_file():
-        raise ConfigError(
-            f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there; "
-            f"`parcel prepare` makes it."
-        )
-    return folder
-
-
-def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
     """Returns the rows of a table as lines, their cells in columns."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     return [
@@ -110,8 +95,8 @@ def _holdings_text(found: Holdings) -> str:
     lines = [
         f"{found.name}: {total:,} inputs = {found.num_records:,} records + "
         f"{found.num_rejected:,} rejects",
-        *aligned([_PART_HEAD, *parts]),
-        *(aligned([_REJECT_HEAD, *kinds]) if kinds else []),
+        *_aligned([_PART_HEAD, *parts]),
+        *(_aligned([_REJECT_HEAD, *kinds]) if kinds else []),
     ]
     return "\n".join(lines) + "\n"
 
@@ -132,7 +117,7 @@ def _as_text(rows: Sequence[Checked], *, looked: bool) -> str:
       rows: what was found.
       looked: whether a data root was looked at; else the files are listed as what is needed.
     """
-    lines = aligned([_HEAD, *(_row_cells(row, looked) for row in rows)])
+    lines = _aligned([_HEAD, *(_row_cells(row, looked) for row in rows)])
     lines += ["", *dict.fromkeys(note for row in rows for note in _notes(row, looked))]
     if looked:
         ready = sum(row.found and not row.problem for row in rows)

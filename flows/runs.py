@@ -9,6 +9,7 @@ from typing import Any
 
 from flows.config.load import ConfigError
 from infra.store.store import Artifact, Store
+from pipelines.records.dataset import DESCRIPTION
 
 
 def note_run(
@@ -82,6 +83,21 @@ def folder_of(what: str, name: str, store: str) -> Path:
         raise ConfigError(
             f"{what} must be a folder or an artifact of {store}: {error.args[0]}"
         ) from None
+
+
+def find_dataset(name: str, store: str) -> Path:
+    """Returns the folder of a prepared dataset given by its path, or as an artifact.
+
+    Raises:
+      ConfigError: if there is no such dataset.
+    """
+    folder = folder_of("dataset", name, store)
+    if not (folder / DESCRIPTION).is_file():
+        raise ConfigError(
+            f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there; "
+            f"`parcel prepare` makes it."
+        )
+    return folder
 
 
 def results_of(store: Store, name: str) -> Artifact:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flows.config.load import ConfigError
-from flows.data_check import find_dataset
+from flows.runs import find_dataset
 from flows.sheet.cards import make_sheet
 
 

@@ -1,14 +1,14 @@
 """How one stage is trained."""
 
 import dataclasses
-from typing import Literal
+from typing import Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
 
 Schedule = Literal["rsqrt", "cosine", "constant"]
-SCHEDULES = ("rsqrt", "cosine", "constant")
+SCHEDULES = get_args(Schedule)
 Sampling = Literal["without_replacement", "choice", "uniform"]
-SAMPLINGS = ("without_replacement", "choice", "uniform")
+SAMPLINGS = get_args(Sampling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
