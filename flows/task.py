@@ -23,7 +23,7 @@ from flows import lineage, work
 from flows.display import Display
 from flows.steps import CODE
 from infra.ray.cluster import Cluster, WorkerLost
-from infra.store.digest import code_sha256
+from infra.store.digest import code_sha256, value_sha256
 from infra.store.manifest import Step
 from infra.store.store import Artifact, Store
 
@@ -41,6 +41,8 @@ class Session:
         self.display = display
         self.failures: dict[str, str] = {}
         """Step name -> why it failed."""
+        self.submitted: dict[str, tuple[str, PrefectFuture[Artifact]]] = {}
+        """What a step is made from -> its name and future artifact."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,17 @@ def submit(
     *,
     retries: int = 0,
 ) -> PrefectFuture[Artifact]:
-    """Starts a step as a Prefect task once its inputs are there; returns the future artifact."""
+    """Starts a step as a Prefect task once its inputs are there; returns the future artifact.
+
+    One that makes the very same as a step before it is that step: two runs of it would only race
+    for the artifact's name.
+    """
+    read = {role: id(source) for role, source in inputs.items()}
+    same = value_sha256([spec.kind, spec.config, spec.seed, read])
+    if same in session.submitted:
+        name, future = session.submitted[same]
+        session.display.finish(spec.name, outcome="reused", detail=f"from {name}")
+        return future
     slug = spec.name.replace(" ", "/").replace("=", "-").replace(":", "-")
     asset = f"parcel://{session.study}/{slug}"
     task: Task[..., Artifact] = materialize(
@@ -81,7 +93,9 @@ def submit(
         retry_delay_seconds=1,
         retry_condition_fn=_worker_was_lost,
     )(_make)
-    return task.submit(quote(session), quote(spec), asset, dict(inputs))
+    future = task.submit(quote(session), quote(spec), asset, dict(inputs))
+    session.submitted[same] = spec.name, future
+    return future
 
 
 def _tries_left() -> bool:
