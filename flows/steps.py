@@ -137,6 +137,7 @@ def _start(work: Work) -> Iterator[Progress]:
 
 def _tokenizer(work: Work) -> Iterator[Progress]:
     import shutil
+    from itertools import chain
 
     from model.text.tokenizer import train_tokenizer
     from pipelines.records.dataset import Dataset
@@ -149,7 +150,7 @@ def _tokenizer(work: Work) -> Iterator[Progress]:
             text
             for role in sorted(work.inputs)
             for record in Dataset(work.inputs[role]).records()
-            for text in (record.prefix, *record.suffixes)
+            for text in chain(*(record.prefixes or [(record.prefix,)]), record.suffixes)
         )
         train_tokenizer(texts, str(target), work.config.vocab_size)
     yield Progress(done=1, total=1)

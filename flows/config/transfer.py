@@ -161,12 +161,8 @@ def recipe_of(benchmark: Benchmark, image_px: int) -> dict[str, Any]:
     """
     sides = sorted(benchmark.recipes)
     recipe = benchmark.recipes[max((side for side in sides if side <= image_px), default=sides[0])]
-    if benchmark.image_epochs:
-        length = {"total_steps": round(recipe.epochs * benchmark.num_train / recipe.batch_size)}
-    else:
-        length = {"epochs": recipe.epochs}
     return {
-        **length,
+        "epochs": recipe.epochs,
         "batch_size": recipe.batch_size,
         "peak_lr": recipe.lr_pg2,
         "weight_decay": recipe.weight_decay,

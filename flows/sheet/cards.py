@@ -2,7 +2,9 @@
 
 import dataclasses
 import io
+import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +108,18 @@ def _card(part: str, record: Record) -> Card:
     for data in record.images:
         with Image.open(io.BytesIO(data)) as image:
             pictures.append(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
-    texts = [("prefix", record.prefix)]
-    texts += [("suffix", suffix) for suffix in record.suffixes[:_MAX_TEXTS]]
+    suffixes = record.suffixes[:_MAX_TEXTS]
+    read = [" | ".join(one) for one in record.prefixes[:_MAX_TEXTS]] or [record.prefix]
+    texts = []
+    for prefix, suffix in itertools.zip_longest(read, suffixes):
+        texts += [("prefix", prefix)] if prefix is not None else []
+        texts += [("suffix", suffix)] if suffix is not None else []
     if record.answers and record.answers[:1] != record.suffixes[:1]:
         texts.append(("answers", ", ".join(record.answers)))
-    boxes = [one for _, text in texts[:2] for one in OBJECT.finditer(text)]
+    boxes = [one for _, text in texts for one in OBJECT.finditer(text)]
+    masks = record.masks[: sum(suffix.count(MASK_MARKER) for suffix in suffixes)]
     for picture in pictures:
-        _draw(picture, record, [pixel_box(one.groups()[:4], picture.size) for one in boxes])
+        _draw(picture, masks, [pixel_box(one.groups()[:4], picture.size) for one in boxes])
     times = zip(record.frame_requested, record.frame_decoded, strict=True)
     return Card(
         id=record.id,
@@ -126,10 +133,10 @@ def _card(part: str, record: Record) -> Card:
     )
 
 
-def _draw(picture: Image.Image, record: Record, boxes: list) -> None:
-    """Draws boxes and masks. Masks belong to the last boxes, those of the suffix."""
-    first = max(len(boxes) - len(record.masks), 0)
-    for number, text in enumerate(record.masks, start=first):
+def _draw(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
+    """Draws boxes and masks. Masks belong to the last boxes, those of the suffixes."""
+    first = max(len(boxes) - len(masks), 0)
+    for number, text in enumerate(masks, start=first):
         mask = Image.fromarray(decode_mask(text).astype(np.uint8) * 255)
         paint_mask(picture, mask.resize(picture.size, Image.Resampling.NEAREST), (0, 0), number)
     for number, box in enumerate(boxes):
@@ -137,11 +144,9 @@ def _draw(picture: Image.Image, record: Record, boxes: list) -> None:
 
 
 def _readable(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Puts numbers in place of boxes: in the prefix and first suffix those that are drawn."""
+    """Puts numbers in place of boxes, those they are drawn with."""
     lines, number = [], 0
-    for place, (label, text) in enumerate(texts):
-        if place == 2:
-            number = sum(1 for _ in OBJECT.finditer(texts[0][1]))
+    for label, text in texts:
         parts, end = [], 0
         for one in OBJECT.finditer(text):
             number += 1

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from model.data.masks import MaskTokens
-from model.data.sampling import choose_suffix
+from model.data.sampling import choose_texts
 from model.data.text import TextRow, fit_words, train_row
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
@@ -84,9 +84,9 @@ class Examples:
         """Returns the record of one example."""
         return self.parts[draw.part][draw.position]
 
-    def suffix(self, draw: Draw, record: Record) -> str:
-        """Returns the suffix of the record that one example trains on."""
-        return choose_suffix(
+    def texts(self, draw: Draw, record: Record) -> tuple[str, int]:
+        """Returns the prefix that one example reads, and which suffix of the record it writes."""
+        return choose_texts(
             record, self._train.sampling, seed=self._seed, visit=draw.visit, number=draw.number
         )
 
@@ -109,15 +109,19 @@ def open_parts(data: Sequence[str]) -> dict[str, Sequence[Record]]:
 
 def samples_of_step(
     data: str | Sequence[str], train: TrainConfig, seed: int, step: int
-) -> list[tuple[str, str]]:
-    """Returns (record id, suffix) of what one update saw, in the order of the batch.
+) -> list[tuple[str, str, str]]:
+    """Returns (record id, prefix, suffix) of what one update saw, in the order of the batch.
 
     Masks of a suffix are still markers.
     """
     examples = Examples(data, train, seed)
     draws = examples.draws(step, train.batch_size)
-    records = [examples.record(draw) for draw in draws]
-    return [(r.id, examples.suffix(d, r)) for d, r in zip(draws, records, strict=True)]
+    samples = []
+    for draw in draws:
+        record = examples.record(draw)
+        prefix, chosen = examples.texts(draw, record)
+        samples.append((record.id, prefix, record.suffixes[chosen]))
+    return samples
 
 
 class Loader:
@@ -168,12 +172,13 @@ class Loader:
         self._pool.shutdown(cancel_futures=True)
 
     def _row(self, draw: Draw, record: Record) -> TextRow:
-        suffix = self._masks.fill(record, self.examples.suffix(draw, record))
+        prefix, chosen = self.examples.texts(draw, record)
+        suffix = self._masks.fill(record, chosen)
         text_len = self._train.text_len
         if record.task == "ocr":
             rng = np.random.default_rng([self._seed, draw.number])
-            suffix = fit_words(self._tokenizer, record.prefix, suffix, text_len, rng)
-        return train_row(self._tokenizer, record.prefix, suffix, text_len)
+            suffix = fit_words(self._tokenizer, prefix, suffix, text_len, rng)
+        return train_row(self._tokenizer, prefix, suffix, text_len)
 
 
 def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:

@@ -14,16 +14,16 @@ _LOC = re.compile(r"<loc(\d{4})>")
 
 
 def located_masks(record: Record) -> list[tuple[Box, str]]:
-    """Returns (box, run lengths) of every mask of a record; the boxes are in its suffix.
+    """Returns (box, run lengths) of every mask of a record; the boxes are in its suffixes.
 
     Raises:
       ValueError: if its markers and masks do not match.
     """
-    boxes = [_box(marker) for marker in _markers(record.suffixes)]
+    boxes = [_box(marker) for suffix in record.suffixes for marker in _LOCATED.findall(suffix)]
     if len(boxes) != len(record.masks):
         raise ValueError(
             f"record {record.id!r} has {len(record.masks)} masks for {len(boxes)} located "
-            f"{MASK_MARKER} in its suffix; prepare it again."
+            f"{MASK_MARKER} in its suffixes; prepare it again."
         )
     return list(zip(boxes, record.masks, strict=True))
 
@@ -31,13 +31,6 @@ def located_masks(record: Record) -> list[tuple[Box, str]]:
 def _box(marker: str) -> Box:
     ymin, xmin, ymax, xmax = (int(number) / 1023 for number in _LOC.findall(marker))
     return ymin, xmin, ymax, xmax
-
-
-def _markers(suffixes: Sequence[str]) -> list[str]:
-    for suffix in suffixes:
-        if MASK_MARKER in suffix:
-            return _LOCATED.findall(suffix)
-    return []
 
 
 class MaskTokens:
@@ -71,11 +64,13 @@ class MaskTokens:
         for key, masks in located.items():
             self._known[key] = tuple(seg_text(next(rows)) for _ in masks)
 
-    def fill(self, record: Record, suffix: str) -> str:
-        """Returns the suffix with every marker replaced; `prepare` has seen the record."""
-        for tokens in self._known.get(record.id, ()):
-            suffix = suffix.replace(MASK_MARKER, tokens, 1)
-        return suffix
+    def fill(self, record: Record, number: int) -> str:
+        """Returns a suffix with every marker replaced; `prepare` has seen the record."""
+        before = sum(suffix.count(MASK_MARKER) for suffix in record.suffixes[:number])
+        filled = record.suffixes[number]
+        for tokens in self._known.get(record.id, ())[before:]:
+            filled = filled.replace(MASK_MARKER, tokens, 1)
+        return filled
 
 
 def seg_text(ids: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Which of a record's suffixes one visit trains on: a pure function, so nothing is counted."""
+"""Which of a record's texts one visit trains on: a pure function, so nothing is counted."""
 
 import zlib
 
@@ -8,8 +8,12 @@ from model.train.config import Sampling
 from pipelines.records.schema import Record
 
 
-def choose_suffix(record: Record, how: Sampling, *, seed: int, visit: int, number: int) -> str:
-    """Returns one of a record's suffixes.
+def choose_texts(
+    record: Record, how: Sampling, *, seed: int, visit: int, number: int
+) -> tuple[str, int]:
+    """Returns a prefix, and which of the record's suffixes follows it.
+
+    Of several prefixes of a suffix each draw takes any.
 
     Source: big_vision `choice_no_replacement` (`pp/ops_general.py`); there a counter per record
     tells the visit, and is lost when a run is resumed.
@@ -27,10 +31,17 @@ def choose_suffix(record: Record, how: Sampling, *, seed: int, visit: int, numbe
     count = len(record.suffixes)
     if not count:
         raise ValueError(f"record {record.id!r} has no suffix; only evaluation can use it.")
-    if count == 1:
-        return record.suffixes[0]
-    if how != "without_replacement":
-        return record.suffixes[int(np.random.default_rng([seed, number]).integers(count))]
-    walk, place = divmod(visit, count)
-    entropy = [seed, zlib.crc32(record.id.encode()), walk]
-    return record.suffixes[int(np.random.default_rng(entropy).permutation(count)[place])]
+    if how != "without_replacement" or count == 1:
+        chosen = _any_of(count, seed, number)
+    else:
+        walk, place = divmod(visit, count)
+        entropy = [seed, zlib.crc32(record.id.encode()), walk]
+        chosen = int(np.random.default_rng(entropy).permutation(count)[place])
+    if not record.prefixes:
+        return record.prefix, chosen
+    prefixes = record.prefixes[chosen]
+    return prefixes[_any_of(len(prefixes), seed, number, 1)], chosen
+
+
+def _any_of(count: int, *entropy: int) -> int:
+    return int(np.random.default_rng(entropy).integers(count)) if count > 1 else 0

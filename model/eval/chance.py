@@ -43,7 +43,10 @@ class _Guess:
         self._by_prefix: dict[str, Counter[str]] = defaultdict(Counter)
         self._overall: Counter[str] = Counter()
         for record in records:
-            self._by_prefix[record.prefix].update(record.suffixes)
+            read = record.prefixes or ((record.prefix,),) * len(record.suffixes)
+            for prefixes, suffix in zip(read, record.suffixes, strict=True):
+                for prefix in prefixes:
+                    self._by_prefix[prefix][suffix] += 1
             self._overall.update(record.suffixes)
 
     def best(self, prefix: str) -> str:
@@ -68,8 +71,7 @@ def _blind_iou(train: Iterable[Record], held_out: Iterable[Record]) -> float:
 
 def _masks(records: Iterable[Record]) -> Iterator[Bool[np.ndarray, "H W"]]:
     for record in records:
-        if record.masks:
-            yield decode_mask(record.masks[0])
+        yield from map(decode_mask, record.masks)
 
 
 def _small(mask: Bool[np.ndarray, "H W"]) -> Float[np.ndarray, "64 64"]:

@@ -111,8 +111,6 @@ class Benchmark:
       eval_split: what it is scored on, unless one of `rows` is meant.
       rows: its rows in tables.
       num_train: examples of `final_split`, as published; 0 for a zero-shot benchmark.
-      image_epochs: whether epochs, and `num_train`, count images, of which there are several
-        records each.
       recipes: side of the images -> how it is fine-tuned [pixels].
       parent: whose fine-tuned checkpoint is scored, for a zero-shot benchmark.
       num_frames: frames per video; 0 for images.
@@ -133,7 +131,6 @@ class Benchmark:
     eval_split: str
     rows: tuple[Row, ...]
     num_train: int = 0
-    image_epochs: bool = False
     recipes: Mapping[int, Recipe] = dataclasses.field(default_factory=dict)
     parent: str = ""
     num_frames: int = 0

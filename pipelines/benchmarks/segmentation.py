@@ -1,8 +1,7 @@
 """Expressions that refer to one object.
 
 Source: big_vision `configs/proj/paligemma/transfers/refcoco_seg.py`; PaliGemma 2, table 14. Sizes:
-sentences of the published splits (github.com/lichengunc/refer). Training counts images: every
-visit draws one of an image's objects, then one of its sentences.
+sentences of the published splits (github.com/lichengunc/refer), images of "train".
 """
 
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
@@ -32,7 +31,6 @@ ROWS = (
             for (title, split), size in _SENTENCES.items()
         ),
         num_train=24_407,
-        image_epochs=True,
         recipes={
             224: Recipe(lr_pg1=3e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3, dropout=0.1),
             448: Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3),

@@ -35,6 +35,9 @@ def encode(record: Record) -> bytes:
         )
     for key, field in _FLOATS.items():
         feature[key].float_list.value.extend(getattr(record, field))
+    feature["prefixes"].bytes_list.value.extend(
+        json.dumps(one, ensure_ascii=False).encode() for one in record.prefixes
+    )
     meta = json.dumps(record.meta, sort_keys=True, ensure_ascii=False)
     feature["meta"].bytes_list.value.append(meta.encode())
     return example.SerializeToString(deterministic=True)
@@ -58,6 +61,8 @@ def decode(data: bytes) -> Record:
         values[field] = items[0] if key in _SINGLE else items
     for key, field in _FLOATS.items():
         values[field] = tuple(feature[key].float_list.value)
+    prefixes = feature["prefixes"].bytes_list.value
+    values["prefixes"] = tuple(tuple(json.loads(one)) for one in prefixes)
     values["meta"] = json.loads(feature["meta"].bytes_list.value[0])
     return Record(**values)  # type: ignore[arg-type]
 

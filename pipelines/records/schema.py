@@ -21,12 +21,14 @@ class Record:
       images: encoded images (JPEG or PNG) of equal size: one, an image pair, or video frames.
       prefix: the text the model reads; no separator, no special tokens.
       suffixes: texts the model may write; training draws one of them.
+      prefixes: per suffix, what may be read before it, of which training draws one: the
+        expressions of an object, the choices in another order. Empty where it is `prefix`.
       task: "caption", "ocr", ... or the benchmark's name.
       lang: BCP-47 language of the suffixes.
       source: the file the pixels come from, relative to the corpus root [path].
       source_sha256: digest of that file's bytes [hex].
       answers: accepted answers, for metrics; empty where the task has none.
-      masks: one COCO run-length mask per `MASK_MARKER` of a suffix, in order [RLE JSON].
+      masks: one COCO run-length mask per `MASK_MARKER` of the suffixes, in order [RLE JSON].
       frame_requested: time asked for, per video frame [s].
       frame_decoded: time of the frame that was decoded, per video frame [s].
       meta: whatever a metric needs besides (question type, ...) [JSON-able].
@@ -36,6 +38,7 @@ class Record:
     images: tuple[bytes, ...]
     prefix: str
     suffixes: tuple[str, ...]
+    prefixes: tuple[tuple[str, ...], ...] = ()
     task: str
     lang: str = "en"
     source: str
@@ -56,6 +59,11 @@ class Record:
             raise ValueError(
                 f"frame_requested has {len(self.frame_requested)} times and frame_decoded "
                 f"{len(self.frame_decoded)} in record {self.id!r}; they go in pairs."
+            )
+        if self.prefixes and not (len(self.prefixes) == len(self.suffixes) and all(self.prefixes)):
+            raise ValueError(
+                f"prefixes must name some for each of {len(self.suffixes)} suffixes of record "
+                f"{self.id!r}, got {self.prefixes!r:.100}."
             )
         json.dumps(self.meta)
 

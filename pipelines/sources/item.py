@@ -112,6 +112,7 @@ class Item:
       media: its images (one, or a pair) or its video.
       prefix: as in the record, with a `BOX_MARKER` per box.
       suffixes: as in the record, with a `BOX_MARKER` per box and a `MASK_MARKER` per mask.
+      prefixes: as in the record; no boxes are in them.
       task: as in the record.
       lang: as in the record.
       boxes: x0, y0, x1, y1 of every `BOX_MARKER`, prefix first [pixels].
@@ -126,6 +127,7 @@ class Item:
     media: tuple[Media, ...]
     prefix: str
     suffixes: tuple[str, ...]
+    prefixes: tuple[tuple[str, ...], ...] = ()
     task: str
     lang: str = "en"
     boxes: tuple[tuple[float, ...], ...] = ()
@@ -143,7 +145,8 @@ class Item:
         """Returns the item of a line written by `to_json`."""
         raw = json.loads(line)
         raw["media"] = tuple(Media.from_fields(m) for m in raw["media"])
-        raw["boxes"] = tuple(tuple(b) for b in raw["boxes"])
+        for name in ("boxes", "prefixes"):
+            raw[name] = tuple(tuple(one) for one in raw[name])
         size = raw["annotated_size"]
         raw["annotated_size"] = None if size is None else tuple(size)
         for name in ("suffixes", "masks", "answers"):

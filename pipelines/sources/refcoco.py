@@ -5,12 +5,15 @@
     refcoco/instances.json     COCO: images, annotations with bbox and polygons or run lengths
     images/**/{file_name}      of COCO train2014; or in coco/train2014 beside this folder
 
-"train" is that of all three sets, less every image that any of them evaluates on. "val", "testA",
-"testB" and "test" are those of all sets; "refcocoplus_val" is RefCOCO+'s, and so on.
+"train" is that of all three sets, less every image that any of them evaluates on: a record per
+image, with all its objects and their expressions (big_vision's "refcocox_combined"). "val",
+"testA", "testB" and "test" are those of all sets, a record per expression; "refcocoplus_val" is
+RefCOCO+'s, and so on.
 
 Published by its authors at github.com/lichengunc/refer (Apache-2.0).
 """
 
+import dataclasses
 import io
 import json
 import pickle
@@ -19,7 +22,7 @@ from pathlib import Path
 
 from pipelines.benchmarks.registry import get
 from pipelines.records.schema import MASK_MARKER, Reject
-from pipelines.sources.item import BOX_MARKER, Corpus, Item
+from pipelines.sources.item import BOX_MARKER, Corpus, Item, Media
 from pipelines.sources.layout import image_folder
 
 _SETS = {"refcoco": "refcoco", "refcocoplus": "refcoco+", "refcocog": "refcocog"}
@@ -33,6 +36,7 @@ SPLITS = (
     "refcocog_val", "refcocog_test",
 )  # fmt: skip
 PUBLISHER = "github.com/lichengunc/refer"
+_TARGET = f"{BOX_MARKER}{MASK_MARKER}"
 
 
 # What unpickling damaged bytes raises, by the pickle module's own documentation and by trial.
@@ -92,26 +96,26 @@ def _text_encoding(data: bytes) -> str:
 
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields a would-be record per sentence of every ref of the split (the "flat" form)."""
+    """Yields a would-be record per image to train on, or per sentence to be evaluated on."""
     only, _, part = split.rpartition("_")
     paths = _ref_files(corpus, _SETS[only] if only else "*")
     refs = {path: load_refs(corpus, path) for path in paths}
     held_out = _evaluated_images(refs.values()) if split == "train" else set()
-    images = _image_finder(corpus)
+    find = _image_finder(corpus)
+    pictures: dict[object, list[_Referred]] = {}
     for path, listed in refs.items():
         folder = path.parent
         instances = corpus.load_json(folder / "instances.json")
         if not isinstance(instances, Mapping) or not {"annotations", "images"} <= set(instances):
             raise ValueError(f"{folder / 'instances.json'} lacks annotations and images.")
         annotations = {a["id"]: a for a in instances["annotations"]}
-        described = {i["id"]: i for i in instances["images"]}
+        images = {i["id"]: i for i in instances["images"]}
         for number, ref in enumerate(listed):
             try:
                 if ref["split"] != part or ref["image_id"] in held_out:
                     continue
-                image = described[ref["image_id"]]
-                file = images(str(image["file_name"]))
-                yield from _items(corpus, folder.name, ref, image, annotations[ref["ann_id"]], file)
+                image, annotation = images[ref["image_id"]], annotations[ref["ann_id"]]
+                found = _referred(corpus, folder.name, ref, image, annotation, find)
             except (KeyError, TypeError, ValueError) as error:
                 yield Reject(
                     id=f"{folder.name}/{split}/{number}",
@@ -119,6 +123,12 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                     reason=f"malformed ref: {type(error).__name__}: {error}",
                     source=corpus.relative(path),
                 )
+                continue
+            if split == "train" and found.sentences:
+                pictures.setdefault(ref["image_id"], []).append(found)
+            elif split != "train":
+                yield from _flat(found)
+    yield from map(_together, pictures.values())
 
 
 def _ref_files(corpus: Corpus, folder: str) -> list[Path]:
@@ -155,25 +165,85 @@ def _image_finder(corpus: Corpus) -> Callable[[str], Path]:
     return find
 
 
-def _items(
-    corpus: Corpus, name: str, ref: Mapping, image: Mapping, annotation: Mapping, file: Path
-) -> Iterator[Item]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Referred:
+    """One object of an image, and the sentences that one set has for it: (id, prefix) each."""
+
+    set_name: str
+    ref: Mapping
+    media: Media
+    size: tuple[int, int]
+    box: tuple[float, float, float, float]
+    mask: str
+    sentences: list[tuple[str, str]]
+
+    @property
+    def meta(self) -> dict[str, object]:
+        """What scoring needs of it, and its ids."""
+        (width, height), (x0, y0, x1, y1) = self.size, self.box
+        ids = {key: self.ref[key] for key in ("ref_id", "ann_id", "image_id")}
+        return {**ids, "box": [y0 / height, x0 / width, y1 / height, x1 / width]}
+
+
+def _referred(
+    corpus: Corpus,
+    set_name: str,
+    ref: Mapping,
+    image: Mapping,
+    annotation: Mapping,
+    find: Callable[[str], Path],
+) -> _Referred:
     width, height = int(image["width"]), int(image["height"])
     x, y, w, h = map(float, annotation["bbox"])
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape
-    meta = {"ref_id": ref["ref_id"], "ann_id": ref["ann_id"], "image_id": ref["image_id"]}
-    box = [y / height, x / width, (y + h) / height, (x + w) / width]
-    for sentence in ref["sentences"]:
+    prefix = get("refcoco").prefix
+    return _Referred(
+        set_name=set_name,
+        ref=ref,
+        media=corpus.media(find(str(image["file_name"]))),
+        size=(width, height),
+        box=(x, y, x + w, y + h),
+        mask=json.dumps(mask),
+        sentences=[(str(s["sent_id"]), prefix(s["sent"])) for s in ref["sentences"]],
+    )
+
+
+def _flat(found: _Referred) -> Iterator[Item]:
+    """Yields an item per sentence."""
+    name = f"{found.set_name}/{found.ref['split']}/{Path(found.media.path).stem}"
+    for key, prefix in found.sentences:
         yield Item(
-            id=f"{name}/{ref['split']}/{Path(file).stem}#{ref['ref_id']}-{sentence['sent_id']}",
+            id=f"{name}#{found.ref['ref_id']}-{key}",
             part="refcoco",
-            media=(corpus.media(file),),
-            prefix=get("refcoco").prefix(sentence["sent"]),
-            suffixes=(f"{BOX_MARKER}{MASK_MARKER}",),
+            media=(found.media,),
+            prefix=prefix,
+            suffixes=(_TARGET,),
             task="refcoco",
-            boxes=((x, y, x + w, y + h),),
-            masks=(json.dumps(mask),),
-            annotated_size=(width, height),
-            meta={**meta, "box": box},
+            boxes=(found.box,),
+            masks=(found.mask,),
+            annotated_size=found.size,
+            meta=found.meta,
         )
+
+
+def _together(found: list[_Referred]) -> Item:
+    """Returns the item of one image; an object that several sets name is one."""
+    objects: dict[object, list[_Referred]] = {}
+    for one in found:
+        objects.setdefault(one.ref["ann_id"], []).append(one)
+    firsts = [named[0] for named in objects.values()]
+    prefixes = [tuple(p for one in named for _, p in one.sentences) for named in objects.values()]
+    return Item(
+        id=f"refcoco/train/{Path(firsts[0].media.path).stem}",
+        part="refcoco",
+        media=(firsts[0].media,),
+        prefix=prefixes[0][0],
+        suffixes=(_TARGET,) * len(firsts),
+        prefixes=tuple(prefixes),
+        task="refcoco",
+        boxes=tuple(one.box for one in firsts),
+        masks=tuple(one.mask for one in firsts),
+        annotated_size=firsts[0].size,
+        meta=firsts[0].meta,
+    )

@@ -9,11 +9,15 @@
 Where AI2D's answers are letters, these are drawn over the diagram's own labels.
 """
 
+import dataclasses
+import itertools
+import math
+import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.vqa import BETWEEN
-from pipelines.sources.item import BadInput, Corpus, Edit, Item
+from pipelines.sources.item import BadInput, Corpus, Edit, Item, stable_hash
 from pipelines.sources.layout import (
     Found,
     Layout,
@@ -24,6 +28,9 @@ from pipelines.sources.layout import (
     text_of,
     texts_of,
 )
+
+_MAX_ORDERS = 24
+"""Orders of a question's choices that training may draw; four choices have no more."""
 
 
 def _read_ai2d(corpus: Corpus, split: str, ids: Path) -> Found:
@@ -84,23 +91,48 @@ def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
         if row["split"] != split or not row["image"]:
             return None
         choices = texts_of(row, "choices")
-        answer = _letter(index_of(row, "answer", choices))
-        options = ", ".join(f"({_letter(i)}) {choice}" for i, choice in enumerate(choices))
-        return question(
-            "science_qa",
-            split,
-            corpus.media(folder / str(key) / text_of(row, "image")),
-            key,
-            text_of(row, "question"),
-            [f"The answer is {answer}."],
-            meta={"question_id": key, "subject": row.get("subject", "")},
-            image=f"{key}/{row['image']}",
-            context=row["hint"] or "N/A",
-            choices=options,
+        correct = index_of(row, "answer", choices)
+        image = corpus.media(folder / str(key) / text_of(row, "image"))
+
+        def asked(order: tuple[int, ...]) -> Item:
+            options = ", ".join(f"({_letter(n)}) {choices[i]}" for n, i in enumerate(order))
+            return question(
+                "science_qa",
+                split,
+                image,
+                key,
+                text_of(row, "question"),
+                [f"The answer is {_letter(order.index(correct))}."],
+                meta={"question_id": key, "subject": row.get("subject", "")},
+                image=f"{key}/{row['image']}",
+                context=row["hint"] or "N/A",
+                choices=options,
+            )
+
+        item = asked(tuple(range(len(choices))))
+        if split == "test":
+            return item
+        # Training shuffles the choices at every visit; evaluation reads them as published.
+        others = [asked(order) for order in _orders(len(choices), item.id)]
+        return dataclasses.replace(
+            item,
+            suffixes=tuple(one.suffixes[0] for one in others),
+            prefixes=tuple((one.prefix,) for one in others),
         )
 
     rows = load_dict(corpus, file).items()
     yield from read_rows(corpus, file, f"science_qa/{split}", rows, make)
+
+
+def _orders(count: int, key: str) -> list[tuple[int, ...]]:
+    """Returns the orders of `count` things, or `_MAX_ORDERS` of them that look random."""
+    if math.factorial(count) <= _MAX_ORDERS:
+        return list(itertools.permutations(range(count)))
+    rng = random.Random(stable_hash(key))
+    found: dict[tuple[int, ...], None] = {}
+    while len(found) < _MAX_ORDERS:
+        found[tuple(rng.sample(range(count), count))] = None
+    return list(found)
 
 
 def _letter(index: int) -> str:

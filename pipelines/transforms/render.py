@@ -41,12 +41,9 @@ def render(item: Item, pixels: list[Pixels]) -> Record:
     x0, y0, x1, y1 = crop = pixels[0].crop or (0, 0, width, height)
     boxes = [box_tokens(_moved(box, x0, y0), width=x1 - x0, height=y1 - y0) for box in item.boxes]
     prefix, *suffixes = _place([item.prefix, *item.suffixes], boxes)
-    for suffix in suffixes:
-        if suffix.count(MASK_MARKER) != len(item.masks):
-            raise BadInput(
-                f"text has {suffix.count(MASK_MARKER)} {MASK_MARKER}, "
-                f"annotation {len(item.masks)} masks"
-            )
+    num_masks = sum(suffix.count(MASK_MARKER) for suffix in suffixes)
+    if num_masks != len(item.masks):
+        raise BadInput(f"text has {num_masks} {MASK_MARKER}, annotation {len(item.masks)} masks")
     meta = dict(item.meta)
     if len(pixels) > 1:
         meta["sources"] = [[m.source, p.sha256] for m, p in zip(item.media, pixels, strict=True)]
@@ -55,6 +52,7 @@ def render(item: Item, pixels: list[Pixels]) -> Record:
         images=tuple(image for p in pixels for image in p.images),
         prefix=prefix,
         suffixes=tuple(suffixes),
+        prefixes=item.prefixes,
         task=item.task,
         lang=item.lang,
         source=item.media[0].source,

@@ -34,11 +34,6 @@ def test_steps_that_a_config_states_replace_the_recipes_epochs():
     assert passes.in_steps(1000).total_steps == round(30 * 1000 / 256)
 
 
-def test_epochs_that_count_images_are_steps():
-    train = study({"refcoco": {}}).transfers["refcoco"].train
-    assert (train.epochs, train.total_steps) == (None, round(100 * 24_407 / 256))
-
-
 def test_every_benchmark_has_a_recipe_and_its_rows_by_default():
     everything = study({name: {} for name in BENCHMARKS})
     assert len(everything.rows) == sum(len(b.rows) for b in BENCHMARKS.values()) == 47

@@ -1,3 +1,6 @@
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +11,8 @@ from model.data.text import eval_row, fit_words, prefix_ids, train_row
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.vision.mask_codec import MaskCodec, MaskCodecConfig, init_params
+from pipelines.records.rle import encode_mask
+from pipelines.records.schema import Record
 from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer
 
 TRAIN = TrainConfig(batch_size=5, text_len=40, mixture=(("color", 3.0), ("segment", 1.0)))
@@ -27,10 +32,12 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
     return Tokenizer(write_tokenizer(tmp_path_factory.mktemp("tok") / "t.model"))
 
 
-def make_loader(data: str, tokenizer: Tokenizer, seed: int = 3) -> Loader:
+def make_loader(
+    data: str, tokenizer: Tokenizer, seed: int = 3, train: TrainConfig = TRAIN
+) -> Loader:
     config = MaskCodecConfig(width=8, embed_dim=8)
     codec = MaskCodec({n: np.asarray(v) for n, v in init_params(config, 0).items()})
-    return Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=codec, image_px=32, seed=seed)
+    return Loader(data, train, tokenizer=tokenizer, mask_codec=codec, image_px=32, seed=seed)
 
 
 def test_batches_do_not_depend_on_where_reading_starts(data: str, tokenizer: Tokenizer):
@@ -50,15 +57,18 @@ def test_samples_of_step_are_those_of_the_batch(data: str, tokenizer: Tokenizer)
         samples = samples_of_step(data, TRAIN, 3, step)
         records = {r.id: r for part in loader.examples.parts.values() for r in part}
         batch = loader.batch(step)
-        for (key, suffix), image, text in zip(samples, batch["image"], batch["text"], strict=True):
+        for (key, prefix, suffix), image, text in zip(
+            samples, batch["image"], batch["text"], strict=True
+        ):
             np.testing.assert_array_equal(image, decode_images(records[key], 1, 32))
             assert suffix in records[key].suffixes
-            assert suffix.partition("<mask>")[0] in tokenizer.decode(text[1:])
+            read = f"{prefix}\n{suffix}".partition("<mask>")[0]
+            assert read in tokenizer.decode(text[1:])
     assert samples_of_step(data, TRAIN, 4, 0) != samples_of_step(data, TRAIN, 3, 0)
 
 
 def test_mixture_follows_the_weights_and_passes_cover_every_record(data: str):
-    ids = [i for step in range(28) for i, _ in samples_of_step(data, TRAIN, 0, step)]
+    ids = [i for step in range(28) for i, _, _ in samples_of_step(data, TRAIN, 0, step)]
     colors = [i for i in ids if i.startswith("color")]
     assert len(colors) / len(ids) == pytest.approx(0.75, abs=0.02)
     for start in range(0, 7 * (len(colors) // 7), 7):
@@ -75,6 +85,26 @@ def test_mask_markers_become_tokens(data: str, tokenizer: Tokenizer):
         assert text.count("<loc") == 4
         assert text.count("<seg") == 16
         assert "<mask>" not in text
+
+
+def test_each_suffix_has_its_own_mask(tmp_path: Path, tokenizer: Tokenizer):
+    one, other = mask_record(0), mask_record(4)
+    other = dataclasses.replace(other, masks=(encode_mask(np.tri(32, dtype=bool)),))
+    both = dataclasses.replace(
+        one,
+        prefixes=(("segment it",), ("and that",)),
+        suffixes=(*one.suffixes, *other.suffixes),
+        masks=(*one.masks, *other.masks),
+    )
+    train = TrainConfig(batch_size=2, text_len=40)  # Two visits: each suffix once.
+
+    def suffixes(*records: Record) -> set[str]:
+        name = "-".join(str(len(record.masks)) for record in records)
+        folder = write_dataset(tmp_path / name, {"segment": list(records)})
+        rows = make_loader(folder, tokenizer, train=train).batch(0)["text"]
+        return {tokenizer.decode(row[1:]).partition("\n")[2] for row in rows}
+
+    assert suffixes(both) == suffixes(one, other)
 
 
 def test_unknown_part_names_those_there_are(data: str, tokenizer: Tokenizer):

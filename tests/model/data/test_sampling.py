@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.data.loader import samples_of_step
-from model.data.sampling import choose_suffix
+from model.data.sampling import choose_texts
 from model.train.config import SAMPLINGS, Sampling, TrainConfig
 from pipelines.benchmarks import row
 from tests.model.tiny_data import color_record, write_dataset
@@ -21,7 +21,12 @@ def several(number: int, count: int):
 
 
 def walk(record, seed: int, visits: int, how: Sampling = "without_replacement") -> list[str]:
-    return [choose_suffix(record, how, seed=seed, visit=v, number=v) for v in range(visits)]
+    return [suffix for _, suffix in pairs(record, seed, visits, how)]
+
+
+def pairs(record, seed: int, visits: int, how: Sampling = "without_replacement"):
+    drawn = [choose_texts(record, how, seed=seed, visit=v, number=v) for v in range(visits)]
+    return [(prefix, record.suffixes[chosen]) for prefix, chosen in drawn]
 
 
 def test_the_ways_are_those_the_registry_names():
@@ -50,6 +55,20 @@ def test_independent_draws_are_uniform(how: Sampling):
     assert any(len(set(drawn[start : start + 3])) < 3 for start in range(0, 60, 3))
 
 
+def test_objects_are_walked_and_any_of_their_expressions_is_read():
+    expressions = (("left dog", "the small one", "a dog"), ("cat",), ("tree", "the oak"))
+    record = dataclasses.replace(several(0, 3), prefixes=expressions)
+    drawn = pairs(record, 1, 900)
+    for start in range(0, 900, 3):
+        assert sorted(suffix for _, suffix in drawn[start : start + 3]) == ["0", "1", "2"]
+    counts = Counter(drawn)
+    assert {prefix for prefix, suffix in counts if suffix == "0"} == set(expressions[0])
+    assert counts["cat", "1"] == 300
+    assert all(counts[prefix, "0"] == pytest.approx(100, abs=30) for prefix in expressions[0])
+    assert drawn == pairs(record, 1, 900)
+    assert drawn != pairs(record, 2, 900)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> str:
     parts = {"a": [several(i, 3) for i in range(4)], "b": [several(i, 2) for i in range(4, 9)]}
@@ -59,8 +78,8 @@ def data(tmp_path_factory) -> str:
 def test_a_run_draws_every_suffix_of_every_record_equally_often(data: str):
     train = TrainConfig(batch_size=9)  # Parts have their share: a pass over one is one over all.
     seen = [sample for step in range(6) for sample in samples_of_step(data, train, 1, step)]
-    assert all(n == 2 for (i, _), n in Counter(seen).items() if i < "color/004")
-    assert all(n == 3 for (i, _), n in Counter(seen).items() if i >= "color/004")
+    assert all(n == 2 for (i, *_), n in Counter(seen).items() if i < "color/004")
+    assert all(n == 3 for (i, *_), n in Counter(seen).items() if i >= "color/004")
     assert seen != [s for step in range(6) for s in samples_of_step(data, train, 2, step)]
 
 

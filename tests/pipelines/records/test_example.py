@@ -28,6 +28,14 @@ def test_record_comes_back_equal():
     assert decode(encode(RECORD)) == RECORD
 
 
+def test_prefixes_of_each_suffix_come_back():
+    record = dataclasses.replace(RECORD, prefixes=(("Wie viele?", "Anzahl\n?"), ("How many?",)))
+    assert decode(encode(record)) == record
+    for wrong in ((("one",),), (("one",), ())):
+        with pytest.raises(ValueError, match="prefixes must name some for each of 2 suffixes"):
+            dataclasses.replace(RECORD, prefixes=wrong)
+
+
 def test_equal_records_give_equal_bytes():
     other = dataclasses.replace(RECORD, meta=dict(reversed(RECORD.meta.items())))
     assert encode(other) == encode(RECORD)

@@ -3,6 +3,7 @@
 Every writer makes one good row at least for each split a test reads, and one that is malformed.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.pipelines.sources.writing import put_json, put_text
@@ -97,9 +98,9 @@ def write_ai2d(root: Path) -> None:
     put_text(folder / "ai2d_test_ids.csv", "1\n")
 
 
-def write_science_qa(root: Path) -> None:
+def write_science_qa(root: Path, choices: Sequence[str] = ("Ohio", "Texas")) -> None:
     row = {
-        "question": "Which is north?", "choices": ["Ohio", "Texas"], "answer": 1, "hint": "",
+        "question": "Which is north?", "choices": list(choices), "answer": 1, "hint": "",
         "image": "image.png", "split": "test", "subject": "social science",
     }  # fmt: skip
     problems = {

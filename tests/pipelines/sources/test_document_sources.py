@@ -135,3 +135,19 @@ def test_science_qa_has_its_own_template(tmp_path, read_source):
     assert items[0].suffixes == items[0].answers == ("The answer is B.",)
     assert paths(items) == ["science_qa/test/4/image.png", "science_qa/test/5/image.png"]
     assert [r.reason for r in rejects] == ["answer must be in 0..1, got 2"]
+
+
+def test_science_qa_trains_on_every_order_of_the_choices(tmp_path, read_source):
+    write_science_qa(tmp_path, choices=("Ohio", "Texas", "Iowa", "Maine", "Utah"))
+    (item,), _ = read_source("science_qa", "train", tmp_path)
+    assert "Options: (A) Ohio, (B) Texas, (C) Iowa," in item.prefix
+    assert item.answers == ("The answer is B.",)
+    assert len(set(item.prefixes)) == len(item.suffixes) == 24
+    for (prefix,), suffix in zip(item.prefixes, item.suffixes, strict=True):
+        options = prefix.partition("Options: ")[2].partition("\n")[0]
+        assert f"({suffix[-2]}) Texas" in options
+    assert {suffix[-2] for suffix in item.suffixes} == set("ABCDE")
+    write_science_qa(tmp_path)
+    (item,), _ = read_source("science_qa", "train", tmp_path)
+    assert item.suffixes == ("The answer is B.", "The answer is A.")
+    assert read_source("science_qa", "test", tmp_path)[0][0].prefixes == ()

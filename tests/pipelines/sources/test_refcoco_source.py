@@ -6,6 +6,8 @@ import pickle
 
 import pytest
 
+from pipelines.sources.item import Item
+
 REF = {
     "ref_id": 5,
     "ann_id": 7,
@@ -102,6 +104,30 @@ def test_unknown_annotation_is_a_reject(tmp_path, write, read_source):
     ]
 
 
+def test_training_has_a_record_per_image_with_the_expressions_of_all_sets(
+    tmp_path, write, read_source
+):
+    train = {**REF, "split": "train"}
+    other = {**train, "ref_id": 6, "ann_id": 8, "sentences": [{"sent_id": 2, "sent": "cat"}]}
+    write([train, {**other, "ref_id": 7, "sentences": []}, {**other, "image_id": 11}])
+    box = {"id": 8, "image_id": 9, "bbox": [20, 1, 4, 2], "segmentation": [[20, 1, 24, 1, 24, 3]]}
+    annotations = [*INSTANCES["annotations"], box]
+    folder = tmp_path / "refcoco/refcoco+"
+    folder.mkdir()
+    for path in (folder, tmp_path / "refcoco/refcoco"):
+        (path / "instances.json").write_text(json.dumps({**INSTANCES, "annotations": annotations}))
+    same = {**train, "ref_id": 3, "sentences": [{"sent_id": 3, "sent": "dog on grass"}]}
+    (folder / "refs(unc).p").write_bytes(pickle.dumps([other, same], protocol=2))
+    (item,), rejects = read_source("refcoco", "train", tmp_path)
+    assert [r.reason for r in rejects] == ["malformed ref: KeyError: 11"]
+    assert item.prefixes == (("left dog", "the small one", "dog on grass"), ("cat",))
+    assert item.suffixes == ("\ue000<mask>",) * 2
+    assert item.boxes == ((2, 3, 12, 8), (20, 1, 24, 3))
+    assert [json.loads(m)["polygons"][0][0] for m in item.masks] == [2, 20]
+    assert item.prefix == "left dog"
+    assert Item.from_json(item.to_json()) == item
+
+
 def test_missing_refs_are_named(tmp_path, write, read_source):
     with pytest.raises(FileNotFoundError, match=r"refs\(unc\)\.p is missing"):
         read_source("refcoco", "val", tmp_path)
@@ -127,9 +153,7 @@ def test_training_never_sees_an_image_that_any_set_evaluates(tmp_path, write, re
     (root / "refcocog/refs(google).p").write_bytes(pickle.dumps(unused, protocol=2))
     items, rejects = read_source("refcoco", "train", tmp_path)
     assert not rejects
-    assert {(i.id.partition("/")[0], i.meta["ref_id"]) for i in items} == {
-        ("refcoco", 5), ("refcocog", 9),
-    }  # fmt: skip
+    assert [i.id for i in items] == ["refcoco/train/COCO_train2014_000000000009"]
     items, _ = read_source("refcoco", "refcocog_val", tmp_path)
     assert {i.id.partition("/")[0] for i in items} == {"refcocog"}
     assert len(items) == 2
