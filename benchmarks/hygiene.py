@@ -97,6 +97,7 @@ class Picture:
 
     folder: Path
     name: str
+    data: bytes
     print: np.ndarray
 
     @property
@@ -125,12 +126,14 @@ def read_folder(folder: Path, limit: int) -> list[Picture]:
         path = files[number]
         digest = hashlib.sha256(path.read_bytes()).digest()
         try:
-            made = None if digest in known else fingerprint(stored(decode(path)))
+            data = b"" if digest in known else stored(decode(path))
         except BadInput:
             continue
+        made = fingerprint(data) if data else None
         known.add(digest)
         if made is not None:
-            found.append(Picture(folder=folder, name=str(path.relative_to(folder)), print=made))
+            name = str(path.relative_to(folder))
+            found.append(Picture(folder=folder, name=name, data=data, print=made))
         if len(found) == limit:
             break
     return found
@@ -139,16 +142,33 @@ def read_folder(folder: Path, limit: int) -> list[Picture]:
 def recall(pictures: Sequence[Picture], index: Index, planted: Sequence[int]) -> dict[str, int]:
     """Returns how many of the planted pictures, rows of the index, are found after each change."""
     rng = np.random.default_rng(1)
-    own = index.search([pictures[row].print for row in planted])
+    own = search(index, [pictures[row] for row in planted])
     # Of a scene's many frames, any is as good a find as the frame itself.
     same = [{row} | {one.row for one in found} for row, found in zip(planted, own, strict=True)]
-    hits = {}
+    hits = dict.fromkeys(CHANGES, 0)
     for name, change in CHANGES.items():
-        prints = [fingerprint(stored(change(pictures[row].open(), rng))) for row in planted]
-        found = iter(index.search([p for p in prints if p is not None]))
-        rows = [set() if p is None else {one.row for one in next(found)} for p in prints]
-        hits[name] = sum(bool(r & s) for r, s in zip(rows, same, strict=True))
+        changed = {}
+        for number, row in enumerate(planted):
+            data = stored(change(pictures[row].open(), rng))
+            if (made := fingerprint(data)) is not None:
+                changed[number] = dataclasses.replace(pictures[row], data=data, print=made)
+        found = search(index, list(changed.values()))
+        for number, alike in zip(changed, found, strict=True):
+            hits[name] += not same[number].isdisjoint(one.row for one in alike)
     return hits
+
+
+def index_of(pictures: Sequence[Picture]) -> Index:
+    """Returns an index of pictures, a row each."""
+    return Index([p.print for p in pictures], lambda row: pictures[row].data)
+
+
+def search(
+    index: Index, pictures: Sequence[Picture], before: list[int] | None = None
+) -> list[list[Found]]:
+    """Returns what each picture looks like."""
+    prints = [p.print for p in pictures]
+    return index.search(prints, lambda number: pictures[number].data, before=before)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,7 +195,7 @@ class Alarms:
 def with_itself(pictures: Sequence[Picture], index: Index) -> Alarms:
     """Looks for every picture among the earlier ones."""
     rows = list(range(len(pictures)))
-    found = index.search([p.print for p in pictures], before=rows)
+    found = search(index, pictures, before=rows)
     return Alarms(asked=rows, found=found, pictures=pictures)
 
 
@@ -184,8 +204,7 @@ def with_half_the_sources(pictures: Sequence[Picture]) -> Alarms:
     sources = sorted({p.source for p in pictures})
     held_out = [p for p in pictures if p.source in sources[1::2]]
     rows = [row for row, p in enumerate(pictures) if p.source in sources[::2]]
-    index = Index([p.print for p in held_out])
-    found = index.search([pictures[row].print for row in rows])
+    found = search(index_of(held_out), [pictures[row] for row in rows])
     return Alarms(asked=rows, found=found, pictures=held_out)
 
 
@@ -228,7 +247,7 @@ def main(words: Sequence[str] | None = None) -> None:
     kinds = {folder: read_folder(folder, options.limit) for folder in options.folders}
     pictures = [picture for kind in kinds.values() for picture in kind]
     read = (time.process_time() - started) / max(1, len(pictures))
-    index = Index([p.print for p in pictures])
+    index = index_of(pictures)
     hits, first = {}, 0
     for folder, kind in kinds.items():
         planted = range(first, first + min(options.planted, len(kind)))

@@ -1,4 +1,4 @@
-"""How alike two fingerprints are once one is laid over the other: a crop moves every edge."""
+"""How one fingerprint lies over another, and how alike they are then: a crop moves every edge."""
 
 import functools
 
@@ -23,8 +23,10 @@ _MAX_SHIFT = 0.1
 _CENTRES = ((np.arange(SIDE) + 0.5) / SIDE - 0.5).astype(np.float32)
 
 
-def likeness(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> float:
-    """Returns how alike two maps are, in [-1, 1]; 1 is the same picture.
+def align(
+    query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]
+) -> tuple[float, tuple[Axis, Axis]]:
+    """Returns how alike two maps are, in [-1, 1], and the crop of `other` that `query` shows.
 
     Lines that cross the picture (frames, axes, grids) do not count: pictures of one template share
     them, whatever they show.
@@ -35,7 +37,8 @@ def likeness(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> f
       crop: of the rows and columns of `other`, roughly; where the alignment starts.
     """
     q, o = query.astype(np.float32), other.astype(np.float32)
-    rows, columns = _align(q, o, crop)
+    fitted = _fit(q, o, crop)
+    rows, columns = (interpolation(*axis) for axis in fitted)
     down, across = (np.flatnonzero(matrix.sum(1) > 0.99) for matrix in (rows, columns))
     pair = []
     for fields in (q, rows @ o @ columns.T):
@@ -46,13 +49,11 @@ def likeness(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> f
         whole[:, down[:, None], across] = common
         pair.append(_blurred(whole, _FINE_BLUR) - _blurred(whole, _BACKGROUND))
     norms = np.linalg.norm(pair[0]) * np.linalg.norm(pair[1])
-    return float((pair[0] * pair[1]).sum() / max(norms, 1e-6))
+    return float((pair[0] * pair[1]).sum() / max(norms, 1e-6)), fitted
 
 
-def _align(
-    query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the matrices (rows, columns) that lay `other` over `query`.
+def _fit(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> tuple[Axis, Axis]:
+    """Returns the crop of `other` (of rows, of columns) that lies over `query`.
 
     Gauss-Newton on scale and shift of each axis. Source: Lucas and Kanade, IJCAI 1981.
     """
@@ -62,7 +63,7 @@ def _align(
         q, o = _unit(_blurred(query, blur)), _unit(_blurred(other, blur))
         slope_down, slope_across = np.gradient(o, 1 / SIDE, axis=(1, 2))
         for _ in range(iterations):
-            rows, columns = _matrices(found)
+            rows, columns = (interpolation(*axis) for axis in _axes(found))
             inside = _inside(rows, columns)
             laid, dx, dy = (rows @ f @ columns.T * inside for f in (o, slope_across, slope_down))
             gain = (laid * q).sum() / max((laid * laid).sum(), 1e-9)
@@ -76,15 +77,12 @@ def _align(
             found[1::2] = np.clip(found[1::2], -_MAX_SHIFT, _MAX_SHIFT)
             if np.abs(change).max() < 1e-3:
                 break
-    return _matrices(found)
+    return _axes(found)
 
 
-def _matrices(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _axes(found: np.ndarray) -> tuple[Axis, Axis]:
     across, right, down, low = (float(value) for value in found)
-    return (
-        interpolation(down, low + (1 - down) / 2),
-        interpolation(across, right + (1 - across) / 2),
-    )
+    return (down, low + (1 - down) / 2), (across, right + (1 - across) / 2)
 
 
 def _inside(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -98,12 +96,13 @@ def _unit(fields: np.ndarray) -> np.ndarray:
 
 
 def _blurred(fields: np.ndarray, sigma: float) -> np.ndarray:
-    kernel = _gaussian(sigma)
+    kernel = gaussian(SIDE, sigma)
     return kernel @ fields @ kernel.T
 
 
 @functools.cache
-def _gaussian(sigma: float) -> np.ndarray:
-    distance = np.arange(SIDE)[:, None] - np.arange(SIDE)
+def gaussian(side: int, sigma: float) -> np.ndarray:
+    """Returns the matrix (side, side) that blurs an axis."""
+    distance = np.arange(side)[:, None] - np.arange(side)
     kernel = np.exp(-0.5 * (distance / sigma) ** 2)
     return (kernel / kernel.sum(1, keepdims=True)).astype(np.float32)

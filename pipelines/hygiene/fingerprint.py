@@ -2,7 +2,8 @@
 
 A fingerprint is a map of edges, 64 x 64 cells: which way they run and how strongly. It knows no
 colours: channels are summed, opposite directions count as one, and a contrast enters by its square
-root. What a crop does to it is found by `pipelines.hygiene.alignment`.
+root. What a crop does to it is found by `pipelines.hygiene.alignment`; whether two pictures are
+the same is told by their pixels, in `pipelines.hygiene.detail`.
 """
 
 import functools
@@ -42,16 +43,22 @@ def fingerprint(encoded: bytes) -> np.ndarray | None:
     """Returns the map, int8 of `SHAPE`, of an encoded image; None if it is blank."""
     with Image.open(io.BytesIO(encoded)) as image:
         small = image.convert("RGB").resize((_PIXELS, _PIXELS), Image.Resampling.BOX)
-    pixels = np.asarray(small, dtype=np.float32)
+    fine, strength = edges(small)
+    if strength.mean() < _MIN_EDGE:
+        return None
+    fields = _pool(fine, SIDE)
+    largest = np.percentile(np.abs(fields), 99.5)
+    return np.round(np.clip(fields / max(largest, 1e-6), -1, 1) * 127).astype(np.int8)
+
+
+def edges(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
+    """Returns an RGB image's edges (2, H, W), as in a fingerprint, and their gradients (H, W)."""
+    pixels = np.asarray(image, dtype=np.float32)
     down, across = np.gradient(pixels, axis=(0, 1))
     xx, yy, xy = ((a * b).sum(2) for a, b in ((across, across), (down, down), (across, down)))
     strength = np.sqrt(xx + yy)
-    if strength.mean() < _MIN_EDGE:
-        return None
     scale = np.sqrt(strength) / np.maximum(xx + yy, 1e-6)
-    fields = np.stack([_pool((xx - yy) * scale, SIDE), _pool(2 * xy * scale, SIDE)])
-    largest = np.percentile(np.abs(fields), 99.5)
-    return np.round(np.clip(fields / max(largest, 1e-6), -1, 1) * 127).astype(np.int8)
+    return np.stack([(xx - yy) * scale, 2 * xy * scale]), strength
 
 
 def coarse_vectors(prints: np.ndarray) -> np.ndarray:

@@ -1,17 +1,22 @@
-"""Finds the pictures that look like a given one: candidates by dot product, then alignment."""
+"""Finds the pictures that look like a given one.
+
+Candidates by dot product are aligned; where their fingerprints then agree, pixels decide.
+"""
 
 import dataclasses
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pipelines.hygiene.alignment import likeness
+from pipelines.hygiene.alignment import align
+from pipelines.hygiene.detail import Detail
 from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_vectors
 
-MIN_LIKENESS = 0.75
+MIN_LIKENESS = 0.3
 """Pictures at least so alike are the same picture; see `benchmarks/hygiene.py` for the recall."""
 
-_MIN_COARSE = 0.6
-"""Candidates below this are not looked at; of planted duplicates 97 % were above."""
+_MIN_COARSE, _MIN_ALIGNED = 0.45, 0.5
+"""Candidates below the one are not aligned, and the pixels of those below the other not read."""
 
 _BATCH = 256
 """Queries compared at a time: the product with 100,000 pictures then takes 0.1 GB a window."""
@@ -26,41 +31,65 @@ class Found:
 
 
 class Index:
-    """Fingerprints to search in; about 16 kB of memory each."""
+    """Fingerprints to search in; about 16 kB of memory each.
 
-    def __init__(self, prints: list[np.ndarray], *, candidates: int = 8) -> None:
-        """Takes the fingerprints; `candidates` is how many are aligned with a query at most."""
+    Args:
+      prints: a fingerprint per row.
+      image: reads the encoded picture of a row.
+      candidates: how many are aligned with a query, at most.
+    """
+
+    def __init__(
+        self, prints: list[np.ndarray], image: Callable[[int], bytes], *, candidates: int = 8
+    ) -> None:
         self._prints = np.stack(prints) if prints else np.zeros((0, *SHAPE), dtype=np.int8)
         parts = [
             coarse_vectors(self._prints[start : start + _BATCH])
             for start in range(0, len(prints), _BATCH)
         ]
         self._vectors = np.concatenate(parts, axis=1) if parts else None
-        self._candidates = candidates
+        self._image, self._candidates = image, candidates
 
     def search(
         self,
-        queries: list[np.ndarray],
+        prints: list[np.ndarray],
+        image: Callable[[int], bytes],
         *,
         min_likeness: float = MIN_LIKENESS,
         before: list[int] | None = None,
     ) -> list[list[Found]]:
-        """Returns what each query looks like, the most alike first.
+        """Returns per query the pictures that look like it, the most alike first.
 
         Args:
-          queries: fingerprints.
+          prints: fingerprints of the queries.
+          image: reads the encoded picture of a query.
           min_likeness: of what is returned.
           before: per query, only rows below this one are looked at; None looks at all.
         """
         found: list[list[Found]] = []
-        for start in range(0, len(queries), _BATCH):
-            batch = np.stack(queries[start : start + _BATCH])
+        for start in range(0, len(prints), _BATCH):
+            batch = np.stack(prints[start : start + _BATCH])
             limits = None if before is None else before[start : start + _BATCH]
             for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
-                alike = [Found(r, likeness(query, self._prints[r], crop)) for r, crop in rows]
+                number = len(found)
+                alike = self._alike(query, rows, lambda n=number: image(n))
                 kept = [one for one in alike if one.likeness >= min_likeness]
                 found.append(sorted(kept, key=lambda one: (-one.likeness, one.row)))
         return found
+
+    def _alike(
+        self,
+        query: np.ndarray,
+        rows: list[tuple[int, tuple[Axis, Axis]]],
+        image: Callable[[], bytes],
+    ) -> Iterator[Found]:
+        detail: Detail | None = None
+        for row, crop in rows:
+            aligned, fitted = align(query, self._prints[row], crop)
+            if aligned < _MIN_ALIGNED:
+                continue
+            detail = detail or Detail(image())
+            yield Found(row, detail.likeness(Detail(self._image(row)), fitted))
 
     def _shortlist(
         self, batch: np.ndarray, limits: list[int] | None

@@ -67,8 +67,8 @@ def _contamination(
     best: dict[str, Match] = {}
     for dataset, held_out in evaluation.items():
         files = {shown.sha256: shown.id for shown in reversed(held_out.records)}
-        index = Index(held_out.prints, candidates=candidates)
-        found = index.search(pictures.prints, min_likeness=min_likeness)
+        index = Index(held_out.prints, held_out.image, candidates=candidates)
+        found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness)
         for shown in pictures.records:
             match = None
             if other := files.get(shown.sha256):
@@ -88,9 +88,9 @@ def _rank(match: Match) -> tuple[bool, float]:
 
 def _duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> list[Match]:
     """The first of several stays; a clip is a duplicate if more than half of its frames are."""
-    index = Index(pictures.prints, candidates=candidates)
+    index = Index(pictures.prints, pictures.image, candidates=candidates)
     rows = list(range(len(pictures.prints)))
-    found = index.search(pictures.prints, min_likeness=min_likeness, before=rows)
+    found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness, before=rows)
     files: dict[str, Shown] = {}
     known: dict[str, Match | None] = {}
     for shown in pictures.records:

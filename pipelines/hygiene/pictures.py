@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -33,27 +33,37 @@ class Pictures:
 
     Attributes:
       records: in the order of the dataset.
+      dataset: where they are read again.
       prints: fingerprints of different encoded images.
       owners: per fingerprint, the first record that shows it.
+      places: per fingerprint, that record's part and position, and which of its images it is.
       num_blank: images that are blank, and so have no fingerprint.
     """
 
+    dataset: Dataset
     records: list[Shown] = dataclasses.field(default_factory=list)
     prints: list[np.ndarray] = dataclasses.field(default_factory=list)
     owners: list[int] = dataclasses.field(default_factory=list)
+    places: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
     num_blank: int = 0
+
+    def image(self, row: int) -> bytes:
+        """Returns the encoded image of a fingerprint."""
+        part, position, number = self.places[row]
+        return self.dataset.parts[part][position].images[number]
 
 
 def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> Pictures:
     """Returns the pictures of a dataset; calls `tell` after each record."""
-    found = Pictures()
+    found = Pictures(dataset=dataset)
     known: dict[bytes, int] = {}
-    for record in dataset.records():
+    for part, position in _places(dataset):
+        record = dataset.parts[part][position]
         rows = []
-        for image in record.images:
+        for number, image in enumerate(record.images):
             digest = hashlib.blake2b(image, digest_size=16).digest()
             if digest not in known:
-                known[digest] = _add(found, image)
+                known[digest] = _add(found, image, (part, position, number))
             rows.append(known[digest])
         found.records.append(
             Shown(
@@ -67,11 +77,17 @@ def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> 
     return found
 
 
-def _add(found: Pictures, image: bytes) -> int:
+def _places(dataset: Dataset) -> Iterator[tuple[str, int]]:
+    for name, part in sorted(dataset.parts.items()):
+        yield from ((name, position) for position in range(len(part)))
+
+
+def _add(found: Pictures, image: bytes, place: tuple[str, int, int]) -> int:
     made = fingerprint(image)
     if made is None:
         found.num_blank += 1
         return -1
     found.prints.append(made)
     found.owners.append(len(found.records))
+    found.places.append(place)
     return len(found.prints) - 1

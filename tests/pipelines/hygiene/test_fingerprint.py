@@ -10,33 +10,48 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from benchmarks.hygiene import CHANGES, main, rate, read_folder, recall, stored, with_itself
-from pipelines.hygiene.alignment import likeness
+from benchmarks.hygiene import index_of as benchmark_index
+from pipelines.hygiene.alignment import align
+from pipelines.hygiene.detail import Detail
 from pipelines.hygiene.fingerprint import WHOLE, WINDOWS, coarse_vectors, fingerprint
-from pipelines.hygiene.index import MIN_LIKENESS, Index
+from pipelines.hygiene.index import Found, Index
 from tests.pipelines.hygiene.conftest import draw
 
 CHARTS = Path(__file__).parents[3] / ".." / "shared" / "data" / "opencqa" / "chart_images"
 NUM = 30
 
 
+def index_of(*images: Image.Image) -> Index:
+    data = [stored(image) for image in images]
+    return Index([print_of(one) for one in data], data.__getitem__)
+
+
+def search(index: Index, *images: Image.Image, **options) -> list[list[Found]]:
+    data = [stored(image) for image in images]
+    return index.search([print_of(one) for one in data], data.__getitem__, **options)
+
+
+def print_of(data: bytes) -> np.ndarray:
+    made = fingerprint(data)
+    assert made is not None
+    return made
+
+
 @pytest.fixture(scope="module")
 def index() -> Index:
-    prints = [fingerprint(stored(draw(seed))) for seed in range(NUM)]
-    return Index([p for p in prints if p is not None])
+    return index_of(*map(draw, range(NUM)))
 
 
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_planted_duplicates_are_found(index, name):
     rng = np.random.default_rng(3)
-    planted = [fingerprint(stored(CHANGES[name](draw(seed), rng))) for seed in range(NUM)]
-    found = index.search(planted)
+    found = search(index, *(CHANGES[name](draw(seed), rng) for seed in range(NUM)))
     hits = [seed in {one.row for one in row} for seed, row in enumerate(found)]
     assert np.mean(hits) >= 0.95
 
 
 def test_other_pictures_are_not(index):
-    others = [fingerprint(stored(draw(1000 + seed))) for seed in range(NUM)]
-    assert index.search(others) == [[] for _ in range(NUM)]
+    assert search(index, *map(draw, range(1000, 1000 + NUM))) == [[] for _ in range(NUM)]
 
 
 @given(seed=st.integers(0, 10_000), down=st.floats(0, 0.1), across=st.floats(0, 0.1))
@@ -45,18 +60,36 @@ def test_any_crop_of_a_tenth_is_the_same_picture_both_ways(seed, down, across):
     whole = draw(seed)
     left, top = round(across * whole.width), round(down * whole.height)
     part = whole.crop((left, top, left + 270, top + 270))
-    a, b = (fingerprint(stored(image)) for image in (whole, part))
-    assert Index([a]).search([b])[0]
-    assert Index([b]).search([a])[0]
+    assert search(index_of(whole), part)[0]
+    assert search(index_of(part), whole)[0]
 
 
 def test_alignment_says_more_than_the_bare_overlap():
     whole = draw(5)
     a, b = (fingerprint(stored(i)) for i in (whole, whole.crop((30, 0, 300, 270))))
     bare = float((a * 1.0 * b).sum() / np.linalg.norm(a * 1.0) / np.linalg.norm(b * 1.0))
-    aligned = likeness(b, a, ((0.9, 0.0), (0.9, 0.1)))
-    assert bare < 0.5 < MIN_LIKENESS < aligned
-    assert likeness(a, a, (WHOLE, WHOLE)) == pytest.approx(1, abs=1e-3)
+    aligned, crop = align(b, a, ((0.9, 0.02), (0.9, 0.08)))
+    assert bare < 0.5 < 0.75 < aligned
+    np.testing.assert_allclose(crop, ((0.9, 0.0), (0.9, 0.1)), atol=0.01)
+    assert align(a, a, (WHOLE, WHOLE))[0] == pytest.approx(1, abs=1e-3)
+
+
+def test_what_agrees_at_large_and_not_in_every_part_is_another_picture():
+    whole, other = draw(5), draw(6)
+    mixed = whole.copy()
+    mixed.paste(other.crop((0, 0, 300, 90)), (0, 0))
+    a, b, c = (stored(image) for image in (whole, mixed, whole))
+    assert align(print_of(a), print_of(b), (WHOLE, WHOLE))[0] > 0.5
+    assert Detail(a).likeness(Detail(b), (WHOLE, WHOLE)) < 0.15
+    assert Detail(a).likeness(Detail(c), (WHOLE, WHOLE)) == pytest.approx(1, abs=1e-3)
+
+
+def test_detail_knows_a_crop_where_it_lies_and_not_elsewhere():
+    whole = draw(7, side=600)
+    part = stored(whole.crop((30, 60, 570, 600)))
+    there, elsewhere = ((0.9, 0.1), (0.9, 0.05)), ((0.9, 0.0), (0.9, 0.05))
+    assert Detail(part).likeness(Detail(stored(whole)), there) > 0.8
+    assert Detail(part).likeness(Detail(stored(whole)), elsewhere) < 0.3
 
 
 def test_the_first_window_is_the_whole_picture():
@@ -72,17 +105,16 @@ def test_blank_pictures_have_no_fingerprint():
 
 
 def test_only_earlier_rows_are_looked_at_where_asked():
-    made = fingerprint(stored(draw(1)))
-    found = Index([made, made]).search([made, made], before=[0, 1])
+    found = search(index_of(draw(1), draw(1)), draw(1), draw(1), before=[0, 1])
     assert [[one.row for one in row] for row in found] == [[], [0]]
 
 
 def test_an_empty_index_finds_nothing():
-    assert Index([]).search([fingerprint(stored(draw(1)))]) == [[]]
+    assert search(index_of(), draw(1)) == [[]]
 
 
 def test_a_frame_and_a_grid_do_not_make_pictures_alike():
-    def framed(seed: int | None) -> np.ndarray:
+    def framed(seed: int | None) -> Image.Image:
         image = Image.new("RGB", (400, 300), "white")
         pen = ImageDraw.Draw(image)
         for y in range(30, 300, 40):
@@ -91,9 +123,9 @@ def test_a_frame_and_a_grid_do_not_make_pictures_alike():
         spots = [] if seed is None else np.random.default_rng(seed).integers(30, 250, (12, 2))
         for x, y in spots:
             pen.ellipse((x, y, x + 25, y + 25), fill=(90, 90, 200))
-        return fingerprint(stored(image))
+        return image
 
-    found = Index([framed(seed) for seed in range(4)]).search([framed(None), framed(9), framed(2)])
+    found = search(index_of(*map(framed, range(4))), framed(None), framed(9), framed(2))
     assert [[one.row for one in row] for row in found] == [[], [], [2]]
 
 
@@ -119,7 +151,7 @@ def test_rates_have_exact_intervals():
 @pytest.mark.skipif(not CHARTS.is_dir(), reason="needs ../shared/data, published charts")
 def test_real_charts_are_found_and_told_apart():
     pictures = read_folder(CHARTS, limit=30)
-    index = Index([picture.print for picture in pictures])
+    index = benchmark_index(pictures)
     found = recall(pictures, index, range(len(pictures)))
     together = found.pop("everything")
     assert min(found.values()) >= 0.95 * len(pictures)
