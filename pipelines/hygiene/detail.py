@@ -33,7 +33,7 @@ _WORST, _BEST = 0.15, 0.75
 """Quantiles, over parts by weight, of what likeness compares."""
 
 _CLEAN = 2 / 3
-"""Where even the best parts agree less, the picture was much changed; likeness is then of this."""
+"""The least that the best parts count as: two pictures do not look alike for agreeing nowhere."""
 
 
 class Detail:
@@ -66,12 +66,11 @@ class Detail:
             tuple(side * _SIDE for side in box),
             Image.Resampling.BICUBIC,
         )
-        both = np.ix_((0, 1), _inside(down, top), _inside(across, left))
+        rows, columns = _inside(down, top), _inside(across, left)
+        both = np.ix_((0, 1), rows, columns)
         a, b = (_fine(fields, both) for fields in (self._edges, edges(laid)[0]))
         agreed, weights = _agreement(a, b)
-        inside = np.zeros((2, _SIDE, _SIDE), np.float32)
-        inside[both] = 1
-        weights *= _means(inside[0])
+        weights = weights * _covered(rows)[:, None] * _covered(columns)
         if weights.sum() < 1:
             return 0.0
         worst, best = (_quantile(agreed, weights, q) for q in (_WORST, _BEST))
@@ -82,6 +81,12 @@ def _inside(scale: float, start: float) -> np.ndarray:
     """Returns where a crop of one axis lies within the picture: rows or columns of it."""
     position = start + scale * (np.arange(_SIDE) + 0.5) / _SIDE
     return np.flatnonzero((position > _MARGIN) & (position < 1 - _MARGIN))
+
+
+def _covered(places: np.ndarray) -> np.ndarray:
+    """Returns how much of each part's rows, or columns, is among those given: (12,)."""
+    size = _SIDE // _BLOCKS
+    return np.bincount(places // size, minlength=_BLOCKS) / size
 
 
 def _fine(fields: np.ndarray, both: tuple[np.ndarray, ...]) -> np.ndarray:
