@@ -67,7 +67,7 @@ class Detail:
             Image.Resampling.BICUBIC,
         )
         rows, columns = _inside(down, top), _inside(across, left)
-        both = np.ix_((0, 1), rows, columns)
+        both = (slice(None), rows[:, None], columns)
         a, b = (_fine(fields, both) for fields in (self._edges, edges(laid)[0]))
         agreed, weights = _agreement(a, b)
         weights = weights * _covered(rows)[:, None] * _covered(columns)
@@ -89,7 +89,7 @@ def _covered(places: np.ndarray) -> np.ndarray:
     return np.bincount(places // size, minlength=_BLOCKS) / size
 
 
-def _fine(fields: np.ndarray, both: tuple[np.ndarray, ...]) -> np.ndarray:
+def _fine(fields: np.ndarray, both: tuple) -> np.ndarray:
     """Returns what is fine of edges, where both pictures have some; of unit mean square."""
     common = fields[both]
     for axis in (2, 1):  # Lines that cross the picture are their template's.
