@@ -1,5 +1,6 @@
 """Merging, breakdowns, and what `score.json` holds."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -167,3 +168,15 @@ def test_chance_is_the_guess_scored_by_the_metric(tmp_path: Path):
     # One word of one n-gram order of four, in 2 of 4 images: 10 / 4 / 2, times 100.
     assert blind_baseline(data, data, "cider") == pytest.approx(125.0)
     json.dumps(blind_baseline(data, data, "rouge_l"))
+
+
+def test_chance_knows_every_prefix_that_a_suffix_answers(tmp_path: Path):
+    asked = [dataclasses.replace(color_record(i), prefix=f"is it {i}?") for i in range(3)]
+    prefixes = (("is it 0?", "is it 1?"), ("is it 2?",))
+    train = dataclasses.replace(color_record(7), prefixes=prefixes, suffixes=("red", "blue"))
+    folders = [
+        write_dataset(tmp_path / name, {"color": records})
+        for name, records in (("train", [train]), ("eval", asked))
+    ]
+    # Said: red, red, blue. True: red, green, blue.
+    assert blind_baseline(*folders, "exact_match") == pytest.approx(200 / 3)
