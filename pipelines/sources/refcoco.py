@@ -169,20 +169,13 @@ def _image_finder(corpus: Corpus) -> Callable[[str], Path]:
 class _Referred:
     """One object of an image, and the sentences that one set has for it: (id, prefix) each."""
 
-    set_name: str
-    ref: Mapping
+    name: str
     media: Media
     size: tuple[int, int]
     box: tuple[float, float, float, float]
-    mask: str
+    mask: Mapping
     sentences: list[tuple[str, str]]
-
-    @property
-    def meta(self) -> dict[str, object]:
-        """What scoring needs of it, and its ids."""
-        (width, height), (x0, y0, x1, y1) = self.size, self.box
-        ids = {key: self.ref[key] for key in ("ref_id", "ann_id", "image_id")}
-        return {**ids, "box": [y0 / height, x0 / width, y1 / height, x1 / width]}
+    meta: dict[str, object]
 
 
 def _referred(
@@ -198,30 +191,31 @@ def _referred(
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape
     prefix = get("refcoco").prefix
+    media = corpus.media(find(str(image["file_name"])))
+    ids = {key: ref[key] for key in ("ref_id", "ann_id", "image_id")}
     return _Referred(
-        set_name=set_name,
-        ref=ref,
-        media=corpus.media(find(str(image["file_name"]))),
+        name=f"{set_name}/{ref['split']}/{Path(media.path).stem}#{ref['ref_id']}",
+        media=media,
         size=(width, height),
         box=(x, y, x + w, y + h),
-        mask=json.dumps(mask),
+        mask=mask,
         sentences=[(str(s["sent_id"]), prefix(s["sent"])) for s in ref["sentences"]],
+        meta={**ids, "box": [y / height, x / width, (y + h) / height, (x + w) / width]},
     )
 
 
 def _flat(found: _Referred) -> Iterator[Item]:
     """Yields an item per sentence."""
-    name = f"{found.set_name}/{found.ref['split']}/{Path(found.media.path).stem}"
     for key, prefix in found.sentences:
         yield Item(
-            id=f"{name}#{found.ref['ref_id']}-{key}",
+            id=f"{found.name}-{key}",
             part="refcoco",
             media=(found.media,),
             prefix=prefix,
             suffixes=(_TARGET,),
             task="refcoco",
             boxes=(found.box,),
-            masks=(found.mask,),
+            masks=(json.dumps(found.mask),),
             annotated_size=found.size,
             meta=found.meta,
         )
@@ -231,7 +225,7 @@ def _together(found: list[_Referred]) -> Item:
     """Returns the item of one image; an object that several sets name is one."""
     objects: dict[object, list[_Referred]] = {}
     for one in found:
-        objects.setdefault(one.ref["ann_id"], []).append(one)
+        objects.setdefault(one.meta["ann_id"], []).append(one)
     firsts = [named[0] for named in objects.values()]
     prefixes = [tuple(p for one in named for _, p in one.sentences) for named in objects.values()]
     return Item(
@@ -243,7 +237,7 @@ def _together(found: list[_Referred]) -> Item:
         prefixes=tuple(prefixes),
         task="refcoco",
         boxes=tuple(one.box for one in firsts),
-        masks=tuple(one.mask for one in firsts),
+        masks=tuple(json.dumps(one.mask) for one in firsts),
         annotated_size=firsts[0].size,
         meta=firsts[0].meta,
     )

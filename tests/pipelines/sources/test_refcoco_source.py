@@ -95,12 +95,14 @@ def test_python2_texts_are_read(tmp_path, write, read_source, data, text):
 
 
 def test_unknown_annotation_is_a_reject(tmp_path, write, read_source):
-    write([{**REF, "ann_id": 8}, {"split": "val"}, REF])
+    unnamed = {key: value for key, value in REF.items() if key != "ref_id"}
+    write([{**REF, "ann_id": 8}, {"split": "val"}, REF, unnamed])
     items, rejects = read_source("refcoco", "val", tmp_path)
     assert len(items) == 2
     assert [(r.id, r.reason) for r in rejects] == [
         ("refcoco/val/0", "malformed ref: KeyError: 8"),
         ("refcoco/val/1", "malformed ref: KeyError: 'image_id'"),
+        ("refcoco/val/3", "malformed ref: KeyError: 'ref_id'"),
     ]
 
 
