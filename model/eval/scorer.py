@@ -125,11 +125,11 @@ class Totals:
 
 
 def fields_of(record: Record) -> dict[str, Any]:
-    """Returns what metrics may read of a record."""
+    """Returns what metrics may read of a record; of several objects, the one `prefix` refers to."""
     return {
         **record.meta,
         "id": record.id,
         "lang": record.lang,
         "answers": record.answers,
-        "masks": record.masks,
+        "masks": record.masks[:1] if record.prefixes else record.masks,
     }

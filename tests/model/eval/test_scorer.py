@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from model.eval.chance import blind_baseline
 from model.eval.registry import METRICS
-from model.eval.scorer import Scorer
+from model.eval.scorer import Scorer, fields_of
 from model.eval.scores import Item, Sums
-from tests.model.tiny_data import color_record, write_dataset
+from tests.model.tiny_data import color_record, mask_record, write_dataset
 
 ANSWERS = {
     "science_qa": ["The answer is A.", "The answer is B."],
@@ -180,3 +180,14 @@ def test_chance_knows_every_prefix_that_a_suffix_answers(tmp_path: Path):
     ]
     # Said: red, red, blue. True: red, green, blue.
     assert blind_baseline(*folders, "exact_match") == pytest.approx(200 / 3)
+
+
+def test_of_several_objects_the_first_is_scored():
+    one, other = mask_record(0), mask_record(1)
+    both = dataclasses.replace(
+        one,
+        prefixes=((one.prefix,), ("that",)),
+        suffixes=(*one.suffixes, *other.suffixes),
+        masks=(*one.masks, *other.masks),
+    )
+    assert fields_of(both)["masks"] == fields_of(one)["masks"] == one.masks
