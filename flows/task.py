@@ -75,7 +75,10 @@ def submit(
     One that makes the very same as a step before it is that step: two runs of it would only race
     for the artifact's name.
     """
-    read = {role: id(source) for role, source in inputs.items()}
+    read = {
+        role: source.key if isinstance(source, Artifact) else id(source)  # The session keeps these.
+        for role, source in inputs.items()
+    }
     same = value_sha256([spec.kind, spec.config, spec.seed, read])
     if same in session.submitted:
         name, future = session.submitted[same]

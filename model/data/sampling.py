@@ -37,9 +37,7 @@ def choose_texts(
         walk, place = divmod(visit, count)
         entropy = [seed, zlib.crc32(record.id.encode()), walk]
         chosen = int(np.random.default_rng(entropy).permutation(count)[place])
-    if not record.prefixes:
-        return record.prefix, chosen
-    prefixes = record.prefixes[chosen]
+    prefixes = record.prefixes_of(chosen)
     return prefixes[_any_of(len(prefixes), seed, number, 1)], chosen
 
 

@@ -1,7 +1,7 @@
 """What can be scored without looking: the best guess from the training texts or masks alone."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -31,7 +31,10 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> float:
     chosen = get_metric(metric)
     train, held_out = Dataset(train_dir), Dataset(eval_dir)
     if chosen.reads_masks:
-        return 100 * _blind_iou(train.records(), held_out.records())
+        return 100 * _blind_iou(
+            (rle for record in train.records() for rle in record.masks),
+            (rle for record in held_out.records() for rle in fields_of(record)["masks"]),
+        )
     guess, scorer = _Guess(train.records()), Scorer(metric)
     for record in held_out.records():
         scorer.add(guess.best(record.prefix), fields_of(record))
@@ -43,9 +46,8 @@ class _Guess:
         self._by_prefix: dict[str, Counter[str]] = defaultdict(Counter)
         self._overall: Counter[str] = Counter()
         for record in records:
-            read = record.prefixes or ((record.prefix,),) * len(record.suffixes)
-            for prefixes, suffix in zip(read, record.suffixes, strict=True):
-                for prefix in prefixes:
+            for number, suffix in enumerate(record.suffixes):
+                for prefix in record.prefixes_of(number):
                     self._by_prefix[prefix][suffix] += 1
             self._overall.update(record.suffixes)
 
@@ -55,23 +57,18 @@ class _Guess:
         return min(counts, key=lambda suffix: (-counts[suffix], suffix)) if counts else ""
 
 
-def _blind_iou(train: Iterable[Record], held_out: Iterable[Record]) -> float:
-    grids = np.stack([_small(mask) for mask in _masks(train)])
+def _blind_iou(train: Iterable[str], held_out: Iterable[str]) -> float:
+    grids = np.stack([_small(decode_mask(rle)) for rle in train])
     mean = grids.mean(axis=0)
     candidates = [mean > t for t in _THRESHOLDS if (mean > t).any()]
     best = max(candidates, key=lambda guess: _mean_iou(guess, grids > 0.5))
     ious = []
-    for mask in _masks(held_out):
+    for mask in map(decode_mask, held_out):
         height, width = mask.shape
         full = Image.fromarray(best.astype(np.uint8) * 255).resize((width, height))
         guess = np.asarray(full) > 127
         ious.append((guess & mask).sum() / max(1, (guess | mask).sum()))
     return float(np.mean(ious)) if ious else 0.0
-
-
-def _masks(records: Iterable[Record]) -> Iterator[Bool[np.ndarray, "H W"]]:
-    for record in records:
-        yield from map(decode_mask, record.masks)
 
 
 def _small(mask: Bool[np.ndarray, "H W"]) -> Float[np.ndarray, "64 64"]:

@@ -107,12 +107,14 @@ def _agreement(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     A part without edges in either picture weighs nothing, one with many no more than others.
     """
-    ours, theirs = (_means(np.square(fields).sum(0)) for fields in (a, b))
+    strength = np.square(b).sum(0)
+    ours, theirs = _means(np.square(a).sum(0)), _means(strength)
     best = np.zeros((_BLOCKS, _BLOCKS), np.float32)
     for shift in np.ndindex(2 * _SHIFT + 1, 2 * _SHIFT + 1):
-        moved = np.roll(b, (shift[0] - _SHIFT, shift[1] - _SHIFT), axis=(1, 2))
-        norm = np.sqrt(ours * _means(np.square(moved).sum(0)))
-        best = np.maximum(best, _means((a * moved).sum(0)) / np.maximum(norm, 1e-6))
+        by = (shift[0] - _SHIFT, shift[1] - _SHIFT)
+        product = (a * np.roll(b, by, axis=(1, 2))).sum(0)
+        norm = np.sqrt(ours * _means(np.roll(strength, by, axis=(0, 1))))
+        best = np.maximum(best, _means(product) / np.maximum(norm, 1e-6))
     return best, np.minimum(np.maximum(ours, theirs), 1)
 
 

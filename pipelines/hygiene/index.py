@@ -4,6 +4,7 @@ Candidates by dot product are aligned; where their fingerprints then agree, pixe
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -72,8 +73,7 @@ class Index:
             batch = np.stack(prints[start : start + _BATCH])
             limits = None if before is None else before[start : start + _BATCH]
             for query, rows in zip(batch, self._shortlist(batch, limits), strict=True):
-                number = len(found)
-                alike = self._alike(query, rows, lambda n=number: image(n))
+                alike = self._alike(query, rows, functools.partial(image, len(found)))
                 kept = [one for one in alike if one.likeness >= min_likeness]
                 found.append(sorted(kept, key=lambda one: (-one.likeness, one.row)))
         return found

@@ -67,6 +67,10 @@ class Record:
             )
         json.dumps(self.meta)
 
+    def prefixes_of(self, number: int) -> tuple[str, ...]:
+        """Returns what may be read before one of the suffixes."""
+        return self.prefixes[number] if self.prefixes else (self.prefix,)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reject:

@@ -124,10 +124,10 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                     source=corpus.relative(path),
                 )
                 continue
-            if split == "train" and found.sentences:
-                pictures.setdefault(ref["image_id"], []).append(found)
-            elif split != "train":
+            if split != "train":
                 yield from _flat(found)
+            elif found.sentences:
+                pictures.setdefault(ref["image_id"], []).append(found)
     yield from map(_together, pictures.values())
 
 

@@ -9,7 +9,7 @@ NUM_BINS = 1024
 
 
 def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:
-    """Returns `<locYYYY><locXXXX><locYYYY><locXXXX>`: ymin, xmin, ymax, xmax.
+    """Returns four tokens `<locNNNN>`: ymin, xmin, ymax, xmax.
 
     Source: big_vision `pp/proj/paligemma/segmentation.py`: bin = round(coordinate * 1023), clipped.
 

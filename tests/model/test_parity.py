@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from model import vlm
 from model.eval.generate import generate
@@ -16,7 +16,6 @@ from tests.model.parity_models import Reference
 
 pytestmark = pytest.mark.parity
 PATCHES = 64  # of a 112 px image: what the vanilla connector hands on
-close = typing.cast(typing.Any, np.testing.assert_allclose)
 
 
 @pytest.fixture(
@@ -78,17 +77,17 @@ def test_hugging_face_vision_and_soft_tokens(hugging_face: Reference):
     graph, expected = vlm.structure(hugging_face.cfg), hugging_face.expected
     run = jax.jit(functools.partial(vlm.image_features, graph))
     features = run(hugging_face.params, _pixels(hugging_face))
-    close(features[:, 0], expected["vision_last_hidden"], rtol=1e-4, atol=5e-5)
+    assert_allclose(features[:, 0], expected["vision_last_hidden"], rtol=1e-4, atol=5e-5)
     shape = {"bucket": PATCHES, "budget": PATCHES}
     run = jax.jit(functools.partial(vlm.soft_tokens, graph, **shape))
     soft, valid = run(hugging_face.params, _pixels(hugging_face))
-    close(soft, expected["projected_soft_tokens"], rtol=1e-4, atol=1e-5)
+    assert_allclose(soft, expected["projected_soft_tokens"], rtol=1e-4, atol=1e-5)
     assert bool(valid.all())
 
 
 def test_hugging_face_logits(hugging_face: Reference):
     logits = _logits(hugging_face, _pixels(hugging_face))
-    close(logits, hugging_face.expected["logits"], rtol=1e-4, atol=1e-5)
+    assert_allclose(logits, hugging_face.expected["logits"], rtol=1e-4, atol=1e-5)
 
 
 def test_hugging_face_loss(hugging_face: Reference):
@@ -97,7 +96,7 @@ def test_hugging_face_loss(hugging_face: Reference):
     run = jax.jit(functools.partial(vlm.token_losses, graph, **shape))
     losses = run(hugging_face.params, _pixels(hugging_face), text, mask_ar, mask_ar)
     loss = jnp.sum(losses) / jnp.sum(mask_ar[:, 1:]).astype(jnp.float32)
-    close(loss, hugging_face.expected["loss"], rtol=1e-4)
+    assert_allclose(loss, hugging_face.expected["loss"], rtol=1e-4)
 
 
 def test_hugging_face_greedy_tokens(hugging_face: Reference):
@@ -111,17 +110,17 @@ def test_big_vision_soft_tokens(big_vision: Reference):
     graph, shape = vlm.structure(big_vision.cfg), {"bucket": PATCHES, "budget": PATCHES}
     run = jax.jit(functools.partial(vlm.soft_tokens, graph, **shape))
     soft, _ = run(big_vision.params, _pixels(big_vision))
-    close(soft, big_vision.expected["soft_tokens"], rtol=1e-4, atol=1e-5)
+    assert_allclose(soft, big_vision.expected["soft_tokens"], rtol=1e-4, atol=1e-5)
 
 
 def test_big_vision_logits(big_vision: Reference):
     logits = _logits(big_vision, _pixels(big_vision))
-    close(logits, big_vision.expected["logits"], rtol=1e-4, atol=1e-5)
+    assert_allclose(logits, big_vision.expected["logits"], rtol=1e-4, atol=1e-5)
 
 
 def test_big_vision_video_logits(big_vision: Reference):
     logits = _logits(big_vision, jnp.asarray(big_vision.expected["video_btHWC"]))
-    close(logits, big_vision.expected["video_logits"], rtol=1e-4, atol=1e-5)
+    assert_allclose(logits, big_vision.expected["video_logits"], rtol=1e-4, atol=1e-5)
 
 
 def test_big_vision_greedy_tokens(big_vision: Reference):

@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from model import presets, vlm
 from model.attention import MASKED, attention
@@ -22,8 +22,6 @@ from tests.model.tiny_models import (
     tiny_config,
     token_losses,
 )
-
-close = typing.cast(typing.Any, np.testing.assert_allclose)
 
 
 def _count(tree: vlm.Params) -> int:
@@ -67,9 +65,9 @@ def test_scanned_and_recomputed_equals_unrolled():
     params = init_params(unrolled, 0)
     loss, gradient = loss_and_gradient(unrolled, params, 62, 40)
     other, other_gradient = loss_and_gradient(scanned, params, 62, 40)
-    close(loss, other, rtol=1e-5)
+    assert_allclose(loss, other, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(other_gradient), strict=True):
-        close(a, b, rtol=1e-4, atol=1e-6)
+        assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 UNCAPPED = {"attn_softcap": 0.0, "final_softcap": 0.0}
@@ -85,7 +83,7 @@ def test_losses_are_those_of_the_logits(changes: dict):
     logs = jax.nn.log_softmax(text_logits(graph, params, data.images, *read, **shape))
     expected = -jnp.take_along_axis(logs, data.text[:, 1:, None], axis=-1)[..., 0]
     wanted = np.asarray(data.mask_loss[:, 1:]) > 0
-    close(np.asarray(losses)[wanted], np.asarray(expected)[wanted], rtol=1e-5)
+    assert_allclose(np.asarray(losses)[wanted], np.asarray(expected)[wanted], rtol=1e-5)
     assert np.all(np.asarray(losses)[~wanted] == 0.0)
 
 
@@ -115,14 +113,14 @@ def test_bytes_are_scaled_as_pixels_are():
     raw = np.random.default_rng(0).integers(0, 256, (1, 1, 32, 32, 3)).astype(np.uint8)
     scaled = jnp.asarray(raw.astype(np.float32) / 127.5 - 1.0)
     features = [run(params, x) for x in (jnp.asarray(raw), scaled)]
-    close(features[0], features[1], rtol=1e-4, atol=1e-5)
+    assert_allclose(features[0], features[1], rtol=1e-4, atol=1e-5)
 
 
 def test_label_smoothing_is_zero_at_its_own_optimum():
     best = jnp.log(jnp.array([[[0.9, 0.05, 0.05]]]))
-    close(smoothed_losses(best, jnp.array([[0]]), 0.1), [[0.0]], atol=1e-6)
+    assert_allclose(smoothed_losses(best, jnp.array([[0]]), 0.1), [[0.0]], atol=1e-6)
     plain = smoothed_losses(best, jnp.array([[1]]), 0.0)
-    close(plain, [[-np.log(0.05)]], rtol=1e-6)
+    assert_allclose(plain, [[-np.log(0.05)]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("cap", [0.0, 2.0])
@@ -141,10 +139,10 @@ def test_attention_and_its_gradient_equal_the_textbook(cap: float):
         logits = jnp.where(mask.swapaxes(2, 3), logits, MASKED)
         return jnp.einsum("bkns,bksh->bknh", jax.nn.softmax(logits), v)
 
-    close(ours(q, k, v), textbook(q, k, v), rtol=1e-5, atol=1e-6)
+    assert_allclose(ours(q, k, v), textbook(q, k, v), rtol=1e-5, atol=1e-6)
     gradients = [
         jax.grad(lambda *a, f=f: jnp.sum(jnp.sin(f(*a))), argnums=(0, 1, 2))(q, k, v)
         for f in (ours, textbook)
     ]
     for a, b in zip(*gradients, strict=True):
-        close(a, b, rtol=1e-4, atol=1e-6)
+        assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from model import vlm
 from model.analysis.attention import WatchedAttention, watch
@@ -17,7 +18,6 @@ from model.connector.build import build_connector
 from model.vision.layers import Attention
 from tests.model.tiny_models import tiny_config
 
-close = typing.cast(typing.Any, np.testing.assert_allclose)
 KINDS = typing.get_args(budgets.Kind)
 ANY_SIZE = [kind for kind in KINDS if not kind.startswith("avgpool")]
 FEATURES = jax.random.normal(jax.random.key(4), (2, 256, 12))
@@ -48,14 +48,14 @@ def both(cfg: ModelConfig, budget: int) -> tuple[jax.Array, jax.Array, jax.Array
 def test_the_watched_connector_gives_the_connectors_soft_tokens(kind: str, budget: int):
     cfg = tiny_config(kind)
     expected, tokens, weights = both(cfg, budget)
-    close(tokens, expected, rtol=2e-5, atol=2e-5)
+    assert_allclose(tokens, expected, rtol=2e-5, atol=2e-5)
     queries = 0 if kind in budgets.POOLED else budget - budgets.num_anchors(cfg, budget)
     if queries == 0:
         assert weights is None
         return
     assert weights is not None
     assert weights.shape == (2, queries, 256)
-    close(jnp.sum(weights, axis=-1), 1, rtol=1e-5)
+    assert_allclose(jnp.sum(weights, axis=-1), 1, rtol=1e-5)
 
 
 def test_weights_are_averaged_over_heads():
@@ -64,14 +64,14 @@ def test_weights_are_averaged_over_heads():
     queries = jax.random.normal(jax.random.key(5), (2, 7, 12))
     visible = jnp.arange(256) != 9
     out = watched(queries, FEATURES, FEATURES, visible=visible)
-    close(out, layer(queries, FEATURES, FEATURES, visible=visible), rtol=1e-5, atol=1e-5)
+    assert_allclose(out, layer(queries, FEATURES, FEATURES, visible=visible), rtol=1e-5, atol=1e-5)
     query, key = np.asarray(layer.query(queries)), np.asarray(layer.key(FEATURES))
     expected = np.zeros((2, 7, 256))
     for head in (slice(0, 4), slice(4, 8), slice(8, 12)):
         exponentials = np.exp(query[..., head] @ key[..., head].swapaxes(1, 2) / 2)
         exponentials[..., 9] = 0
         expected += exponentials / exponentials.sum(axis=-1, keepdims=True) / 3
-    close(watched.weights, expected, rtol=1e-4, atol=1e-7)
+    assert_allclose(watched.weights, expected, rtol=1e-4, atol=1e-7)
 
 
 def test_watching_leaves_the_programs_as_they_were():

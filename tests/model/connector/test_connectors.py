@@ -19,7 +19,7 @@ from model.connector.base import pool
 from model.connector.build import build_connector
 from tests.model.tiny_models import tiny_config
 
-close = functools.partial(typing.cast(typing.Any, np.testing.assert_allclose), rtol=1e-5, atol=1e-6)
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 KINDS = typing.get_args(budgets.Kind)
 WIDTH = 12
 FEATURES = np.random.default_rng(0).normal(size=(2, 256, WIDTH)).astype(np.float32)
@@ -126,7 +126,7 @@ def test_anchors_pass_unchanged_before_the_queries(kind: str):
     anchors = 16 if kind == "parcel_fixed4" else 64
     assert budgets.num_anchors(config(kind), 70) == anchors
     found = tokens(kind, 100, 70)
-    close(found[:, :anchors], pool(jnp.asarray(FEATURES), anchors))
+    assert_close(found[:, :anchors], pool(jnp.asarray(FEATURES), anchors))
     assert np.abs(found[:, anchors:]).max(axis=-1).min() > 0
 
 
@@ -190,7 +190,7 @@ def test_tokens_are_made_of_the_first_rows_of_the_bank(kind: str):
 
 @pytest.mark.parametrize("kind", PREFIX)
 def test_fewer_queries_are_a_prefix_of_more(kind: str):
-    close(tokens(kind, 66, 66), tokens(kind, 100, 100)[:, :66])
+    assert_close(tokens(kind, 66, 66), tokens(kind, 100, 100)[:, :66])
 
 
 def test_ablations_differ_from_parcel_in_what_queries_read():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
 from model.config import ModelConfig
 from model.connector import budgets
@@ -21,7 +22,6 @@ from tests.model.tiny_models import (
     tiny_config,
 )
 
-close = typing.cast(typing.Any, np.testing.assert_allclose)
 ELASTIC = tuple(kind for kind in typing.get_args(budgets.Kind) if kind not in budgets.POOLED)
 
 
@@ -37,7 +37,7 @@ def assert_equals_truncation(cfg: ModelConfig, budget: int, bucket: int, data: B
     params = init_params(cfg, 3)
     loss, gradient = loss_and_gradient(cfg, params, bucket, jnp.int32(budget), data)
     exact, exact_gradient = loss_and_gradient(cfg, params, budget, jnp.int32(budget), data)
-    close(loss, exact, rtol=1e-5)
+    assert_allclose(loss, exact, rtol=1e-5)
     assert jax.tree.structure(gradient) == jax.tree.structure(exact_gradient)
     # Float32 keeps 7 digits of the whole: of a part a hundredth of its size, the 5 asked for here.
     # What is smaller (keys' biases are zero up to rounding) is measured against that.

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from model import vlm
 from model.eval import generate as module
@@ -16,7 +17,6 @@ from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import TEXT, init_params, tiny_config
 
 slow = pytest.mark.slow
-close = typing.cast(typing.Any, np.testing.assert_allclose)
 SHAPES = {"vanilla": (256, 256), "m3": (16, 16), "mqt": (24, 18), "parcel": (22, 18)}
 """Connector -> (bucket, budget): where a bucket serves several budgets, one with masked slots."""
 
@@ -73,7 +73,7 @@ def test_cached_logits_equal_recomputed_ones(kind: str):
         return found
 
     for step, logits in enumerate(cached(expected_tokens)):
-        close(logits, case.logits(expected_tokens[:, :step]), rtol=1e-5, atol=1e-6)
+        assert_allclose(logits, case.logits(expected_tokens[:, :step]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_temperature_draws_as_often_as_the_scaled_logits_say():
     logits = jnp.tile(jnp.log(jnp.array([[0.6, 0.3, 0.1]])), (20_000, 1))
     drawn = np.bincount(choose(logits, Sampling(temperature=2.0), jax.random.key(3)), minlength=3)
     roots = np.sqrt([0.6, 0.3, 0.1])
-    close(drawn / drawn.sum(), roots / roots.sum(), atol=0.02)
+    assert_allclose(drawn / drawn.sum(), roots / roots.sum(), atol=0.02)
 
 
 def test_a_seed_draws_the_same_tokens_again():

@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from numpy.testing import assert_allclose
 
 from model import vlm
 from model.connector import budgets
@@ -17,7 +17,6 @@ from model.text.dropout import Dropout
 from model.text.gemma import Block
 from tests.model.tiny_models import TEXT, VISION, batch, init_params, tiny_config
 
-close = typing.cast(typing.Any, np.testing.assert_allclose)
 KEY = jax.random.key(7)
 POSITIONS = jnp.broadcast_to(jnp.arange(31, dtype=jnp.int32), (5, 31))
 
@@ -79,8 +78,8 @@ def test_a_block_drops_after_the_norm_of_attention_and_before_that_of_the_mlp():
         return seen[0], given, middle + block.post_mlp_norm(block._mlp(block.pre_mlp_norm(middle)))
 
     attended, given, wanted = given_and_wanted(jax.random.normal(KEY, (2, 5, TEXT.width)))
-    close(jnp.mean(jnp.square(attended), axis=-1), 1, rtol=1e-3)
-    close(given, wanted, rtol=1e-4, atol=1e-5)
+    assert_allclose(jnp.mean(jnp.square(attended), axis=-1), 1, rtol=1e-3)
+    assert_allclose(given, wanted, rtol=1e-4, atol=1e-5)
 
 
 def run(cfg, bucket: int, budget: int, drop: Dropout | None, make=lambda loss: loss):
@@ -103,7 +102,7 @@ def test_masked_slots_change_nothing(kind: budgets.Kind, buckets: tuple[int, ...
     cfg = tiny_config(kind, **SHALLOW)
     cfg = dataclasses.replace(cfg, connector=dataclasses.replace(cfg.connector, buckets=buckets))
     exact = run(cfg, 70, 70, Dropout(0.3, KEY))
-    close(run(cfg, 256, 70, Dropout(0.3, KEY)), exact, rtol=1e-5)
+    assert_allclose(run(cfg, 256, 70, Dropout(0.3, KEY)), exact, rtol=1e-5)
     assert abs(exact - run(cfg, 256, 70, Dropout(0.3, jax.random.key(8)))) > 1e-3
 
 
@@ -113,6 +112,6 @@ def test_scanned_and_recomputed_drops_what_unrolled_does():
     scanned = dataclasses.replace(unrolled, scan_layers=True, remat=True)
     loss, gradient = run(unrolled, 16, 16, Dropout(0.3, KEY), jax.value_and_grad)
     other, other_gradient = run(scanned, 16, 16, Dropout(0.3, KEY), jax.value_and_grad)
-    close(loss, other, rtol=1e-5)
+    assert_allclose(loss, other, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(other_gradient), strict=True):
-        close(a, b, rtol=1e-4, atol=1e-5)
+        assert_allclose(a, b, rtol=1e-4, atol=1e-5)

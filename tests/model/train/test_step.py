@@ -119,7 +119,8 @@ def test_four_devices_equal_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     root = Path(__file__).parents[3]
-    subprocess.run([sys.executable, "-c", _FOUR_DEVICES], check=True, cwd=root)
+    done = subprocess.run([sys.executable, "-c", _FOUR_DEVICES], check=False, cwd=root)
+    assert done.returncode == 0
 
 
 def test_batch_must_divide_by_the_devices():
