@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from flows.config.load import ConfigError
 from flows.report.render import FORMATS, render
 from flows.report.scores_file import ScoreFileError, read_scores
-from flows.runs import results_of
+from flows.study.load import ConfigError
+from flows.study.runs import results_of
 from infra.store.store import Store
 
 

@@ -15,10 +15,10 @@ from model.checkpoint.digest import unflatten
 from model.checkpoint.exporter import export_checkpoint
 from model.checkpoint.folder import CONFIG, PARAMS, load_config
 from model.checkpoint.importer import Source, check_tokenizer, import_checkpoint, open_source
-from model.checkpoint.reference_check import Finding, compare, uncompared
 from model.checkpoint.stage0 import GEMMA_PIECES, open_towers
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
+from model.decode.reference_check import Finding, compare, uncompared
 from model.text.tokenizer import EXTRA_TOKENS, Tokenizer
 
 _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}

@@ -9,12 +9,12 @@ import grain
 import numpy as np
 from PIL import Image
 
-from model.data.masks import MaskTokens
 from model.data.sampling import choose_texts
 from model.data.text import TextRow, fit_words, train_row
+from model.masks.codec import MaskCodec
+from model.masks.tokens import MaskTokens
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
-from model.vision.mask_codec import MaskCodec
 from pipelines.records.dataset import Dataset, Part
 from pipelines.records.schema import Record
 
@@ -22,7 +22,7 @@ Batch = dict[str, np.ndarray]
 
 _BATCH_THREADS = 2
 """Batches made at a time: one is read and tokenised while another is decoded. With one, batches
-of images take 1.4 times as long on 2 cores (`benchmarks/loader.py`)."""
+of images take 1.4 times as long on 2 cores (`perf/loader.py`)."""
 _DECODE_THREADS = 2
 _PREFETCHED_BATCHES = 3
 

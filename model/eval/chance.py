@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from PIL import Image
 
-from model.eval.registry import get_metric
+from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scorer, fields_of
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask

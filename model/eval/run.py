@@ -25,12 +25,12 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch, decode_images, open_parts
 from model.data.text import eval_row
-from model.eval.decoding import Decoding, decode
-from model.eval.registry import get_metric
+from model.decode.decoding import Decoding, decode
+from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scorer, fields_of
+from model.masks.codec import MaskCodec
 from model.progress import Progress
 from model.text.tokenizer import Tokenizer
-from model.vision.mask_codec import MaskCodec
 from pipelines.records.schema import Record
 
 PREDICTIONS, SCORE = "predictions.jsonl", "score.json"

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any, Self
 
-from model.eval.registry import Corpus, Metric, get_metric
-from model.eval.scores import Fields, Item, Result, Sums, macro_average
+from model.eval.metrics.registry import Corpus, Metric, get_metric
+from model.eval.metrics.scores import Fields, Item, Result, Sums, macro_average
 from pipelines.records.schema import Record
 
 

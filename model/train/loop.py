@@ -17,6 +17,7 @@ from model.checkpoint.folder import load_params, save_checkpoint
 from model.checkpoint.resume import ResumePoints
 from model.config import ModelConfig
 from model.data.loader import Loader
+from model.masks.codec import MaskCodec
 from model.progress import Progress
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
@@ -31,7 +32,6 @@ from model.train.step import (
     params_of,
     step_programs,
 )
-from model.vision.mask_codec import MaskCodec
 
 METRICS = "metrics.jsonl"
 _FRESH = "connector/"

@@ -14,7 +14,7 @@ from pipelines.hygiene.detail import Detail
 from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_vectors
 
 MIN_LIKENESS = 0.3
-"""Pictures at least so alike are the same picture; see `benchmarks/hygiene.py` for the recall."""
+"""Pictures at least so alike are the same picture; see `perf/hygiene.py` for the recall."""
 
 _MIN_COARSE, _MIN_ALIGNED = 0.55, 0.5
 """Candidates below the one are not aligned, and the pixels of those below the other not read: 90 to

@@ -5,32 +5,24 @@ from collections.abc import Callable, Iterator
 
 from pipelines.benchmarks import registry as benchmarks
 from pipelines.records.schema import Reject
-from pipelines.sources import (
-    book_covers,
-    chartqa,
-    coco_captions,
-    counting,
-    documents,
-    marvl,
-    media_files,
-    multilingual_captions,
-    nlvr,
-    own_rows,
-    photo_questions,
-    refcoco,
-    remote_sensing,
-    scene_graphs,
-    scene_text,
-    school,
-    scicap,
-    screens,
-    video_captions,
-    video_questions,
-    web,
-)
+from pipelines.sources.captions import coco as coco_captions
+from pipelines.sources.captions import multilingual as multilingual_captions
+from pipelines.sources.captions import scicap, screens
+from pipelines.sources.documents import book_covers, chartqa, scene_text, school
+from pipelines.sources.documents import pages as documents
 from pipelines.sources.item import Corpus, Item
 from pipelines.sources.layout import Layout
+from pipelines.sources.own import media_files
+from pipelines.sources.own import rows as own_rows
+from pipelines.sources.pairs import marvl, nlvr
+from pipelines.sources.remote_sensing import rsvqa as remote_sensing
+from pipelines.sources.segmentation import refcoco
 from pipelines.sources.slicing import Slice, parse_slice, sliced
+from pipelines.sources.video import captions as video_captions
+from pipelines.sources.video import questions as video_questions
+from pipelines.sources.vqa import counting, scene_graphs
+from pipelines.sources.vqa import photos as photo_questions
+from pipelines.sources.web import images as web
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from flows import cli
+from flows.cli import main as cli
 
 
 class Done(NamedTuple):

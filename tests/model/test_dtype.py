@@ -10,7 +10,7 @@ import pytest
 
 from model import vlm
 from model.config import Dtype, ModelConfig
-from model.eval.generate import Prefilled, generate, prefill
+from model.decode.generate import Prefilled, generate, prefill
 from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import batch, init_params, tiny_config, token_losses
 

@@ -25,13 +25,18 @@ def test_every_module_imports_with_only_the_accelerator_machines_packages():
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-1500:]
     assert "model.train.loop" in done.stdout
-    for name in ("model.eval.run", "model.eval.beam", "model.eval.decoding", "model.eval.predict"):
+    for name in (
+        "model.eval.run",
+        "model.decode.beam",
+        "model.decode.decoding",
+        "model.decode.predict",
+    ):
         assert name in done.stdout.splitlines()
 
 
 def test_the_accelerator_benchmark_imports_there_too():
     code = "import sys\nfor n in sys.argv[1].split(','): sys.modules[n] = None\n"
-    code += "import benchmarks.accelerator"
+    code += "import perf.accelerator"
     words = [sys.executable, "-c", code, ",".join(ABSENT)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-1500:]

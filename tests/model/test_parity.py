@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from model import vlm
-from model.eval.generate import generate
+from model.decode.generate import generate
 from tests.model import parity_models
 from tests.model.parity_models import Reference
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.prepare import PrepareConfig, inventory, prepare
+from pipelines.prepare.run import PrepareConfig, inventory, prepare
 from pipelines.records.dataset import Dataset
 from pipelines.video.decoders import decode_pyav
 from pipelines.video.probe import probe

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.config.load import ConfigError
 from flows.report.scores_file import COLUMNS
 from flows.report.show import show_results
+from flows.study.load import ConfigError
 from infra.store.store import Store
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from model.data.loader import Loader, decode_images, samples_of_step
 from model.data.text import eval_row, fit_words, prefix_ids, train_row
+from model.masks.codec import MaskCodec, MaskCodecConfig, init_params
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
-from model.vision.mask_codec import MaskCodec, MaskCodecConfig, init_params
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import Record
 from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.eval.chance import blind_baseline
-from model.eval.registry import METRICS
+from model.eval.metrics.registry import METRICS
+from model.eval.metrics.scores import Item, Sums
 from model.eval.scorer import Scorer, fields_of
-from model.eval.scores import Item, Sums
 from tests.model.tiny_data import color_record, mask_record, write_dataset
 
 ANSWERS = {

@@ -114,8 +114,8 @@ def test_vocabulary_must_hold_the_tokenizer(tmp_path: Path, inputs: dict[str, An
 
 @pytest.mark.slow
 def test_masks_are_trained_on(tmp_path: Path, inputs: dict[str, Any]):
-    from model.vision.mask_codec import MaskCodecConfig
-    from model.vision.mask_training import collect_crops, fit_codec
+    from model.masks.codec import MaskCodecConfig
+    from model.masks.training import collect_crops, fit_codec
 
     data = write_dataset(tmp_path / "masks", {"segment": [mask_record(i) for i in range(5)]})
     crops = collect_crops([data])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from benchmarks.hygiene import stored
+from perf.hygiene import stored
 from pipelines.hygiene.screen import write_lines
 from pipelines.records import example
 from pipelines.records.dataset import DatasetInfo, PartInfo

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from benchmarks.hygiene import CHANGES, main, rate, read_folder, recall, stored, with_itself
-from benchmarks.hygiene import index_of as benchmark_index
+from perf.hygiene import CHANGES, main, rate, read_folder, recall, stored, with_itself
+from perf.hygiene import index_of as benchmark_index
 from pipelines.hygiene.alignment import align
 from pipelines.hygiene.detail import Detail
 from pipelines.hygiene.fingerprint import WHOLE, WINDOWS, coarse_vectors, fingerprint

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from benchmarks.hygiene import crop, recolour
+from perf.hygiene import crop, recolour
 from pipelines.hygiene.__main__ import main
 from pipelines.hygiene.screen import COUNTS, MATCHES, HygieneConfig, screen
 from pipelines.records.dataset import REJECTS, Dataset

@@ -1,6 +1,6 @@
 """Readers of documents, scene text, book covers, diagrams and school books."""
 
-from pipelines.sources.documents import in_stvqa_val, reordered
+from pipelines.sources.documents.pages import in_stvqa_val, reordered
 from pipelines.sources.item import Edit, Item
 from tests.pipelines.sources.caption_layouts import write_textvqa
 from tests.pipelines.sources.document_layouts import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.sources.scicap import CAPTION
+from pipelines.sources.captions.scicap import CAPTION
 from tests.pipelines.sources.writing import put_json, put_table
 
 DATA = Path(__file__).parents[3] / ".." / "shared" / "data"

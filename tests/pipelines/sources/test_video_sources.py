@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pipelines.config import PrepareConfig
-from pipelines.prepare import prepare
+from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.run import prepare
 from pipelines.records.dataset import Dataset
 from pipelines.sources.item import Item
 from tests.pipelines.sources.video_layouts import (

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from flows.boxes import OBJECT, pixel_box
-from flows.config.load import load
-from flows.plan import datasets_of
-from pipelines.config import PrepareConfig
-from pipelines.prepare import prepare
+from flows.commands.boxes import OBJECT, pixel_box
+from flows.study.load import load
+from flows.study.plan import datasets_of
+from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.run import prepare
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.transforms.augment import METHODS, Augmentation, Change, augment_image

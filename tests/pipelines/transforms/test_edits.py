@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.prepare import PrepareConfig, prepare
+from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.dataset import Dataset
 from pipelines.sources.item import BadInput, Edit
 from pipelines.transforms.edits import edit_original, edit_stored

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.config import PrepareConfig
-from pipelines.prepare import prepare
+from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.run import prepare
 from pipelines.records.dataset import Dataset
 from pipelines.sources.item import BadInput
 from pipelines.transforms.images import ImageSpec

@@ -1,0 +1,63 @@
+"""`parcel data`: what there is to read, and what was made of it. Heavy imports are inside."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import DEFAULT_STORE, StoreOption
+
+data_app = typer.Typer(no_args_is_help=True, help="What the data hold.")
+
+
+@data_app.command(epilog="Example: parcel data check ~/data --source chartqa --split val")
+def check(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="A prepared dataset (folder, artifact); a data root with --source or --benchmarks."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="A corpus of the data root: its layout, such as web.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Of the corpus; several as a+b.")] = "train",
+    path: Annotated[str, typer.Option(help="Of the corpus, below the data root.")] = "",
+    benchmarks: Annotated[
+        bool, typer.Option("--benchmarks", help="Every row of the benchmark tables.")
+    ] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="Training splits, too; some take minutes to count.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Tells what a dataset or a corpus holds, what is rejected and why; or which benchmarks are."""
+    from flows.commands.data_check import check_rows, check_what
+
+    if not benchmarks:
+        text = check_what(what, source=source, split=split, path=path, store=store, as_json=as_json)
+        typer.echo(text, nl=False)
+        return
+    text, whole = check_rows(what, training=training, as_json=as_json)
+    typer.echo(text, nl=False)
+    if not whole:
+        raise typer.Exit(1)
+
+
+@data_app.command("show", epilog="Example: parcel data show dataset-3f9a --out sheet.html")
+def show(
+    dataset: Annotated[
+        str, typer.Argument(help="A prepared dataset's folder, or an artifact's key, or its begin.")
+    ],
+    out: Annotated[Path, typer.Option(help="The sheet to write: .html or .png.")],
+    limit: Annotated[int, typer.Option(min=1, help="Most records.")] = 24,
+    part: Annotated[str | None, typer.Option(help="Only this part, such as caption.")] = None,
+    rejects: Annotated[int, typer.Option(min=0, help="Most rejects.")] = 20,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Draws a contact sheet: pictures with boxes and masks, frames with times, texts, rejects."""
+    from flows.commands.data_show.show import show as write_sheet
+
+    cards, lost = write_sheet(dataset, out, store=store, limit=limit, part=part, rejects=rejects)
+    typer.echo(f"{out}: {cards} records, {lost} rejects")

@@ -1,0 +1,222 @@
+"""The `parcel` command. Heavy imports are inside the commands: `--help` must be instant."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.data import data_app
+from flows.cli.model import model_app
+from flows.cli.options import DEFAULT_STORE, StoreOption
+from flows.cli.score import score_app
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
+)
+lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
+app.add_typer(lineage_app, name="lineage")
+app.add_typer(data_app, name="data")
+app.add_typer(model_app)
+app.add_typer(score_app)
+
+StudyArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG] [key.path=value …]",
+        help="A YAML file (none: the embedded demo), then overrides.",
+        show_default=False,
+    ),
+]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show tracebacks of errors.")] = False,
+) -> None:
+    if debug:
+        os.environ["PARCEL_DEBUG"] = "1"
+
+
+@app.command(epilog="Example: parcel run configs/small.yaml num_seeds=2 --store ~/studies")
+def run(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
+    """Runs a whole study: prepare, train, transfer, evaluate, report."""
+    _study(arguments, store, "report")
+
+
+@app.command(epilog="Example: parcel prepare configs/small.yaml")
+def prepare(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
+    """Prepares a study's datasets, and stops."""
+    _study(arguments, store, "prepare")
+
+
+@app.command(epilog="Example: parcel train configs/small.yaml stage1.total_steps=200")
+def train(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
+    """Trains Stage 1 and the intermediary of every method, and stops."""
+    _study(arguments, store, "train")
+
+
+@app.command(epilog="Example: parcel transfer configs/small.yaml")
+def transfer(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
+    """Fine-tunes on every benchmark with every seed, and stops."""
+    _study(arguments, store, "transfer")
+
+
+@app.command(epilog="Example: parcel evaluate configs/small.yaml")
+def evaluate(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
+    """Evaluates every transferred checkpoint at every budget, and stops."""
+    _study(arguments, store, "evaluate")
+
+
+@app.command(epilog="Example: parcel report configs/small.yaml")
+def report(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
+    """Makes the results table of a study, running whatever of it is missing."""
+    _study(arguments, store, "report")
+
+
+@app.command(epilog="Example: parcel serve --port 4200")
+def serve(
+    store: StoreOption = DEFAULT_STORE,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 4200,
+) -> None:
+    """Starts the Prefect server and UI on loopback, with the study deployment registered."""
+    from flows.study.serve import serve as serve_forever
+
+    serve_forever(_store(store).root, port)
+
+
+@app.command(epilog="Example: parcel results demo --format csv")
+def results(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A study's name.")] = None,
+    format: Annotated[str, typer.Option(help="md, csv, latex or json.")] = "md",
+    scores: Annotated[
+        Path | None, typer.Option(help="A score file instead of RUN: paper/detailed_scores.csv.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints a results table."""
+    from flows.report.show import show_results
+
+    typer.echo(show_results(_store(store), run, format, scores), nl=False)
+
+
+@lineage_app.command("show", epilog="Example: parcel lineage show results-3f9a")
+def lineage_show(
+    key: Annotated[str, typer.Argument(help="An artifact's key, or its beginning.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints the manifest of an artifact."""
+    typer.echo(_resolve(store, key).manifest.to_json(), nl=False)
+
+
+@lineage_app.command("trace", epilog="Example: parcel lineage trace demo --cell chartqa/parcel/64")
+def lineage_trace(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A study's name, or an artifact.")],
+    cell: Annotated[str, typer.Option(help="benchmark/method/budget")] = "",
+    samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints everything a cell of the table was made from, down to the source samples."""
+    from flows.lineage.trace import trace
+
+    trace(_store(store), run, cell, samples)
+
+
+@lineage_app.command("verify", epilog="Example: parcel lineage verify")
+def lineage_verify(
+    key: Annotated[str | None, typer.Argument(help="An artifact; all of them by default.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Checks the bytes of artifacts against their manifests."""
+    from infra.store.graph import verify
+
+    opened = _store(store)
+    artifacts = [_resolve(store, key)] if key else list(opened.artifacts())
+    problems = [problem for artifact in artifacts for problem in verify(opened, artifact)]
+    for problem in problems:
+        typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
+    typer.echo(f"{len(artifacts)} artifacts checked, {len(problems)} problems")
+    if problems:
+        raise typer.Exit(1)
+
+
+@lineage_app.command("rebuild", epilog="Example: parcel lineage rebuild")
+def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
+    """Makes the UI's lineage and results pages again from the manifests."""
+    opened = _store(store)
+    _prefect(opened)
+    from flows.lineage.rebuild import rebuild
+
+    typer.echo(f"{rebuild(opened)} pages published")
+
+
+def main() -> None:
+    """Runs the command; errors are one line, and the exit code says whose they are."""
+    try:
+        # Not standalone, so that errors come here; `typer.Exit` then comes back as its code.
+        raise SystemExit(app(standalone_mode=False) or 0)
+    except (typer.Abort, KeyboardInterrupt):
+        raise SystemExit(130) from None
+    except Exception as error:  # The last resort before the user.
+        if os.environ.get("PARCEL_DEBUG"):
+            raise
+        raise SystemExit(_complain(error)) from None
+
+
+def _complain(error: Exception) -> int:
+    """Prints an error in one line and returns the exit code: 2 for a wrong request, else 1."""
+    from typer.exceptions import TyperException
+
+    from flows.study.load import ConfigError
+
+    if isinstance(error, TyperException):
+        tell = getattr(error, "format_message", error.__str__)
+        message, code = tell(), 2
+    elif isinstance(error, ConfigError):
+        message, code = str(error), 2
+    elif isinstance(error, KeyError):
+        message, code = str(error.args[0]), 2
+    else:
+        message, code = str(error) or type(error).__name__, 1
+    print(f"parcel: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _study(arguments: list[str] | None, store: str, until: Any) -> None:
+    words = list(arguments or [])
+    path = words.pop(0) if words and "=" not in words[0] else None
+    from flows.study.load import load
+
+    config = load(path, words)
+    from flows.study.given import paths_of
+
+    paths_of(config)  # Complains of what is not there before anything starts.
+    opened = _store(store)
+    _prefect(opened)
+    from flows.study.run import run_study
+
+    raise typer.Exit(run_study(config, opened, until))
+
+
+def _store(uri: str) -> Any:
+    from flows.study.load import ConfigError
+    from infra.store.store import Store
+
+    try:
+        return Store(uri)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"--store: {error}") from None
+
+
+def _resolve(store: str, key: str) -> Any:
+    return _store(store).resolve(key)
+
+
+def _prefect(store: Any) -> None:
+    from infra.prefect.settings import apply
+
+    apply(store.root)

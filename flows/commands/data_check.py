@@ -1,0 +1,155 @@
+"""What `parcel data check` prints."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flows.study.load import ConfigError
+from flows.study.runs import find_dataset
+from pipelines.records.dataset import Dataset
+from pipelines.records.holdings import Holdings, holdings_of
+from pipelines.sources.check import Checked, check_benchmarks, check_corpus
+
+_HEAD = ("row", "folder", "split", "files", "examples", "published", "images")
+_PART_HEAD = ("part", "records", "images", "suffixes", "languages")
+_REJECT_HEAD = ("rejects", "stage", "reason", "such as")
+_MAX_LANGS = 6
+
+
+def check_what(
+    what: str | None, *, source: str | None, split: str, path: str, store: str, as_json: bool
+) -> str:
+    """Returns what a dataset or a corpus holds, to be printed.
+
+    Args:
+      what: a dataset's folder or artifact; with `source`, a data root.
+      source: the corpus' layout; None for a dataset.
+      split: of the corpus.
+      path: its folder below the data root; "" takes the usual one.
+      store: where artifacts are.
+      as_json: an object rather than tables.
+
+    Raises:
+      ConfigError: if there is no such dataset or corpus, or it cannot be read.
+    """
+    if what is None:
+        raise ConfigError(
+            "data check needs what to check: a prepared dataset, a data root with --source, or "
+            "--benchmarks."
+        )
+    try:
+        if source is not None:
+            found = check_corpus(what, source, split, path=path)
+        else:
+            found = holdings_of(Dataset(find_dataset(what, store)))
+    except (ValueError, FileNotFoundError) as error:
+        raise ConfigError(" ".join(str(error).split())) from None
+    if as_json:
+        return json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n"
+    return _holdings_text(found)
+
+
+def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple[str, bool]:
+    """Returns the rows of the benchmarks, to be printed, and whether all found could be read.
+
+    Args:
+      data_root: folder with a folder per benchmark; None tells only what they need.
+      training: whether training splits are looked for, too.
+      as_json: a list of objects rather than a table.
+
+    Raises:
+      ConfigError: if there is no such folder.
+    """
+    if data_root is not None and not Path(data_root).is_dir():
+        raise ConfigError(f"data_root must be a folder, got {data_root}: there is none.")
+    rows = list(check_benchmarks(data_root, training=training))
+    whole = not any(row.problem for row in rows)
+    if not as_json:
+        return _as_text(rows, looked=data_root is not None), whole
+    found = [
+        {**dataclasses.asdict(row), "found": row.found, "as_published": row.as_published}
+        for row in rows
+    ]
+    return json.dumps(found, indent=1) + "\n", whole
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the rows of a table as lines, their cells in columns."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in table
+    ]
+
+
+def _holdings_text(found: Holdings) -> str:
+    total = found.num_records + found.num_rejected
+    parts = [
+        (
+            name, f"{part.records:,}", "+".join(str(n) for n in sorted(part.images)),
+            f"{part.suffixes:,}", _langs(part.langs),
+        )
+        for name, part in found.parts.items()
+    ]  # fmt: skip
+    kinds = [(f"{k.num:,}", k.stage, k.reason, k.example) for k in found.rejects]
+    lines = [
+        f"{found.name}: {total:,} inputs = {found.num_records:,} records + "
+        f"{found.num_rejected:,} rejects",
+        *_aligned([_PART_HEAD, *parts]),
+        *(_aligned([_REJECT_HEAD, *kinds]) if kinds else []),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _langs(langs: Mapping[str, int]) -> str:
+    """Returns the most frequent languages, each with its records if there are several."""
+    if len(langs) == 1:
+        return next(iter(langs))
+    ordered = sorted(langs.items(), key=lambda item: (-item[1], item[0]))
+    more = f" and {len(ordered) - _MAX_LANGS} more" if len(ordered) > _MAX_LANGS else ""
+    return ", ".join(f"{lang} {num:,}" for lang, num in ordered[:_MAX_LANGS]) + more
+
+
+def _as_text(rows: Sequence[Checked], *, looked: bool) -> str:
+    """Returns a table, what is missing or unreadable, and a summary.
+
+    Args:
+      rows: what was found.
+      looked: whether a data root was looked at; else the files are listed as what is needed.
+    """
+    lines = _aligned([_HEAD, *(_row_cells(row, looked) for row in rows)])
+    lines += ["", *dict.fromkeys(note for row in rows for note in _notes(row, looked))]
+    if looked:
+        ready = sum(row.found and not row.problem for row in rows)
+        same = sum(bool(row.as_published) for row in rows)
+        lines.append(f"{ready} of {len(rows)} rows can be read, {same} hold the published number")
+    return "\n".join(lines) + "\n"
+
+
+def _row_cells(row: Checked, looked: bool) -> tuple[str, ...]:
+    present = sum(bool(file.found) for file in row.files)
+    files = f"{present} of {len(row.files)}" if looked else str(len(row.files))
+    examples = "" if row.num is None else f"{row.num:,}"
+    if row.as_published is False:
+        examples += " (differs)"
+    if row.num_rejected:
+        examples += f", {row.num_rejected:,} malformed"
+    return (
+        row.title,
+        row.benchmark,
+        row.split,
+        files if row.files else "no reader",
+        "unreadable" if row.problem else examples,
+        "not known" if row.published is None else f"{row.published:,}",
+        "" if row.num is None else f"{row.num_present:,} of {row.num_images:,}",
+    )
+
+
+def _notes(row: Checked, looked: bool) -> list[str]:
+    """Returns a line per file that is needed or missing, and one for what cannot be read."""
+    missing = [file.path for file in row.files if not file.found]
+    word = "missing" if looked else "needs"
+    notes = [f"{word} {path} (published at {row.publisher})" for path in missing]
+    if row.problem:
+        notes.append(f"unreadable {row.benchmark} {row.split}: {row.problem}")
+    return notes

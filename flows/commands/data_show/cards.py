@@ -1,0 +1,158 @@
+"""What a contact sheet shows of a dataset: a card per record, and the rejects."""
+
+import dataclasses
+import io
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from flows.commands.boxes import OBJECT, paint_box, paint_mask, pixel_box
+from pipelines.records.dataset import Dataset, Part
+from pipelines.records.rle import decode_mask
+from pipelines.records.schema import MASK_MARKER, Record, Reject
+
+STILL_PX = 224
+FRAME_PX = 112
+"""Side of a picture, and of a video's frame, on the sheet [pixels]."""
+
+HYGIENE = "hygiene.json"
+_MAX_TEXTS = 3
+_MAX_SIGNS = 400
+"""Suffixes of a record, and signs of each text, that are shown."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """One record.
+
+    Attributes:
+      id, part, lang, source: of the record.
+      pictures: with boxes and masks drawn.
+      captions: one per picture: its times, for frames; "" for stills.
+      lines: (label, text) of the prefix, suffixes and answers; a box is "[1]", "[1 mask]" with one.
+    """
+
+    id: str
+    part: str
+    lang: str
+    source: str
+    pictures: tuple[Image.Image, ...]
+    captions: tuple[str, ...]
+    lines: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """Everything on a contact sheet."""
+
+    title: str
+    summary: str
+    cards: tuple[Card, ...]
+    rejects: tuple[Reject, ...]
+    num_rejects: int
+
+
+def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> Sheet:
+    """Returns the sheet of a prepared dataset.
+
+    Args:
+      folder: of the dataset.
+      limit: most records, spread evenly over the parts and within each.
+      part: only this one; None takes all.
+      rejects: most rejects, spread evenly.
+
+    Raises:
+      KeyError: if there is no such part, with those there are.
+    """
+    dataset = Dataset(folder)
+    if part is not None and part not in dataset.parts:
+        raise KeyError(f"part must be one of {', '.join(dataset.parts)}, got {part!r}.")
+    parts = {n: p for n, p in sorted(dataset.parts.items()) if len(p) and part in (None, n)}
+    cards: list[Card] = []
+    for number, (name, records) in enumerate(parts.items()):
+        share = (limit - len(cards)) // (len(parts) - number)
+        cards += [_card(name, records[i]) for i in _spread(records, share)]
+    lost = list(dataset.rejects())
+    counts = ", ".join(f"{name} {len(records)}" for name, records in dataset.parts.items())
+    info = dataset.info
+    summary = (
+        f"{info.num_inputs} inputs = {info.num_records} records + {info.num_rejected} rejects · "
+        f"{info.image_px} px · {counts}"
+    )
+    found = folder / HYGIENE
+    if found.is_file():
+        noted = json.loads(found.read_text())
+        summary += " · " + ", ".join(f"{name} {value}" for name, value in sorted(noted.items()))
+    return Sheet(
+        title=info.name,
+        summary=summary,
+        cards=tuple(cards),
+        rejects=tuple(lost[i] for i in _spread(lost, rejects)),
+        num_rejects=len(lost),
+    )
+
+
+def _spread(items: Part | list[Reject], limit: int) -> list[int]:
+    count = min(limit, len(items))
+    return [i * len(items) // count for i in range(count)]
+
+
+def _card(part: str, record: Record) -> Card:
+    frames = bool(record.frame_requested)
+    side = FRAME_PX if frames else STILL_PX
+    pictures = []
+    for data in record.images:
+        with Image.open(io.BytesIO(data)) as image:
+            pictures.append(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
+    suffixes = record.suffixes[:_MAX_TEXTS]
+    read = [" | ".join(one) for one in record.prefixes[:_MAX_TEXTS]] or [record.prefix]
+    texts = []
+    for prefix, suffix in itertools.zip_longest(read, suffixes):
+        texts += [("prefix", prefix)] if prefix is not None else []
+        texts += [("suffix", suffix)] if suffix is not None else []
+    if record.answers and record.answers[:1] != record.suffixes[:1]:
+        texts.append(("answers", ", ".join(record.answers)))
+    boxes = [one for _, text in texts for one in OBJECT.finditer(text)]
+    masks = record.masks[: sum(suffix.count(MASK_MARKER) for suffix in suffixes)]
+    for picture in pictures:
+        _draw(picture, masks, [pixel_box(one.groups()[:4], picture.size) for one in boxes])
+    times = zip(record.frame_requested, record.frame_decoded, strict=True)
+    return Card(
+        id=record.id,
+        part=part,
+        lang=record.lang,
+        source=record.source,
+        pictures=tuple(pictures),
+        captions=tuple(f"{asked:.2f} → {found:.2f} s" for asked, found in times)
+        or ("",) * len(pictures),
+        lines=_readable(texts),
+    )
+
+
+def _draw(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
+    """Draws boxes and masks. Masks belong to the last boxes, those of the suffixes."""
+    first = max(len(boxes) - len(masks), 0)
+    for number, text in enumerate(masks, start=first):
+        mask = Image.fromarray(decode_mask(text).astype(np.uint8) * 255)
+        paint_mask(picture, mask.resize(picture.size, Image.Resampling.NEAREST), (0, 0), number)
+    for number, box in enumerate(boxes):
+        paint_box(picture, box, number)
+
+
+def _readable(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Puts numbers in place of boxes, those they are drawn with."""
+    lines, number = [], 0
+    for label, text in texts:
+        parts, end = [], 0
+        for one in OBJECT.finditer(text):
+            number += 1
+            masked = text.startswith(MASK_MARKER, one.end()) or bool(one[5])
+            parts += [text[end : one.start()], f"[{number} mask]" if masked else f"[{number}]"]
+            end = one.end() + (len(MASK_MARKER) if text.startswith(MASK_MARKER, one.end()) else 0)
+        whole = "".join([*parts, text[end:]])
+        lines.append((label, whole if len(whole) <= _MAX_SIGNS else whole[:_MAX_SIGNS] + "…"))
+    return tuple(lines)

@@ -1,0 +1,56 @@
+"""An answer's boxes and masks, drawn on the image it is about."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from flows.commands.boxes import OBJECT, paint_box, paint_mask, pixel_box
+from flows.study.load import ConfigError
+from model.checkpoint.folder import mask_codec_path
+from model.masks.codec import MaskCodec
+from pipelines.transforms.images import ImageSpec, decode_image
+
+_SEG = re.compile(r"<seg(\d{3})>")
+
+
+def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -> int:
+    """Writes the image with the answer's boxes and masks, and returns how many objects it has.
+
+    Args:
+      paths: the one image the answer is about; its own size is kept.
+      answer: location tokens (ymin, xmin, ymax, xmax), with or without 16 segmentation tokens.
+      checkpoint: folder with the mask codec; without one, boxes alone are drawn.
+      out: PNG to write [path].
+
+    Raises:
+      ConfigError: if there are several images, or `out` cannot be written.
+    """
+    if len(paths) != 1:
+        raise ConfigError(f"draw needs one image, got {len(paths)}.")
+    bounds = ImageSpec()
+    try:
+        data = Path(paths[0]).read_bytes()
+        image = decode_image(data, min_side=bounds.min_side, max_pixels=bounds.max_pixels)
+    except ValueError as error:
+        raise ConfigError(f"draw needs an image, got {paths[0]}: {error}.") from None
+    codec_path = mask_codec_path(checkpoint)
+    codec = MaskCodec.load(codec_path) if codec_path else None
+    found = list(OBJECT.finditer(answer))
+    for number, one in enumerate(found):
+        x0, y0, x1, y1 = box = pixel_box(one.groups()[:4], image.size)
+        if y1 <= y0 or x1 <= x0:
+            continue
+        if one[5] and codec is not None:
+            inside = Image.fromarray(codec.decode([int(i) for i in _SEG.findall(one[5])]))
+            resized = inside.resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
+            mask = Image.fromarray((np.asarray(resized) > 0).astype(np.uint8) * 255)
+            paint_mask(image, mask, (x0, y0), number)
+        paint_box(image, box, number)
+    try:
+        image.save(out, "PNG")
+    except OSError as error:
+        raise ConfigError(f"draw must be a file to write, got {out}: {error.strerror}.") from None
+    return len(found)

@@ -1,0 +1,184 @@
+"""Files -> pixels -> an answer: what `parcel predict` does.
+
+Pixels go the way of records: decoded, upright, squashed to the model's square, stored as JPEG of
+quality 95 and read back by the loader, so that a file gives the pixels its record would.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from flows.study.load import ConfigError
+from flows.study.runs import folder_of
+from model.checkpoint.folder import CONFIG, DIGEST
+from model.data.loader import decode_images
+from model.decode.decoding import Decoding
+from model.decode.predict import Predictor
+from pipelines.records.schema import Record
+from pipelines.sources.item import BadInput
+from pipelines.sources.registry import SourceSpec, get
+from pipelines.transforms.images import FORMATS, ImageSpec, prepare_image
+from pipelines.video.client import VideoChild, VideoLimits
+from pipelines.video.sampling import Sampling
+
+
+def find_checkpoint(name: str, store: str) -> Path:
+    """Returns the folder of a checkpoint: `name` itself, or an artifact of the store.
+
+    Raises:
+      ConfigError: if it is neither.
+    """
+    folder = folder_of("checkpoint", name, store)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"checkpoint must be a folder, or an artifact of the store, got {name}: no such folder,"
+            f" and no store at {store}."
+        )
+    missing = [file for file in (CONFIG, DIGEST) if not (folder / file).is_file()]
+    if missing:
+        raise ConfigError(
+            f"checkpoint must be a finished one, got {name} without {', '.join(missing)}; "
+            f"`parcel convert` makes one of published weights."
+        )
+    return folder
+
+
+def read_pixels(
+    paths: Sequence[str],
+    image_px: int,
+    *,
+    source: str | None = None,
+    frames: int | None = None,
+    stride: int | None = None,
+) -> np.ndarray:
+    """Returns the pixels of an image, several, or the frames of a video: uint8 (I, H, W, 3).
+
+    Args:
+      paths: image files, or one video.
+      image_px: side of the square [pixels].
+      source: prepares as its records are (filter, frames); None: as "images" and "videos".
+      frames: of a video; None takes the source's.
+      stride: distance of the frames at 25 a second; None takes the source's [frames].
+
+    Raises:
+      ConfigError: if a file is missing, unreadable, or a video beside others.
+    """
+    try:
+        video = [path for path in paths if not _is_image(path)]
+        if video and len(paths) > 1:
+            raise ConfigError(f"a video must be alone, got {video[0]} among {len(paths)} files.")
+        spec = get(source or ("videos" if video else "images"))
+    except OSError as error:
+        raise ConfigError(
+            f"images must be readable files, got {error.filename}: {error.strerror}."
+        ) from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    stored = ImageSpec(image_px=image_px, antialias=spec.antialias)
+    if video:
+        images = _frames(paths[0], spec, stored, frames, stride)
+    else:
+        images = tuple(_stored_image(path, stored) for path in paths)
+    record = Record(
+        id="question",
+        images=images,
+        prefix="",
+        suffixes=(),
+        task="predict",
+        source=paths[0],
+        source_sha256="-",
+    )
+    return decode_images(record, len(images), image_px)
+
+
+def predict(
+    checkpoint: str,
+    paths: Sequence[str],
+    prompt: str,
+    *,
+    budget: int,
+    max_tokens: int,
+    decoding: dict[str, Any],
+    store: str,
+    tokenizer: str | None = None,
+    **reading: Any,
+) -> dict[str, Any]:
+    """Returns the answer, its tokens, its shape and its timings, as plain values.
+
+    Args:
+      checkpoint: see `find_checkpoint`.
+      paths: see `read_pixels`.
+      prompt: see `Predictor.answer`.
+      budget: see `Predictor.answer`.
+      max_tokens: see `Predictor.answer`.
+      decoding: fields of `Decoding`.
+      store: see `find_checkpoint`.
+      tokenizer: see `Predictor`.
+      reading: options of `read_pixels`.
+
+    Raises:
+      ConfigError: if anything asked for is wrong, in one line.
+    """
+    started = time.monotonic()
+    folder = find_checkpoint(checkpoint, store)
+    try:
+        how = Decoding(**decoding)
+        predictor = Predictor(folder, tokenizer=tokenizer)
+        loaded = time.monotonic()
+        images = read_pixels(paths, predictor.model.vision.image_px, **reading)
+        read = time.monotonic()
+        found = predictor.answer(images, prompt, budget=budget, max_tokens=max_tokens, decoding=how)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    seconds = {"load": loaded - started, "read": read - loaded, **found.seconds}
+    return {
+        "answer": found.text,
+        "tokens": list(found.tokens),
+        "budget": found.budget,
+        "bucket": found.bucket,
+        "images": len(images),
+        "seconds": {name: round(value, 4) for name, value in seconds.items()},
+    }
+
+
+def _is_image(path: str) -> bool:
+    try:
+        with Image.open(path, formats=FORMATS):
+            return True
+    except UnidentifiedImageError:
+        return False
+    except (ValueError, SyntaxError, Image.DecompressionBombError):
+        return True  # An image, if a bad one: reading it tells what is wrong.
+
+
+def _stored_image(path: str, spec: ImageSpec) -> bytes:
+    try:
+        return prepare_image(Path(path).read_bytes(), spec)[0]
+    except BadInput as error:
+        raise ConfigError(f"image {path} is refused: {error}.") from None
+
+
+def _frames(
+    path: str, source: SourceSpec, spec: ImageSpec, frames: int | None, stride: int | None
+) -> tuple[bytes, ...]:
+    child = VideoChild(VideoLimits())
+    try:
+        sampling = Sampling(
+            num_frames=frames if frames is not None else source.num_frames,
+            stride=stride if stride is not None else source.frame_stride,
+        )
+        return child.sample(str(Path(path).absolute()), "", sampling, spec).images
+    except BadInput as error:
+        raise ConfigError(
+            f"image {path} is neither an image ({', '.join(FORMATS)}) nor a video: {error}."
+        ) from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    finally:
+        child.close()

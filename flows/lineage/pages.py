@@ -1,0 +1,171 @@
+"""Lineage for people: pages for the Prefect UI, and trees for the terminal.
+
+Views only: all of it is made from the manifests, and can be made again from them.
+"""
+
+import collections
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.markup import escape
+from rich.tree import Tree
+
+from infra.store.graph import Node, ancestry, edges
+from infra.store.manifest import Manifest
+from infra.store.store import Artifact, Store
+
+_GRAPH_NODES = 14
+"""Boxes in one diagram; above it, inputs of one kind share a box."""
+
+_SHORT = 12
+"""Hex digits of a digest shown to people."""
+
+
+def page_key(key: str) -> str:
+    """Returns the Prefect artifact key of an artifact's lineage page."""
+    return f"lineage-{key}"
+
+
+def page_link(key: str) -> str:
+    """Returns the UI path of an artifact's lineage page; `/v2` renders Mermaid, `/` may not."""
+    return f"/v2/artifacts/key/{page_key(key)}"
+
+
+def page(store: Store, artifact: Artifact, *, reused: bool) -> str:
+    """Returns the lineage page of an artifact as markdown: graph, facts, inputs.
+
+    Args:
+      store: where its inputs are.
+      artifact: what the page is about.
+      reused: whether this run found it rather than made it.
+    """
+    manifest = artifact.manifest
+    maker = manifest.environment.get("prefect", {}).get("flow_run_id")
+    run = f"[{maker[:8]}](/v2/runs/flow-run/{maker})" if maker else "outside Prefect"
+    state = f"**Reused**; made by run {run}" if reused else f"Made by run {run}"
+    git = manifest.environment.get("git", {})
+    facts = {
+        "key": f"`{manifest.key}`",
+        "content": f"`{manifest.content}`",
+        "code": f"`{manifest.code[:_SHORT]}` at commit `{str(git.get('commit'))[:_SHORT]}`"
+        + (" + uncommitted changes" if git.get("dirty") else ""),
+        "seed": manifest.seed if manifest.seed is not None else "none drawn",
+        "made": f"{manifest.started}, in {manifest.seconds:.1f} s, "
+        f"attempt {len(manifest.attempts)}",
+        "files": f"{len(manifest.files)}, {sum(f.size for f in manifest.files.values()):,} bytes",
+        **{name.replace("_", " "): value for name, value in manifest.counts.items()},
+    }
+    lines = [f"# {manifest.name}", "", f"{state}.", "", "```mermaid", *_mermaid(store, artifact)]
+    lines += ["```", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in facts.items()]
+    lines += ["", "## Made from", "", *_inputs_table(store, manifest)]
+    config = json.dumps(manifest.config, indent=1, sort_keys=True)
+    lines += ["", "<details><summary>Config</summary>", "", "```json", config, "```", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
+    if not manifest.inputs:
+        return ["Nothing: this is where the line begins."]
+    rows = ["| role | artifact | content |", "|---|---|---|"]
+    for role, entry in sorted(manifest.inputs.items()):
+        name = store.get(entry.key).manifest.name
+        rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:_SHORT]}` |")
+    return rows
+
+
+def _mermaid(store: Store, artifact: Artifact) -> Iterator[str]:
+    """Yields a small graph: a box per ancestor, or per sort of step where they are too many."""
+    found = edges(store, artifact.key)
+    manifests = {m.key: m for m in (artifact.manifest, *(e[0] for e in found))}
+    box_of = {key: manifest.name for key, manifest in manifests.items()}
+    if len(manifests) > _GRAPH_NODES:
+        sorts = {key: manifest.name.split()[0] for key, manifest in manifests.items()}
+        sizes = collections.Counter(sorts.values())
+        box_of = {
+            key: f"{sort} x {sizes[sort]}" if sizes[sort] > 1 else manifests[key].name
+            for key, sort in sorts.items()
+        }
+    ids = {label: f"n{i}" for i, label in enumerate(sorted(set(box_of.values())))}
+    yield "graph LR"
+    for label, box in ids.items():
+        yield f'  {box}["{label}"]'
+    arrows = {(ids[box_of[a.key]], ids[box_of[b.key]]) for a, _, b in found}
+    for source, target in sorted(arrows):
+        if source != target:
+            yield f"  {source} --> {target}"
+    yield f"  style {ids[box_of[artifact.key]]} stroke-width:4px"
+
+
+def tree(
+    store: Store, key: str, *, samples: int, role: str = "", shown: set[str] | None = None
+) -> Tree:
+    """Returns an artifact's whole history for the terminal, down to source samples.
+
+    Args:
+      store: the artifacts.
+      key: where to begin.
+      samples: source samples shown per dataset or prediction file; 0 shows none.
+      role: the part it plays for whoever asks.
+      shown: keys that need no second telling; grows.
+    """
+    told = set() if shown is None else shown
+
+    def grow(node: Node, parent: Tree | None) -> Tree:
+        branch = Tree(_headline(node)) if parent is None else parent.add(_headline(node))
+        if node.artifact.key in told:
+            branch.add("[dim](shown above)")
+            return branch
+        told.add(node.artifact.key)
+        for line in _samples(node.artifact, samples):
+            branch.add(escape(line))
+        for below in node.inputs:
+            grow(below, branch)
+        return branch
+
+    return grow(ancestry(store, key, role), None)
+
+
+def _headline(node: Node) -> str:
+    manifest = node.artifact.manifest
+    counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
+    role = f"[dim]{escape(node.role)}:[/] " if node.role else ""
+    return (
+        f"{role}[bold]{escape(manifest.name)}[/] {manifest.key} "
+        f"sha256:{manifest.content[:_SHORT]}" + (f" [dim]({escape(counts)})" if counts else "")
+    )
+
+
+def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
+    """Yields "id ← source sha256" lines of a dataset's records or of predictions."""
+    if not limit:
+        return
+    if artifact.manifest.kind == "predictions":
+        rows = _prediction_rows(artifact.path)
+    elif artifact.manifest.kind in ("dataset", "screened"):
+        rows = _dataset_rows(artifact.path)
+    else:
+        return
+    for i, row in enumerate(rows):
+        if i == limit:
+            yield "…"
+            return
+        yield row
+
+
+def _prediction_rows(folder: Path) -> Iterator[str]:
+    with (folder / "predictions.jsonl").open() as lines:
+        for line in lines:
+            row = json.loads(line)
+            yield (
+                f"{row['id']} {row['prediction']!r} (score {row['score']:g}) ← {row['source']} "
+                f"sha256:{row['source_sha256'][:_SHORT]}"
+            )
+
+
+def _dataset_rows(folder: Path) -> Iterator[str]:
+    from pipelines.records.dataset import Dataset
+
+    for record in Dataset(folder).records():
+        yield f"{record.id} ← {record.source} sha256:{record.source_sha256[:_SHORT]}"

@@ -1,0 +1,33 @@
+"""Makes the UI's pages again from the records of a store."""
+
+import json
+
+from prefect.artifacts import create_markdown_artifact
+
+from flows.lineage import pages as lineage
+from infra.store.store import Store
+
+
+def rebuild(store: Store) -> int:
+    """Publishes every lineage page and every run's results page; returns how many."""
+    published = 0
+    for artifact in store.artifacts():
+        manifest = artifact.manifest
+        create_markdown_artifact(
+            lineage.page(store, artifact, reused=True),
+            key=lineage.page_key(manifest.key),
+            description=manifest.name,
+        )
+        published += 1
+    for path in sorted((store.root / "runs").glob("*.json")):
+        record = json.loads(path.read_text())
+        publish_results(store, record["name"], record["results"])
+        published += 1
+    return published
+
+
+def publish_results(store: Store, name: str, key: str) -> None:
+    """Publishes the results matrix of a study, its cells linked to their lineage."""
+    text = (store.get(key).path / "linked.md").read_text()
+    head = f"[Lineage of this table]({lineage.page_link(key)})\n\n"
+    create_markdown_artifact(head + text, key=f"results-{name}", description=f"Results of {name}")

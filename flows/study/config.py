@@ -1,0 +1,258 @@
+"""A whole study as one value: data, model, stages, transfers, methods × budgets × seeds."""
+
+import dataclasses
+from typing import Annotated
+
+import numpy as np
+from pydantic import BeforeValidator, Field
+
+from flows.study.transfer import (
+    EvalRow,
+    TransferConfig,
+    check_splits,
+    check_transfer,
+    rows_of,
+    trained_on,
+    with_recipes,
+)
+from infra.store.digest import NOT_IDENTITY
+from model.config import ConnectorConfig, ModelConfig
+from model.connector.budgets import Kind, supported_budgets
+from model.masks.codec import MaskCodecConfig
+from model.train.config import TrainConfig
+from pipelines.hygiene.screen import HygieneConfig
+from pipelines.prepare.config import PrepareConfig
+from pipelines.sources.registry import SOURCES
+from pipelines.synthetic.config import CorpusConfig
+
+Method = Kind
+REFERENCE: Method = "vanilla"
+"""The method whose score is 100 % retention; it knows one budget, all tokens."""
+
+NUM_EXTRA_TOKENS = 1024 + 128
+"""Location and segmentation tokens after the tokenizer's own."""
+
+SEED_RANGE = (10_000, 100_000)
+"""Transfer seeds are drawn from here. Source: PARCEL, app. Implementation Details."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """One training corpus of the mixture.
+
+    Attributes:
+      reader: its published layout: "web", "nlvr", "videos", ...
+      path: its folder below the data root; "" takes the reader's usual one.
+      split: which split, where the layout has several.
+      prepare: settings of this corpus that differ from the study's; none by default.
+    """
+
+    reader: str
+    path: str = ""
+    split: str = "train"
+    prepare: PrepareConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """Names the dataset it becomes."""
+        return f"mixture/{self.path or self.reader}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """SentencePiece vocabulary, without the 1024 location and 128 segmentation tokens.
+
+    Attributes:
+      path: a tokenizer file to use; None trains one on the study's texts.
+      vocab_size: pieces of the one trained here [tokens].
+    """
+
+    path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
+    vocab_size: int = 256_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """Where steps run; never part of a result's identity.
+
+    Attributes:
+      ray_address: a running Ray cluster; None starts one on this machine.
+      num_cpus: cores of the cluster started here; None takes all.
+      cpus_per_stage: cores of Stage 1, which runs alone.
+      cpus_per_cell: cores of each intermediary, transfer or evaluation.
+      retries: more tries of a step whose worker died.
+    """
+
+    ray_address: str | None = None
+    num_cpus: int | None = None
+    cpus_per_stage: int = 2
+    cpus_per_cell: int = 1
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """Methods × benchmarks × seeds × budgets, from raw data to the results table.
+
+    Attributes:
+      name: of the study, in lower-case letters, digits and dashes.
+      seed: of everything; the transfer seeds are drawn from it.
+      methods: connectors compared.
+      budgets: soft tokens per frame at evaluation; a method is evaluated at those it serves, and
+        vanilla at all tokens only.
+      num_seeds: transfer seeds, shared by all methods.
+      data_root: folder with the raw corpora; None renders the synthetic one.
+      corpus: the synthetic corpus; unused where `data_root` is given.
+      sources: corpora of the Stage-1 mixture.
+      prepare: how raw data become records.
+      hygiene: what is looked for in the mixture: duplicates, and pictures of the benchmarks'
+        evaluation splits. None does not look.
+      tokenizer, mask_codec, model: what all methods share; no codec where nothing has masks.
+      connectors: settings of a method's connector; its `kind` is the method. Others have
+        `model.connector`'s.
+      start: folder of a checkpoint that Stage 1 starts from, as `parcel convert` writes it; None
+        starts from nothing. `tokenizer.path` must then be the checkpoint's own.
+      stage1: vanilla pretraining.
+      intermediary: pretraining of each method, from Stage 1.
+      transfers: benchmark -> how it is fine-tuned on and evaluated; the registry's recipe where
+        nothing else is stated.
+      eval_batch_size: examples decoded together.
+      compute: where steps run.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)] = "study"
+    seed: Annotated[int, Field(ge=0)] = 0
+    methods: Annotated[
+        tuple[Method, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True})
+    ] = ("vanilla", "m3", "mqt", "parcel")
+    budgets: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=1024)], ...],
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    ] = (16, 64, 256)
+    num_seeds: Annotated[int, Field(ge=1, le=100)] = 3
+    data_root: str | None = None
+    corpus: CorpusConfig = CorpusConfig()
+    sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
+    prepare: PrepareConfig = PrepareConfig()
+    hygiene: HygieneConfig | None = None
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    mask_codec: MaskCodecConfig | None = MaskCodecConfig()
+    model: ModelConfig = ModelConfig()
+    connectors: dict[Method, ConnectorConfig] = dataclasses.field(default_factory=dict)
+    start: str | None = None
+    stage1: TrainConfig = TrainConfig()
+    intermediary: TrainConfig = TrainConfig()
+    transfers: Annotated[dict[str, TransferConfig], BeforeValidator(with_recipes)] = (
+        dataclasses.field(default_factory=dict)
+    )
+    eval_batch_size: Annotated[int, Field(ge=1)] = 32
+    compute: ComputeConfig = ComputeConfig()
+
+    def __post_init__(self) -> None:
+        for field in ("methods", "budgets"):
+            values = getattr(self, field)
+            if len(set(values)) != len(values):
+                raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
+        for i, source in enumerate(self.sources):
+            if source.reader not in SOURCES:
+                raise ValueError(
+                    f"sources.{i}.reader must be one of {', '.join(SOURCES)}, got "
+                    f"{source.reader!r}."
+                )
+            check_splits(f"sources.{i}.split", source.reader, source.split)
+        for name, transfer in self.transfers.items():
+            check_transfer(name, transfer)
+        vocabulary = self.tokenizer.vocab_size + NUM_EXTRA_TOKENS
+        if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
+            raise ValueError(
+                f"model.text.vocab_size must be tokenizer.vocab_size + {NUM_EXTRA_TOKENS} = "
+                f"{vocabulary}, got {self.model.text.vocab_size}."
+            )
+        full = self.model.vision.num_patches
+        if wrong := [b for b in self.budgets if b != full and (b > full or b % 2)]:
+            raise ValueError(
+                f"budgets: no method serves {wrong}. Accepted: even ones from 2 to {full}."
+            )
+        for method in self.methods:
+            self._check_budgets(method)
+
+    def _check_budgets(self, method: Method) -> None:
+        if self.budgets_of(method):
+            return
+        if method == REFERENCE:
+            raise ValueError(
+                f"budgets must hold {self._served(method)}, all tokens, where {REFERENCE} is "
+                f"compared, got {list(self.budgets)}."
+            )
+        raise ValueError(
+            f"budgets: {method} serves none of {list(self.budgets)}; it serves "
+            f"{self._served(method)}. Add one of these, or leave the method out."
+        )
+
+    def _served(self, method: Method) -> str:
+        served = supported_budgets(self.model_of(method))
+        if len(served) < 10:
+            return ", ".join(str(budget) for budget in served)
+        return f"{served[0]}…{served[-1]}, even ones"
+
+    def budgets_of(self, method: Method) -> tuple[int, ...]:
+        """Returns the budgets a method is evaluated at: those of the study that it serves."""
+        served = supported_budgets(self.model_of(method))
+        return tuple(budget for budget in self.budgets if budget in served)
+
+    def model_of(self, method: Method, *, transfer: bool = False) -> ModelConfig:
+        """Returns the model with a method's connector.
+
+        Args:
+          method: which.
+          transfer: without soft-caps, as the paper's transfers are (app. Implementation Details).
+        """
+        connector = self.connectors.get(method, self.model.connector)
+        caps = {"attn_softcap": 0.0, "final_softcap": 0.0} if transfer else {}
+        return dataclasses.replace(
+            self.model, connector=dataclasses.replace(connector, kind=method), **caps
+        )
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Paths of what the study is given rather than makes, by the key of the config."""
+        codec = self.mask_codec.path if self.mask_codec else None
+        paths = {
+            "tokenizer.path": self.tokenizer.path,
+            "mask_codec.path": codec,
+            "start": self.start,
+        }
+        return {key: path for key, path in paths.items() if path is not None}
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The transfer seeds: distinct, drawn once from `seed`, the same for every method."""
+        low, high = SEED_RANGE
+        drawn = np.random.default_rng(self.seed).choice(
+            high - low + 1, size=self.num_seeds, replace=False
+        )
+        return tuple(int(low + value) for value in drawn)
+
+    @property
+    def eval_rows(self) -> dict[str, EvalRow]:
+        """Every split that is prepared for evaluation, by the name of its row."""
+        return {
+            row.name: row for name, entry in self.transfers.items() for row in rows_of(name, entry)
+        }
+
+    @property
+    def rows(self) -> dict[str, EvalRow]:
+        """The rows of the results: those of benchmarks that are transferred to."""
+        scored = {name for name, entry in self.transfers.items() if entry.transfer}
+        return {name: row for name, row in self.eval_rows.items() if row.benchmark in scored}
+
+    @property
+    def fine_tunings(self) -> dict[str, TrainConfig]:
+        """Benchmarks that are fine-tuned on, with their recipes; zero-shot ones have a parent."""
+        scored = [name for name, entry in self.transfers.items() if entry.transfer]
+        return {
+            trained_on(name): self.transfers.get(trained_on(name), self.transfers[name]).train
+            for name in scored
+        }

@@ -1,0 +1,133 @@
+"""YAML files and `key.path=value` overrides -> a checked `StudyConfig`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DEMO = Path(__file__).with_name("demo.yaml")
+
+
+class ConfigError(ValueError):
+    """The request is wrong; the message is one line that names the field and the cure."""
+
+
+def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
+    """Returns the study of a YAML file, or of the embedded demo, with overrides applied.
+
+    A file may begin with `base: demo` or `base: other.yaml` (beside it) and state only what
+    differs; `transfers: {NAME: null}` drops a benchmark of the base.
+
+    Args:
+      path: the file; None is the embedded demo.
+      overrides: "key.path=value" texts, values in YAML.
+
+    Raises:
+      ConfigError: naming the file, the field, the value and what is accepted.
+    """
+    source = Path(path) if path is not None else DEMO
+    values = _read(source)
+    for override in overrides:
+        _apply(values, override)
+    return check(values, source=str(path) if path is not None else "demo")
+
+
+def check(values: dict[str, Any], *, source: str):
+    """Returns the `StudyConfig` of plain values.
+
+    Raises:
+      ConfigError: as `load`.
+    """
+    import pydantic
+
+    from flows.study.config import StudyConfig
+
+    try:
+        return pydantic.TypeAdapter(StudyConfig).validate_python(values)
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"{source}: {_first_problem(error)}") from None
+
+
+def _first_problem(error: Any) -> str:
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the config"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        message = f"no such key{_nearest(first)}"
+    elif first["type"] != "value_error":
+        message = f"{message}, got {first['input']!r}"
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{where}: {message}{more}"
+
+
+def _nearest(problem: Any) -> str:
+    """Names the accepted keys of the object a misspelt key stands in."""
+    import dataclasses
+    import difflib
+    import types
+    import typing
+
+    from flows.study.config import StudyConfig
+
+    owner: Any = StudyConfig
+    for part in problem["loc"][:-1]:
+        if dataclasses.is_dataclass(owner):
+            owner = typing.get_type_hints(owner).get(str(part))
+        else:  # An item of a tuple, or a value of a dict.
+            owner = next((a for a in reversed(typing.get_args(owner)) if a is not Ellipsis), None)
+        if typing.get_origin(owner) in (typing.Union, types.UnionType):
+            owner = next(a for a in typing.get_args(owner) if a is not type(None))
+    if not dataclasses.is_dataclass(owner):
+        return ""
+    names = [field.name for field in dataclasses.fields(owner)]
+    close = difflib.get_close_matches(str(problem["loc"][-1]), names, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{hint or '.'} Accepted: {', '.join(names)}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"config must be a readable YAML file, got {path}: {error.strerror}."
+                          ) from None  # fmt: skip
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    parent = DEMO if base == "demo" else path.parent / str(base)
+    merged = _merge(_read(parent), values)
+    transfers = merged.get("transfers")
+    if isinstance(transfers, dict):
+        merged["transfers"] = {k: v for k, v in transfers.items() if v is not None}
+    return merged
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    path, separator, text = override.partition("=")
+    keys = path.split(".")
+    if not separator or not all(keys):
+        raise ConfigError(f"override must look like key.path=value, got {override!r}.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"{path}: value must be YAML, got {text!r}.") from None
+    for key in keys[:-1]:
+        inner = values.get(key)
+        inner = dict(inner) if isinstance(inner, dict) else {}
+        values[key] = inner
+        values = inner
+    values[keys[-1]] = value

@@ -1,0 +1,113 @@
+"""What a store remembers: runs, what was asked for and came of it, and artifacts by name."""
+
+import datetime
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.study.load import ConfigError
+from infra.store.store import Artifact, Store
+from pipelines.records.dataset import DESCRIPTION
+
+
+def note_run(
+    store: Store,
+    config: Mapping[str, Any],
+    results: str,
+    *,
+    flow_run_id: str,
+    failed: Sequence[str],
+) -> None:
+    """Writes the record of a run that came to results; the same results have one record.
+
+    Args:
+      store: where.
+      config: what was asked for, as plain values; it has a name.
+      results: key of the results artifact.
+      flow_run_id: of the Prefect run.
+      failed: "step: reason" of each step that failed.
+    """
+    folder = store.root / "runs"
+    folder.mkdir(exist_ok=True)
+    record = {
+        "name": config["name"],
+        "results": results,
+        "flow_run_id": flow_run_id,
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
+        "failed": list(failed),
+        "config": config,
+    }
+    path = folder / f"{record['name']}-{results[-12:]}.json"
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    partial.replace(path)
+
+
+def find_run(store: Store, name: str) -> dict[str, Any]:
+    """Returns the record of a finished run.
+
+    Args:
+      store: the store it wrote to.
+      name: the study's name (the newest run of it), or the beginning of a run's full name.
+
+    Raises:
+      ConfigError: if no run is called so, with those there are.
+    """
+    records = [(path, json.loads(path.read_text())) for path in _paths(store)]
+    matching = [(p, r) for p, r in records if r["name"] == name or p.stem.startswith(name)]
+    if not matching:
+        known = ", ".join(path.stem for path, _ in records) or "none yet"
+        raise ConfigError(f"RUN must name a finished run, got {name!r}. In {store.root}: {known}.")
+    return max(matching, key=lambda entry: entry[1]["finished"])[1]
+
+
+def folder_of(what: str, name: str, store: str) -> Path:
+    """Returns a folder given by its path, or as an artifact; it may not exist without a store.
+
+    Args:
+      what: the argument, as an error names it.
+      name: a folder, or the beginning of an artifact's key.
+      store: where artifacts are.
+
+    Raises:
+      ConfigError: if there is a store, and `name` is neither.
+    """
+    folder = Path(name)
+    if folder.is_dir() or not Path(store).expanduser().is_dir():
+        return folder
+    try:
+        return Store(store).resolve(name).path
+    except KeyError as error:
+        raise ConfigError(
+            f"{what} must be a folder or an artifact of {store}: {error.args[0]}"
+        ) from None
+
+
+def find_dataset(name: str, store: str) -> Path:
+    """Returns the folder of a prepared dataset given by its path, or as an artifact.
+
+    Raises:
+      ConfigError: if there is no such dataset.
+    """
+    folder = folder_of("dataset", name, store)
+    if not (folder / DESCRIPTION).is_file():
+        raise ConfigError(
+            f"dataset must be a prepared one, or its artifact, got {name}: no {DESCRIPTION} there; "
+            f"`parcel prepare` makes it."
+        )
+    return folder
+
+
+def results_of(store: Store, name: str) -> Artifact:
+    """Returns the results artifact of a run.
+
+    Raises:
+      ConfigError: if there is no such run.
+    """
+    return store.get(find_run(store, name)["results"])
+
+
+def _paths(store: Store) -> list[Path]:
+    return sorted((store.root / "runs").glob("*.json"))

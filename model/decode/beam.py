@@ -1,0 +1,191 @@
+"""Beam search with a key-value cache: the prompt's cache is shared by all beams of a row.
+
+Source of the rule: big_vision `trainers/proj/paligemma/predict_fns.py` (`_beam_decode`).
+
+- The score of a hypothesis is the sum of its tokens' log-probabilities; no length normalization.
+- At each step every live hypothesis, ended now, competes with the best finished one of its row; a
+  tie leaves the older one, or the one whose live hypothesis ranks first.
+- Each live hypothesis is continued by its `num_beams` + 1 likeliest tokens; without the stop token,
+  the `num_beams` best stay alive. Ties go to the hypothesis that ranks first, then to the lower id.
+- A row is done once its best finished hypothesis is better than every live one.
+"""
+
+import functools
+import typing
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int32
+
+from model import vlm
+from model.decode.generate import PAD, Prefilled, prefill
+from model.text.gemma import Cached
+
+
+class Hypotheses(typing.NamedTuple):
+    """What the rows have found so far: `n` live hypotheses each, and the best finished one.
+
+    Attributes:
+      step: tokens of every live hypothesis.
+      tokens: of the live ones, best first.
+      scores: of the live ones.
+      best_tokens: of the finished one, its stop token included; PAD behind it.
+      best_score: of the finished one.
+    """
+
+    step: Int32[Array, ""]
+    tokens: Int32[Array, "B n M"]
+    scores: Float[Array, "B n"]
+    best_tokens: Int32[Array, "B M"]
+    best_score: Float[Array, " B"]
+
+
+class _Cache(typing.NamedTuple):
+    """Keys and values of the live hypotheses' tokens, in the dtype of the activations."""
+
+    keys: Float[Array, "N B n M K h"]
+    values: Float[Array, "N B n M K h"]
+
+
+@functools.partial(
+    jax.jit, static_argnames=("structure", "bucket", "max_new_tokens", "num_beams", "stop")
+)
+def search(
+    structure: vlm.Structure,
+    params: vlm.Params,
+    images: vlm.Images,
+    text: Int32[Array, "B T"],
+    mask_ar: Int32[Array, "B T"],
+    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
+    *,
+    bucket: int,
+    budget: Int[Array, ""] | int,
+    max_new_tokens: int,
+    num_beams: int,
+    real: Bool[Array, " B"] | None,
+    stop: int,
+) -> Int32[Array, "B M"]:
+    """Returns the best continuation of each prompt that ends in `stop`, PAD behind it.
+
+    A single live hypothesis is not greedy decoding: an answer that ended earlier can still be
+    preferred. big_vision decodes tasks without beams greedily; so does `decoding.decode`.
+
+    Args:
+      structure: of the model.
+      params: of the model.
+      images: see `vlm.soft_tokens`.
+      text: prompts, each padded on its right; lengths may differ.
+      mask_ar: see `vlm.text_logits`.
+      mask_input: 1 on real tokens, 0 on padding.
+      bucket: see `vlm.soft_tokens`.
+      budget: see `vlm.soft_tokens`.
+      max_new_tokens: M; every answer ends within it.
+      num_beams: live hypotheses, at least 1.
+      real: False on rows that only fill the batch, which come back as PAD; None: all are real.
+      stop: token that ends an answer.
+
+    Raises:
+      ValueError: if `num_beams` is out of range.
+    """
+    model = vlm.merge(structure, params)
+    most = model.cfg.text.vocab_size - 1
+    if not 1 <= num_beams <= most:
+        raise ValueError(f"num_beams must be in 1..{most} (text.vocab_size - 1), got {num_beams}.")
+    start = prefill(model, images, text, mask_ar, mask_input, bucket, budget)
+    batch = text.shape[0]
+    nothing = Hypotheses(
+        step=jnp.int32(0),
+        tokens=jnp.full((batch, 1, max_new_tokens), PAD, jnp.int32),
+        scores=jnp.zeros((batch, 1)),
+        best_tokens=jnp.full((batch, max_new_tokens), PAD, jnp.int32),
+        best_score=jnp.full((batch,), -jnp.inf),
+    )
+    first, _ = grow(nothing, start.logits[:, None], num_beams, stop)
+    layers, _, _, kv_heads, head_dim = start.past.keys.shape
+    shape = layers, batch, num_beams, max_new_tokens, kv_heads, head_dim
+    empty = jnp.zeros(shape, start.past.keys.dtype)
+    filler = jnp.zeros(batch, bool) if real is None else ~real
+
+    def go_on(state: tuple[Hypotheses, _Cache]) -> Array:
+        found, _ = state
+        done = (jnp.max(found.scores, axis=1) < found.best_score) | filler
+        return (found.step < max_new_tokens) & ~jnp.all(done)
+
+    def body(state: tuple[Hypotheses, _Cache]) -> tuple[Hypotheses, _Cache]:
+        found, cache = state
+        logits, cache = _read(model, start, found, cache)
+        found, parents = grow(found, logits, num_beams, stop)
+        index = parents[None, :, :, None, None, None]
+        return found, _Cache(*(jnp.take_along_axis(part, index, axis=2) for part in cache))
+
+    found, _ = jax.lax.while_loop(go_on, body, (first, _Cache(empty, empty)))
+    return jnp.where(filler[:, None], PAD, found.best_tokens)
+
+
+def grow(
+    found: Hypotheses, logits: Float[Array, "B c V"], num_beams: int, stop: int
+) -> tuple[Hypotheses, Int32[Array, "B n"]]:
+    """Returns the hypotheses one token longer, and which of the c live ones each continues."""
+    batch, live, _ = logits.shape
+    logs = jax.nn.log_softmax(logits, axis=-1)
+    write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=found.step, axis=2)
+
+    ended = write(found.tokens, jnp.full((batch, live, 1), stop, jnp.int32))
+    finished = jnp.concatenate([found.best_tokens[:, None], ended], axis=1)
+    ends = jnp.concatenate([found.best_score[:, None], found.scores + logs[:, :, stop]], axis=1)
+    best = jnp.argmax(ends, axis=1)[:, None]  # The first of equals, like `top_k`.
+
+    steps, tokens = jax.lax.top_k(logs, num_beams + 1)
+    sums = found.scores[:, :, None] + steps
+    sums = jnp.where(tokens != stop, sums, jnp.finfo(sums.dtype).min)
+    scores, chosen = jax.lax.top_k(sums.reshape(batch, -1), num_beams)
+    parents = chosen // (num_beams + 1)
+    token = jnp.take_along_axis(tokens.reshape(batch, -1), chosen, axis=1)
+    kept = jnp.take_along_axis(found.tokens, parents[:, :, None], axis=1)
+    longer = Hypotheses(
+        step=found.step + 1,
+        tokens=write(kept, token[:, :, None]),
+        scores=scores,
+        best_tokens=jnp.take_along_axis(finished, best[:, :, None], axis=1)[:, 0],
+        best_score=jnp.take_along_axis(ends, best, axis=1)[:, 0],
+    )
+    return longer, parents
+
+
+def _read(
+    model: vlm.Vlm, start: Prefilled, found: Hypotheses, cache: _Cache
+) -> tuple[Float[Array, "B n V"], _Cache]:
+    """Reads the last token of every live hypothesis; returns the next logits and the cache.
+
+    The n hypotheses of a row are n rows of one sequence that do not see each other:
+
+        sees     prompt   tokens of 0   tokens of 1   0 1  (itself)
+        beam 0   1 1 1 1  1 1 0         0 0 0         1 0
+        beam 1   1 1 1 1  0 0 0         1 1 0         0 1
+    """
+    batch, num_beams, slots = found.tokens.shape
+    last = found.step - 1
+    token = jax.lax.dynamic_index_in_dim(found.tokens, last, axis=2, keepdims=False)
+    x = model.text.embed(token, dtype=cache.keys.dtype)
+    lengths = start.lengths[:, None]
+    positions = jnp.broadcast_to(lengths + last, (batch, num_beams))
+    itself = jnp.eye(num_beams, dtype=bool)
+    written = itself[:, :, None] & (jnp.arange(slots) < last)[None, None]
+    keys, values = (
+        part.reshape(*part.shape[:2], num_beams * slots, *part.shape[4:]) for part in cache
+    )
+    fresh = Cached(
+        keys,
+        values,
+        jnp.broadcast_to(written.reshape(1, num_beams, -1), (batch, num_beams, num_beams * slots)),
+        lengths + jnp.tile(jnp.arange(slots), num_beams)[None],
+    )
+    seen = jnp.broadcast_to(start.past.mask, (batch, num_beams, start.past.mask.shape[2]))
+    own = jnp.broadcast_to(itself[None], (batch, num_beams, num_beams))
+    hidden, kept = model.text.run(x, positions, own, (start.past._replace(mask=seen), fresh))
+    assert kept is not None
+    parts = (
+        jax.lax.dynamic_update_slice_in_dim(part, new[:, :, :, None], last, axis=3)
+        for part, new in zip(cache, kept, strict=True)
+    )
+    return model.text.logits(hidden), _Cache(*parts)

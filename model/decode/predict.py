@@ -1,0 +1,128 @@
+"""One question about pixels, answered by a checkpoint at any budget."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import UInt8
+
+from model import vlm
+from model.checkpoint.folder import load_config, load_params, tokenizer_path
+from model.connector import budgets
+from model.data.text import prefix_ids
+from model.decode.decoding import Decoding
+from model.text.tokenizer import Tokenizer
+
+_PROMPT_STEP = 16
+"""Prompts are padded to a multiple of this, so that those of about one length share a program."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a checkpoint answered, and what it took.
+
+    Attributes:
+      text: of the answer.
+      tokens: its ids, the one that ended it included (none where `max_tokens` did).
+      budget: soft tokens per image.
+      bucket: slots per image of the program that ran.
+      seconds: "compile", 0 where the program was there already; "answer", prefill and all tokens.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    budget: int
+    bucket: int
+    seconds: dict[str, float]
+
+
+class Predictor:
+    """A loaded checkpoint. Compiles once per bucket, number of images, length and decoding.
+
+    Attributes:
+      model: its configuration.
+      num_programs: compiled so far.
+    """
+
+    def __init__(self, checkpoint: str | Path, *, tokenizer: str | Path | None = None) -> None:
+        """Loads a checkpoint folder; `tokenizer` is used instead of the one in it.
+
+        Raises:
+          ValueError: if there is no finished checkpoint, no tokenizer, or one of another model.
+        """
+        pieces = Path(tokenizer) if tokenizer else tokenizer_path(checkpoint)
+        if not pieces.is_file():
+            raise ValueError(f"tokenizer must be a SentencePiece file, got {pieces}.")
+        self.model = load_config(checkpoint)
+        self._tokenizer = Tokenizer(pieces)
+        if self._tokenizer.vocab_size > self.model.text.vocab_size:
+            raise ValueError(
+                f"tokenizer must have at most {self.model.text.vocab_size} tokens "
+                f"(text.vocab_size), got {self._tokenizer.vocab_size} in {pieces}."
+            )
+        self._params = jax.tree.map(jax.numpy.asarray, load_params(checkpoint))
+        self._programs: dict[Any, Any] = {}
+
+    @property
+    def num_programs(self) -> int:
+        """Programs compiled so far."""
+        return len(self._programs)
+
+    def answer(
+        self,
+        images: UInt8[np.ndarray, "I H W 3"],
+        prompt: str,
+        *,
+        budget: int,
+        max_tokens: int = 64,
+        decoding: Decoding = Decoding(),  # noqa: B008
+    ) -> Answer:
+        """Returns the answer to a prompt.
+
+        It runs in the declared bucket of the budget, as training does: budgets of a bucket share
+        a program, and differ in what is masked.
+
+        Args:
+          images: one, a pair, or the frames of a video, of the model's size.
+          prompt: as prefixes of records are, such as "answer en where is it?".
+          budget: soft tokens per image; one the connector serves.
+          max_tokens: longest answer [tokens].
+          decoding: how tokens are chosen.
+
+        Raises:
+          ValueError: if the budget is not served, with those that are.
+        """
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {max_tokens}.")
+        bucket = budgets.bucket_of(self.model, budget).size
+        read = prefix_ids(self._tokenizer, prompt)
+        text = np.full((1, -(-len(read) // _PROMPT_STEP) * _PROMPT_STEP), 0, np.int32)
+        text[0, : len(read)] = read
+        real = (np.arange(text.shape[1]) < len(read))[None].astype(np.int32)
+        function, extra = decoding.program(0)
+        key = extra.pop("key", None)
+        static = {"bucket": bucket, "max_new_tokens": max_tokens, **extra}
+        static["stop"] = self._tokenizer.eos_id
+        arrays = self._params, images[None], text, np.zeros_like(text), real
+        traced = {"budget": np.int32(budget), "real": None} | ({} if key is None else {"key": key})
+
+        started = time.monotonic()
+        shape = images.shape, text.shape, tuple(static.items()), key is None
+        if shape not in self._programs:
+            lowered = function.lower(vlm.structure(self.model), *arrays, **static, **traced)
+            self._programs[shape] = lowered.compile()
+        compiled = time.monotonic()
+        tokens = np.asarray(self._programs[shape](*arrays, **traced))[0].tolist()
+        seconds = {"compile": compiled - started, "answer": time.monotonic() - compiled}
+        if self._tokenizer.eos_id in tokens:
+            tokens = tokens[: tokens.index(self._tokenizer.eos_id) + 1]
+        return Answer(
+            text=self._tokenizer.decode(tokens),
+            tokens=tuple(tokens),
+            budget=budget,
+            bucket=bucket,
+            seconds=seconds,
+        )

@@ -1,0 +1,180 @@
+"""Reference inputs through a checkpoint: how far its outputs are from another codebase's.
+
+Keys of the file and what they mean: a reference made with transformers has `pixel_values_nchw`,
+one made with big_vision `image_nhwc`; `prefix_ids` and `suffix_ids` are the text, and every other
+key is an output. Logits of big_vision are without the final soft-cap, as it trains; transformers'
+greedy tokens see images and prompt causally, as its `generate` does without `token_type_ids`.
+"""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable, Iterator, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from model import vlm
+from model.config import ModelConfig
+from model.decode.generate import generate
+
+TOLERANCE = 1e-4
+"""Largest relative error of a float32 output, through whole towers."""
+
+INPUTS = ("pixel_values_nchw", "image_nhwc", "video_btHWC", "prefix_ids", "suffix_ids")
+OUTPUTS = (
+    "vision_last_hidden", "projected_soft_tokens", "soft_tokens",
+    "logits", "video_logits", "loss", "greedy_ids",
+)  # fmt: skip
+
+
+class Finding(typing.NamedTuple):
+    """One output compared.
+
+    Attributes:
+      key: of the reference file.
+      error: largest relative error; of tokens, the fraction that differs.
+      tolerance: what it may be.
+    """
+
+    key: str
+    error: float
+    tolerance: float
+
+    @property
+    def close(self) -> bool:
+        """Whether the error is within tolerance; NaN is not."""
+        return self.error <= self.tolerance
+
+
+def relative_error(ours: np.ndarray, expected: np.ndarray) -> float:
+    """Returns max |ours - expected| / (|expected| + rms(expected) / 2); infinite if shapes differ.
+
+    Half the root mean square is the scale below which an element counts as near zero: sums of
+    many float32 products cancel there, in either codebase.
+    """
+    ours, expected = np.asarray(ours, np.float64), np.asarray(expected, np.float64)
+    if ours.shape != expected.shape:
+        return float("inf")
+    floor = 0.5 * np.sqrt(np.mean(np.square(expected)))
+    error = np.abs(ours - expected) / np.maximum(np.abs(expected) + floor, np.finfo(float).tiny)
+    return float(np.max(error, initial=0.0))
+
+
+def compare(
+    model: ModelConfig, params: vlm.Params, expected: Mapping[str, np.ndarray]
+) -> Iterator[Finding]:
+    """Yields how far each output of a reference file is from ours, in the file's order.
+
+    Keys of no known meaning are passed over: `uncompared` names them.
+
+    Raises:
+      ValueError: if the file lacks inputs, or outputs.
+    """
+    run = _Run(model, params, expected)
+    if not set(expected) & set(run.outputs):
+        raise ValueError(f"--check: the file must hold outputs, some of {sorted(run.outputs)}.")
+    for key in expected:
+        if key in run.outputs:
+            yield run.outputs[key](key)
+
+
+def uncompared(expected: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns the keys of a reference file that have no known meaning."""
+    return sorted(set(expected) - set(INPUTS) - set(OUTPUTS))
+
+
+class _Run:
+    """One model and one file; what several outputs share is computed once."""
+
+    def __init__(
+        self, model: ModelConfig, params: vlm.Params, expected: Mapping[str, np.ndarray]
+    ) -> None:
+        self.from_big_vision = "image_nhwc" in expected
+        image = "image_nhwc" if self.from_big_vision else "pixel_values_nchw"
+        missing = sorted({image, "prefix_ids", "suffix_ids"} - set(expected))
+        if missing:
+            raise ValueError(f"--check: the file must hold the inputs {missing}; see --help.")
+        caps = {"final_softcap": 0.0} if self.from_big_vision else {}
+        self.model = dataclasses.replace(model, dtype="float32", remat=False, **caps)
+        self.params, self.expected = params, expected
+        self.shape = {"bucket": model.vision.num_patches, "budget": model.vision.num_patches}
+        self.outputs: dict[str, Callable[[str], Finding]] = {
+            "vision_last_hidden": lambda key: self._close(key, self._features()),
+            "projected_soft_tokens": lambda key: self._close(key, self._soft()),
+            "soft_tokens": lambda key: self._close(key, self._soft()),
+            "logits": lambda key: self._close(key, self._logits(self.images)),
+            "video_logits": lambda key: self._close(key, self._logits(self._video())),
+            "loss": lambda key: self._close(key, self._loss()),
+            "greedy_ids": self._greedy,
+        }
+
+    @functools.cached_property
+    def images(self) -> Float[np.ndarray, "B 1 H W 3"]:
+        """The images, one per example."""
+        if self.from_big_vision:
+            return self._checked(self.expected["image_nhwc"])[:, None]
+        return self._checked(self.expected["pixel_values_nchw"].transpose(0, 2, 3, 1))[:, None]
+
+    def _video(self) -> Float[np.ndarray, "B F H W 3"]:
+        if "video_btHWC" not in self.expected:
+            raise ValueError("--check: video_logits needs video_btHWC, which the file lacks.")
+        return self._checked(self.expected["video_btHWC"])
+
+    def _checked(self, images: np.ndarray) -> np.ndarray:
+        side = self.model.vision.image_px
+        if images.shape[-3:] != (side, side, 3):
+            raise ValueError(
+                f"--check: images must be {side} x {side} x 3 for this model, "
+                f"got {images.shape[-3:]}."
+            )
+        return np.asarray(images, np.float32)
+
+    @functools.cached_property
+    def text(self) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids, and 1 on those of the suffix."""
+        prefix, suffix = self.expected["prefix_ids"], self.expected["suffix_ids"]
+        ids = np.concatenate([prefix, suffix], axis=1).astype(np.int32)
+        ar = np.concatenate([np.zeros_like(prefix), np.ones_like(suffix)], axis=1)
+        return ids, ar.astype(np.int32)
+
+    def _jit(self, function: Callable, **static: typing.Any) -> Callable:
+        with_structure = functools.partial(function, vlm.structure(self.model), **static)
+        return jax.jit(with_structure)
+
+    def _features(self) -> np.ndarray:
+        return self._jit(vlm.image_features)(self.params, self.images)[:, 0]
+
+    def _soft(self) -> np.ndarray:
+        return self._jit(vlm.soft_tokens, **self.shape)(self.params, self.images)[0]
+
+    def _logits(self, images: np.ndarray) -> np.ndarray:
+        ids, ar = (x[: len(images)] for x in self.text)
+        run = self._jit(vlm.text_logits, **self.shape)
+        return run(self.params, images, ids, ar, np.ones(ids.shape, bool))
+
+    def _loss(self) -> np.ndarray:
+        ids, ar = self.text
+        losses = self._jit(vlm.token_losses, **self.shape)(self.params, self.images, ids, ar, ar)
+        return np.asarray(jnp.sum(losses)) / ar[:, 1:].sum()
+
+    def _greedy(self, key: str) -> Finding:
+        expected = self.expected[key]
+        prompt = np.asarray(self.expected["prefix_ids"], np.int32)
+        # One slot of padding: the cache must not depend on its length.
+        ids = np.pad(prompt, ((0, 0), (0, 1)))
+        real = np.broadcast_to(np.arange(ids.shape[1]) < prompt.shape[1], ids.shape)
+        ours = generate(
+            vlm.structure(self.model), self.params, self.images, ids, np.zeros_like(ids), real,
+            **self.shape, max_new_tokens=expected.shape[1], stop=None,
+            causal=not self.from_big_vision,
+        )  # fmt: skip
+        return Finding(key, float(np.mean(np.asarray(ours) != expected)), 0.0)
+
+    def _close(self, key: str, ours: typing.Any) -> Finding:
+        expected = self.expected[key]
+        if key.endswith("logits"):  # Rows above the vocabulary are no tokens.
+            expected = expected[..., : self.model.text.vocab_size]
+        return Finding(key, relative_error(np.asarray(ours), expected), TOLERANCE)

@@ -1,0 +1,66 @@
+"""Average normalised Levenshtein similarity: DocVQA, InfoVQA, ST-VQA."""
+
+from model.eval.metrics.scores import Fields, some_answers
+
+_THRESHOLD = 0.5
+
+
+def anls(prediction: str, fields: Fields) -> float:
+    """Returns the best similarity with an accepted answer, in [0, 1], as the benchmarks score it.
+
+    One minus edits per character of the longer text; below a half, 0. Case does not count, nor
+    does space around words, except in the length.
+
+    Source: Biten et al. 2019 (arXiv:1907.00490), Eq. 1, as in the challenges' own
+    `infographicsvqa_eval.py`, which Qwen-VL and lmms-eval run.
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds the accepted answers.
+
+    Raises:
+      ValueError: if there is no answer.
+    """
+    best = 1 - min(_edited_share(prediction, answer) for answer in some_answers(fields))
+    return best if best >= _THRESHOLD else 0.0
+
+
+def anls_big_vision(prediction: str, fields: Fields) -> float:
+    """Returns the same as PaliGemma reports it: a half is 0, too, and every space counts.
+
+    One wrong character of two is 0.5 by `anls` and 0 here: published PaliGemma numbers compare with
+    this one.
+
+    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` (`anls`, with `to_lower`).
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds the accepted answers.
+
+    Raises:
+      ValueError: if there is no answer.
+    """
+    return max(_strict(prediction.lower(), answer.lower()) for answer in some_answers(fields))
+
+
+def edit_distance(left: str, right: str) -> int:
+    """Returns how many insertions, deletions and substitutions make one text the other."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, start=1):
+        diagonal, row[0] = row[0], i
+        for j, b in enumerate(right, start=1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (a != b))
+    return row[-1]
+
+
+def _edited_share(prediction: str, answer: str) -> float:
+    said, wanted = (" ".join(text.lower().split()) for text in (prediction, answer))
+    length = max(len(prediction.upper()), len(answer.upper()))
+    return edit_distance(said, wanted) / length if length else 0.0
+
+
+def _strict(prediction: str, answer: str) -> float:
+    if not answer:
+        return float(prediction == "")
+    share = edit_distance(prediction, answer) / max(len(prediction), len(answer))
+    return 1 - share if share < _THRESHOLD else 0.0

@@ -1,0 +1,64 @@
+"""BLEU of captions, as coco_caption computes it."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from model.eval.metrics.ngrams import MAX_N, count_ngrams
+from model.eval.metrics.ptb import tokenize
+from model.eval.metrics.scores import Fields, Item, Part, Sums, some_answers
+
+_SMALL, _TINY = 1e-9, 1e-15
+"""Keep empty captions from dividing by zero."""
+
+
+def bleu(prediction: str, fields: Fields) -> Item:
+    """Returns the BLEU-4 of one caption, and the counts that a data set's BLEU is made of.
+
+    The score of a data set comes from the summed counts, not from captions' scores; BLEU-1 to
+    BLEU-4 are among its parts. A caption is compared with the reference closest in length; of
+    equally close ones, the shorter.
+
+    Source: Papineni et al. 2002; coco_caption `pycocoevalcap/bleu/bleu_scorer.py` (`closest`).
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds the references.
+
+    Raises:
+      ValueError: if there is no reference.
+    """
+    words = tokenize(prediction).split()
+    references = [tokenize(reference).split() for reference in some_answers(fields)]
+    most = [Counter() for _ in range(MAX_N)]
+    for reference in references:
+        for n, counts in enumerate(count_ngrams(reference)):
+            most[n] |= counts
+    closest = min(
+        (len(r) for r in references), key=lambda length: (abs(length - len(words)), length)
+    )
+    also = {"words": float(len(words)), "reference_words": float(closest)}
+    for n, counts in enumerate(count_ngrams(words), start=1):
+        also[f"right_{n}"] = float((counts & most[n - 1]).total())
+        also[f"ngrams_{n}"] = float(counts.total())
+    return Item(score=_scores(also)[-1], also=also)
+
+
+def summarize_bleu(sums: Sums) -> dict[str, Part]:
+    """Returns the BLEU-4 of summed counts under "score", and BLEU-1 to BLEU-4."""
+    found = _scores({name: sums.total(name) for name in sums.measures()})
+    parts = {
+        f"bleu_{n}": Part(score=100 * score, num=sums.num) for n, score in enumerate(found, start=1)
+    }
+    return {"score": parts[f"bleu_{MAX_N}"], **parts}
+
+
+def _scores(counts: Mapping[str, float]) -> list[float]:
+    """Returns BLEU-1 to BLEU-4."""
+    length = (counts["words"] + _TINY) / (counts["reference_words"] + _SMALL)
+    brevity = math.exp(1 - 1 / length) if length < 1 else 1.0
+    product, scores = 1.0, []
+    for n in range(1, MAX_N + 1):
+        product *= (counts[f"right_{n}"] + _TINY) / (counts[f"ngrams_{n}"] + _SMALL)
+        scores.append(product ** (1 / n) * brevity)
+    return scores

@@ -1,0 +1,99 @@
+"""CIDEr-D of captions: consensus with the references, weighted by how rare an n-gram is."""
+
+import math
+from collections import Counter
+from typing import Self
+
+from model.eval.metrics.ngrams import MAX_N, Counts, count_ngrams
+from model.eval.metrics.ptb import tokenize
+from model.eval.metrics.scores import Fields, some_answers
+
+_SIGMA = 6.0
+_SCALE = 10.0
+
+Vectors = tuple[dict[tuple[str, ...], float], ...]
+"""Weight of each n-gram of one caption, by n from 1."""
+
+
+class Documents:
+    """In how many images' references each n-gram occurs, for each language apart."""
+
+    def __init__(self) -> None:
+        self.num: Counter[str] = Counter()
+        self.containing: dict[str, Counter[tuple[str, ...]]] = {}
+
+    def add(self, fields: Fields) -> None:
+        """Takes in the references of one image.
+
+        Raises:
+          ValueError: if there are none.
+        """
+        lang = _lang(fields)
+        found = {
+            ngram
+            for reference in some_answers(fields)
+            for counts in count_ngrams(tokenize(reference).split())
+            for ngram in counts
+        }
+        self.num[lang] += 1
+        self.containing.setdefault(lang, Counter()).update(found)
+
+    def merge(self, other: Self) -> None:
+        """Takes in the images of another part of the data."""
+        self.num += other.num
+        for lang, counts in other.containing.items():
+            self.containing.setdefault(lang, Counter()).update(counts)
+
+    def weigh(self, counts: Counts, lang: str) -> Vectors:
+        """Returns the weights of a caption's n-grams: how often it has them, times their idf."""
+        images, containing = math.log(self.num[lang]), self.containing[lang]
+        return tuple(
+            {ngram: k * (images - math.log(max(1, containing[ngram]))) for ngram, k in of_n.items()}
+            for of_n in counts
+        )
+
+
+def cider(prediction: str, fields: Fields) -> float:
+    """Returns the CIDEr-D of one caption, in [0, 10]; papers multiply the mean by 100, as we do.
+
+    With w the weights, D the difference of lengths, m the number of references and N = 4:
+    10/(N m) sum_ref exp(-D^2 / (2 6^2)) sum_n (sum_g min(w_g, r_g) r_g) / (|w_n| |r_n|).
+    Lengths are counted in bigrams, as the official code does.
+
+    Source: Vedantam et al. 2015 (arXiv:1411.5726), section 5; coco_caption
+    `pycocoevalcap/cider/cider_scorer.py`.
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds the references, "corpus" the `Documents` of all
+        records; "lang" is the language, within which documents are counted.
+
+    Raises:
+      ValueError: if there is no reference.
+    """
+    lang, references = _lang(fields), some_answers(fields)
+    documents: Documents = fields["corpus"]
+    counts = count_ngrams(tokenize(prediction).split())
+    written = documents.weigh(counts, lang)
+    total = 0.0
+    for reference in references:
+        wanted = count_ngrams(tokenize(reference).split())
+        longer = counts[1].total() - wanted[1].total()
+        penalty = math.exp(-(longer**2) / (2 * _SIGMA**2))
+        total += penalty * _similarity(written, documents.weigh(wanted, lang))
+    return _SCALE * total / (MAX_N * len(references))
+
+
+def _similarity(written: Vectors, wanted: Vectors) -> float:
+    """Returns the sum over n of the clipped cosine similarity."""
+    found = 0.0
+    for left, right in zip(written, wanted, strict=True):
+        norm = math.hypot(*left.values()) * math.hypot(*right.values())
+        if norm:
+            common = (min(w, right[g]) * right[g] for g, w in left.items() if g in right)
+            found += sum(common) / norm
+    return found
+
+
+def _lang(fields: Fields) -> str:
+    return str(fields.get("lang") or "en")

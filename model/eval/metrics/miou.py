@@ -1,0 +1,108 @@
+"""RefCOCO's IoU: a box and a mask written as tokens, against the full-resolution mask."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+from PIL import Image
+
+from model.eval.metrics.scores import Fields, Item
+from pipelines.records.rle import decode_mask
+
+_TARGET = re.compile(r"((?:<loc\d{4}>){4})((?:<seg\d{3}>){16})")
+_NUMBER = re.compile(r"\d+")
+_BINS = 1023  # <loc0000> to <loc1023>
+_CODES = 127  # <seg000> to <seg127>
+_THRESHOLDS = (0.5, 0.75)
+
+DecodeMask = Callable[[Sequence[int]], Float[np.ndarray, "64 64"]]
+Box = tuple[float, float, float, float]
+"""ymin, xmin, ymax, xmax [fractions of height and width]."""
+
+
+def miou(prediction: str, fields: Fields) -> Item:
+    """Returns the IoU of one expression, in [0, 1]; their plain mean is the mIoU.
+
+    Also whether the box alone reaches an IoU of 0.5 and of 0.75 ("box_accuracy@0.5"), and whether
+    nothing could be drawn ("invalid"), which is an IoU of 0: if the prediction does not start with
+    4 location and 16 segmentation tokens, or its box has no pixels.
+
+    Source: big_vision `evaluators/proj/paligemma/transfers/segmentation.py`.
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "masks" holds the run lengths of the true mask, "decode_mask" the
+        mask codec's decoder; "box" the annotated box, as `Box`; without it, the mask's bounds.
+
+    Raises:
+      ValueError: if there is not one mask, or its runs do not fill its size.
+    """
+    if len(fields["masks"]) != 1:
+        raise ValueError(f"masks must hold one mask, got {len(fields['masks'])}.")
+    truth = decode_mask(fields["masks"][0])
+    written = parse(prediction)
+    box, codes = written or ((0.0, 0.0, 0.0, 0.0), [])
+    overlap = box_iou(box, fields.get("box") or bounds(truth))
+    also = {f"box_accuracy@{t}": float(t <= overlap) for t in _THRESHOLDS}
+    if written is None or not has_pixels(box, truth.shape):
+        return Item(score=0.0, also={**also, "invalid": 1.0})
+    iou = mask_iou(box, fields["decode_mask"](codes), truth)
+    return Item(score=iou, also={**also, "invalid": 0.0})
+
+
+def parse(prediction: str) -> tuple[Box, list[int]] | None:
+    """Returns the box and the 16 codes that a text starts with; None if it does not."""
+    match = _TARGET.match(prediction)
+    if match is None:
+        return None
+    bins = [int(number) for number in _NUMBER.findall(match[1])]
+    codes = [int(number) for number in _NUMBER.findall(match[2])]
+    if max(bins) > _BINS or max(codes) > _CODES or bins[2] <= bins[0] or bins[3] <= bins[1]:
+        return None
+    return (bins[0] / _BINS, bins[1] / _BINS, bins[2] / _BINS, bins[3] / _BINS), codes
+
+
+def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray, "H W"]) -> float:
+    """Returns the IoU of a mask, positive inside and scaled into its box, with the true one."""
+    y0, x0, y1, x1 = _pixels(box, truth.shape)
+    scaled = Image.fromarray(np.asarray(mask)).resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
+    drawn = np.asarray(scaled) > 0
+    inter = np.logical_and(drawn, truth[y0:y1, x0:x1]).sum()
+    union = truth.sum() + drawn.sum() - inter
+    return float(inter / union) if union else 0.0
+
+
+def has_pixels(box: Box, size: tuple[int, ...]) -> bool:
+    """Tells whether any pixel of an image is left of a box whose edges are cut to pixels."""
+    y0, x0, y1, x1 = _pixels(box, size)
+    return y1 > y0 and x1 > x0
+
+
+def box_iou(left: Sequence[float], right: Sequence[float]) -> float:
+    """Returns the IoU of two boxes."""
+    common = (*map(max, left[:2], right[:2]), *map(min, left[2:], right[2:]))
+    inter = _area(common)
+    union = _area(left) + _area(right) - inter
+    return inter / union if union else 0.0
+
+
+def bounds(mask: Bool[np.ndarray, "H W"]) -> Box:
+    """Returns the box of a mask's pixels; an empty one, of no area, for an empty mask."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not rows.size:
+        return (0.0, 0.0, 0.0, 0.0)
+    height, width = mask.shape
+    return (
+        float(rows[0] / height), float(columns[0] / width),
+        float((rows[-1] + 1) / height), float((columns[-1] + 1) / width),
+    )  # fmt: skip
+
+
+def _area(box: Sequence[float]) -> float:
+    return max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0)
+
+
+def _pixels(box: Box, size: tuple[int, ...]) -> tuple[int, int, int, int]:
+    height, width = size
+    return int(box[0] * height), int(box[1] * width), int(box[2] * height), int(box[3] * width)

@@ -1,0 +1,28 @@
+"""NLVR2's and MaRVL's accuracy, and NLVR2's consistency."""
+
+from model.eval.metrics.scores import Fields, Item, the_answer
+
+
+def nlvr(prediction: str, fields: Fields) -> Item:
+    """Returns 1.0 if the prediction is the answer, "True" or "False", else 0.0.
+
+    The questions of one sentence are a unit; of units that are right as a whole is the
+    consistency. Units are known from NLVR2's identifiers, "split-set-pair-sentence"; other
+    identifiers have none.
+
+    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py`; lil-lab/nlvr
+    `nlvr2/eval/metrics.py` (consistency).
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds "True" or "False"; "identifier", else "id".
+
+    Raises:
+      ValueError: if it holds anything else.
+    """
+    answer = the_answer(fields)
+    if answer not in ("True", "False"):
+        raise ValueError(f"answers must hold 'True' or 'False', got {answer!r}.")
+    names = str(fields.get("identifier") or fields.get("id", "")).split("-")
+    unit = f"{names[0]}-{names[1]}-{names[3]}" if len(names) == 4 else ""
+    return Item(score=float(prediction == answer), unit=unit)

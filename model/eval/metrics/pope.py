@@ -1,0 +1,24 @@
+"""POPE's accuracy: yes or no, is the object there."""
+
+from model.eval.metrics.scores import Fields, Item, the_answer
+
+
+def pope(prediction: str, fields: Fields) -> Item:
+    """Returns 1.0 if the answers are equal, else 0.0; also whether it was neither ("invalid").
+
+    Case of the prediction does not count. The score of a data set is the mean over its "kind"s:
+    random, popular and adversarial, which are equally large.
+
+    Source: big_vision `evaluators/proj/paligemma/transfers/pope.py`; PaliGemma, appendix J.
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds "yes" or "no".
+
+    Raises:
+      ValueError: if it holds anything else.
+    """
+    answer, said = the_answer(fields), prediction.lower()
+    if answer not in ("yes", "no"):
+        raise ValueError(f"answers must hold 'yes' or 'no', got {answer!r}.")
+    return Item(score=float(said == answer), also={"invalid": float(said not in ("yes", "no"))})

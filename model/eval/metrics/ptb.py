@@ -1,0 +1,95 @@
+"""Captions to words as coco_caption does it: Penn Treebank tokens, lower-cased, no punctuation."""
+
+import functools
+import re
+
+from model.eval.metrics.ptb_rules import rules
+
+_DROPPED = frozenset(
+    ["''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ",", ":", "-", "--",
+     "...", ";"]
+)  # fmt: skip
+# Brackets come lower-cased here, so that those of the list never match and brackets stay: "-lrb-".
+
+_PLAIN = re.compile(r"([A-Za-z]+)[ \n]")
+_SPLIT = frozenset(["cannot", "gonna", "gotta", "lemme", "gimme", "wanna"])
+_SPACE = re.compile("(?:[\\s\0\x7f\u200b\u200e\u200f\ufeff]|&nbsp;)+", re.IGNORECASE)
+_DASHES = re.compile("---?-?|&(?:md|mdash|ndash);|[\x96\x97–—―]", re.IGNORECASE)
+_ELLIPSIS = re.compile(r"\.{3,5}|(\.[ \xa0]){2,4}\.|[\x85…]")
+_WRITTEN = {
+    "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", '"': "''", "&apos;": "'",
+    "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
+    "¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3",
+    "¢": "cents", "£": "#", "\x80": "$", "¤": "$", "₠": "$", "€": "$",
+}  # fmt: skip
+_QUOTES = str.maketrans(
+    {**dict.fromkeys("\x91‘‛‹", "`"), **dict.fromkeys("\x92’›", "'"),
+     **dict.fromkeys("\x93“«", "``"), **dict.fromkeys("\x94”»", "''")}
+)  # fmt: skip
+_SUFFIX = re.compile(
+    "(?:['’\x92]|&apos;)(?:re|ve|ll|[msd])|n(?:['’‘‛\x91\x92]|&apos;)t", re.IGNORECASE
+)
+_QUOTED = re.compile("['`\x91-\x94‘-‟‹›«»]+")
+
+
+@functools.lru_cache(maxsize=1 << 17)  # CIDEr reads every reference twice, and at each budget.
+def tokenize(caption: str) -> str:
+    r"""Returns the words of a caption, joined by spaces.
+
+    >>> tokenize("A man's dog (brown) can't sit; it's 5 1/2 years old.")
+    "a man 's dog -lrb- brown -rrb- ca n't sit it 's 5\xa01/2 years old"
+
+    A space inside a token is written U+00A0, as in the example: `str.split` then takes it apart,
+    `split(" ")` does not, and the scorers of coco_caption differ in which they use.
+
+    Source: coco_caption `pycocoevalcap/tokenizer/ptbtokenizer.py`: Stanford CoreNLP 3.4.1,
+    `-preserveLines -lowerCase`, and its list of dropped punctuation.
+
+    Args:
+      caption: one caption; line breaks count as spaces [text].
+    """
+    text = re.sub("[\r\n\x0b\x0c\x85\u2028\u2029]", " ", caption) + "\n\n"
+    tokens: list[str] = []
+    position, end = 0, len(text) - 2
+    while position < end:
+        if plain := _PLAIN.match(text, position):
+            word = plain[1].lower()
+            if word not in _SPLIT:
+                tokens.append(word)
+                position = plain.end()
+                continue
+        if space := _SPACE.match(text, position):
+            position = space.end()
+            continue
+        token = _longest(text, position)
+        if token:
+            tokens.append(_write(token))
+        position += len(token) or 1
+    return " ".join(token for token in tokens if token not in _DROPPED).rstrip()
+
+
+def _longest(text: str, position: int) -> str:
+    """Returns the token at a position; "" if its character is none of any token."""
+    best, token = 0, ""
+    for rule in rules():
+        match = rule.match(text, position)
+        if match is not None and match.end() - position > best:
+            best = match.end() - position
+            token = match[match.lastindex or 0]
+    return token
+
+
+def _write(token: str) -> str:
+    """Returns a token as the tokenizer prints it."""
+    lowered = token.lower()
+    if lowered in _WRITTEN:
+        return _WRITTEN[lowered]
+    if _DASHES.fullmatch(token):
+        return "--"
+    if _ELLIPSIS.fullmatch(token):
+        return "..."
+    if _QUOTED.fullmatch(token) or _SUFFIX.fullmatch(token):
+        return lowered.replace("&apos;", "'").translate(_QUOTES)
+    if token.startswith("(") or (len(token) > 1 and token.endswith(("(", ")"))):
+        lowered = lowered.replace("(", "-lrb-").replace(")", "-rrb-")
+    return lowered.replace("&amp;", "&").replace("\xad", "").replace(" ", "\xa0") or "-"

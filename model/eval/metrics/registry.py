@@ -1,0 +1,82 @@
+"""The metrics by name."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from model.eval.metrics.anls import anls, anls_big_vision
+from model.eval.metrics.bleu import bleu, summarize_bleu
+from model.eval.metrics.cider import Documents, cider
+from model.eval.metrics.miou import miou
+from model.eval.metrics.nlvr import nlvr
+from model.eval.metrics.pope import pope
+from model.eval.metrics.relaxed_accuracy import relaxed_accuracy
+from model.eval.metrics.rouge import rouge_l
+from model.eval.metrics.rsvqa import rsvqa
+from model.eval.metrics.science_qa import science_qa
+from model.eval.metrics.scores import Fields, Item, Part, Sums, summarize
+from model.eval.metrics.tallyqa import tallyqa
+from model.eval.metrics.vqa import vqa, vqa_lower
+from model.eval.metrics.vqav2 import vqav2
+
+
+class Corpus(Protocol):
+    """What a metric must know of all records before it scores one; parts of the data merge."""
+
+    def add(self, fields: Fields) -> None:
+        """Takes in one record."""
+
+    def merge(self, other: Any) -> None:
+        """Takes in the records of another part of the data."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+      score: (prediction, fields of the record) -> its score, alone or with more of it.
+      by: fields whose values name parts of the data that are scored apart, too.
+      mean_over: one of them: the score is then the unweighted mean over its parts.
+      summarize: sums of items -> "score" and further measures, by name.
+      corpus: makes what `score` finds in the field "corpus"; None needs nothing of the kind.
+      reads_masks: whether fields must hold "decode_mask", the mask codec's decoder.
+    """
+
+    score: Callable[[str, Fields], float | Item]
+    by: tuple[str, ...] = ()
+    mean_over: str = ""
+    summarize: Callable[[Sums], dict[str, Part]] = summarize
+    corpus: Callable[[], Corpus] | None = None
+    reads_masks: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "exact_match": Metric(score=vqa),
+    "vqa": Metric(score=vqa, by=("lang", "question_type"), mean_over="lang"),
+    "vqa_lower": Metric(score=vqa_lower, by=("lang", "question_type"), mean_over="lang"),
+    "vqav2": Metric(score=vqav2, by=("answer_type", "question_type")),
+    "anls": Metric(score=anls),
+    "anls_big_vision": Metric(score=anls_big_vision),
+    "relaxed_accuracy": Metric(score=relaxed_accuracy, by=("kind",)),
+    "tallyqa": Metric(score=tallyqa),
+    "cider": Metric(score=cider, by=("lang",), mean_over="lang", corpus=Documents),
+    "bleu": Metric(score=bleu, by=("lang",), mean_over="lang", summarize=summarize_bleu),
+    "rouge_l": Metric(score=rouge_l, by=("lang",), mean_over="lang"),
+    "science_qa": Metric(score=science_qa),
+    "rsvqa": Metric(score=rsvqa, by=("question_type",), mean_over="question_type"),
+    "nlvr": Metric(score=nlvr, by=("lang",), mean_over="lang"),
+    "pope": Metric(score=pope, by=("kind",), mean_over="kind"),
+    "miou": Metric(score=miou, reads_masks=True),
+}
+
+
+def get_metric(name: str) -> Metric:
+    """Returns a metric.
+
+    Raises:
+      ValueError: if there is none of that name, with the list of those there are.
+    """
+    if name not in METRICS:
+        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {name!r}.")
+    return METRICS[name]

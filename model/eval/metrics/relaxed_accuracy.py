@@ -1,0 +1,34 @@
+"""ChartQA's relaxed accuracy: numbers may be off by five percent."""
+
+from model.eval.metrics.scores import Fields, the_answer
+
+_TOLERANCE = 0.05
+
+
+def relaxed_accuracy(prediction: str, fields: Fields) -> float:
+    """Returns 1.0 if the prediction is right, else 0.0; case does not count.
+
+    Two numbers agree within 5 % of the (non-zero) answer; "12%" is 0.12. Anything else must be
+    equal.
+
+    Source: big_vision `evaluators/proj/paligemma/transfers/chartqa.py`.
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds the one accepted answer.
+
+    Raises:
+      ValueError: if there is not one answer.
+    """
+    predicted, target = prediction.lower(), the_answer(fields).lower()
+    number, wanted = _number(predicted), _number(target)
+    if number is not None and wanted:
+        return float(abs(number - wanted) / abs(wanted) <= _TOLERANCE)
+    return float(predicted == target)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        return None

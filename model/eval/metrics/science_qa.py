@@ -1,0 +1,31 @@
+"""ScienceQA's accuracy: the letter in "The answer is B."."""
+
+import re
+
+from model.eval.metrics.scores import Fields, Item, the_answer
+
+_ANSWER = re.compile(r"the answer is ([a-z])\.")
+
+
+def science_qa(prediction: str, fields: Fields) -> Item:
+    """Returns 1.0 if the letters are equal, else 0.0; also whether none was found ("unparsed").
+
+    Source: big_vision `evaluators/proj/paligemma/transfers/science_qa.py`.
+
+    Args:
+      prediction: what the model wrote; its beginning counts [text].
+      fields: of the record; "answers" holds the one answer, in the same words.
+
+    Raises:
+      ValueError: if there is not one answer, or it has no letter.
+    """
+    answer = the_answer(fields)
+    letter, wanted = _letter(prediction), _letter(answer)
+    if wanted is None:
+        raise ValueError(f"answers must hold 'The answer is X.' for a letter X, got {answer!r}.")
+    return Item(score=float(letter == wanted), also={"unparsed": float(letter is None)})
+
+
+def _letter(text: str) -> str | None:
+    match = _ANSWER.match(text.lower())
+    return match[1] if match else None

@@ -1,0 +1,28 @@
+"""TallyQA's accuracy: equal counts, in digits or words."""
+
+from model.eval.metrics.numerals import NUMERALS
+from model.eval.metrics.scores import Fields, Item, the_answer
+
+
+def tallyqa(prediction: str, fields: Fields) -> Item:
+    """Returns 1.0 if the counts are equal, else 0.0, for simple and complex questions apart.
+
+    Number words up to twenty are digits; beyond that, nothing is normalised.
+
+    Source: big_vision `evaluators/proj/paligemma/transfers/tallyqa.py`.
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds the one count; "issimple" is 1 or 0, or -1 or absent
+        where nobody has told.
+
+    Raises:
+      ValueError: if there is not one answer.
+    """
+    score = float(_digits(prediction) == _digits(the_answer(fields)))
+    kind = {1: "simple", 0: "complex"}.get(fields.get("issimple", -1))
+    return Item(score=score, groups={"kind": kind} if kind else {})
+
+
+def _digits(text: str) -> str:
+    return NUMERALS.get(text.lower(), text)

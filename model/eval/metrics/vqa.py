@@ -1,0 +1,27 @@
+"""Plain VQA accuracy: equality with one answer, or agreement with several annotators."""
+
+from model.eval.metrics.scores import Fields, some_answers
+
+
+def vqa(prediction: str, fields: Fields) -> float:
+    """Returns the score of one question, in [0, 1]; nothing is normalised.
+
+    One accepted answer: equality. Several: a third for each that is equal, at most 1.
+
+    Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` (`acc`).
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds the accepted answers.
+
+    Raises:
+      ValueError: if there is no answer.
+    """
+    answers = some_answers(fields)
+    matches = sum(prediction == answer for answer in answers)
+    return float(matches) if len(answers) == 1 else min(1.0, matches / 3)
+
+
+def vqa_lower(prediction: str, fields: Fields) -> float:
+    """Returns the same, case aside; big_vision's `to_lower`."""
+    return vqa(prediction.lower(), {"answers": [a.lower() for a in some_answers(fields)]})

@@ -1,0 +1,71 @@
+"""VQAv2's official accuracy: normalised answers, averaged over leaving each annotator out."""
+
+import re
+
+from model.eval.metrics.contractions import CONTRACTIONS
+from model.eval.metrics.numerals import NUMERALS
+from model.eval.metrics.scores import Fields, some_answers
+
+_PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
+_ARTICLES = frozenset(["a", "an", "the"])
+_NUMERALS = {word: digits for word, digits in NUMERALS.items() if int(digits) <= 10}
+_DIGITS_WITH_COMMA = re.compile(r"\d,\d")
+_PERIOD = re.compile(r"\.(?!\d)")
+
+
+def vqav2(prediction: str, fields: Fields) -> float:
+    """Returns the accuracy of one question, in [0, 1].
+
+    The mean, over leaving one annotator out, of a third for each remaining one who agrees, at most
+    1: 0.3, 0.6, 0.9, 1.0 for 1, 2, 3, 4 of 10. Texts are normalised unless all annotators agree.
+
+    Source: GT-Vision-Lab/VQA `PythonEvaluationTools/vqaEvaluation/vqaEval.py` at a013f00;
+    big_vision `evaluators/proj/paligemma/transfers/vqav2.py`.
+
+    Args:
+      prediction: what the model wrote [text].
+      fields: of the record; "answers" holds one answer per annotator, 10 in VQAv2 and TextVQA;
+        "answer_type" is what the score is broken down by.
+
+    Raises:
+      ValueError: if there are fewer than 2 answers: none would be left.
+    """
+    answers = [_strip(answer) for answer in some_answers(fields)]
+    if len(answers) < 2:
+        raise ValueError(
+            f"answers must hold at least 2 texts, one per annotator, got {answers!r}; "
+            f"metric vqa takes a single one."
+        )
+    said = _strip(prediction)
+    if len(set(answers)) > 1:
+        said, answers = normalize(said), [normalize(answer) for answer in answers]
+    matches = [answer == said for answer in answers]
+    agreeing = sum(matches)
+    return sum(min(1.0, (agreeing - match) / 3) for match in matches) / len(matches)
+
+
+def normalize(text: str) -> str:
+    """Returns an answer as the official scorer compares it.
+
+    >>> normalize("The two red-white flags.")
+    '2 red white flags'
+
+    Each mark of punctuation becomes a space, or nothing if it stands next to a space somewhere, or
+    if there is a number like 1,000. Periods go unless a digit follows. Articles go; number words
+    up to ten become digits; "dont" becomes "don't".
+    """
+    joined = _DIGITS_WITH_COMMA.search(text) is not None
+    found = text
+    for mark in _PUNCTUATION:
+        alone = joined or f"{mark} " in text or f" {mark}" in text
+        found = found.replace(mark, "" if alone else " ")
+    words = _PERIOD.sub("", found).lower().split()
+    return " ".join(_write(word) for word in words if word not in _ARTICLES)
+
+
+def _strip(text: str) -> str:
+    return text.replace("\n", " ").replace("\t", " ").strip()
+
+
+def _write(word: str) -> str:
+    return _NUMERALS.get(word) or CONTRACTIONS.get(word, word)

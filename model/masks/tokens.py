@@ -1,0 +1,78 @@
+"""Masks of records: where each lies, and suffixes with their segmentation tokens filled in."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from model.masks.codec import Box, MaskCodec, crop_mask
+from pipelines.records.rle import decode_mask
+from pipelines.records.schema import MASK_MARKER, Record
+
+_LOCATED = re.compile(r"((?:<loc\d{4}>){4})" + re.escape(MASK_MARKER))
+_LOC = re.compile(r"<loc(\d{4})>")
+
+
+def located_masks(record: Record) -> list[tuple[Box, str]]:
+    """Returns (box, run lengths) of every mask of a record; the boxes are in its suffixes.
+
+    Raises:
+      ValueError: if its markers and masks do not match.
+    """
+    boxes = [_box(marker) for suffix in record.suffixes for marker in _LOCATED.findall(suffix)]
+    if len(boxes) != len(record.masks):
+        raise ValueError(
+            f"record {record.id!r} has {len(record.masks)} masks for {len(boxes)} located "
+            f"{MASK_MARKER} in its suffixes; prepare it again."
+        )
+    return list(zip(boxes, record.masks, strict=True))
+
+
+def _box(marker: str) -> Box:
+    ymin, xmin, ymax, xmax = (int(number) / 1023 for number in _LOC.findall(marker))
+    return ymin, xmin, ymax, xmax
+
+
+class MaskTokens:
+    """Fills `<mask>` of suffixes with the codec's tokens; each record is encoded once.
+
+    Safe to share between threads; two that meet a record at once encode it alike.
+    """
+
+    def __init__(self, codec: MaskCodec | None) -> None:
+        self._codec = codec
+        self._known: dict[str, tuple[str, ...]] = {}
+
+    def prepare(self, records: Sequence[Record]) -> None:
+        """Encodes the masks of all records not seen before, in one go.
+
+        Raises:
+          ValueError: if there are masks and no codec.
+        """
+        new = [r for r in {r.id: r for r in records}.values() if r.id not in self._known]
+        located = {r.id: located_masks(r) for r in new if r.masks}
+        if not located:
+            return
+        if self._codec is None:
+            raise ValueError(
+                f"record {next(iter(located))!r} has masks but there is no mask codec; give one."
+            )
+        crops = [
+            crop_mask(decode_mask(rle), box) for masks in located.values() for box, rle in masks
+        ]
+        rows = iter(self._codec.encode_crops(np.stack(crops)).tolist())
+        for key, masks in located.items():
+            self._known[key] = tuple(seg_text(next(rows)) for _ in masks)
+
+    def fill(self, record: Record, number: int) -> str:
+        """Returns a suffix with every marker replaced; `prepare` has seen the record."""
+        before = sum(suffix.count(MASK_MARKER) for suffix in record.suffixes[:number])
+        filled = record.suffixes[number]
+        for tokens in self._known.get(record.id, ())[before:]:
+            filled = filled.replace(MASK_MARKER, tokens, 1)
+        return filled
+
+
+def seg_text(ids: Sequence[int]) -> str:
+    """Returns the 16 segmentation tokens as text."""
+    return "".join(f"<seg{i:03d}>" for i in ids)

@@ -1,0 +1,180 @@
+"""Trains the mask codec on the masks of prepared datasets."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from model.masks.codec import (
+    NUM_CODES,
+    NUM_TOKENS,
+    MaskCodec,
+    MaskCodecConfig,
+    Params,
+    crop_mask,
+    decode_features,
+    encode_features,
+    init_params,
+    look_up,
+    nearest_codes,
+)
+from model.masks.tokens import located_masks
+from model.progress import Progress
+from model.train.optimizer import (
+    Moments,
+    adam_direction,
+    apply_update,
+    clip_by_global_norm,
+    init_moments,
+)
+from pipelines.records.dataset import Dataset
+from pipelines.records.rle import decode_mask
+
+REPORT = "codec.json"
+"""Beside a codec: on how many crops it was tried, and its mean IoU on them."""
+
+_COMMITMENT = 0.25
+_B2 = 0.99
+_REPORT_STEPS = 20
+_KMEANS_ROUNDS = 12
+_CODEBOOK = "_vq_vae._embedding"
+
+
+def collect_crops(data: Sequence[str]) -> Float[np.ndarray, "N 64 64"]:
+    """Returns the crop of every mask in prepared datasets, in the records' order, in [0, 1]."""
+    crops = [
+        crop_mask(decode_mask(rle), box)
+        for directory in data
+        for record in Dataset(directory).records()
+        if record.masks
+        for box, rle in located_masks(record)
+    ]
+    return np.stack(crops) if crops else np.zeros((0, 64, 64), np.float32)
+
+
+def fit_codec(
+    crops: np.ndarray | Sequence[np.ndarray], config: MaskCodecConfig, out: str, seed: int
+) -> Iterator[Progress]:
+    """Trains a codec; when exhausted, `out` holds `mask_codec.npz` and `codec.json`.
+
+    The first third of the updates trains encoder and decoder alone; the codebook then starts
+    from the clusters of what the encoder gives. Deterministic in its arguments.
+
+    Args:
+      crops: masks in their boxes, 64x64, bool or in [0, 1].
+      config: widths and length of the training.
+      out: an existing folder [path].
+      seed: of the initial values and the order.
+
+    Raises:
+      ValueError: if there are no crops.
+    """
+    if len(crops) == 0:
+        raise ValueError("crops is empty: no record has a mask; add a corpus with masks.")
+    started = time.monotonic()
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.permutation(len(crops))[: config.max_crops])
+    data = np.asarray(crops)[chosen].astype(np.float32)
+    params = init_params(config, seed)
+    moments = init_moments(params)
+    loss = jnp.float32(jnp.nan)
+    free_steps = config.train_steps // 3
+    for step in range(config.train_steps):
+        if step == free_steps:
+            sample = rng.choice(len(data), min(len(data), 256), replace=False)
+            params = _start_codebook(params, jnp.asarray(data[sample]), rng)
+        batch = data[rng.integers(len(data), size=config.batch_size)]
+        quantized = jnp.float32(step >= free_steps)
+        rate = jnp.float32(_learning_rate(config, step))
+        params, moments, loss = _step(params, moments, jnp.asarray(batch), quantized, rate)
+        if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.train_steps:
+            seconds = time.monotonic() - started
+            yield Progress(
+                step=step + 1, total=config.train_steps, loss=float(loss), seconds=seconds
+            )
+    arrays = {name: np.asarray(value) for name, value in params.items()}
+    iou = reconstruction_iou(MaskCodec(arrays), data)
+    np.savez(Path(out) / "mask_codec.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    report = {"iou": round(iou, 4), "crops": len(data), "loss": round(float(loss), 5)}
+    (Path(out) / REPORT).write_text(json.dumps(report, sort_keys=True) + "\n")
+
+
+def adopt_codec(
+    crops: np.ndarray | Sequence[np.ndarray], config: MaskCodecConfig, out: str
+) -> Iterator[Progress]:
+    """Takes the codec at `config.path`; when exhausted, `out` holds what `fit_codec` leaves.
+
+    The report has the IoU of decode(encode(crop)) with the crop, where there are crops.
+
+    Raises:
+      ValueError: if the file is absent, or no codec.
+    """
+    path = Path(config.path or "")
+    if not path.is_file():
+        raise ValueError(f"mask_codec.path must be an .npz file like vae-oid.npz, got {path}.")
+    started = time.monotonic()
+    codec = MaskCodec.load(path)
+    data = np.asarray(crops[: config.max_crops]).astype(np.float32)
+    report: dict[str, float | int] = {"crops": len(data)}
+    if len(data):
+        report["iou"] = round(reconstruction_iou(codec, data), 4)
+    shutil.copyfile(path, Path(out) / "mask_codec.npz")
+    (Path(out) / REPORT).write_text(json.dumps(report, sort_keys=True) + "\n")
+    yield Progress(step=1, total=1, loss=0.0, seconds=time.monotonic() - started)
+
+
+def reconstruction_iou(codec: MaskCodec, crops: Float[np.ndarray, "N 64 64"]) -> float:
+    """Returns the mean IoU of decode(encode(crop)) with the crop."""
+    decoded = codec.decode_many(codec.encode_crops(crops)) > 0
+    truth = crops > 0.5
+    inter = (decoded & truth).sum(axis=(1, 2))
+    union = (decoded | truth).sum(axis=(1, 2))
+    return float(np.mean(inter / np.maximum(union, 1)))
+
+
+def _learning_rate(config: MaskCodecConfig, step: int) -> float:
+    warmup = max(1, config.train_steps // 20)
+    done = min(1.0, step / config.train_steps)
+    return config.peak_lr * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * (1 - done))
+
+
+@jax.jit
+def _step(
+    params: Params, moments: Moments, crops: jax.Array, quantized: jax.Array, rate: jax.Array
+) -> tuple[Params, Moments, jax.Array]:
+    loss, gradients = jax.value_and_grad(_loss)(params, crops, quantized)
+    clipped = clip_by_global_norm(gradients, 1.0)
+    direction, moments = adam_direction(clipped, moments, _B2)
+    return apply_update(params, direction, rate, jnp.float32(0)), moments, loss
+
+
+def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
+    """Squared error in [-1, 1], the codebook's distance and the encoder's commitment."""
+    features = encode_features(params, crops)
+    codes = look_up(params, nearest_codes(params, features))
+    through = features + jax.lax.stop_gradient(codes - features)
+    grid = jnp.where(quantized > 0, through, features)
+    error = jnp.mean((decode_features(params, grid) - (crops * 2 - 1)) ** 2)
+    book = jnp.mean((codes - jax.lax.stop_gradient(features)) ** 2)
+    commitment = jnp.mean((jax.lax.stop_gradient(codes) - features) ** 2)
+    return error + quantized * (book + _COMMITMENT * commitment)
+
+
+def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) -> Params:
+    """Returns the parameters with the codebook at the clusters of the encoder's outputs."""
+    features = np.asarray(encode_features(params, crops)).reshape(len(crops) * NUM_TOKENS, -1)
+    features = features + rng.normal(0, 1e-4, features.shape).astype(np.float32)
+    centers = features[rng.integers(len(features), size=NUM_CODES)]
+    for _ in range(_KMEANS_ROUNDS):
+        distances = (centers**2).sum(1)[None] - 2 * features @ centers.T
+        owner = distances.argmin(1)
+        for code in range(NUM_CODES):
+            mine = features[owner == code]
+            centers[code] = mine.mean(0) if len(mine) else features[rng.integers(len(features))]
+    return {**params, _CODEBOOK: jnp.asarray(centers, jnp.float32)}

@@ -1,0 +1,277 @@
+"""How many planted duplicates hygiene finds, and how often it takes different pictures for one.
+
+    python -m perf.hygiene FOLDER [FOLDER ...] [--pairs FOLDER]
+
+A folder holds pictures of one kind (photographs, charts, ...), a subfolder those of one source.
+
+Recall: some pictures of every folder are planted again, changed in one way, and looked for among
+all pictures. False alarms, of pictures that look like another one: every picture against all the
+earlier ones (a corpus with itself), and against the pictures of half of the sources (a corpus with
+an evaluation set; these are not counted as asking). Real duplicates between sources count as false
+alarms here: `--pairs` shows all pairs, to be judged by eye. Intervals are exact, of 95 %.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageEnhance
+from scipy import stats
+
+from perf.timing import table
+from pipelines.hygiene.fingerprint import fingerprint
+from pipelines.hygiene.index import MIN_LIKENESS, Found, Index
+from pipelines.sources.item import BadInput
+from pipelines.transforms.images import ImageSpec, decode_image, encode_image, squash
+
+MIN_SIDE = 64
+"""Smaller pictures are icons [pixels]."""
+
+Change = Callable[[Image.Image, np.random.Generator], Image.Image]
+
+
+def reencode(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Returns what JPEG of quality 30 to 75 leaves."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=int(rng.integers(30, 76)))
+    return Image.open(buffer).convert("RGB")
+
+
+def resize(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Returns it at 30 to 70 % of its size, its shape changed by up to 10 %, by any filter."""
+    scale = rng.uniform(0.3, 0.7)
+    width, height = (max(64, round(s * scale * rng.uniform(0.9, 1.1))) for s in image.size)
+    return image.resize((width, height), Image.Resampling(int(rng.integers(0, 4))))
+
+
+def crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Returns 90 % of each side, anywhere."""
+    width, height = (round(side * 0.9) for side in image.size)
+    left = int(rng.integers(0, image.width - width + 1))
+    top = int(rng.integers(0, image.height - height + 1))
+    return image.crop((left, top, left + width, top + height))
+
+
+def recolour(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Returns it with any other hue, and saturation, brightness and contrast changed."""
+    hsv = np.array(image.convert("HSV"))
+    hsv[..., 0] += np.uint8(rng.integers(0, 256))
+    image = Image.fromarray(hsv, "HSV").convert("RGB")
+    image = ImageEnhance.Color(image).enhance(rng.uniform(0, 2))
+    image = ImageEnhance.Brightness(image).enhance(rng.uniform(0.7, 1.3))
+    return ImageEnhance.Contrast(image).enhance(rng.uniform(0.7, 1.3))
+
+
+def grey(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Returns it without colours."""
+    del rng
+    return image.convert("L").convert("RGB")
+
+
+def everything(image: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Returns it resized, cropped, recoloured and re-encoded."""
+    for change in (resize, crop, recolour, reencode):
+        image = change(image, rng)
+    return image
+
+
+CHANGES: dict[str, Change] = {
+    change.__name__: change for change in (reencode, resize, crop, recolour, grey, everything)
+}
+
+
+def stored(image: Image.Image) -> bytes:
+    """Returns a picture as datasets keep it: a square JPEG."""
+    return encode_image(squash(image, ImageSpec()), "jpeg")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One picture: where it lies below its folder, whose first part is its source."""
+
+    folder: Path
+    name: str
+    data: bytes
+    print: np.ndarray
+
+    @property
+    def source(self) -> str:
+        """The folder and the subfolder it is of."""
+        return f"{self.folder.name}/{self.name.partition('/')[0]}"
+
+    def open(self) -> Image.Image:
+        """Returns it with at most 1000 pixels a side."""
+        image = decode(self.folder / self.name)
+        image.thumbnail((1000, 1000))
+        return image
+
+
+def decode(path: Path) -> Image.Image:
+    """Returns a picture as the pipeline reads it; raises `BadInput` for what it would refuse."""
+    return decode_image(path.read_bytes(), min_side=MIN_SIDE, max_pixels=64_000_000)
+
+
+def read_folder(folder: Path, limit: int) -> list[Picture]:
+    """Returns up to `limit` pictures below a folder: none blank, of no file twice, in any order."""
+    found: list[Picture] = []
+    known: set[bytes] = set()
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    for number in np.random.default_rng(0).permutation(len(files)):
+        path = files[number]
+        digest = hashlib.sha256(path.read_bytes()).digest()
+        try:
+            data = b"" if digest in known else stored(decode(path))
+        except BadInput:
+            continue
+        made = fingerprint(data) if data else None
+        known.add(digest)
+        if made is not None:
+            name = str(path.relative_to(folder))
+            found.append(Picture(folder=folder, name=name, data=data, print=made))
+        if len(found) == limit:
+            break
+    return found
+
+
+def recall(pictures: Sequence[Picture], index: Index, planted: Sequence[int]) -> dict[str, int]:
+    """Returns how many of the planted pictures, rows of the index, are found after each change."""
+    rng = np.random.default_rng(1)
+    own = search(index, [pictures[row] for row in planted])
+    # Of a scene's many frames, any is as good a find as the frame itself.
+    same = [{row} | {one.row for one in found} for row, found in zip(planted, own, strict=True)]
+    hits = dict.fromkeys(CHANGES, 0)
+    for name, change in CHANGES.items():
+        changed = {}
+        for number, row in enumerate(planted):
+            data = stored(change(pictures[row].open(), rng))
+            if (made := fingerprint(data)) is not None:
+                changed[number] = dataclasses.replace(pictures[row], data=data, print=made)
+        found = search(index, list(changed.values()))
+        for number, alike in zip(changed, found, strict=True):
+            hits[name] += not same[number].isdisjoint(one.row for one in alike)
+    return hits
+
+
+def index_of(pictures: Sequence[Picture]) -> Index:
+    """Returns an index of pictures, a row each."""
+    return Index([p.print for p in pictures], lambda row: pictures[row].data)
+
+
+def search(
+    index: Index, pictures: Sequence[Picture], before: list[int] | None = None
+) -> list[list[Found]]:
+    """Returns what each picture looks like."""
+    prints = [p.print for p in pictures]
+    return index.search(prints, lambda number: pictures[number].data, before=before)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alarms:
+    """The pictures that look like another one.
+
+    Attributes:
+      asked: rows of the pictures looked for.
+      found: per row asked, what it looks like, the most alike first.
+      pictures: what was searched in.
+    """
+
+    asked: list[int]
+    found: list[list[Found]]
+    pictures: Sequence[Picture]
+
+    def pairs(self) -> Iterator[tuple[float, int, Picture]]:
+        """Yields likeness, the row asked, and the picture it is taken for."""
+        for row, found in zip(self.asked, self.found, strict=True):
+            if found:
+                yield found[0].likeness, row, self.pictures[found[0].row]
+
+
+def with_itself(pictures: Sequence[Picture], index: Index) -> Alarms:
+    """Looks for every picture among the earlier ones."""
+    rows = list(range(len(pictures)))
+    found = search(index, pictures, before=rows)
+    return Alarms(asked=rows, found=found, pictures=pictures)
+
+
+def with_half_the_sources(pictures: Sequence[Picture]) -> Alarms:
+    """Looks for the pictures of every other source among those of the others."""
+    sources = sorted({p.source for p in pictures})
+    held_out = [p for p in pictures if p.source in sources[1::2]]
+    rows = [row for row, p in enumerate(pictures) if p.source in sources[::2]]
+    found = search(index_of(held_out), [pictures[row] for row in rows])
+    return Alarms(asked=rows, found=found, pictures=held_out)
+
+
+def rate(hits: int, total: int) -> str:
+    """Returns hits, their share, and the exact 95 % interval of the rate."""
+    if not total:
+        return "-"
+    low, high = stats.binomtest(hits, total).proportion_ci(0.95, "exact")
+    return f"{hits}/{total} {hits / total:.2%} ({low:.2%}-{high:.2%})"
+
+
+def write_pairs(folder: Path, name: str, pictures: Sequence[Picture], alarms: Alarms) -> None:
+    """Writes the alike pairs as JSON lines, and as contact sheets of 100 pairs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pairs = sorted(alarms.pairs(), key=lambda pair: (-pair[0], pair[1]))
+    with (folder / f"{name}.jsonl").open("w") as file:
+        for likeness, row, other in pairs:
+            names = [f"{p.folder.name}/{p.name}" for p in (pictures[row], other)]
+            print(json.dumps([round(likeness, 3), *names]), file=file)
+    for start in range(0, len(pairs), 100):
+        sheet = Image.new("RGB", (1700, 1000), "white")
+        pen = ImageDraw.Draw(sheet)
+        for place, (likeness, row, other) in enumerate(pairs[start : start + 100]):
+            x, y = place % 10 * 170, place // 10 * 100
+            for left, picture in ((0, pictures[row]), (82, other)):
+                sheet.paste(picture.open().resize((80, 80)), (x + left, y + 14))
+            pen.text((x, y), f"{start + place} {likeness:.2f}", fill="black")
+        sheet.save(folder / f"{name}-{start}.png")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Prints a table of recalls, one of false alarms, and what it took."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--limit", type=int, default=10_000, help="pictures per folder")
+    parser.add_argument("--planted", type=int, default=200, help="of them planted again")
+    parser.add_argument("--pairs", type=Path, help="folder for the alike pairs and their sheets")
+    options = parser.parse_args(words)
+    started = time.process_time()
+    kinds = {folder: read_folder(folder, options.limit) for folder in options.folders}
+    pictures = [picture for kind in kinds.values() for picture in kind]
+    read = (time.process_time() - started) / max(1, len(pictures))
+    index = index_of(pictures)
+    hits, first = {}, 0
+    for folder, kind in kinds.items():
+        planted = range(first, first + min(options.planted, len(kind)))
+        hits[folder] = recall(pictures, index, planted), len(planted)
+        first += len(kind)
+    names = [folder.name for folder in kinds]
+    rows = [[name, *(rate(found[name], n) for found, n in hits.values())] for name in CHANGES]
+    print(table([f"recall at {MIN_LIKENESS}", *names], rows), end="\n\n")
+    rows, started = [], time.process_time()
+    for name, alarms in {
+        "itself": with_itself(pictures, index),
+        "half the sources": with_half_the_sources(pictures),
+    }.items():
+        row, alike = [name], list(alarms.pairs())
+        for folder in kinds:
+            asked = sum(pictures[i].folder == folder for i in alarms.asked)
+            row.append(rate(sum(pictures[i].folder == folder for _, i, _ in alike), asked))
+        rows.append(row)
+        if options.pairs:
+            write_pairs(options.pairs, name.replace(" ", "-"), pictures, alarms)
+    print(table(["taken for another", *names], rows), end="\n\n")
+    took = (time.process_time() - started) / max(1, len(pictures))
+    print(f"{len(pictures)} pictures: {read * 1e3:.1f} ms to read each, {took * 1e3:.1f} to search")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""`python -m pipelines.prepare`: an option per field of `PrepareConfig`."""
+
+import argparse
+import dataclasses
+import sys
+import typing
+from collections.abc import Sequence
+
+from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.run import prepare
+from pipelines.sources.registry import SOURCES
+from pipelines.sources.web.tasks import TASKS
+
+_LISTS = {
+    "runner_options": "further Beam options, without --: project=p",
+    "tasks": f"kinds of records made of web images: {', '.join(TASKS)}; default: all",
+}
+"""Options that take several values -> what they are."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepares one dataset; returns 0, 1 (the work failed) or 2 (the request was wrong)."""
+    given = vars(_parser().parse_args(arguments))
+    where = {name: given.pop(name) for name in ("source", "split", "data_root", "out", "path")}
+    given["runner_options"] = tuple(f"--{option}" for option in given["runner_options"])
+    given["tasks"] = tuple(given["tasks"])
+    try:
+        config = PrepareConfig(**{k: v for k, v in given.items() if v is not None})
+        info = prepare(config, **where, on_progress=_show)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (RuntimeError, OSError) as error:  # A full disk, a folder one may not read.
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{info.name}: {info.num_inputs} inputs = {info.num_records} records + "
+        f"{info.num_rejected} rejects, in {where['out']}"
+    )
+    return 0
+
+
+def _show(done: int, total: int) -> None:
+    print(f"{done} of {total} items", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.prepare",
+        description="Writes a TFRecord dataset from a corpus in its published layout.",
+        epilog="example: python -m pipelines.prepare chartqa val --data-root data --out prepared",
+    )
+    parser.add_argument("source", choices=list(SOURCES))
+    parser.add_argument(
+        "split", help='such as "train", or "train+val"; web, images and videos: "train"'
+    )
+    parser.add_argument("--data-root", required=True, help="folder that holds the source's own")
+    parser.add_argument("--out", required=True, help="the dataset's folder, new or empty")
+    parser.add_argument("--path", help="the source's folder below data-root; default: its name")
+    types = typing.get_type_hints(PrepareConfig)
+    for field in dataclasses.fields(PrepareConfig):
+        option = f"--{field.name.replace('_', '-')}"
+        if field.name in _LISTS:
+            parser.add_argument(option, nargs="*", default=(), help=_LISTS[field.name])
+            continue
+        kinds = [t for t in typing.get_args(types[field.name]) if t is not type(None)]
+        kind = kinds[0] if kinds else types[field.name]
+        parser.add_argument(option, type=kind, help=f"default: {field.default}")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

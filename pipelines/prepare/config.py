@@ -1,0 +1,126 @@
+"""What preparing a dataset is made of."""
+
+import dataclasses
+
+from infra.store.digest import NOT_IDENTITY
+from pipelines.sources.registry import SourceSpec
+from pipelines.sources.web.tasks import TASKS
+from pipelines.transforms.augment import Augmentation
+from pipelines.transforms.images import ImageSpec
+from pipelines.video.client import VideoLimits
+from pipelines.video.sampling import Sampling
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """How a corpus becomes a dataset.
+
+    `num_workers`, `runner`, `runner_options` and `timeout_s` never change its bytes.
+
+    Attributes:
+      image_px: side of every stored image [pixels].
+      encoding: "jpeg" (quality 95, full chroma) or "png".
+      min_side: smallest accepted height or width of an input [pixels].
+      max_pixels: largest accepted height * width of an input [pixels].
+      num_frames: frames per video; None takes the source's own (16; MSVD-QA: 8).
+      frame_stride: their distance at 25 frames a second; None takes the source's own [frames].
+      frame_window: "first" starts at the first frame, "centre" in the middle, "random" anywhere.
+      decoder: "pyav", or "decord" to use it where it is exact.
+      clip_timeout_s: longest time for decoding one clip [s].
+      seed: of random windows and augmentation; each file draws its own from it.
+      augment_resize: share of the images whose resize method is drawn [fraction].
+      augment_jpeg: share of the images re-encoded as JPEG of quality 75 to 95 [fraction].
+      augment_crop: most that is cut off an image's width, and off its height [fraction].
+      tasks: kinds of records that are made of web images; none makes all there are.
+      examples_per_task: most records of one task kind per web image.
+      limit: most inputs; those whose ids have the smallest hashes. None takes all.
+      num_shards: files per part.
+      max_reject_rate: the dataset fails above this [fraction of inputs].
+      num_workers: threads that decode and write; 1 stays in the main one.
+      runner: Beam runner.
+      runner_options: further Beam options, such as "--project=p".
+      timeout_s: longest time for the whole run [s].
+    """
+
+    image_px: int = 224
+    encoding: str = "jpeg"
+    min_side: int = 8
+    max_pixels: int = 64_000_000
+    num_frames: int | None = None
+    frame_stride: int | None = None
+    frame_window: str = "first"
+    decoder: str = "pyav"
+    clip_timeout_s: float = 60.0
+    seed: int = 0
+    augment_resize: float = 0.0
+    augment_jpeg: float = 0.0
+    augment_crop: float = 0.0
+    tasks: tuple[str, ...] = ()
+    examples_per_task: int = 1
+    limit: int | None = None
+    num_shards: int = 4
+    max_reject_rate: float = 0.05
+    num_workers: int = dataclasses.field(default=2, metadata=NOT_IDENTITY)
+    runner: str = dataclasses.field(default="FnApiRunner", metadata=NOT_IDENTITY)
+    runner_options: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_IDENTITY)
+    timeout_s: float = dataclasses.field(default=24 * 3600.0, metadata=NOT_IDENTITY)
+
+    def __post_init__(self) -> None:
+        for name in (
+            "num_shards",
+            "num_workers",
+            "timeout_s",
+            "examples_per_task",
+            "clip_timeout_s",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+        for name in ("limit", "num_frames", "frame_stride"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1 or absent, got {value}.")
+        if not 0 <= self.max_reject_rate <= 1:
+            raise ValueError(
+                f"max_reject_rate must be in [0, 1], a fraction of inputs, got "
+                f"{self.max_reject_rate}."
+            )
+        if unknown := sorted(set(self.tasks) - set(TASKS)):
+            raise ValueError(f"tasks must be of {', '.join(TASKS)}, got {', '.join(unknown)}.")
+        if not self.runner:
+            raise ValueError("runner is empty; FnApiRunner runs on this machine.")
+        self.image_spec(antialias=True)
+        self.video_limits()
+        self.augmentation()
+        Sampling(num_frames=1, stride=1, window=self.frame_window)
+
+    def image_spec(self, *, antialias: bool) -> ImageSpec:
+        """Returns how images are stored."""
+        return ImageSpec(
+            image_px=self.image_px,
+            encoding=self.encoding,
+            antialias=antialias,
+            min_side=self.min_side,
+            max_pixels=self.max_pixels,
+        )
+
+    def augmentation(self) -> Augmentation:
+        """Returns how images are changed, for training; frames of videos are not."""
+        return Augmentation(
+            resize=self.augment_resize, jpeg=self.augment_jpeg, crop=self.augment_crop
+        )
+
+    def unaugmented(self) -> "PrepareConfig":
+        """Returns the same without augmentation."""
+        return dataclasses.replace(self, augment_resize=0.0, augment_jpeg=0.0, augment_crop=0.0)
+
+    def video_limits(self) -> VideoLimits:
+        """Returns what one clip may cost."""
+        return VideoLimits(decoder=self.decoder, timeout_s=self.clip_timeout_s)
+
+    def sampling(self, spec: SourceSpec) -> Sampling:
+        """Returns how the frames of a source's videos are chosen."""
+        return Sampling(
+            num_frames=self.num_frames or spec.num_frames,
+            stride=self.frame_stride or spec.frame_stride,
+            window=self.frame_window,
+        )

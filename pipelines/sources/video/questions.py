@@ -1,0 +1,122 @@
+"""Questions about videos: ActivityNet-QA, MSRVTT-QA, MSVD-QA.
+
+activitynet_qa  dataset/{train,val,test}_q.json   video_name, question, question_id
+                dataset/{train,val,test}_a.json   question_id, answer, type
+                videos/v_<video_name>.mp4         here, or in the folder activitynet/
+msrvtt_qa       {train,val,test}_qa.json          id, video_id, question, answer, category_id
+                {TrainValVideo,TestVideo}/video<video_id>.mp4   here, or in the folder msrvtt/
+msvd_qa         {train,val,test}_qa.json          id, video_id, question, answer
+                youtube_mapping.txt               "<youtube>_<start>_<end> vid<video_id>" a line
+                YouTubeClips/<youtube>_<start>_<end>.avi
+
+Videos may be .mp4, .mkv, .webm or .avi, whatever is published. ActivityNet's files may lack the
+"v_", as `video_name` does. Its types of questions are numbers from 0 to 8.
+"""
+
+from pathlib import Path
+
+from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.sources.layout import (
+    Found,
+    Layout,
+    image_folder,
+    indexed,
+    load_list,
+    question,
+    read_rows,
+    text_of,
+)
+from pipelines.sources.video.captions import SPLITS, msrvtt_folder
+from pipelines.sources.video.files import video_finder
+
+_BOTH_QA = "github.com/xudejing/video-question-answering"
+
+
+def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path) -> Found:
+    find = video_finder(image_folder(corpus, "videos", "activitynet"))
+    answered = indexed(answers, load_list(corpus, answers), "question_id")
+
+    def make(row: dict) -> Item:
+        key = row["question_id"]
+        if key not in answered:
+            raise BadInput(f"question {key} has no answer")
+        name = text_of(row, "video_name").removeprefix("v_")
+        return question(
+            "activitynet_qa",
+            split,
+            corpus.media(find(f"v_{name}", name), video=True),
+            key,
+            text_of(row, "question"),
+            [_answer_of(answered[key])],
+            image=f"v_{name}",
+            meta={"question_id": key, "question_type": answered[key].get("type", "")},
+        )
+
+    rows = load_list(corpus, questions)
+    yield from read_rows(corpus, questions, f"activitynet_qa/{split}", rows, make)
+
+
+def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Found:
+    find = video_finder(msrvtt_folder(corpus, split))
+
+    def make(row: dict) -> Item:
+        video = f"video{int(row['video_id'])}"
+        return _asked(corpus, "msrvtt_qa", split, row, video, find(video))
+
+    yield from read_rows(corpus, file, f"msrvtt_qa/{split}", load_list(corpus, file), make)
+
+
+def _read_msvd(corpus: Corpus, split: str, file: Path, mapping: Path) -> Found:
+    find = video_finder(corpus.folder / "YouTubeClips", ".avi")
+    lines = mapping.read_text(encoding="utf-8").splitlines()
+    clips = {video: clip for clip, _, video in (line.strip().rpartition(" ") for line in lines)}
+
+    def make(row: dict) -> Item:
+        video = f"vid{int(row['video_id'])}"
+        if not clips.get(video):
+            raise BadInput(f"{video} is not in {mapping.name}")
+        return _asked(corpus, "msvd_qa", split, row, video, find(clips[video]))
+
+    yield from read_rows(corpus, file, f"msvd_qa/{split}", load_list(corpus, file), make)
+
+
+def _asked(corpus: Corpus, name: str, split: str, row: dict, video: str, path: Path) -> Item:
+    """Returns the would-be record of a question, which has one answer."""
+    media = corpus.media(path, video=True)
+    asked, answers = text_of(row, "question"), [_answer_of(row)]
+    return question(name, split, media, row["id"], asked, answers, image=video)
+
+
+def _answer_of(row: dict) -> str:
+    """Returns the answer; numbers are written out."""
+    answer = row["answer"]
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
+        raise BadInput(f"answer must be a text, got {answer!r}"[:120])
+    return str(answer)
+
+
+LAYOUTS = (
+    Layout(
+        name="activitynet_qa",
+        splits=SPLITS,
+        files=lambda split: tuple(
+            (f"dataset/{split}_{part}.json", f"{split}_{part}.json") for part in "qa"
+        ),
+        read=_read_activitynet,
+        publisher="github.com/MILVLG/activitynet-qa",
+    ),
+    Layout(
+        name="msrvtt_qa",
+        splits=SPLITS,
+        files=lambda split: ((f"{split}_qa.json",),),
+        read=_read_msrvtt,
+        publisher=_BOTH_QA,
+    ),
+    Layout(
+        name="msvd_qa",
+        splits=SPLITS,
+        files=lambda split: ((f"{split}_qa.json",), ("youtube_mapping.txt",)),
+        read=_read_msvd,
+        publisher=_BOTH_QA,
+    ),
+)

@@ -1,0 +1,182 @@
+"""Image-text corpora from the web: webdataset shards, parquet, JSONL and CC3M-style TSV.
+
+    00000.tar     <key>.jpg|png|webp + <key>.txt (caption) + <key>.json (metadata), as img2dataset
+                  and webdataset write them; .tgz too
+    x.parquet     a column of image bytes or of paths, and one of captions
+    x.jsonl       "image"/"images" or "video"/"videos" (paths) and "text"/"caption" a line
+    x.tsv         caption <tab> path or URL; a URL's file is looked for by its last part
+
+Every such file below the folder is read. A parquet file beside a tar of the same stem is that
+tar's metadata (img2dataset) and holds no samples of its own.
+"""
+
+import json
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from tarfile import (
+    EOFHeaderError,  # type: ignore[attr-defined]
+    HeaderError,
+    ReadError,
+    TarFile,
+)
+from typing import Self
+
+from pipelines.records.schema import Reject
+from pipelines.sources.item import MAX_ENCODED, Corpus, Item, Media
+from pipelines.sources.web import tables as web_tables
+from pipelines.sources.web.tasks import STAGE, Sample, sample_items
+
+IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
+_TARS = (".tar", ".tgz", ".tar.gz")
+_TABLES = {
+    ".parquet": web_tables.read_parquet,
+    ".jsonl": web_tables.read_jsonl,
+    ".tsv": web_tables.read_tsv,
+}
+_MAX_TEXT = 16 << 20
+"""Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
+
+
+def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+    """Yields every would-be record of every file below the folder, in the order of the names."""
+    del split  # Web corpora have none.
+    tars = {_stem(p) for p in corpus.files() if p.name.endswith(_TARS)}
+    found = False
+    for path in corpus.files():
+        if path.name.endswith(_TARS):
+            samples = _read_tar(corpus, path)
+        elif path.suffix in _TABLES and not (path.suffix == ".parquet" and _stem(path) in tars):
+            samples = _TABLES[path.suffix](corpus, path)
+        else:
+            continue
+        found = True
+        for sample in samples:
+            if isinstance(sample, Reject):
+                yield sample
+            else:
+                yield from sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+    if not found:
+        raise FileNotFoundError(
+            f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."
+        )
+
+
+def _stem(path: Path) -> str:
+    for suffix in (*_TARS, ".parquet"):
+        if path.name.endswith(suffix):
+            return str(path)[: -len(suffix)]
+    return str(path)
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is whole: `tarfile` takes a damaged one for the archive's end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile)
+        except EOFHeaderError:  # The zeros that stand at the end.
+            raise
+        except HeaderError as error:
+            raise ReadError(f"{error} after {tarfile.offset} bytes") from error
+
+
+def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
+    """Yields the samples of one archive; a damaged tail is one reject."""
+    corpus.annotation(path)
+    source = corpus.relative(path)
+    base = PurePosixPath("web", _stem(path.relative_to(corpus.folder)))
+    compressed = path.suffix != ".tar"
+    members: list[tuple[str, str, Media | str]] = []
+    try:
+        mode = "r|*" if compressed else "r:"
+        with tarfile.open(path, mode, tarinfo=_Member) as archive:
+            for member in archive:
+                if not member.isfile():
+                    continue
+                key, extension = _split_name(member.name)
+                if members and members[0][0] != key:
+                    yield _sample(base, source, members)
+                    members = []
+                members.append(
+                    (key, extension, _content(corpus, archive, member, source, compressed))
+                )
+            _check_end(archive)
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        reason = f"damaged archive: {type(error).__name__}: {error}"
+        yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
+    if members:
+        yield _sample(base, source, members)
+
+
+def _check_end(archive: TarFile) -> None:
+    """Refuses what follows the end: zeros in the middle, or another archive, would hide samples.
+
+    Raises:
+      ReadError: if there is anything.
+    """
+    while rest := archive.fileobj.read(1 << 20):  # type: ignore[union-attr]
+        if rest.strip(b"\0"):
+            raise ReadError(f"data follows its end, {archive.offset} bytes in")
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    """Returns key and extension: the key ends at the first dot of the last part."""
+    folder, _, file = name.rpartition("/")
+    stem, _, extension = file.partition(".")
+    return (f"{folder}/{stem}" if folder else stem).lstrip("./"), extension.lower()
+
+
+def _content(
+    corpus: Corpus, archive: tarfile.TarFile, member: tarfile.TarInfo, source: str, unpack: bool
+) -> Media | str:
+    """Returns an image's place, a text's content, or a complaint that starts with U+0000."""
+    extension = member.name.rpartition(".")[2].lower()
+    if extension in IMAGE_SUFFIXES:
+        place: dict = {"offset": member.offset_data, "size": member.size}
+        if member.size > MAX_ENCODED:
+            return f"\0{member.name} has {member.size} bytes"
+        if unpack:
+            file = archive.extractfile(member)
+            place = corpus.spool.put(file.read() if file else b"")
+        return Media(path=source, member=member.name, **place)
+    if extension not in ("txt", "json", "caption"):
+        return ""
+    if member.size > _MAX_TEXT:
+        return f"\0{member.name} has {member.size} bytes"
+    file = archive.extractfile(member)
+    try:
+        return (file.read() if file else b"").decode("utf-8").replace("\0", "")
+    except UnicodeDecodeError:
+        return f"\0{member.name} is not UTF-8"
+
+
+def _sample(
+    base: PurePosixPath, source: str, members: list[tuple[str, str, Media | str]]
+) -> Sample | Reject:
+    key = members[0][0]
+    identity = str(base / key)
+
+    def reject(reason: str) -> Reject:
+        return Reject(id=identity, stage=STAGE, reason=reason, source=f"{source}/{key}")
+
+    text, metadata, media = "", {}, None
+    for _, extension, content in members:
+        if isinstance(content, Media):
+            media = media or content
+        elif content.startswith("\0"):
+            return reject(content[1:])
+        elif extension == "json":
+            try:
+                metadata = json.loads(content)
+            except (ValueError, RecursionError) as error:
+                return reject(f"metadata is not JSON: {error}")
+        elif extension in ("txt", "caption"):
+            text = content
+    if media is None:
+        return reject(f"no image among {', '.join('.' + m[1] for m in members)}")
+    if not isinstance(metadata, dict):
+        return reject(f"metadata is a {type(metadata).__name__}, not an object")
+    return Sample(id=identity, media=media, text=text, metadata=metadata)

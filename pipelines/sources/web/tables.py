@@ -1,0 +1,143 @@
+"""The tabular layouts of web corpora: parquet, JSONL, TSV."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pipelines.records.schema import Reject
+from pipelines.sources.item import BadInput, Corpus, Media
+from pipelines.sources.web.tasks import STAGE, Sample
+
+_PATHS = ("image_path", "image", "images", "file_name", "path", "video", "videos")
+_BYTES = ("jpg", "png", "image", "image_bytes", "bytes")
+_TEXTS = ("caption", "text", "TEXT", "txt")
+_URLS = ("url", "URL", "image_url")
+_MAX_LINE = 16 << 20
+"""Longest line read [bytes]."""
+
+_DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
+"""Placeholders data-juicer puts in captions (`<__dj__image>`)."""
+
+
+def read_parquet(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
+    """Yields a sample per row; rows with nothing but a URL are rejects."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(corpus.annotation(path)) as file:
+            number = 0
+            for batch in file.iter_batches(batch_size=256):
+                for row in batch.to_pylist():
+                    yield _guard(corpus, path, number, lambda row=row: row)
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        yield _reject(corpus, path, None, f"damaged parquet: {' '.join(str(error).split())[:120]}")
+
+
+def read_jsonl(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
+    """Yields a sample per line."""
+    for number, line in _lines(corpus, path):
+        yield _guard(corpus, path, number, lambda line=line: json.loads(_bounded(line)))
+
+
+def read_tsv(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
+    """Yields a sample per line."""
+
+    def row(line: bytes) -> dict[str, object]:
+        cells = _bounded(line).decode("utf-8").rstrip("\r\n").split("\t")
+        if len(cells) < 2:
+            raise BadInput("line has no tab")
+        where = "url" if "://" in cells[1] else "path"
+        return {"caption": cells[0], where: cells[1]}
+
+    for number, line in _lines(corpus, path):
+        yield _guard(corpus, path, number, lambda line=line: row(line))
+
+
+def _lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields number and content of every line that is not empty, of longer ones the beginning."""
+    with corpus.annotation(path).open("rb") as file:
+        number = 0
+        while line := file.readline(_MAX_LINE + 1):
+            rest = line
+            while len(rest) > _MAX_LINE and not rest.endswith(b"\n"):
+                rest = file.readline(_MAX_LINE + 1)
+            if line.strip():
+                yield number, line
+            number += 1
+
+
+def _bounded(line: bytes) -> bytes:
+    if len(line) > _MAX_LINE:
+        raise BadInput(f"line has more than {_MAX_LINE} bytes")
+    return line
+
+
+def _guard(corpus: Corpus, path: Path, number: int, row: Callable[[], object]) -> Sample | Reject:
+    """Returns the sample of one row, or a reject with what is wrong with it."""
+    try:
+        values = row()
+        if not isinstance(values, Mapping):
+            raise BadInput(f"row is a {type(values).__name__}, not an object")
+        return _sample(corpus, path, number, values)
+    except (ValueError, RecursionError) as error:  # BadInput, JSON and UTF-8 errors.
+        return _reject(corpus, path, number, str(error))
+
+
+def _reject(corpus: Corpus, path: Path, number: int | None, reason: str) -> Reject:
+    return Reject(
+        id=_identity(corpus, path, number), stage=STAGE, reason=reason, source=corpus.relative(path)
+    )
+
+
+def _identity(corpus: Corpus, path: Path, number: int | None) -> str:
+    base = f"web/{path.relative_to(corpus.folder).as_posix()}"
+    return base if number is None else f"{base}/{number:09d}"
+
+
+def _sample(corpus: Corpus, path: Path, number: int, row: Mapping) -> Sample:
+    media, used = _media(corpus, path, number, row)
+    text = next((row[k] for k in _TEXTS if isinstance(row.get(k), str)), "")
+    metadata = {k: v for k, v in row.items() if k not in (*_TEXTS, used)}
+    return Sample(
+        id=_identity(corpus, path, number),
+        media=media,
+        text=_DATA_JUICER_TOKEN.sub(" ", text),
+        metadata=metadata,
+    )
+
+
+def _media(corpus: Corpus, path: Path, number: int, row: Mapping) -> tuple[Media, str]:
+    """Returns a row's pixels and the field they were found by."""
+    for field in _BYTES:
+        value = row.get(field)
+        if isinstance(value, Mapping):  # Hugging Face: {"bytes", "path"}.
+            value = value.get("bytes")
+        if isinstance(value, bytes):
+            place = corpus.spool.put(value)
+            member = f"{number:09d}.{field}"
+            return Media(path=corpus.relative(path), member=member, **place), field  # type: ignore[arg-type]
+    for field in _PATHS:
+        value = row.get(field)
+        if isinstance(value, list) and len(value) != 1:
+            raise BadInput(f"{field} lists {len(value)} files, one is expected")
+        value = value[0] if isinstance(value, list) else value
+        if isinstance(value, str):
+            return corpus.media(path.parent / value, video=field.startswith("video")), field
+    for field in _URLS:
+        if isinstance(row.get(field), str):
+            return _downloaded(corpus, path, row[field]), field
+    raise BadInput(f"no image among the fields {', '.join(map(str, row))}")
+
+
+def _downloaded(corpus: Corpus, path: Path, url: str) -> Media:
+    """Returns the local file of a URL: its last part, beside the table or in a folder there."""
+    name = urlsplit(url).path.rpartition("/")[2]
+    for folder in (path.parent, path.with_suffix(""), path.parent / "images"):
+        if name and os.path.isfile(folder / name):  # False, too, for names too long.
+            return corpus.media(folder / name)
+    raise BadInput("only a URL; download the images first, with img2dataset for instance")

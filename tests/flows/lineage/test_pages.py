@@ -1,0 +1,54 @@
+"""Lineage pages and trees: views of the manifests."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from flows.lineage import pages as lineage
+from infra.store.manifest import Step
+from infra.store.store import Artifact, Attempt, Store
+
+
+def make(store: Store, kind: str, name: str, **inputs: Artifact) -> Artifact:
+    found = {role: artifact.as_input for role, artifact in inputs.items()}
+    attempt = Attempt(store, Step(kind=kind, name=name, inputs=found, config={"n": name}))
+    (attempt.path / "a.txt").write_text(name)
+    attempt.counts["records"] = 7
+    return attempt.commit({"prefect": {"flow_run_id": "0123456789"}})
+
+
+def test_page_tells_the_maker_links_the_inputs_and_draws_the_graph(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = make(store, "corpus", "corpus")
+    dataset = make(store, "dataset", "prepare web", raw=corpus)
+    text = lineage.page(store, dataset, reused=True)
+    assert "**Reused**; made by run [01234567](/v2/runs/flow-run/0123456789)" in text
+    assert f"| raw | [corpus](/v2/artifacts/key/lineage-{corpus.key}) |" in text
+    assert "| records | 7 |" in text
+    assert '  n0["corpus"]\n  n1["prepare web"]\n  n0 --> n1' in text
+    assert "Made by run" in lineage.page(store, dataset, reused=False)
+
+
+def test_large_graph_shares_boxes_between_steps_of_a_sort(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = make(store, "corpus", "corpus")
+    many = {f"x{i}": make(store, "predictions", f"evaluate {i}", raw=corpus) for i in range(30)}
+    text = lineage.page(store, make(store, "results", "results", **many), reused=False)
+    diagram = text.split("```mermaid")[1].split("```")[0]
+    assert '["evaluate x 30"]' in diagram
+    assert diagram.count("[") == 3
+
+
+def test_tree_tells_shared_ancestors_once(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = make(store, "corpus", "corpus")
+    left = make(store, "files", "left", raw=corpus)
+    right = make(store, "files", "right", raw=corpus)
+    top = make(store, "results", "top", a=left, b=right)
+    console = Console(record=True, width=200, file=(tmp_path / "out").open("w"))
+    console.print(lineage.tree(store, top.key, samples=0))
+    text = console.export_text()
+    assert text.count("(shown above)") == 1
+    assert [text.index(name) for name in ("top", "left", "right")] == sorted(
+        text.index(name) for name in ("top", "left", "right")
+    )

@@ -1,0 +1,50 @@
+"""What a study is given: found before anything starts, and told apart by content."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.study.given import files_of, paths_of
+from flows.study.load import ConfigError, load
+
+
+def test_nothing_is_given_by_default():
+    assert paths_of(load()) == {}
+
+
+def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
+    (tmp_path / "digest.txt").write_text("0\n")
+    pieces = tmp_path / "tokenizer.model"
+    pieces.write_bytes(b"pieces")
+    study = load(overrides=[f"start={tmp_path}", f"tokenizer.path={pieces}"])
+    assert paths_of(study) == {"tokenizer.path": pieces, "start": tmp_path}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["tokenizer.path=gone.model"], "tokenizer.path must be an existing file, got gone.model"),
+        (["mask_codec.path=gone.npz"], "mask_codec.path must be an existing file, got gone.npz"),
+        (["start=gone"], "start must be the folder of a checkpoint, .* got gone"),
+    ],
+)
+def test_what_is_not_there_is_told_by_its_key(overrides: list[str], told: str):
+    with pytest.raises(ConfigError, match=told):
+        paths_of(load(overrides=overrides))
+
+
+def test_a_start_without_a_tokenizer_is_refused(tmp_path: Path):
+    (tmp_path / "digest.txt").write_text("0\n")
+    with pytest.raises(ConfigError, match=r"tokenizer\.path must be given with start"):
+        paths_of(load(overrides=[f"start={tmp_path}"]))
+
+
+def test_contents_count_and_places_do_not(tmp_path: Path):
+    for folder, text in (("a", "x"), ("b", "x"), ("c", "y")):
+        (tmp_path / folder / "params").mkdir(parents=True)
+        (tmp_path / folder / "params" / "0").write_text(text)
+    a, b, c = (files_of(tmp_path / folder) for folder in "abc")
+    assert a == b
+    assert a != c
+    assert [name for name, _, _ in a.files] == ["params/0"]
+    assert files_of(tmp_path / "a" / "params" / "0").files[0][0] == "0"

@@ -1,0 +1,54 @@
+"""Configs: what is accepted, and the one line that says why something is not."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.study.load import ConfigError, load
+
+CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+
+
+def test_demo_compares_four_methods_over_three_shared_seeds():
+    demo = load()
+    assert demo.methods == ("vanilla", "m3", "mqt", "parcel")
+    assert len(set(demo.seeds)) == 3
+    assert all(10_000 <= seed <= 100_000 for seed in demo.seeds)
+    assert load().seeds == demo.seeds
+    assert load(overrides=["seed=1"]).seeds != demo.seeds
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_shipped_configs_load(path: Path):
+    assert load(path).methods
+
+
+def test_file_states_only_what_differs_from_its_base(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("base: demo\nname: mine\nstage1: {total_steps: 7}\n")
+    study = load(tmp_path / "a.yaml", ["stage1.batch_size=3"])
+    assert (study.name, study.stage1.total_steps, study.stage1.batch_size) == ("mine", 7, 3)
+    assert study.stage1.text_len == load().stage1.text_len
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("num_seed=2", r"num_seed: no such key; did you mean num_seeds\? Accepted: name, seed"),
+        ("transfers.chartqa.train.lr=3", r"transfers\.chartqa\.train\.lr: no such key.*peak_lr"),
+        ("connectors.parcel.bucket=[62]", r"did you mean buckets\?"),
+        ("num_seeds=0", r"num_seeds: Input should be greater than or equal to 1, got 0"),
+        ("methods=[vanilla,parcl]", r"methods\.1: .*'parcel',.* got 'parcl'"),
+        ("methods=[parcel,parcel]", "methods must not repeat a value"),
+        ("budgets=[16,17,256]", r"no method serves \[17\]\. Accepted: even ones from 2 to 256"),
+        ("budgets=[16]", "budgets must hold 256"),
+        ("stage1.warmup=3", r"stage1: warmup must be .* got 3\.0"),
+        ("transfers.vqa={}", r"transfers: no benchmark 'vqa'\. Accepted: activitynet_cap"),
+        ("model.text.vocab_size=7", r"vocab_size must be tokenizer\.vocab_size \+ 1152"),
+        ("name=My Study", "name: "),
+        ("oops", "override must look like key.path=value, got 'oops'"),
+    ],
+)
+def test_mistakes_are_named_with_their_cure(override: str, told: str):
+    with pytest.raises(ConfigError, match=told) as refused:
+        load(overrides=[override])
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,197 @@
+"""The same inputs give the same bytes: whoever works, in whatever order, and after any kill."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+
+import psutil
+import pytest
+
+from pipelines.prepare import graph
+from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.records import lines
+from pipelines.records.dataset import Dataset
+
+CONFIG = PrepareConfig(
+    image_px=16,
+    num_shards=3,
+    num_workers=1,
+    num_frames=2,
+    frame_window="random",
+    augment_resize=0.5,
+    augment_jpeg=0.5,
+    augment_crop=0.2,
+    max_reject_rate=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, encoded, write_video):
+    """Web images with captions and boxes, two clips, and what is rejected at every stage."""
+    root = tmp_path_factory.mktemp("corpus")
+    (root / "web/clips").mkdir(parents=True)
+    for shard in range(2):
+        with tarfile.open(root / f"web/{shard:05d}.tar", "w") as archive:
+            for i in range(8):
+                image = encoded(40, 30, seed=10 * shard + i)
+                metadata = {"objects": [{"label": "dog", "box": [i, 1, 20, 11]}]}
+                for extension, data in (
+                    ("jpg", image[:-50] if i == 3 else image),
+                    ("txt", b"" if i == 5 else f"picture {i}".encode()),
+                    ("json", b"{" if i == 7 else json.dumps(metadata).encode()),
+                ):
+                    member = tarfile.TarInfo(f"{i:03d}.{extension}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    for i in range(2):
+        write_video(root / f"web/clips/{i}.mp4", num_frames=12 + i)
+    rows = [{"video": f"clips/{name}.mp4", "text": f"clip {name}"} for name in (0, 1, "none")]
+    (root / "web/clips.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return root
+
+
+def run(corpus, out, **changes) -> dict[str, str]:
+    config = dataclasses.replace(CONFIG, **changes)
+    prepare(config, source="web", split="train", data_root=str(corpus), out=str(out))
+    return digests(out)
+
+
+def digests(folder) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def expected(corpus, tmp_path_factory) -> dict[str, str]:
+    return run(corpus, tmp_path_factory.mktemp("expected") / "out")
+
+
+def test_the_corpus_has_images_clips_and_rejects_of_every_stage(corpus, tmp_path, expected):
+    assert run(corpus, tmp_path / "a") == expected
+    dataset = Dataset(tmp_path / "a")
+    assert {"rejects.jsonl", "dataset.json"} < set(expected)
+    assert {len(record.images) for record in dataset.records()} == {1, 2}
+    assert {reject.stage for reject in dataset.rejects()} == {"read", "decode"}
+    plain = run(corpus, tmp_path / "b", augment_crop=0.0, augment_jpeg=0.0, augment_resize=0.0)
+    assert plain != expected
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_threads_do_not_change_the_bytes(corpus, tmp_path, expected, workers):
+    assert run(corpus, tmp_path / "a", num_workers=workers) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--direct_running_mode=in_memory",),
+        ("--direct_running_mode=multi_processing",),
+        ("--direct_runner_bundle_repeat=2",),
+    ],
+)
+def test_runner_options_do_not_change_the_bytes(corpus, tmp_path, expected, options):
+    assert run(corpus, tmp_path / "a", num_workers=2, runner_options=options) == expected
+
+
+def test_the_order_of_bundles_does_not_change_the_bytes(corpus, tmp_path, expected, monkeypatch):
+    whole, given = graph.run, []
+
+    def shuffled(job, todo, *, timeout_s):
+        given.append([2, 0, 1])
+        assert sorted(todo) == sorted(given[-1])
+        whole(job, given[-1], timeout_s=timeout_s)
+
+    monkeypatch.setattr(graph, "run", shuffled)
+    assert run(corpus, tmp_path / "a") == expected
+    assert given
+
+
+def test_the_order_of_a_folder_does_not_change_the_bytes(corpus, tmp_path, expected, monkeypatch):
+    listdir, listed = os.listdir, []
+
+    def backwards(path="."):
+        listed.append(path)
+        return sorted(listdir(path), reverse=True)
+
+    monkeypatch.setattr(os, "listdir", backwards)
+    assert run(corpus, tmp_path / "a") == expected
+    assert corpus / "web" in listed
+
+
+def test_lists_longer_than_the_memory_do_not_change_the_bytes(
+    corpus, tmp_path, expected, monkeypatch
+):
+    monkeypatch.setattr(lines, "_RUN_BYTES", 1000)  # Two or three items.
+    assert run(corpus, tmp_path / "a") == expected
+
+
+def command(corpus, out, *options: str) -> list[str]:
+    words = [sys.executable, "-m", "pipelines.prepare", "web", "train"]
+    words += ["--data-root", str(corpus), "--out", str(out), *options]
+    for field in dataclasses.fields(PrepareConfig):
+        value = getattr(CONFIG, field.name)
+        if value != field.default and field.name != "num_workers":
+            words += [f"--{field.name.replace('_', '-')}", str(value)]
+    return words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sign", [".work/*.items", ".work/*.rejects.*", "*.partial", ".work/*.done", "rejects.jsonl"]
+)
+def test_a_run_killed_at_any_time_leaves_no_dataset_and_the_next_is_the_same(
+    corpus, tmp_path, expected, sign
+):
+    killed, moment = tmp_path / "killed", random.Random(sign).uniform(0, 0.1)
+    process = subprocess.Popen(
+        command(corpus, killed), start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    while process.poll() is None and not any(killed.glob(sign)):
+        time.sleep(0.001)
+    time.sleep(moment)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not [p for p in psutil.process_iter() if _group(p) == process.pid]
+    if not (killed / "dataset.json").exists():
+        refused = subprocess.run(command(corpus, killed), capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert "which a run left unfinished; remove it, or choose another" in refused.stderr
+    subprocess.run(command(corpus, tmp_path / "again"), check=True, capture_output=True)
+    assert digests(tmp_path / "again") == expected
+
+
+def _group(process: psutil.Process) -> int | None:
+    try:
+        return None if process.status() == psutil.STATUS_ZOMBIE else os.getpgid(process.pid)
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return None
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_run_in_time_and_leaves_no_process(tmp_path, encoded):
+    (tmp_path / "root/images").mkdir(parents=True)
+    (tmp_path / "root/images/0.jpg").write_bytes(encoded(4000, 4000))
+    for i in range(1, 100):
+        os.link(tmp_path / "root/images/0.jpg", tmp_path / f"root/images/{i}.jpg")
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "pipelines.prepare", "images", "train", "--timeout-s", "30"]
+    words += ["--data-root", str(tmp_path / "root"), "--out", str(out)]
+    words += ["--runner-options", "direct_running_mode=multi_processing"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not any(out.glob("*.partial")):
+        time.sleep(0.01)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    next(p for p in workers if "python" in p.name()).kill()
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "error: FnApiRunner did not finish within timeout_s=" in told
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive

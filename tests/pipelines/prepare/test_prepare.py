@@ -1,0 +1,238 @@
+"""Preparing: the same bytes however it runs, and every input in exactly one place."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from pipelines.prepare import shards
+from pipelines.prepare.__main__ import main
+from pipelines.prepare.run import PrepareConfig, RejectRateError, inventory, prepare
+from pipelines.records.dataset import Dataset
+
+TASKS = ("caption", "detect", "grounded_caption", "vqa")
+CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5, tasks=TASKS)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, encoded, write_video):
+    """A web tar of 20 images, one truncated; and three clips, one empty."""
+    root = tmp_path_factory.mktemp("corpus")
+    (root / "web").mkdir()
+    with tarfile.open(root / "web/00000.tar", "w") as archive:
+        for i in range(20):
+            metadata = {
+                "objects": [{"label": "dog", "box": [i % 5, 1, 20, 11]}],
+                "qa": [{"question": "how many?", "answer": i}],
+            }
+            image = encoded(40, 30, seed=i)
+            members = {
+                "jpg": image[:-50] if i == 7 else image,
+                "txt": f"picture {i}".encode(),
+                "json": json.dumps(metadata).encode(),
+            }
+            for extension, data in members.items():
+                info = tarfile.TarInfo(f"{i:09d}.{extension}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    clips = root / "msvd_qa/YouTubeClips"
+    clips.mkdir(parents=True)
+    rows, mapping = [], []
+    for i in range(3):
+        mapping.append(f"yt{i}_0_1 vid{i}")
+        rows += [{"id": 2 * i + k, "video_id": i, "question": "?", "answer": "a"} for k in (0, 1)]
+        (clips / f"yt{i}_0_1.mp4").touch()
+    write_video(clips / "yt0_0_1.mp4", num_frames=12)
+    write_video(clips / "yt2_0_1.mp4", num_frames=25)
+    (root / "msvd_qa/youtube_mapping.txt").write_text("\n".join(mapping))
+    (root / "msvd_qa/val_qa.json").write_text(json.dumps(rows))
+    return root
+
+
+def digests(folder) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+
+
+def run(corpus, out, source="web", split="train", config=CONFIG, **options):
+    return prepare(
+        config, source=source, split=split, data_root=str(corpus), out=str(out), **options
+    )
+
+
+def test_every_input_is_in_one_place(corpus, tmp_path):
+    info = run(corpus, tmp_path / "a")
+    dataset = Dataset(tmp_path / "a")
+    assert (info.num_inputs, info.num_records, info.num_rejected) == (80, 76, 4)
+    ids = [r.id for r in dataset.records()] + [r.id for r in dataset.rejects()]
+    assert len(ids) == len(set(ids)) == 80
+    assert sorted(dataset.parts) == list(TASKS)
+    for reject in dataset.rejects():
+        assert reject.id.startswith("web/00000/000000007#")
+        assert "truncated" in reject.reason
+        assert reject.source == "web/00000.tar/000000007.jpg"
+        assert len(reject.source_sha256) == 64
+    record = next(r for r in dataset.parts["vqa"] if "000000003#" in r.id)
+    assert (record.prefix, record.suffixes) == ("answer en how many?", ("3",))
+    with tarfile.open(corpus / "web/00000.tar") as archive:
+        original = archive.extractfile("000000003.jpg").read()
+    assert record.source_sha256 == hashlib.sha256(original).hexdigest()
+
+
+def test_order_is_by_id_within_a_shard(corpus, tmp_path):
+    run(corpus, tmp_path / "a")
+    part = Dataset(tmp_path / "a").parts["detect"]
+    start = 0
+    for count in Dataset(tmp_path / "a").info.parts["detect"].num_records:
+        ids = [part[i].id for i in range(start, start + count)]
+        assert ids == sorted(ids)
+        start += count
+
+
+@pytest.mark.parametrize(("source", "split"), [("web", "train"), ("msvd_qa", "val")])
+def test_bytes_do_not_depend_on_the_workers(corpus, tmp_path, source, split):
+    names = []
+    for workers in (1, 2):
+        config = dataclasses.replace(CONFIG, num_workers=workers)
+        run(corpus, tmp_path / str(workers), source, split, config)
+        names.append(digests(tmp_path / str(workers)))
+    assert names[0] == names[1]
+    assert all(not name.startswith(".") and "partial" not in name for name in names[0])
+
+
+def test_clips_become_eight_timed_frames(corpus, tmp_path):
+    info = run(corpus, tmp_path / "a", "msvd_qa", "val")
+    assert (info.num_records, info.num_rejected) == (4, 2)
+    (clip,) = [r for r in Dataset(tmp_path / "a").records() if r.id == "msvd_qa/val/vid2#4"]
+    assert len(clip.images) == len(clip.frame_requested) == 8
+    assert clip.frame_requested[:4] == pytest.approx([0, 1.04, 2.08, 0])
+    assert clip.frame_decoded[:4] == pytest.approx([0, 1.0, 2.0, 0])
+    reasons = {reject.reason for reject in Dataset(tmp_path / "a").rejects()}
+    assert len(reasons) == 1
+    assert "unreadable video" in reasons.pop()
+
+
+def test_too_many_rejects_fail_in_one_line(corpus, tmp_path):
+    config = dataclasses.replace(CONFIG, max_reject_rate=0.01)
+    expected = (
+        r"web/train: 4 of 80 inputs were rejected \(5\.0%\), max_reject_rate is 1\.0%.*decode"
+    )
+    with pytest.raises(RejectRateError, match=expected) as caught:
+        run(corpus, tmp_path / "a", config=config)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "a/dataset.json").exists()
+    assert len((tmp_path / "a/rejects.jsonl").read_text().splitlines()) == 4
+
+
+def test_limit_takes_a_stable_sample(corpus, tmp_path):
+    config = dataclasses.replace(CONFIG, limit=9)
+    assert run(corpus, tmp_path / "a", config=config).num_inputs == 9
+    run(corpus, tmp_path / "b", config=dataclasses.replace(config, limit=12))
+    first, more = ({r.id for r in Dataset(tmp_path / n).records()} for n in "ab")
+    assert first < more
+
+
+def test_duplicate_ids_are_rejected_once_each(corpus, tmp_path):
+    (tmp_path / "web").mkdir()
+    data = (corpus / "web/00000.tar").read_bytes()
+    (tmp_path / "web/0.tar").write_bytes(data)
+    with tarfile.open(tmp_path / "web/0.tar", "a") as archive:
+        for name in ("000000001.jpg", "000000001.txt"):
+            with tarfile.open(corpus / "web/00000.tar") as source:
+                content = source.extractfile(name).read()
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    info = run(tmp_path, tmp_path / "a")
+    duplicates = [r for r in Dataset(tmp_path / "a").rejects() if r.reason == "duplicate id"]
+    assert [r.id for r in duplicates] == ["web/0/000000001#caption.en"]
+    assert info.num_inputs == 81
+
+
+def test_progress_reaches_the_total(corpus, tmp_path):
+    seen = []
+    run(corpus, tmp_path / "a", on_progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (80, 80)
+    assert seen == sorted(seen)
+
+
+def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
+    from pipelines.prepare import graph
+
+    whole, calls = graph.run, []
+
+    def lossy(job, todo, *, timeout_s):
+        calls.append(todo)
+        whole(job, todo[:-1] if len(calls) == 1 else todo, timeout_s=timeout_s)
+
+    monkeypatch.setattr(graph, "run", lossy)
+    assert run(corpus, tmp_path / "a").num_inputs == 80
+    assert calls == [[0, 1, 2], [2]]
+
+
+def test_unaccounted_inputs_are_an_error(corpus, tmp_path, monkeypatch):
+    whole = shards.read_work
+    monkeypatch.setattr(shards, "read_work", lambda work, shard: list(whole(work, shard))[1:])
+    with pytest.raises(RuntimeError, match="web/train lost inputs: 80 listed, 77 accounted for"):
+        run(corpus, tmp_path / "a")
+
+
+def test_wrong_requests_name_what_is_accepted(corpus, tmp_path):
+    with pytest.raises(ValueError, match=r"source must be one of activitynet_cap, .* got 'webb'"):
+        run(corpus, tmp_path / "a", "webb")
+    with pytest.raises(ValueError, match=r"split of web must be one of train .* got 'dev'"):
+        run(corpus, tmp_path / "a", "web", "dev")
+    with pytest.raises(FileNotFoundError, match="refcoco is not a folder"):
+        run(corpus, tmp_path / "a", "refcoco")
+    assert not list((tmp_path / "a").iterdir())
+    (tmp_path / "a/x").touch()
+    with pytest.raises(ValueError, match="out must be an empty or a new folder"):
+        run(corpus, tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_shards", 0), ("limit", 0), ("max_reject_rate", 1.5), ("encoding", "gif"),
+     ("decoder", "cv2"), ("num_frames", -1), ("min_side", 0), ("tasks", ("vqb",))],
+)  # fmt: skip
+def test_wrong_config_names_the_field(field, value):
+    with pytest.raises(
+        ValueError, match=rf"{field} must .*{value if field != 'tasks' else 'got vqb'}"
+    ):
+        dataclasses.replace(CONFIG, **{field: value})
+
+
+def test_inventory_lists_every_file_read(corpus):
+    files = inventory("msvd_qa", "val", corpus)
+    assert [path for path, _, _ in files] == [
+        "msvd_qa/YouTubeClips/yt0_0_1.mp4",
+        "msvd_qa/YouTubeClips/yt1_0_1.mp4",
+        "msvd_qa/YouTubeClips/yt2_0_1.mp4",
+        "msvd_qa/val_qa.json",
+        "msvd_qa/youtube_mapping.txt",
+    ]
+    assert files[1].sha256 == hashlib.sha256(b"").hexdigest()
+    data = (corpus / "msvd_qa/val_qa.json").read_bytes()
+    assert files[3][1:] == (hashlib.sha256(data).hexdigest(), len(data))
+    assert [f.path for f in inventory("web", "train", corpus)] == ["web/00000.tar"]
+
+
+def test_command_prepares_and_reports(corpus, tmp_path, capsys):
+    where = ["--data-root", str(corpus), "--out", str(tmp_path / "a")]
+    options = ["--image-px", "16", "--max-reject-rate", "0.1", "--tasks", *TASKS]
+    assert main(["web", "train", *where, *options]) == 0
+    assert "web/train: 80 inputs = 76 records + 4 rejects" in capsys.readouterr().out
+    assert main(["web", "train", *where]) == 2
+    assert main(["web", "train", *where[:2], "--out", str(tmp_path / "b")]) == 0
+    assert main(["web", "train", *where[:3], str(tmp_path / "c"), "--max-reject-rate", "0"]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: web/train: 5 of 100")
+
+
+def test_module_answers_help():
+    command = [sys.executable, "-m", "pipelines.prepare", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "example: python -m pipelines.prepare chartqa val" in shown
