@@ -7,8 +7,11 @@ from typing import Any
 
 from infra.store.digest import canonical_json, value_sha256
 
-KEY_LENGTH = 20
-"""Hex digits of a step key that name an artifact (80 bits)."""
+IDENTITY_LENGTH = 16
+"""Hex digits of a step's identity in its key (64 bits)."""
+
+CODE_LENGTH = 8
+"""Hex digits of its code's digest in its key; they tell apart what one identity was made with."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,7 +24,7 @@ class Input:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
-    """A function of its inputs, config, code and seed, to one artifact.
+    """A function of its inputs, config and seed, to one artifact; and the code that runs it.
 
     Attributes:
       kind: what it makes: "dataset", "checkpoint", "predictions", ...
@@ -29,32 +32,42 @@ class Step:
       inputs: role -> artifact read.
       config: settings; dataclasses and plain values. Where a step runs (machine, workers, paths)
         is never part of it.
-      code: digest of the code that runs.
       seed: of every random draw; None where nothing is drawn.
+      libraries: name -> version of libraries that decide the artifact's bytes.
+      code: digest of the code that runs. Not part of the identity: an artifact of the same
+        identity and other code is *stale*, and somebody decides what becomes of it.
+      source: digest of the source tree that `code` is part of; "" where none is kept.
     """
 
     kind: str
     name: str
     inputs: Mapping[str, Input] = dataclasses.field(default_factory=dict)
     config: Any = None
-    code: str = ""
     seed: int | None = None
+    libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    code: str = ""
+    source: str = ""
 
     def __post_init__(self) -> None:
         if not self.kind.replace("_", "").isalpha() or self.kind != self.kind.lower():
             raise ValueError(f"kind must be lower-case letters and underscores, got {self.kind!r}.")
 
     @property
-    def key(self) -> str:
-        """Names the artifact: kind and a hash of inputs' contents, config, code and seed."""
+    def identity(self) -> str:
+        """Names what is made: kind and a hash of inputs' contents, config, seed and libraries."""
         parts = {
-            "kind": self.kind,
             "inputs": {role: entry.content for role, entry in self.inputs.items()},
             "config": self.config,
-            "code": self.code,
             "seed": self.seed,
+            "libraries": dict(self.libraries),
         }
-        return f"{self.kind.replace('_', '-')}-{value_sha256(parts)[:KEY_LENGTH]}"
+        digest = value_sha256({"kind": self.kind, **parts})
+        return f"{self.kind.replace('_', '-')}-{digest[:IDENTITY_LENGTH]}"
+
+    @property
+    def key(self) -> str:
+        """Names the artifact: its identity, and the code it is made with."""
+        return f"{self.identity}-{self.code[:CODE_LENGTH]}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +83,7 @@ class Manifest:
     """What one artifact is and where it came from.
 
     Attributes:
-      kind, name, key, inputs, config, code, seed: as in `Step`.
+      kind, name, key, inputs, config, seed, libraries, code, source: as in `Step`.
       content: digest of what the artifact says. Of all its files, unless its maker states a
         logical one because the format carries clock times (Orbax does).
       folder: the attempt folder that holds the files, relative to the artifact's.
@@ -87,8 +100,10 @@ class Manifest:
     key: str
     inputs: dict[str, Input]
     config: Any
-    code: str
     seed: int | None
+    libraries: dict[str, str]
+    code: str
+    source: str
     content: str
     folder: str
     files: dict[str, File]
