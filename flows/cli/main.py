@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.cli.accept import accept_app
 from flows.cli.data import data_app
 from flows.cli.model import model_app
-from flows.cli.options import DEFAULT_STORE, StoreOption
+from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, open_store
+from flows.cli.run import run_app
 from flows.cli.score import score_app
 
 app = typer.Typer(
@@ -19,19 +21,12 @@ app = typer.Typer(
     help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
 )
 lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
+app.add_typer(run_app)
+app.add_typer(accept_app)
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
 app.add_typer(model_app)
 app.add_typer(score_app)
-
-StudyArguments = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[CONFIG] [key.path=value …]",
-        help="A YAML file (none: the embedded demo), then overrides.",
-        show_default=False,
-    ),
-]
 
 
 @app.callback()
@@ -42,42 +37,6 @@ def _options(
         os.environ["PARCEL_DEBUG"] = "1"
 
 
-@app.command(epilog="Example: parcel run configs/small.yaml num_seeds=2 --store ~/studies")
-def run(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Runs a whole study: prepare, train, transfer, evaluate, report."""
-    _study(arguments, store, "report")
-
-
-@app.command(epilog="Example: parcel prepare configs/small.yaml")
-def prepare(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Prepares a study's datasets, and stops."""
-    _study(arguments, store, "prepare")
-
-
-@app.command(epilog="Example: parcel train configs/small.yaml stage1.total_steps=200")
-def train(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Trains Stage 1 and the intermediary of every method, and stops."""
-    _study(arguments, store, "train")
-
-
-@app.command(epilog="Example: parcel transfer configs/small.yaml")
-def transfer(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Fine-tunes on every benchmark with every seed, and stops."""
-    _study(arguments, store, "transfer")
-
-
-@app.command(epilog="Example: parcel evaluate configs/small.yaml")
-def evaluate(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Evaluates every transferred checkpoint at every budget, and stops."""
-    _study(arguments, store, "evaluate")
-
-
-@app.command(epilog="Example: parcel report configs/small.yaml")
-def report(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Makes the results table of a study, running whatever of it is missing."""
-    _study(arguments, store, "report")
-
-
 @app.command(epilog="Example: parcel serve --port 4200")
 def serve(
     store: StoreOption = DEFAULT_STORE,
@@ -86,7 +45,7 @@ def serve(
     """Starts the Prefect server and UI on loopback, with the study deployment registered."""
     from flows.study.serve import serve as serve_forever
 
-    serve_forever(_store(store).root, port)
+    serve_forever(open_store(store).root, port)
 
 
 @app.command(epilog="Example: parcel results demo --format csv")
@@ -101,7 +60,7 @@ def results(
     """Prints a results table."""
     from flows.report.show import show_results
 
-    typer.echo(show_results(_store(store), run, format, scores), nl=False)
+    typer.echo(show_results(open_store(store), run, format, scores), nl=False)
 
 
 @lineage_app.command("show", epilog="Example: parcel lineage show results-3f9a")
@@ -123,7 +82,7 @@ def lineage_trace(
     """Prints everything a cell of the table was made from, down to the source samples."""
     from flows.lineage.trace import trace
 
-    trace(_store(store), run, cell, samples)
+    trace(open_store(store), run, cell, samples)
 
 
 @lineage_app.command("verify", epilog="Example: parcel lineage verify")
@@ -134,7 +93,7 @@ def lineage_verify(
     """Checks the bytes of artifacts against their manifests."""
     from infra.store.graph import verify
 
-    opened = _store(store)
+    opened = open_store(store)
     artifacts = [_resolve(store, key)] if key else list(opened.artifacts())
     problems = [problem for artifact in artifacts for problem in verify(opened, artifact)]
     for problem in problems:
@@ -147,8 +106,8 @@ def lineage_verify(
 @lineage_app.command("rebuild", epilog="Example: parcel lineage rebuild")
 def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
-    opened = _store(store)
-    _prefect(opened)
+    opened = open_store(store)
+    apply_prefect(opened)
     from flows.lineage.rebuild import rebuild
 
     typer.echo(f"{rebuild(opened)} pages published")
@@ -186,37 +145,5 @@ def _complain(error: Exception) -> int:
     return code
 
 
-def _study(arguments: list[str] | None, store: str, until: Any) -> None:
-    words = list(arguments or [])
-    path = words.pop(0) if words and "=" not in words[0] else None
-    from flows.study.load import load
-
-    config = load(path, words)
-    from flows.study.given import paths_of
-
-    paths_of(config)  # Complains of what is not there before anything starts.
-    opened = _store(store)
-    _prefect(opened)
-    from flows.study.run import run_study
-
-    raise typer.Exit(run_study(config, opened, until))
-
-
-def _store(uri: str) -> Any:
-    from flows.study.load import ConfigError
-    from infra.store.store import Store
-
-    try:
-        return Store(uri)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"--store: {error}") from None
-
-
 def _resolve(store: str, key: str) -> Any:
-    return _store(store).resolve(key)
-
-
-def _prefect(store: Any) -> None:
-    from infra.prefect.settings import apply
-
-    apply(store.root)
+    return open_store(store).resolve(key)

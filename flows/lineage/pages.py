@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.tree import Tree
 
+from flows.lineage.links import page_link
 from infra.store.graph import Node, ancestry, edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -20,16 +21,6 @@ _GRAPH_NODES = 14
 
 _SHORT = 12
 """Hex digits of a digest shown to people."""
-
-
-def page_key(key: str) -> str:
-    """Returns the Prefect artifact key of an artifact's lineage page."""
-    return f"lineage-{key}"
-
-
-def page_link(key: str) -> str:
-    """Returns the UI path of an artifact's lineage page; `/v2` renders Mermaid, `/` may not."""
-    return f"/v2/artifacts/key/{page_key(key)}"
 
 
 def page(store: Store, artifact: Artifact, *, reused: bool) -> str:

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
-from flows.steps import worker as work
+from flows.steps.kind import Progress as StepProgress
 
 _LINE_EVERY = 15.0
 """Between two lines about one running step, where output is not a terminal [s]."""
@@ -62,7 +62,7 @@ class Display:
         if self.console.is_terminal:
             self._live.stop()
 
-    def update(self, name: str, progress: work.Progress) -> None:
+    def update(self, name: str, progress: StepProgress) -> None:
         """Shows how far a step is."""
         with self._lock:
             if name not in self._tasks:

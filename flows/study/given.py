@@ -5,7 +5,7 @@ They are noted by content before anything runs, so that a changed file is a chan
 
 from pathlib import Path
 
-from flows.steps.functions import FilesSpec
+from flows.steps.kinds.files import FilesSpec
 from flows.study.config import StudyConfig
 from flows.study.load import ConfigError
 from infra.store.digest import file_sha256
@@ -46,3 +46,13 @@ def files_of(path: Path) -> FilesSpec:
             for file in files
         )
     )
+
+
+def inventory_of(
+    reader: str, split: str, data_root: str, path: str
+) -> tuple[tuple[str, str, int], ...]:
+    """Returns the raw files that a dataset is made from, as (path, sha256, size [bytes]) each."""
+    from pipelines.sources.listing import inventory
+
+    found = inventory(reader, split, data_root, path=path or None)
+    return tuple((file.path, file.sha256, file.size) for file in found)

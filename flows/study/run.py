@@ -8,11 +8,13 @@ from rich.markdown import Markdown
 
 from flows.study.config import StudyConfig
 from flows.study.flow import StudyResult, study
-from flows.study.plan import Phase
+from flows.study.graph import Phase
 from infra.store.store import Store
 
 
-def run_study(config: StudyConfig, store: Store, until: Phase) -> int:
+def run_study(
+    config: StudyConfig, store: Store, until: Phase, rebuild: tuple[str, ...] = ()
+) -> int:
     """Runs the flow, prints its URL, table and sums, and returns the exit code."""
     # Imports of Grain and Beam give the root logger a handler, which would put every library's
     # lines between ours; Prefect's still reach its server.
@@ -21,7 +23,7 @@ def run_study(config: StudyConfig, store: Store, until: Phase) -> int:
     console.print(f"study {config.name}: store {store.root}", soft_wrap=True)
     console.print("starting Prefect …")
     began = time.monotonic()
-    result: StudyResult = study(config=config, store=str(store.root), until=until)
+    result: StudyResult = study(config=config, store=str(store.root), until=until, rebuild=rebuild)
     if result.results:
         table = (store.get(result.results).path / "results.md").read_text()
         console.print(Markdown(table)) if console.is_terminal else print(table)

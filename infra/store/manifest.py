@@ -37,6 +37,7 @@ class Step:
       code: digest of the code that runs. Not part of the identity: an artifact of the same
         identity and other code is *stale*, and somebody decides what becomes of it.
       source: digest of the source tree that `code` is part of; "" where none is kept.
+      location: folder outside the store that is read (raw data), on the machine that runs it.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Step:
     libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
     code: str = ""
     source: str = ""
+    location: str | None = None
 
     def __post_init__(self) -> None:
         if not self.kind.replace("_", "").isalpha() or self.kind != self.kind.lower():
@@ -68,6 +70,9 @@ class Step:
     def key(self) -> str:
         """Names the artifact: its identity, and the code it is made with."""
         return f"{self.identity}-{self.code[:CODE_LENGTH]}"
+
+
+Recipe = Step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

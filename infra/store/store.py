@@ -176,10 +176,22 @@ class Store:
                            f"got {prefix!r}; matches: {found}.")  # fmt: skip
         return self.get(keys[0])
 
-    def artifacts(self) -> Iterator[Artifact]:
+    def artifacts(self, kind: str | None = None) -> Iterator[Artifact]:
         """Yields every committed artifact, by key."""
         for path in sorted(self._manifests()):
-            yield Artifact(path.parent, Manifest.from_json(path.read_text()))
+            if kind is None or path.parent.name.startswith(kind.replace("_", "-") + "-"):
+                yield Artifact(path.parent, Manifest.from_json(path.read_text()))
+
+    def of_identity(self, identity: str) -> list[Artifact]:
+        """Returns the artifacts of one identity, whatever their code, newest first."""
+        found = [a for a in self.artifacts() if a.key.startswith(f"{identity}-")]
+        return sorted(found, key=lambda a: a.manifest.started, reverse=True)
+
+    def keep(self, files):
+        return ""
+
+    def source(self, digest):
+        return {}
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[Path]:

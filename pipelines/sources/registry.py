@@ -168,3 +168,11 @@ def get(name: str) -> SourceSpec:
     if name not in SOURCES:
         raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {name!r}.")
     return SOURCES[name]
+
+
+def reader_module(name: str) -> str:
+    """Returns the module that reads a source."""
+    for family in _FAMILIES:
+        if any(layout.name == name for layout in family.LAYOUTS):
+            return family.__name__
+    return SOURCES[name].read.__module__
