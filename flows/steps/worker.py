@@ -84,5 +84,6 @@ def _check_code(store: Store, recipe: Recipe) -> None:
     differ = sorted(name for name in asked | here if asked.get(name) != here.get(name))
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "
-        f"other code in {', '.join(differ) or 'no module it can name'}; start it from the same checkout."
+        f"other code in {', '.join(differ) or 'no module it can name'}; start it from the same "
+        f"checkout."
     )

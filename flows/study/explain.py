@@ -55,6 +55,7 @@ class Explanation:
         self.graph = graph
         self.steps: dict[Step, Verdict] = {}
         self._store = store
+        self._owner = {step: node for node in graph.nodes for step in node.steps}
         self._accepted: set[Step] = set()
         self._known: dict[str, list[_Known]] = {}
         self._changes: dict[tuple[str, str, str], list[str]] = {}
@@ -140,8 +141,9 @@ class Explanation:
         reads = {role: self.steps[read] for role, read in step.inputs.items()}
         inputs = {role: v.artifact for role, v in reads.items() if v.artifact is not None}
         if len(inputs) < len(reads):
-            fresh = [s.name for s in step.inputs.values() if self.steps[s].artifact is None]
-            return Verdict(state="new", why=(*self._differences(step, {}), _inputs(fresh)))
+            fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
+            told = f"{self._names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
+            return Verdict(state="new", why=(*self._differences(step, {}), told))
         found = look_up(self._store, step, inputs, self._accepted)
         if found.artifact is None:
             return Verdict(state="new", why=tuple(self._differences(step, inputs)))
@@ -149,14 +151,20 @@ class Explanation:
         if found.state == "stale":
             why = self._what_changed(found)
             return Verdict(state="stale", why=why, artifact=found.artifact, seconds=seconds)
-        uncertain = [s.name for s in step.inputs.values() if self.steps[s].state in STATES[2:4]]
+        uncertain = [s for s in step.inputs.values() if self.steps[s].state in ("follows", "stale")]
         if uncertain:
-            why = (f"reads {', '.join(uncertain[:_NAMED])}",)
+            why = (f"reads {self._names(uncertain)}",)
             return Verdict(state="follows", why=why, artifact=found.artifact, seconds=seconds)
         if found.state == "accepted":
             why = (f"{found.artifact.key} was kept",)
             return Verdict(state="accepted", why=why, artifact=found.artifact)
         return Verdict(state="reused", artifact=found.artifact)
+
+    def _names(self, steps: Sequence[Step]) -> str:
+        """Names the nodes of steps, the first few of them."""
+        names = list(dict.fromkeys(self._owner[step].name for step in steps))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return ", ".join(names[:_NAMED]) + more
 
     def _what_changed(self, found: Found) -> tuple[str, ...]:
         """Names the functions that differ between the code of then and of now."""
@@ -254,8 +262,3 @@ def _spoken(path: str, was: Any, now: Any, step: Step) -> str:
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     return text if len(text) <= 40 else text[:37] + "…"
-
-
-def _inputs(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more} {'are' if len(names) > 1 else 'is'} new"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from flows.commands.boxes import OBJECT, pixel_box
+from flows.study.graph import datasets_of
 from flows.study.load import load
-from flows.study.plan import datasets_of
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare
 from pipelines.records.dataset import Dataset
