@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.cli.data import data_app
+from flows.cli.gc import gc_app
 from flows.cli.model import model_app
 from flows.cli.options import DEFAULT_STORE, StoreOption
 from flows.cli.score import score_app
@@ -21,6 +22,7 @@ app = typer.Typer(
 lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
+app.add_typer(gc_app)
 app.add_typer(model_app)
 app.add_typer(score_app)
 
@@ -133,13 +135,15 @@ def lineage_verify(
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""
     from infra.store.graph import verify
+    from model.checkpoint.folder import params_digest_of
 
     opened = _store(store)
-    artifacts = [_resolve(store, key)] if key else list(opened.artifacts())
-    problems = [problem for artifact in artifacts for problem in verify(opened, artifact)]
+    keys = [opened.resolve(key).key] if key else opened.keys()
+    logical = {kind: params_digest_of for kind in ("checkpoint", "start")}
+    problems = [problem for one in keys for problem in verify(opened, one, logical)]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
-    typer.echo(f"{len(artifacts)} artifacts checked, {len(problems)} problems")
+    typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
 

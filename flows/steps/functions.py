@@ -130,8 +130,10 @@ def _screened(work: Work) -> Iterator[Progress]:
 def _start(work: Work) -> Iterator[Progress]:
     import shutil
 
+    from model.checkpoint.folder import checked_digest
+
+    work.content = checked_digest(work.location or "")
     shutil.copytree(work.location or "", work.out, dirs_exist_ok=True)
-    work.content = (work.out / "digest.txt").read_text().strip()
     yield Progress(done=1, total=1)
 
 
