@@ -9,6 +9,7 @@ import typer
 
 from flows.cli.accept import accept_app
 from flows.cli.data import data_app
+from flows.cli.gc import gc_app
 from flows.cli.model import model_app
 from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, open_store
 from flows.cli.run import run_app
@@ -25,6 +26,7 @@ app.add_typer(run_app)
 app.add_typer(accept_app)
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
+app.add_typer(gc_app)
 app.add_typer(model_app)
 app.add_typer(score_app)
 
@@ -92,13 +94,15 @@ def lineage_verify(
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""
     from infra.store.graph import verify
+    from model.checkpoint.folder import params_digest_of
 
     opened = open_store(store)
-    artifacts = [_resolve(store, key)] if key else list(opened.artifacts())
-    problems = [problem for artifact in artifacts for problem in verify(opened, artifact)]
+    keys = [opened.resolve(key).key] if key else opened.keys()
+    logical = {kind: params_digest_of for kind in ("checkpoint", "start")}
+    problems = [problem for one in keys for problem in verify(opened, one, logical)]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
-    typer.echo(f"{len(artifacts)} artifacts checked, {len(problems)} problems")
+    typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
 

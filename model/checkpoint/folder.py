@@ -76,6 +76,27 @@ def load_params(checkpoint: str | Path) -> Params:
     return unflatten({path: np.asarray(leaf) for path, leaf in flatten(restored)})
 
 
+def params_digest_of(checkpoint: str | Path) -> str:
+    """Returns the content digest of a checkpoint's parameters, computed anew."""
+    return params_digest(load_params(checkpoint))
+
+
+def checked_digest(checkpoint: str | Path) -> str:
+    """Returns the content digest that a checkpoint states, after computing it anew.
+
+    Raises:
+      ValueError: if it states another one, or the folder holds no finished checkpoint.
+    """
+    found = params_digest_of(checkpoint)
+    stated = (Path(checkpoint) / DIGEST).read_text().strip()
+    if found != stated:
+        raise ValueError(
+            f"checkpoint {checkpoint} holds parameters of digest {found[:12]}, and its {DIGEST} "
+            f"states {stated[:12]!r}: it was changed; convert or train it again."
+        )
+    return found
+
+
 def tokenizer_path(checkpoint: str | Path) -> Path:
     """Returns the tokenizer's file.
 
