@@ -116,7 +116,7 @@ def checkout() -> Tree:
 
 
 def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
-    """Returns the names of functions and classes that differ, or that only one tree has.
+    """Returns the names of functions, classes and constants that differ, or that one tree lacks.
 
     What differs outside of any definition is named after the module.
 
@@ -198,13 +198,16 @@ _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _definitions(text: bytes) -> dict[str, str]:
-    """Returns qualified name -> source of every function and class; "" is what is left over."""
+    """Returns qualified name -> source of functions, classes and constants; "" is what is left."""
 
     def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
-        rest = [node for node in body if not isinstance(node, _Scope)]
+        rest = [node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)]
         yield prefix.rstrip("."), "\n".join(map(ast.unparse, rest))
         for node in body:
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                yield f"{prefix}{', '.join(map(ast.unparse, targets))}", ast.unparse(node)
+            elif isinstance(node, ast.ClassDef):
                 head = [*node.bases, *node.decorator_list, *(k.value for k in node.keywords)]
                 yield f"{prefix}{node.name} (class)", " ".join(map(ast.unparse, head))
                 yield from walk(node.body, f"{prefix}{node.name}.")

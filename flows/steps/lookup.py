@@ -3,7 +3,7 @@
 import dataclasses
 import datetime
 import json
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
 from flows.report.cells import CellKey
@@ -31,7 +31,13 @@ class Found:
 
 
 def look_up(
-    store: Store, step: Step, inputs: Mapping[str, Artifact], accepted: Set[Step], source: str = ""
+    store: Store,
+    step: Step,
+    inputs: Mapping[str, Artifact],
+    accepted: Set[Step],
+    *,
+    source: str = "",
+    pin: Callable[..., None] = lambda *keys: None,
 ) -> Found:
     """Returns what the store has of a step.
 
@@ -41,6 +47,7 @@ def look_up(
       inputs: role -> the artifact it would read; fewer than its own where it is partial.
       accepted: steps that rest on an artifact kept although its code has changed since.
       source: digest of the source tree that would make it, for the manifest.
+      pin: keeps keys from garbage collection; a run that relies on what is found gives it.
     """
     recipe = Recipe(
         kind=step.kind,
@@ -53,9 +60,12 @@ def look_up(
         source=source,
         location=step.location,
     )
+    pin(recipe.key)
     if artifact := store.find(recipe.key):
         return Found(recipe=recipe, state="reused", artifact=artifact)
-    others = [a for a in store.of_identity(recipe.identity) if store.find(a.key)]
+    others = store.of_identity(recipe.identity)
+    pin(*(artifact.key for artifact in others))
+    others = [artifact for artifact in others if store.find(artifact.key)]
     for artifact in others:
         if is_accepted(store, artifact, recipe.code):
             return Found(recipe=recipe, state="accepted", artifact=artifact)

@@ -33,6 +33,7 @@ from flows.steps.lookup import Found, look_up
 from flows.study.display import Display
 from flows.study.graph import Graph, Job, Node
 from infra.ray.cluster import Cluster, WorkerLost
+from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
 
 _PROGRESS_ARTIFACT_AFTER = 5.0
@@ -55,6 +56,7 @@ class Session:
     Attributes:
       study: its name.
       store, cluster, display: where artifacts are, steps run, and people look.
+      pin: keeps artifacts from garbage collection until the run ends.
       retries: more tries of a node whose worker died.
       rebuild: names of nodes to make again at any cost; may hold `*`.
       rebuild_seconds: work on other stale steps that may still be done again [s].
@@ -67,6 +69,7 @@ class Session:
     store: Store
     cluster: Cluster
     display: Display
+    pin: Pin
     retries: int = 0
     rebuild: Sequence[str] = ()
     rebuild_seconds: float = 0.0
@@ -90,7 +93,9 @@ class Session:
         if lacking and not step.partial:
             raise StepFailedError(f"{lacking[0]} was not made")
         there = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
-        found = look_up(self.store, step, there, self.accepted, self.source)
+        found = look_up(
+            self.store, step, there, self.accepted, source=self.source, pin=self.pin.add
+        )
         if found.state == "accepted" or any(s in self.accepted for s in step.inputs.values()):
             self.accepted.add(step)
         return found

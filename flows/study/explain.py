@@ -38,12 +38,14 @@ class Verdict:
         "stale": made by other code. "follows": re-used if what it reads, now stale, comes out with
         the bytes it had. "new": nothing like it is there.
       why: the reasons, for people.
+      changed: functions that changed, of a stale one.
       artifact: the one there is; None where the step is new.
       seconds: of its making; what it would cost to make it again [s].
     """
 
     state: State
     why: tuple[str, ...] = ()
+    changed: str = ""
     artifact: Artifact | None = None
     seconds: float = 0.0
 
@@ -72,6 +74,7 @@ class Explanation:
         return Verdict(
             state=worst.state,
             why=worst.why,
+            changed=worst.changed,
             artifact=verdicts[0].artifact,
             seconds=sum(v.seconds for v in verdicts if v.state in ("stale", "follows")),
         )
@@ -106,14 +109,21 @@ class Explanation:
         hours = (sum(v.seconds for _, v in stale) + sum(v.seconds for v in follow)) / 3600
         if not stale or hours <= limit:
             return
-        told = "; ".join(f"{node.name} ({', '.join(v.why)})" for node, v in stale[:_NAMED])
-        more = f"; and {len(stale) - _NAMED} more" if len(stale) > _NAMED else ""
+        told = "; ".join(
+            f"{changed} changed, which {_listed([n.name for n, v in stale if v.changed == changed])} "
+            f"ran"
+            for changed in dict.fromkeys(v.changed for _, v in stale)
+        )
         raise ConfigError(
             f"the code of {len(stale)} finished steps has changed, and making them and what "
             f"follows again takes about {hours:.2g} device-hours, above compute.rebuild_limit="
-            f"{limit:g}: {told}{more}. Make them again with --rebuild STEP (or '*'), or keep them "
+            f"{limit:g}: {told}. Make them again with --rebuild STEP (or '*'), or keep them "
             f"with `parcel accept STEP`."
         )
+
+    def keys(self) -> list[str]:
+        """Returns the keys of all artifacts that there are already."""
+        return [v.artifact.key for v in self.steps.values() if v.artifact is not None]
 
     def lines(self) -> Iterator[str]:
         """Yields a line per node, and a sum."""
@@ -149,8 +159,11 @@ class Explanation:
             return Verdict(state="new", why=tuple(self._differences(step, inputs)))
         seconds = found.artifact.manifest.seconds
         if found.state == "stale":
-            why = self._what_changed(found)
-            return Verdict(state="stale", why=why, artifact=found.artifact, seconds=seconds)
+            changed = self._changed(found)
+            why = (f"{changed} changed since {found.artifact.key}",)
+            return Verdict(
+                state="stale", why=why, changed=changed, artifact=found.artifact, seconds=seconds
+            )
         uncertain = [s for s in step.inputs.values() if self.steps[s].state in ("follows", "stale")]
         if uncertain:
             why = (f"reads {self._names(uncertain)}",)
@@ -162,17 +175,14 @@ class Explanation:
 
     def _names(self, steps: Sequence[Step]) -> str:
         """Names the nodes of steps, the first few of them."""
-        names = list(dict.fromkeys(self._owner[step].name for step in steps))
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return ", ".join(names[:_NAMED]) + more
+        return _listed(list(dict.fromkeys(self._owner[step].name for step in steps)))
 
-    def _what_changed(self, found: Found) -> tuple[str, ...]:
+    def _changed(self, found: Found) -> str:
         """Names the functions that differ between the code of then and of now."""
         assert found.artifact is not None
         manifest, recipe = found.artifact.manifest, found.recipe
-        since = f"changed since {manifest.key}"
         if not manifest.source:
-            return (f"its code {since}, whose sources were not kept",)
+            return "its code"
         key = recipe.kind, recipe.code, manifest.code
         if key not in self._changes:
             then, now = Tree(self._store.source(manifest.source)), checkout()
@@ -180,9 +190,7 @@ class Explanation:
                 recipe.kind, recipe.config, now
             )
             self._changes[key] = changes(then, now, reached)
-        named = self._changes[key]
-        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        return (f"{', '.join(named[:_NAMED])}{more} {since}",)
+        return _listed(self._changes[key])
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
         """Tells how a step differs from the nearest artifact there is."""
@@ -233,6 +241,11 @@ class _Known:
             paths |= other.leaves.keys()
         pairs = ((path, other.leaves.get(path), self.leaves.get(path)) for path in sorted(paths))
         return [(path, was, now) for path, was, now in pairs if was != now]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _leaves(value: Any, path: str = "") -> dict[str, Any]:

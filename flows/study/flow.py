@@ -1,6 +1,7 @@
 """The study, end to end: raw data -> datasets -> stages -> transfers -> results table."""
 
 import dataclasses
+import uuid
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
@@ -71,7 +72,12 @@ def study(
     )
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
-    with note_running(opened.root, run_id), Display(len(graph.nodes)) as display:
+    with (
+        note_running(opened.root, run_id),
+        opened.pinned(run_id or uuid.uuid4().hex) as pin,
+        Display(len(graph.nodes)) as display,
+    ):
+        pin.add(*explanation.keys())  # At once; the look-ups of the run then add what is new.
         create_markdown_artifact(
             explanation.markdown(), key=f"explain-{config.name}", description="Before the run"
         )
@@ -80,6 +86,7 @@ def study(
             store=opened,
             cluster=cluster,
             display=display,
+            pin=pin,
             retries=config.compute.retries,
             rebuild=rebuild,
             rebuild_seconds=3600 * config.compute.rebuild_limit,

@@ -142,8 +142,9 @@ def test_changes_are_told_by_function():
     assert changes(tree(model__a=before), tree(model__a=before + "# more\n"), ["model.a"]) == []
     for old, new, told in (
         ("return 1", "return 2", ["model.a.f"]),
-        ("X = 1", "X = 2", ["model.a"]),
-        ("y = 2", "y = 3", ["model.a.C"]),
+        ("X = 1", "X = 2", ["model.a.X"]),
+        ("X = 1", "import x", ["model.a", "model.a.X"]),
+        ("y = 2", "y = 3", ["model.a.C.y"]),
         ("pass", "return 1", ["model.a.C.m"]),
         ("class C", "class C(list)", ["model.a.C (class)"]),
         ("def f", "def g", ["model.a.f", "model.a.g"]),

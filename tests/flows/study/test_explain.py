@@ -29,7 +29,7 @@ def fill(store: Store, graph: Graph, *, seconds: float = 0.0) -> None:
     source = store.keep(checkout().files)
     for step in graph.steps:
         inputs = {role: made[read] for role, read in step.inputs.items()}
-        found = look_up(store, step, inputs, frozenset(), source)
+        found = look_up(store, step, inputs, frozenset(), source=source)
         if found.artifact is None:
             attempt = Attempt(store, found.recipe)
             (attempt.path / "file").write_text(found.recipe.identity)
@@ -151,7 +151,7 @@ def test_much_stale_work_is_refused_and_little_is_not(store: Store, edit: Any):
     # Two datasets, and all that reads them: their vocabulary, and everything after it.
     with pytest.raises(ConfigError) as refused:
         explanation.check(1.0, ())
-    assert "compute.rebuild_limit=1: prepare refcoco/train (pipelines.sources.segmentation" in str(
+    assert "compute.rebuild_limit=1: pipelines.sources.segmentation.refcoco.read, " in str(
         refused.value
     )
     assert "--rebuild STEP" in str(refused.value)
