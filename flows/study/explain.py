@@ -109,11 +109,10 @@ class Explanation:
         hours = (sum(v.seconds for _, v in stale) + sum(v.seconds for v in follow)) / 3600
         if not stale or hours <= limit:
             return
-        told = "; ".join(
-            f"{changed} changed, which {_listed([n.name for n, v in stale if v.changed == changed])} "
-            f"ran"
-            for changed in dict.fromkeys(v.changed for _, v in stale)
-        )
+        ran: dict[str, list[str]] = {}
+        for node, verdict in stale:
+            ran.setdefault(verdict.changed, []).append(node.name)
+        told = "; ".join(f"{what} changed, which {_listed(who)} ran" for what, who in ran.items())
         raise ConfigError(
             f"the code of {len(stale)} finished steps has changed, and making them and what "
             f"follows again takes about {hours:.2g} device-hours, above compute.rebuild_limit="
