@@ -135,11 +135,10 @@ def lineage_verify(
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""
     from infra.store.graph import verify
-    from model.checkpoint.folder import params_digest_of
 
     opened = _store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
-    logical = {kind: params_digest_of for kind in ("checkpoint", "start")}
+    logical = {kind: _params_digest for kind in ("checkpoint", "start")}
     problems = [problem for one in keys for problem in verify(opened, one, logical)]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
@@ -214,6 +213,12 @@ def _store(uri: str) -> Any:
         return Store(uri)
     except (ValueError, OSError) as error:
         raise ConfigError(f"--store: {error}") from None
+
+
+def _params_digest(checkpoint: Path) -> str:
+    from model.checkpoint.folder import params_digest_of
+
+    return params_digest_of(checkpoint)
 
 
 def _resolve(store: str, key: str) -> Any:
