@@ -139,9 +139,12 @@ class _View:
 
     def aside(self) -> Iterator[Garbage]:
         """Yields artifacts that were set aside."""
+        in_place = {artifact.path for artifact in self._made.values()}
         for name, artifact in self._set_aside.items():
             record = self._store.root / name
-            if artifact.key not in self._busy and self._is_old(record):
+            if artifact.path in in_place or artifact.key in self._busy:
+                continue  # The first: who set it aside was killed half-way.
+            if self._is_old(record):
                 yield self._artifact("set aside", artifact, record)
 
     def attempts(self) -> Iterator[Garbage]:
