@@ -55,9 +55,11 @@ def gc(
 
 def _seconds(age: str) -> float:
     """Returns an age such as "7d" in seconds."""
+    from flows.study.load import ConfigError
+
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([dhms])", age)
     if not match:
-        raise typer.BadParameter(
+        raise ConfigError(
             f"--older-than must be a number and d, h, m or s, such as 7d, got {age!r}."
         )
     return float(match[1]) * _SECONDS[match[2]]

@@ -94,11 +94,10 @@ def lineage_verify(
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""
     from infra.store.graph import verify
-    from model.checkpoint.folder import params_digest_of
 
     opened = open_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
-    logical = {kind: params_digest_of for kind in ("checkpoint", "start")}
+    logical = {kind: _params_digest for kind in ("checkpoint", "start")}
     problems = [problem for one in keys for problem in verify(opened, one, logical)]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
@@ -147,6 +146,12 @@ def _complain(error: Exception) -> int:
         message, code = str(error) or type(error).__name__, 1
     print(f"parcel: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+def _params_digest(checkpoint: Path) -> str:
+    from model.checkpoint.folder import params_digest_of
+
+    return params_digest_of(checkpoint)
 
 
 def _resolve(store: str, key: str) -> Any:

@@ -91,7 +91,7 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
       OSError, ValueError: as in `find`; nothing is deleted then.
       RuntimeError: if this process was stopped for so long that a run took the lease.
     """
-    with hold(store.files, DECIDING) as deciding:
+    with hold(store.fleeting, DECIDING) as deciding:
         view = _View(store, older_than)
         rest = [*view.aside(), *view.attempts(), *view.scratch(), *view.partials()]
         loose = list(view.sources())
@@ -103,9 +103,9 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
         for found in loose:  # Under the lease: no run begins, and keeps its source, meanwhile.
             (store.root / found.path).unlink(missing_ok=True)
     for folder in (PINS, LEASES):
-        for held in holdings(store.files, folder):
+        for held in holdings(store.fleeting, folder):
             if not held.is_live(_GRACE):
-                store.files.drop(f"{folder}/{held.key}.json", held.lease.to_json())
+                store.fleeting.drop(f"{folder}/{held.key}.json", held.text)
     return loose + [found for found in (*hidden, *rest) if _remove(store, found)]
 
 
@@ -119,7 +119,7 @@ class _View:
     def __init__(self, store: Store, older_than: float) -> None:
         self._store, self._older_than = store, older_than
         self._now = store.files.now()
-        pinned = [held for held in pins(store.files) if held.is_live(_GRACE)]
+        pinned = [held for held in pins(store.fleeting) if held.is_live(_GRACE)]
         self._busy = {held.key for held in store.leases() if held.is_live(_GRACE)}
         self._is_idle = not pinned and not self._busy
         roots = {key for held in pinned for key in held.lease.keys} | self._busy
@@ -139,9 +139,12 @@ class _View:
 
     def aside(self) -> Iterator[Garbage]:
         """Yields artifacts that were set aside."""
+        in_place = {artifact.path for artifact in self._made.values()}
         for name, artifact in self._set_aside.items():
             record = self._store.root / name
-            if artifact.key not in self._busy and self._is_old(record):
+            if artifact.path in in_place or artifact.key in self._busy:
+                continue  # The first: who set it aside was killed half-way.
+            if self._is_old(record):
                 yield self._artifact("set aside", artifact, record)
 
     def attempts(self) -> Iterator[Garbage]:
@@ -269,7 +272,7 @@ def _remove(store: Store, found: Garbage) -> bool:
     if found.sort == "partial":
         path.unlink(missing_ok=True)
         return True
-    held = take(store.files, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
+    held = take(store.fleeting, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
     if held is None:
         return False  # Somebody has begun with it: another time.
     try:

@@ -59,20 +59,6 @@ class Lease:
         """Returns the file's text."""
         return (json.dumps(dataclasses.asdict(self), sort_keys=True) + "\n").encode()
 
-    @classmethod
-    def from_json(cls, text: bytes) -> "Lease":
-        """Reads the file's text.
-
-        Raises:
-          ValueError: if it is no lease.
-        """
-        try:
-            raw: dict[str, Any] = json.loads(text)
-            holder, keys = Holder(**raw.pop("holder")), tuple(raw.pop("keys"))
-            return cls(holder=holder, keys=keys, **raw)
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise ValueError(f"not a lease: {error}") from error
-
 
 class Held:
     """A lease this process holds: renewed by a thread until it is released, or found lost.
@@ -118,7 +104,7 @@ class Held:
     def _look_up(self) -> bool:
         """Takes over what the file says if it is ours: an earlier change's reply may be lost."""
         try:
-            there = parse(self._name, self._files.read(self._name))
+            there = _parse(self._files.read(self._name))
         except FileNotFoundError:
             return False
         if there.token == self.token:
@@ -175,7 +161,7 @@ def take(
             there, modified = files.read(name), files.stat(name).modified
         except FileNotFoundError:
             continue  # Given back this very moment.
-        found = parse(name, there)
+        found = _parse(there)
         if there != seen:
             seen, seen_since = there, time.monotonic()
         still = time.monotonic() - seen_since >= found.ttl / _RENEWALS_PER_TTL
@@ -191,12 +177,15 @@ def take(
     return Held(files, name, lease)
 
 
-def parse(name: str, text: bytes) -> Lease:
-    """Reads a lease, naming its file if it cannot be read."""
+def _parse(text: bytes) -> Lease:
+    """Reads a lease; half of one, left by a power cut, is somebody's who is not heard of again."""
     try:
-        return Lease.from_json(text)
-    except ValueError as error:
-        raise ValueError(f"{name} is {error}; delete that file if nobody is at work.") from None
+        raw: dict[str, Any] = json.loads(text)
+        holder, keys = Holder(**raw.pop("holder")), tuple(raw.pop("keys"))
+        return Lease(holder=holder, keys=keys, **raw)
+    except (TypeError, KeyError, AttributeError, ValueError):
+        nobody = Holder(host="unknown", machine="", pid=0, began=0)
+        return Lease(token="", holder=nobody, since="", ttl=TTL)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,12 +197,14 @@ class Holding:
       lease: what its file says.
       renewed: when it was last renewed [UTC, by the store's clock].
       age: since then [s].
+      text: of its file.
     """
 
     key: str
     lease: Lease
     renewed: datetime.datetime
     age: float
+    text: bytes
 
     def is_live(self, grace: float = 0.0) -> bool:
         """Whether its holder may be at work; one of another machine after its ttl and `grace`."""
@@ -227,10 +218,10 @@ def holdings(files: Files, folder: str) -> list[Holding]:
     for name, stat in files.listing(folder).items():
         path = f"{folder}/{name}"
         try:
-            lease = parse(path, files.read(path))
+            text = files.read(path)
         except FileNotFoundError:
             continue  # Given back meanwhile.
         renewed = datetime.datetime.fromtimestamp(stat.modified / 1e9, datetime.UTC)
         key, age = name.removesuffix(".json"), (now - stat.modified) / 1e9
-        found.append(Holding(key=key, lease=lease, renewed=renewed, age=age))
+        found.append(Holding(key=key, lease=_parse(text), renewed=renewed, age=age, text=text))
     return found

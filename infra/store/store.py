@@ -150,6 +150,7 @@ class Store:
         self.root = Path(text.removeprefix("file://")).expanduser().resolve()
         self.root.mkdir(parents=True, exist_ok=True)
         self.files = Files(self.root)
+        self.fleeting = Files(self.root, durable=False)
         self._read: dict[str, tuple[tuple[int, ...], Manifest]] = {}
         self._held: dict[str, Held] = {}
         self._begun: dict[str, list[Begun]] = {}
@@ -266,7 +267,7 @@ class Store:
           ttl: see `lease` [s].
         """
         checked_key(key)
-        with hold(self.files, f"{LEASES}/{key}.json", ttl=ttl) as held:
+        with hold(self.fleeting, f"{LEASES}/{key}.json", ttl=ttl) as held:
             self._sweep(key)
             scratch = self._take_scratch(key, held.token)
             self._held[key], self._begun[key] = held, []
@@ -286,11 +287,11 @@ class Store:
 
     def leases(self) -> list[Holding]:
         """Returns who is at which step, by key; `Holding.is_live` tells whether they still are."""
-        return holdings(self.files, LEASES)
+        return holdings(self.fleeting, LEASES)
 
     def pinned(self, run: str) -> contextlib.AbstractContextManager[Pin]:
         """Keeps what a run relies on from `gc`, while it lasts; see `pins`."""
-        return pin(self.files, run)
+        return pin(self.fleeting, run)
 
     def keep(self, tree: Mapping[str, bytes]) -> str:
         """Stores a source tree of path -> bytes, and returns the digest that names it.
