@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flows.report.cells import Plan, Score
-from flows.steps.worker import Progress, Work
+from flows.steps.worker import Work
+from infra.progress import Progress
+from model import files
 from model.config import ModelConfig
 from model.eval.run import EvalConfig, evaluate
 from model.train.config import TrainConfig
@@ -131,7 +133,7 @@ def _start(work: Work) -> Iterator[Progress]:
     import shutil
 
     shutil.copytree(work.location or "", work.out, dirs_exist_ok=True)
-    work.content = (work.out / "digest.txt").read_text().strip()
+    work.content = (work.out / files.DIGEST).read_text().strip()
     yield Progress(done=1, total=1)
 
 
@@ -142,7 +144,7 @@ def _tokenizer(work: Work) -> Iterator[Progress]:
     from model.text.tokenizer import train_tokenizer
     from pipelines.records.dataset import Dataset
 
-    target = work.out / "tokenizer.model"
+    target = work.out / files.TOKENIZER
     if work.location:
         shutil.copyfile(work.location, target)
     else:
@@ -159,7 +161,7 @@ def _tokenizer(work: Work) -> Iterator[Progress]:
 def _mask_codec(work: Work) -> Iterator[Progress]:
     import json
 
-    from model.masks.training import REPORT, adopt_codec, collect_crops, fit_codec
+    from model.masks.training import adopt_codec, collect_crops, fit_codec
 
     data = [str(path) for role, path in sorted(work.inputs.items()) if role != "given"]
     crops = collect_crops(data)
@@ -167,9 +169,8 @@ def _mask_codec(work: Work) -> Iterator[Progress]:
         made = adopt_codec(crops, work.config, str(work.out))
     else:
         made = fit_codec(crops, work.config, str(work.out), work.seed or 0)
-    for item in made:
-        yield Progress(done=item.step, total=item.total, note=f"loss {item.loss:.3f}")
-    work.counts.update(json.loads((work.out / REPORT).read_text()))
+    yield from made
+    work.counts.update(json.loads((work.out / files.CODEC_REPORT).read_text()))
 
 
 def _checkpoint(work: Work) -> Iterator[Progress]:
@@ -184,31 +185,30 @@ def _checkpoint(work: Work) -> Iterator[Progress]:
         spec.train,
         data=data,
         init=str(work.inputs["init"]) if "init" in work.inputs else None,
-        tokenizer=str(work.inputs["tokenizer"] / "tokenizer.model"),
-        mask_codec=str(codec / "mask_codec.npz") if codec else None,
+        tokenizer=str(work.inputs["tokenizer"] / files.TOKENIZER),
+        mask_codec=str(codec / files.MASK_CODEC) if codec else None,
         scratch=str(work.scratch),
         out=str(work.out),
         seed=work.seed or 0,
     ):
-        steps, loss = item.step, item.loss
-        yield Progress(done=item.step, total=item.total, note=f"loss {item.loss:.3f}")
+        steps, loss = item.done, item.loss
+        yield item
     work.counts.update(steps=steps, loss=round(loss, 4))
-    work.content = (work.out / "digest.txt").read_text().strip()
+    work.content = (work.out / files.DIGEST).read_text().strip()
 
 
 def _predictions(work: Work) -> Iterator[Progress]:
     import json
 
     spec: EvaluateSpec = work.config
-    for item in evaluate(
+    yield from evaluate(
         str(work.inputs["checkpoint"]),
         data=str(work.inputs["data"]),
         budget=spec.budget,
         config=spec.decode,
         out=str(work.out),
-    ):
-        yield Progress(done=item.step, total=item.total)
-    result = json.loads((work.out / "score.json").read_text())
+    )
+    result = json.loads((work.out / files.SCORE).read_text())
     work.counts.update(score=result["score"], num=result["num"])
 
 
@@ -218,7 +218,7 @@ def _chance(work: Work) -> Iterator[Progress]:
     from model.eval.chance import blind_baseline
 
     score = blind_baseline(str(work.inputs["train"]), str(work.inputs["eval"]), work.config)
-    (work.out / "chance.json").write_text(json.dumps({"score": score}) + "\n")
+    (work.out / files.CHANCE).write_text(json.dumps({"score": score}) + "\n")
     work.counts["score"] = round(score, 4)
     yield Progress(done=1, total=1)
 
@@ -236,10 +236,10 @@ def _results(work: Work) -> Iterator[Progress]:
     for role, folder in work.inputs.items():
         parts = role.split("/")
         if parts[0] == "chance":
-            chance[parts[1]] = json.loads((folder / "chance.json").read_text())["score"]
+            chance[parts[1]] = json.loads((folder / files.CHANCE).read_text())["score"]
             continue
         benchmark, method, budget, seed = parts
-        found = json.loads((folder / "score.json").read_text())
+        found = json.loads((folder / files.SCORE).read_text())
         scores.append(
             Score(
                 benchmark=benchmark, method=method, budget=int(budget), seed=int(seed),

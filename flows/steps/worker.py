@@ -5,22 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from infra.progress import Progress
 from infra.store.manifest import Step
 from infra.store.store import Attempt, Store
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a step is.
-
-    Attributes:
-      done, total: in units of the step: updates, records, files.
-      note: what is worth seeing, such as the loss.
-    """
-
-    done: int
-    total: int
-    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

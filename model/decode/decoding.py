@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int32, UInt8
 
 from model import vlm
 from model.decode.beam import search
-from model.decode.generate import Sampling, generate
+from model.decode.generate import SamplingParams, generate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,9 @@ class Decoding:
         _ = self.sampling
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """How `generate` chooses tokens."""
-        return Sampling(temperature=self.temperature, top_p=self.top_p)
+        return SamplingParams(temperature=self.temperature, top_p=self.top_p)
 
     def program(self, number: int) -> tuple[Any, dict[str, Any]]:
         """Returns the jitted function that decodes so, and the arguments only it has.

@@ -20,7 +20,7 @@ PAD, EOS = 0, 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampling:
+class SamplingParams:
     """How the next token is chosen.
 
     Attributes:
@@ -38,7 +38,7 @@ class Sampling:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
 
 
-GREEDY = Sampling()
+GREEDY = SamplingParams()
 
 
 class Prefilled(typing.NamedTuple):
@@ -78,7 +78,7 @@ def generate(
     bucket: int,
     budget: Int[Array, ""] | int,
     max_new_tokens: int,
-    sampling: Sampling = GREEDY,
+    sampling: SamplingParams = GREEDY,
     key: PRNGKeyArray | None = None,
     real: Bool[Array, " B"] | None = None,
     stop: int | None = EOS,
@@ -167,7 +167,7 @@ def prefill(
 
 
 def choose(
-    logits: Float[Array, "B V"], sampling: Sampling, key: PRNGKeyArray | None
+    logits: Float[Array, "B V"], sampling: SamplingParams, key: PRNGKeyArray | None
 ) -> Int32[Array, " B"]:
     """Returns one token per row."""
     if sampling.temperature == 0 or key is None:

@@ -4,11 +4,11 @@ import dataclasses
 from typing import Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
+from pipelines.records.schema import SuffixSampling
 
 Schedule = Literal["rsqrt", "cosine", "constant"]
 SCHEDULES = get_args(Schedule)
-Sampling = Literal["without_replacement", "choice", "uniform"]
-SAMPLINGS = get_args(Sampling)
+SAMPLINGS = get_args(SuffixSampling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class TrainConfig:
     text_len: int = 64
     budgets: tuple[int, ...] | None = None
     mixture: tuple[tuple[str, float], ...] = ()
-    sampling: Sampling = "without_replacement"
+    sampling: SuffixSampling = "without_replacement"
     max_frames: int = 16
     freeze_vision: bool = False
     save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)

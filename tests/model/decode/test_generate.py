@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 from model import vlm
 from model.decode import generate as module
-from model.decode.generate import Sampling, choose, generate, prefill
+from model.decode.generate import SamplingParams, choose, generate, prefill
 from tests.model.eval import recomputed
 from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import TEXT, init_params, tiny_config
@@ -123,22 +123,24 @@ def test_budgets_of_a_bucket_share_a_program():
 
 def test_nucleus_draws_only_the_likeliest_tokens():
     logits = jnp.log(jnp.array([[0.5, 0.3, 0.15, 0.05]]))
-    sampling = Sampling(temperature=1.0, top_p=0.7)
+    sampling = SamplingParams(temperature=1.0, top_p=0.7)
     drawn = {int(choose(logits, sampling, jax.random.key(i))[0]) for i in range(40)}
     assert drawn == {0, 1}
     with pytest.raises(ValueError, match=r"top_p must be in \(0, 1\], got 0"):
-        Sampling(top_p=0)
+        SamplingParams(top_p=0)
 
 
 def test_temperature_draws_as_often_as_the_scaled_logits_say():
     logits = jnp.tile(jnp.log(jnp.array([[0.6, 0.3, 0.1]])), (20_000, 1))
-    drawn = np.bincount(choose(logits, Sampling(temperature=2.0), jax.random.key(3)), minlength=3)
+    drawn = np.bincount(
+        choose(logits, SamplingParams(temperature=2.0), jax.random.key(3)), minlength=3
+    )
     roots = np.sqrt([0.6, 0.3, 0.1])
     assert_allclose(drawn / drawn.sum(), roots / roots.sum(), atol=0.02)
 
 
 def test_a_seed_draws_the_same_tokens_again():
-    case, draw = make_case("m3"), Sampling(temperature=1.5)
+    case, draw = make_case("m3"), SamplingParams(temperature=1.5)
     one = _generate(case, sampling=draw, key=jax.random.key(1))
     np.testing.assert_array_equal(one, _generate(case, sampling=draw, key=jax.random.key(1)))
     assert not np.array_equal(one, _generate(case, sampling=draw, key=jax.random.key(2)))
