@@ -20,8 +20,9 @@ import numpy as np
 
 from model import presets, vlm
 from model.analysis.flops import Modality, prefill_flops
-from model.config import ConnectorConfig, ModelConfig
+from model.config import ModelConfig
 from model.connector import budgets
+from model.connector.config import ConnectorConfig
 from model.decode.generate import generate
 from model.train.config import TrainConfig
 from model.train.sharding import make_mesh, shard_batch, shard_tree

@@ -14,7 +14,7 @@ import numpy as np
 from model import vlm
 from model.config import ModelConfig
 from model.connector import budgets
-from model.connector.budgets import Kind
+from model.connector.routing import Kind
 from model.decode.generate import generate
 from perf.batches import prompts
 from perf.timing import table, take_turns

@@ -18,8 +18,11 @@ import numpy as np
 
 from model import vlm
 from model.analysis.flops import Modality, patch_flops, prefill_flops, unread_flops
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
-from model.connector.budgets import Kind
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
+from model.connector.routing import Kind
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 from perf.batches import prompts
 from perf.programs import prefill_program
 from perf.timing import Timing, table, take_turns

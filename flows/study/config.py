@@ -16,8 +16,10 @@ from flows.study.transfer import (
     with_recipes,
 )
 from infra.store.digest import NOT_IDENTITY
-from model.config import ConnectorConfig, ModelConfig
-from model.connector.budgets import Kind, supported_budgets
+from model.config import ModelConfig
+from model.connector.budgets import supported_budgets
+from model.connector.config import ConnectorConfig
+from model.connector.routing import Kind
 from model.masks.codec import MaskCodecConfig
 from model.train.config import TrainConfig
 from pipelines.hygiene.screen import HygieneConfig

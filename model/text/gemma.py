@@ -12,8 +12,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int32
 
-from model.config import ModelConfig, TextConfig
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
+from model.text.config import DecoderConfig, TextConfig
 from model.text.dropout import Drop, Dropout, nothing
 from model.vision.layers import row
 
@@ -108,7 +108,7 @@ class Cached(typing.NamedTuple):
 class Gemma(nnx.Module):
     """Embedding, blocks stacked on axis 0, final norm, and the embedding again for logits."""
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         text = cfg.text
 
         @nnx.vmap(in_axes=0, out_axes=0)

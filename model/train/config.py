@@ -29,7 +29,8 @@ class TrainConfig:
       dropout: of the decoder's two residual branches in each block, element by element, as
         big_vision's Gemma has it; embeddings and the image tower have none [fraction].
       text_len: prefix, separator and suffix together; longer ones are cut [tokens].
-      budgets: soft-token budgets drawn from during training; None is the connector's own range.
+      budgets: soft-token budgets drawn from during training, each equally often; a connector takes
+        those it serves. None is the connector's own range.
       mixture: (part, weight) pairs; empty takes every part by its number of records.
       sampling: how one of several suffixes is drawn when a record is visited. "without_replacement"
         walks a shuffled order of them, one a visit, and shuffles anew when it has had all of them;

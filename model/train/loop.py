@@ -17,6 +17,7 @@ from model.checkpoint.digest import flatten, unflatten
 from model.checkpoint.folder import load_params, save_checkpoint
 from model.checkpoint.resume import ResumePoints
 from model.config import ModelConfig
+from model.connector import budgets
 from model.data.loader import Loader
 from model.files import METRICS
 from model.masks.codec import MaskCodec
@@ -27,7 +28,6 @@ from model.train.resolution import fit_resolution
 from model.train.step import (
     Rates,
     State,
-    budget_of_step,
     dropout_key,
     make_state,
     params_of,
@@ -98,7 +98,7 @@ def fit(
             decay=train.weight_decay * factor,
             dropout_key=dropout_key(train, seed, step),
         )
-        budget = budget_of_step(model, train, seed, step)
+        budget = budgets.draw_budget(model, seed, step, train.budgets)
         state, loss = programs(state, batch, budget, rates)
         done = step + 1
         if done % train.log_steps == 0 or done == train.total_steps or step == start:

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 from model import presets, vlm
 from model.attention import MASKED, attention
-from model.config import ConnectorConfig
+from model.connector.config import ConnectorConfig
 from model.text.loss import smoothed_losses
 from tests.model.tiny_models import (
     TEXT,

@@ -9,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from model import vlm
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 VISION = VisionConfig(image_px=32, patch_px=2, width=12, depth=2, mlp_dim=14, num_heads=2)
 TEXT = TextConfig(

@@ -11,7 +11,7 @@ from flows.report.markdown import to_markdown
 from flows.study.flow import _Study
 from flows.study.load import ConfigError, load
 from flows.study.plan import num_steps, results_plan
-from model.connector.budgets import Kind
+from model.connector.routing import Kind
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.registry import SOURCES
 from tests.flows.report.report_studies import make

@@ -15,10 +15,10 @@ from model.analysis.attention import WatchedAttention, watch
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector
+from model.connector.routing import KINDS, ROUTINGS
 from model.vision.layers import Attention
 from tests.model.tiny_models import tiny_config
 
-KINDS = typing.get_args(budgets.Kind)
 ANY_SIZE = [kind for kind in KINDS if not kind.startswith("avgpool")]
 FEATURES = jax.random.normal(jax.random.key(4), (2, 256, 12))
 
@@ -49,7 +49,7 @@ def test_the_watched_connector_gives_the_connectors_soft_tokens(kind: str, budge
     cfg = tiny_config(kind)
     expected, tokens, weights = both(cfg, budget)
     assert_allclose(tokens, expected, rtol=2e-5, atol=2e-5)
-    queries = 0 if kind in budgets.POOLED else budget - budgets.num_anchors(cfg, budget)
+    queries = 0 if ROUTINGS[kind].pooled else budget - budgets.num_anchors(cfg, budget)
     if queries == 0:
         assert weights is None
         return

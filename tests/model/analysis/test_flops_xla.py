@@ -15,13 +15,16 @@ from flax import nnx
 
 from model import vlm
 from model.analysis import flops
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector
+from model.connector.config import ConnectorConfig
+from model.connector.routing import KINDS
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 PAIR = flops.Modality(name="pair", num_images=2, text_tokens=19)
 ONE = flops.Modality(name="one", num_images=1, text_tokens=1)
-KINDS = typing.get_args(budgets.Kind)
 POOLING = ("vanilla", "m3", "avgpool4", "avgpool2")
 ELEMENTWISE = 1.05
 

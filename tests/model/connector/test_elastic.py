@@ -1,7 +1,6 @@
 """A budget inside a larger bucket gives the loss and gradients of exact truncation."""
 
 import dataclasses
-import typing
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from numpy.testing import assert_allclose
 
 from model.config import ModelConfig
 from model.connector import budgets
+from model.connector.routing import KINDS, ROUTINGS
 from tests.model.tiny_models import (
     VISION,
     Batch,
@@ -22,7 +22,7 @@ from tests.model.tiny_models import (
     tiny_config,
 )
 
-ELASTIC = tuple(kind for kind in typing.get_args(budgets.Kind) if kind not in budgets.POOLED)
+ELASTIC = tuple(kind for kind in KINDS if not ROUTINGS[kind].pooled)
 
 
 def few_programs(kind: str) -> ModelConfig:
@@ -67,7 +67,7 @@ def test_masking_equals_truncation_at_any_budget_of_ragged_text_and_video(kind: 
     check()
 
 
-@pytest.mark.parametrize("kind", sorted(budgets.POOLED))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if ROUTINGS[kind].pooled])
 @pytest.mark.parametrize("px", [32, 64])
 def test_methods_without_queries_run_the_truncated_program_itself(kind: str, px: int):
     cfg = tiny_config(kind, vision=dataclasses.replace(VISION, image_px=px))
