@@ -133,16 +133,12 @@ def _decode(
     tokens = decode(
         vlm.structure(loaded.model),
         loaded.params,
-        batch["image"],
-        batch["text"],
-        batch["mask_input"],
-        bucket=budgets.exact_bucket(loaded.model, budget).size,
-        budget=budget,
+        vlm.Prompt(batch["image"], batch["text"], batch["mask_input"], real=batch["real"]),
+        vlm.Slots(budgets.exact_bucket(loaded.model, budget).size, budget),
         max_new_tokens=config.text_len,
         stop=loaded.tokenizer.eos_id,
         decoding=config.decoding,
         number=number,
-        real=batch["real"],
     )
     return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
 

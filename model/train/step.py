@@ -164,12 +164,8 @@ def _step(
         losses = vlm.token_losses(
             vlm.structure(model),
             unflatten({**trained, **state.frozen}),
-            batch["image"],
-            batch["text"],
-            batch["mask_ar"],
-            batch["mask_loss"],
-            bucket=bucket,
-            budget=budget,
+            vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
+            vlm.Slots(bucket, budget),
             label_smoothing=train.label_smoothing,
             dropout=dropout,
         )

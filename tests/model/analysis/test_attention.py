@@ -83,6 +83,6 @@ def test_watching_leaves_the_programs_as_they_were():
 
 def _program(cfg: ModelConfig) -> str:
     images = jax.ShapeDtypeStruct((1, 1, 32, 32, 3), jnp.float32)
-    run = jax.jit(vlm.soft_tokens, static_argnums=0, static_argnames="bucket")
-    shape = {"bucket": 96, "budget": 96}
-    return run.lower(vlm.structure(cfg), vlm.abstract_params(cfg), images, **shape).as_text()
+    run = jax.jit(vlm.soft_tokens, static_argnums=0)
+    args = vlm.abstract_params(cfg), images, vlm.Slots(96, 96)
+    return run.lower(vlm.structure(cfg), *args).as_text()

@@ -53,8 +53,9 @@ def test_a_prefill(kind: str, budget: int):
     cfg = config(kind)
     text = jax.ShapeDtypeStruct((1, PAIR.text_tokens), jnp.int32)
     images = jax.ShapeDtypeStruct((1, PAIR.num_images, 32, 32, 3), jnp.float32)
-    run = functools.partial(vlm.text_logits, vlm.structure(cfg), bucket=budget, budget=budget)
-    counted = _count(run, vlm.abstract_params(cfg), images, text, text, text)
+    run = functools.partial(vlm.text_logits, vlm.structure(cfg))
+    prompt = vlm.Prompt(images, text, text, text)
+    counted = _count(run, vlm.abstract_params(cfg), prompt, vlm.Slots(budget, budget))
     cost = flops.prefill_flops(cfg, budget, PAIR)
     expected = cost.total + flops.patch_flops(cfg, PAIR) - flops.unread_flops(cfg, budget, PAIR)
     assert 1.0 <= counted / expected <= ELEMENTWISE

@@ -83,11 +83,10 @@ def test_a_block_drops_after_the_norm_of_attention_and_before_that_of_the_mlp():
 
 
 def run(cfg, bucket: int, budget: int, drop: Dropout | None, make=lambda loss: loss):
-    data = [jnp.asarray(a) for a in batch(num_images=1)]
-    shape = {"bucket": bucket, "budget": jnp.int32(budget), "dropout": drop}
+    data, slots = batch(num_images=1), vlm.Slots(bucket, budget)
 
     def loss(params: vlm.Params) -> jax.Array:
-        return jnp.sum(vlm.token_losses(vlm.structure(cfg), params, *data, **shape))
+        return jnp.sum(vlm.token_losses(vlm.structure(cfg), params, data, slots, dropout=drop))
 
     return jax.jit(make(loss))(init_params(cfg, 3))
 
