@@ -15,6 +15,7 @@ from flows.lineage.links import page_link
 from infra.store.graph import Node, ancestry, edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
+from model.files import PREDICTIONS
 
 _GRAPH_NODES = 14
 """Boxes in one diagram; above it, inputs of one kind share a box."""
@@ -146,7 +147,7 @@ def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
 
 
 def _prediction_rows(folder: Path) -> Iterator[str]:
-    with (folder / "predictions.jsonl").open() as lines:
+    with (folder / PREDICTIONS).open() as lines:
         for line in lines:
             row = json.loads(line)
             yield (

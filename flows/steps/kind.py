@@ -15,22 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from infra.progress import Progress
 from infra.store.manifest import Recipe
 from infra.store.store import Store
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a step is.
-
-    Attributes:
-      done, total: in units of the step: updates, records, files.
-      note: what is worth seeing, such as the loss.
-    """
-
-    done: int
-    total: int
-    note: str = ""
 
 
 class Work:

@@ -5,7 +5,8 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flows.steps.kind import Progress, Work
+from flows.steps.kind import Work
+from infra.progress import Progress
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 

@@ -17,21 +17,21 @@ from flows.study.transfer import (
     with_recipes,
 )
 from infra.store.digest import NOT_IDENTITY
-from model.config import ConnectorConfig, ModelConfig
-from model.connector.budgets import Kind, supported_budgets
+from model.config import ModelConfig
+from model.connector.budgets import supported_budgets
+from model.connector.config import ConnectorConfig
+from model.connector.routing import Kind
 from model.masks.codec import MaskCodecConfig
 from model.train.config import TrainConfig
 from pipelines.hygiene.screen import HygieneConfig
 from pipelines.prepare.config import PrepareConfig
+from pipelines.records.codes import EXTRA_TOKENS
 from pipelines.sources.registry import SOURCES
 from pipelines.synthetic.config import CorpusConfig
 
 Method = Kind
 REFERENCE: Method = "vanilla"
 """The method whose score is 100 % retention; it knows one budget, all tokens."""
-
-NUM_EXTRA_TOKENS = 1024 + 128
-"""Location and segmentation tokens after the tokenizer's own."""
 
 SEED_RANGE = (10_000, 100_000)
 """Transfer seeds are drawn from here. Source: PARCEL, app. Implementation Details."""
@@ -174,10 +174,10 @@ class StudyConfig:
             check_splits(f"sources.{i}.split", source.reader, source.split)
         for name, transfer in self.transfers.items():
             check_transfer(name, transfer)
-        vocabulary = self.tokenizer.vocab_size + NUM_EXTRA_TOKENS
+        vocabulary = self.tokenizer.vocab_size + len(EXTRA_TOKENS)
         if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
             raise ValueError(
-                f"model.text.vocab_size must be tokenizer.vocab_size + {NUM_EXTRA_TOKENS} = "
+                f"model.text.vocab_size must be tokenizer.vocab_size + {len(EXTRA_TOKENS)} = "
                 f"{vocabulary}, got {self.model.text.vocab_size}."
             )
         full = self.model.vision.num_patches

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
-from flows.steps.kind import Progress as StepProgress
+from infra.progress import Progress as StepProgress
 
 _LINE_EVERY = 15.0
 """Between two lines about one running step, where output is not a terminal [s]."""

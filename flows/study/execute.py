@@ -27,11 +27,12 @@ from flows.lineage import pages
 from flows.lineage.links import page_key
 from flows.steps import worker
 from flows.steps.code import checkout
-from flows.steps.kind import Progress, Step
+from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, look_up
 from flows.study.display import Display
 from flows.study.graph import Graph, Job, Node
+from infra.progress import Progress
 from infra.ray.cluster import Cluster, WorkerLost
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store

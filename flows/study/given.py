@@ -9,7 +9,7 @@ from flows.steps.kinds.files import FilesSpec
 from flows.study.config import StudyConfig
 from flows.study.load import ConfigError
 from infra.store.digest import file_sha256
-from model.checkpoint.folder import DIGEST, TOKENIZER
+from model.files import DIGEST, TOKENIZER
 
 
 def paths_of(config: StudyConfig) -> dict[str, Path]:

@@ -19,9 +19,7 @@ import orbax.checkpoint as ocp
 from model.checkpoint.config_json import config_from_json, config_to_json
 from model.checkpoint.digest import flatten, params_digest, unflatten
 from model.config import ModelConfig
-
-CONFIG, PARAMS, TOKENIZER = "model.json", "params", "tokenizer.model"
-MASK_CODEC, DIGEST = "mask_codec.npz", "digest.txt"
+from model.files import CONFIG, DIGEST, MASK_CODEC, PARAMS, TOKENIZER
 
 Params = dict[str, Any]
 

@@ -8,7 +8,7 @@ from pipelines.sources.web.tasks import TASKS
 from pipelines.transforms.augment import Augmentation
 from pipelines.transforms.images import ImageSpec
 from pipelines.video.client import VideoLimits
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class PrepareConfig:
         self.image_spec(antialias=True)
         self.video_limits()
         self.augmentation()
-        Sampling(num_frames=1, stride=1, window=self.frame_window)
+        FrameSampling(num_frames=1, stride=1, window=self.frame_window)
 
     def image_spec(self, *, antialias: bool) -> ImageSpec:
         """Returns how images are stored."""
@@ -117,9 +117,9 @@ class PrepareConfig:
         """Returns what one clip may cost."""
         return VideoLimits(decoder=self.decoder, timeout_s=self.clip_timeout_s)
 
-    def sampling(self, spec: SourceSpec) -> Sampling:
+    def sampling(self, spec: SourceSpec) -> FrameSampling:
         """Returns how the frames of a source's videos are chosen."""
-        return Sampling(
+        return FrameSampling(
             num_frames=self.num_frames or spec.num_frames,
             stride=self.frame_stride or spec.frame_stride,
             window=self.frame_window,

@@ -15,7 +15,7 @@ from pipelines.sources.item import BadInput
 from pipelines.transforms.images import ImageSpec, check_size, encode_image, squash
 from pipelines.video.decoders import DECODERS, choose
 from pipelines.video.probe import OUT_OF_MEMORY, probe
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def _answer(request: dict, output: BinaryIO) -> None:
     try:
         header, images = sample_video(
             request["path"],
-            Sampling(**request["sampling"]),
+            FrameSampling(**request["sampling"]),
             ImageSpec(**request["spec"]),
             request["decoder"],
         )
@@ -49,7 +49,7 @@ def _answer(request: dict, output: BinaryIO) -> None:
 
 
 def sample_video(
-    path: str, sampling: Sampling, spec: ImageSpec, decoder: str
+    path: str, sampling: FrameSampling, spec: ImageSpec, decoder: str
 ) -> tuple[dict, list[bytes]]:
     """Returns what was found ("size", "requested", "decoded", "decoder") and the encoded frames.
 

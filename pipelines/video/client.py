@@ -11,7 +11,7 @@ import time
 from pipelines.sources.item import BadInput
 from pipelines.transforms.images import ImageSpec
 from pipelines.transforms.render import Pixels
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class VideoChild:
         self._clips = 0
         self._buffer = b""
 
-    def sample(self, path: str, sha256: str, sampling: Sampling, spec: ImageSpec) -> Pixels:
+    def sample(self, path: str, sha256: str, sampling: FrameSampling, spec: ImageSpec) -> Pixels:
         """Returns the sampled frames of a video.
 
         Raises:

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
 
 
 def make(work: Work) -> Iterator[Progress]:
@@ -11,7 +13,7 @@ def make(work: Work) -> Iterator[Progress]:
     from model.eval.chance import blind_baseline
 
     score = blind_baseline(str(work.inputs["train"]), str(work.inputs["eval"]), work.config)
-    (work.out / "chance.json").write_text(json.dumps({"score": score}) + "\n")
+    (work.out / files.CHANCE).write_text(json.dumps({"score": score}) + "\n")
     work.counts["score"] = round(score, 4)
     yield Progress(done=1, total=1)
 

@@ -3,7 +3,9 @@
 import dataclasses
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 
@@ -29,16 +31,16 @@ def make(work: Work) -> Iterator[Progress]:
         spec.train,
         data=data,
         init=str(work.inputs["init"]) if "init" in work.inputs else None,
-        tokenizer=str(work.inputs["tokenizer"] / "tokenizer.model"),
-        mask_codec=str(codec / "mask_codec.npz") if codec else None,
+        tokenizer=str(work.inputs["tokenizer"] / files.TOKENIZER),
+        mask_codec=str(codec / files.MASK_CODEC) if codec else None,
         scratch=str(work.scratch),
         out=str(work.out),
         seed=work.seed or 0,
     ):
-        steps, loss = item.step, item.loss
-        yield Progress(done=item.step, total=item.total, note=f"loss {item.loss:.3f}")
+        steps, loss = item.done, item.loss
+        yield item
     work.counts.update(steps=steps, loss=round(loss, 4))
-    work.content = (work.out / "digest.txt").read_text().strip()
+    work.content = (work.out / files.DIGEST).read_text().strip()
 
 
 CHECKPOINT = Kind(name="checkpoint", make=make)

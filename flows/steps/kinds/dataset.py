@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
 from flows.steps.kinds.streamed import streamed
+from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
 
 

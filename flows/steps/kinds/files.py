@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
 
 
 def make(work: Work) -> Iterator[Progress]:
     """Trains or adopts the codec of a `MaskCodecConfig`, and measures it."""
-    from model.masks.training import REPORT, adopt_codec, collect_crops, fit_codec
+    from model.masks.training import adopt_codec, collect_crops, fit_codec
 
     data = [str(path) for role, path in sorted(work.inputs.items()) if role != "given"]
     crops = collect_crops(data)
@@ -16,9 +18,8 @@ def make(work: Work) -> Iterator[Progress]:
         made = adopt_codec(crops, work.config, str(work.out))
     else:
         made = fit_codec(crops, work.config, str(work.out), work.seed or 0)
-    for item in made:
-        yield Progress(done=item.step, total=item.total, note=f"loss {item.loss:.3f}")
-    work.counts.update(json.loads((work.out / REPORT).read_text()))
+    yield from made
+    work.counts.update(json.loads((work.out / files.CODEC_REPORT).read_text()))
 
 
 MASK_CODEC = Kind(name="mask_codec", make=make)

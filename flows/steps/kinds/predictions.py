@@ -4,7 +4,9 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
 from model.eval.run import EvalConfig, evaluate
 
 
@@ -20,15 +22,14 @@ class EvaluateSpec:
 def make(work: Work) -> Iterator[Progress]:
     """Evaluates the input `checkpoint` on the input `data`."""
     spec: EvaluateSpec = work.config
-    for item in evaluate(
+    yield from evaluate(
         str(work.inputs["checkpoint"]),
         data=str(work.inputs["data"]),
         budget=spec.budget,
         config=spec.decode,
         out=str(work.out),
-    ):
-        yield Progress(done=item.step, total=item.total)
-    result = json.loads((work.out / "score.json").read_text())
+    )
+    result = json.loads((work.out / files.SCORE).read_text())
     work.counts.update(score=result["score"], num=result["num"])
 
 

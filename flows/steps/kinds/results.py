@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from flows.lineage.links import page_link
 from flows.report.cells import CellKey, Plan, Score
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
 
 CHANCE = "chance/"
 """Begins the role of an input that is a row's chance; the others are cells, see `CellKey`."""
@@ -36,10 +38,10 @@ def make(work: Work) -> Iterator[Progress]:
     for role, folder in work.inputs.items():
         if role.startswith(CHANCE):
             row = role.removeprefix(CHANCE)
-            chance[row] = json.loads((folder / "chance.json").read_text())["score"]
+            chance[row] = json.loads((folder / files.CHANCE).read_text())["score"]
             continue
         cell = CellKey.parse(role)
-        found = json.loads((folder / "score.json").read_text())
+        found = json.loads((folder / files.SCORE).read_text())
         scores.append(
             Score(
                 **dataclasses.asdict(cell),

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
 from flows.steps.kinds.streamed import streamed
+from infra.progress import Progress
 
 
 def make(work: Work) -> Iterator[Progress]:

@@ -3,7 +3,8 @@
 import shutil
 from collections.abc import Iterator
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
 
 
 def make(work: Work) -> Iterator[Progress]:

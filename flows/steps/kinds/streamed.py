@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from flows.steps.kind import Progress
+from infra.progress import Progress
 
 T = TypeVar("T")
 

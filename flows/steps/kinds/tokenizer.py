@@ -4,7 +4,9 @@ import shutil
 from collections.abc import Iterator
 from itertools import chain
 
-from flows.steps.kind import Kind, Progress, Work
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
 
 
 def make(work: Work) -> Iterator[Progress]:
@@ -12,7 +14,7 @@ def make(work: Work) -> Iterator[Progress]:
     from model.text.tokenizer import train_tokenizer
     from pipelines.records.dataset import Dataset
 
-    target = work.out / "tokenizer.model"
+    target = work.out / files.TOKENIZER
     if work.location:
         shutil.copyfile(work.location, target)
     else:

@@ -9,7 +9,7 @@ from flows.report.build import build
 from flows.report.markdown import to_markdown
 from flows.study.graph import PHASES, decode_of, graph_of, results_plan
 from flows.study.load import ConfigError, load
-from model.connector.budgets import Kind
+from model.connector.routing import Kind
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.registry import SOURCES
 from tests.flows.report.report_studies import make
