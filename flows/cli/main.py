@@ -81,12 +81,32 @@ def report(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE)
 @app.command(epilog="Example: parcel serve --port 4200")
 def serve(
     store: StoreOption = DEFAULT_STORE,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 4200,
+    host: Annotated[str, typer.Option(help="Beyond loopback it needs --auth.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port; 4200 by default.")] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PARCEL_AUTH",
+            metavar="NAME:PASSWORD|@FILE",
+            help="What browsers and clients must give; in the variable or a file nobody sees it.",
+        ),
+    ] = None,
+    any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
+    any_runner: Annotated[bool, typer.Option(help="Let the form name a Beam runner.")] = False,
 ) -> None:
     """Starts the Prefect server and UI on loopback, with the study deployment registered."""
+    _heed_signals()
+    from flows.study.serve import auth_of
     from flows.study.serve import serve as serve_forever
 
-    serve_forever(_store(store).root, port)
+    serve_forever(
+        _store(store).root,
+        host=host,
+        port=port,
+        auth=auth_of(auth),
+        any_store=any_store,
+        any_runner=any_runner,
+    )
 
 
 @app.command(epilog="Example: parcel results demo --format csv")
@@ -149,9 +169,12 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
     opened = _store(store)
     _prefect(opened)
-    from flows.lineage.rebuild import rebuild
+    from infra.prefect.server import reporting
 
-    typer.echo(f"{rebuild(opened)} pages published")
+    with reporting(opened.root):
+        from flows.lineage.rebuild import rebuild
+
+        typer.echo(f"{rebuild(opened)} pages published")
 
 
 def main() -> None:
@@ -165,6 +188,23 @@ def main() -> None:
         if os.environ.get("PARCEL_DEBUG"):
             raise
         raise SystemExit(_complain(error)) from None
+    finally:
+        _wait_if_stopping()
+
+
+def _heed_signals() -> None:
+    """Has a signal end this process and all it starts; before anything heavy is imported."""
+    from infra.processes.signals import install
+
+    install()
+
+
+def _wait_if_stopping() -> None:
+    """Leaves the end to the listener, if a signal came: it has the right exit code."""
+    if "infra.processes.signals" in sys.modules:
+        from infra.processes.signals import wait_if_stopping
+
+        wait_if_stopping()
 
 
 def _complain(error: Exception) -> int:
@@ -189,6 +229,7 @@ def _complain(error: Exception) -> int:
 def _study(arguments: list[str] | None, store: str, until: Any) -> None:
     words = list(arguments or [])
     path = words.pop(0) if words and "=" not in words[0] else None
+    _heed_signals()
     from flows.study.load import load
 
     config = load(path, words)
@@ -197,9 +238,15 @@ def _study(arguments: list[str] | None, store: str, until: Any) -> None:
     paths_of(config)  # Complains of what is not there before anything starts.
     opened = _store(store)
     _prefect(opened)
-    from flows.study.run import run_study
+    from infra.prefect.server import reporting
 
-    raise typer.Exit(run_study(config, opened, until))
+    print(f"study {config.name}: store {opened.root}\nstarting Prefect …", flush=True)
+    with reporting(opened.root) as (ui, stays):
+        print(f"UI: {ui}", flush=True)
+        from flows.study.run import run_study
+
+        code = run_study(config, opened, until, ui if stays else None)
+    raise typer.Exit(code)
 
 
 def _store(uri: str) -> Any:

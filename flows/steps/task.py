@@ -17,12 +17,15 @@ from prefect.assets.materialize import materialize
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture
+from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
 from flows.lineage import pages as lineage
 from flows.steps import worker as work
 from flows.steps.functions import CODE
 from flows.study.display import Display
+from infra.prefect.journal import Journal
+from infra.prefect.published import published
 from infra.ray.cluster import Cluster, WorkerLost
 from infra.store.digest import code_sha256, value_sha256
 from infra.store.manifest import Step
@@ -35,8 +38,11 @@ _PROGRESS_ARTIFACT_AFTER = 5.0
 class Session:
     """What the tasks of one study run share."""
 
-    def __init__(self, study: str, store: Store, cluster: Cluster, display: Display) -> None:
+    def __init__(
+        self, study: str, store: Store, cluster: Cluster, display: Display, journal: Journal
+    ) -> None:
         self.study = study
+        self.journal = journal
         self.store = store
         self.cluster = cluster
         self.display = display
@@ -54,6 +60,7 @@ class Spec:
       kind, name, config, seed: as in `Step`.
       location: see `work.Order`.
       num_cpus: cores on the cluster; 0 runs it in this process.
+      num_gpus: GPUs on the cluster, where it has any; below 1 steps share one.
     """
 
     kind: str
@@ -62,6 +69,7 @@ class Spec:
     seed: int | None = None
     location: str | None = None
     num_cpus: int = 0
+    num_gpus: float = 0.0
 
 
 def submit(
@@ -84,6 +92,7 @@ def submit(
     if same in session.submitted:
         name, future = session.submitted[same]
         session.display.finish(spec.name, outcome="reused", detail=f"from {name}")
+        session.journal.ended(spec.name, "reused", f"the same as {name}")
         return future
     slug = spec.name.replace(" ", "/").replace("=", "-").replace(":", "-")
     asset = f"parcel://{session.study}/{slug}"
@@ -99,6 +108,7 @@ def submit(
     )(_make)
     future = task.submit(quote(session), quote(spec), asset, dict(inputs))
     session.submitted[same] = spec.name, future
+    session.journal.submitted(spec.name, str(future.task_run_id))
     return future
 
 
@@ -111,8 +121,9 @@ def _worker_was_lost(task: Any, run: Any, state: Any) -> bool:
     return isinstance(state.result(raise_on_failure=False), WorkerLost)
 
 
-def _make(session: Any, spec: Any, asset: str, inputs: Any) -> Artifact:
+def _make(session: Any, spec: Any, asset: str, inputs: Any) -> Any:
     """Makes the artifact, or finds it in the store; Prefect has taken off the quotes by now."""
+    session.journal.started(spec.name)
     step = Step(
         kind=spec.kind,
         name=spec.name,
@@ -130,19 +141,25 @@ def _make(session: Any, spec: Any, asset: str, inputs: Any) -> Artifact:
         session.display.finish(
             spec.name, outcome="again" if again else "failed", detail=f": {reason}"
         )
+        if not again:
+            session.journal.ended(spec.name, "failed", reason)
         raise
     session.failures.pop(spec.name, None)  # An earlier try of it may have failed.
     artifact = session.store.get(step.key)
     text = lineage.page(session.store, artifact, reused=reused)
-    create_markdown_artifact(text, key=lineage.page_key(step.key), description=spec.name)
-    add_asset_metadata(asset, {"key": step.key, "content": artifact.manifest.content})
+    page = lineage.page_key(step.key)
+    published(create_markdown_artifact, text, key=page, description=spec.name)
+    published(add_asset_metadata, asset, {"key": step.key, "content": artifact.manifest.content})
     session.display.finish(
         spec.name,
         outcome="reused" if reused else "made",
         seconds=artifact.manifest.seconds,
         detail=_headline(artifact),
     )
-    return artifact
+    session.journal.ended(spec.name, "reused" if reused else "made", _headline(artifact))
+    took = "" if reused else f" in {artifact.manifest.seconds:.1f} s"
+    told = f"{'reused' if reused else 'made'}{took}: {_headline(artifact)}"
+    return Completed(message=told, data=artifact)  # Prefect logs it as the end of the task.
 
 
 def _run(session: Session, spec: Spec, step: Step) -> bool:
@@ -162,7 +179,13 @@ def _run(session: Session, spec: Spec, step: Step) -> bool:
     )
     stream: Iterator[Any]
     if spec.num_cpus:
-        stream = session.cluster.stream(work.make, order, num_cpus=spec.num_cpus, name=spec.name)
+        stream = session.cluster.stream(
+            work.make,
+            order,
+            num_cpus=spec.num_cpus,
+            num_gpus=spec.num_gpus,
+            name=spec.name,
+        )
     else:
         stream = work.make(order)
     show = _progress_artifact(step)
@@ -190,12 +213,14 @@ def _progress_artifact(step: Step) -> Callable[[work.Progress], None]:
         last = time.monotonic()
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         if artifact_id is None:
-            created = create_progress_artifact(
-                percent, key=f"progress-{step.key}", description=f"{step.name} {progress.note}"
+            told = f"{step.name} {progress.note}"
+            created = published(
+                create_progress_artifact, percent, key=f"progress-{step.key}", description=told
             )
-            artifact_id = cast(UUID, created)
+            artifact_id = cast(UUID | None, created)
         else:
-            update_progress_artifact(artifact_id, percent, f"{step.name} {progress.note}")
+            told = f"{step.name} {progress.note}"
+            published(update_progress_artifact, artifact_id, percent, told)
 
     return show
 

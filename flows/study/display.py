@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.progress import TimeRemainingColumn as Remaining
 
 from flows.steps import worker as work
+from infra.processes.signals import before_leaving
 
 _LINE_EVERY = 15.0
 """Between two lines about one running step, where output is not a terminal [s]."""
@@ -51,6 +52,7 @@ class Display:
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live.start()
+            before_leaving(lambda _: self._live.stop())  # Or the terminal has no cursor.
         return self
 
     def __exit__(

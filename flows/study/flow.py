@@ -2,23 +2,27 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from prefect import flow
 from prefect.context import FlowRunContext
 from prefect.futures import PrefectFuture
+from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.lineage.rebuild import publish_results
 from flows.steps.functions import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_files
 from flows.steps.task import Session, Spec, submit
-from flows.study.active import note_running
 from flows.study.config import REFERENCE, Method, StudyConfig
 from flows.study.display import Display
 from flows.study.given import files_of, paths_of
 from flows.study.plan import PHASES, Phase, datasets_of, num_steps, results_plan
 from flows.study.runs import note_run
 from flows.study.screening import screened
+from flows.study.served import check_served
 from flows.study.transfer import trained_on
+from infra.prefect.ending import recorded
+from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.store.store import Artifact, Store
 from model.decode.decoding import Decoding
@@ -29,6 +33,9 @@ _THREADS = 16
 """Steps in flight; most of them wait for a core of the cluster."""
 
 Future = PrefectFuture[Artifact]
+
+RESULTS: "list[StudyResult]" = []
+"""What the studies of this process came to: Prefect forgets where its server is gone."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,7 @@ class StudyResult:
     task_runner=ThreadPoolTaskRunner(max_workers=_THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
-def study(config: StudyConfig, store: str = ".parcel", until: Phase = "report") -> StudyResult:
+def study(config: StudyConfig, store: str = ".parcel", until: Phase = "report") -> Any:
     """Runs a study, re-using every step that a store already holds.
 
     Args:
@@ -63,32 +70,38 @@ def study(config: StudyConfig, store: str = ".parcel", until: Phase = "report") 
       store: folder of the artifact store.
       until: the last phase to run.
     """
+    check_served(config, store)
     opened = Store(store)
     cluster = Cluster(
         address=config.compute.ray_address,
         num_cpus=config.compute.num_cpus,
+        num_gpus=config.compute.num_gpus,
         compilation_cache=opened.cache("jax"),
     )
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
-    with note_running(opened.root, run_id), Display(num_steps(config, until)) as display:
-        session = Session(config.name, opened, cluster, display)
-        try:
-            results = _Study(session, config, until).run()
-        finally:
-            cluster.stop()
-    result = StudyResult(
-        results=results.key if results else None,
-        failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
-        made=display.counts["made"],
-        reused=display.counts["reused"],
-        flow_run_id=run_id,
-    )
-    if results:
-        publish_results(opened, config.name, results.key)
-        asked = dataclasses.asdict(config)
-        note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
-    return result
+    with recorded(opened.root, run_id) as journal:
+        with Display(num_steps(config, until)) as display:
+            session = Session(config.name, opened, cluster, display, journal)
+            try:
+                results = _Study(session, config, until).run()
+            finally:
+                cluster.stop()
+        result = StudyResult(
+            results=results.key if results else None,
+            failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
+            made=display.counts["made"],
+            reused=display.counts["reused"],
+            flow_run_id=run_id,
+        )
+        if results:
+            published(publish_results, opened, config.name, results.key)
+            asked = dataclasses.asdict(config)
+            note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
+        why = f"{len(result.failed)} of the steps failed, first {result.failed[:1]}"
+        journal.close(*(("failed", why) if result.failed else ("completed", "")))
+    RESULTS.append(result)
+    return Failed(message=why, data=result) if result.failed else result
 
 
 class _Study:
@@ -171,7 +184,8 @@ class _Study:
         }  # fmt: skip
         if config.mask_codec is not None:
             spec = Spec(kind="mask_codec", name="mask codec", config=config.mask_codec,
-                        seed=config.seed, num_cpus=config.compute.cpus_per_cell)  # fmt: skip
+                        seed=config.seed, num_cpus=config.compute.cpus_per_cell,
+                        num_gpus=config.compute.gpus_of_cell)  # fmt: skip
             made["mask_codec"] = self._submit(spec, {**train, **codec})
         return made
 
@@ -198,6 +212,7 @@ class _Study:
                 config=FitSpec(model=config.model_of(REFERENCE), train=config.stage1),
                 seed=config.seed,
                 num_cpus=config.compute.cpus_per_stage,
+                num_gpus=config.compute.gpus_per_stage,
             ),
             {**mixture, **shared, **start},
         )
@@ -209,6 +224,7 @@ class _Study:
                     config=FitSpec(model=config.model_of(method), train=config.intermediary),
                     seed=config.seed,
                     num_cpus=config.compute.cpus_per_cell,
+                    num_gpus=config.compute.gpus_of_cell,
                 ),
                 {**mixture, **shared, "init": stage1},
             )
@@ -229,6 +245,7 @@ class _Study:
                     config=FitSpec(model=self.config.model_of(method, transfer=True), train=train),
                     seed=seed,
                     num_cpus=self.config.compute.cpus_per_cell,
+                    num_gpus=self.config.compute.gpus_of_cell,
                 ),
                 {"data/0": datasets[f"{benchmark}/train"], **shared, "init": checkpoints[method]},
             )
@@ -251,6 +268,7 @@ class _Study:
                         benchmark=row.benchmark, budget=budget, decode=self._decode(row.benchmark)
                     ),
                     num_cpus=self.config.compute.cpus_per_cell,
+                    num_gpus=self.config.compute.gpus_of_cell,
                 ),
                 {
                     "checkpoint": transfers[trained_on(row.benchmark), method, seed],

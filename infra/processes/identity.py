@@ -38,9 +38,7 @@ class ProcessNote:
         Raises:
           KeyError: if a field is missing.
         """
-        return cls(
-            pid=int(values["pid"]), began=float(values["began"]), host=str(values["host"])
-        )
+        return cls(pid=int(values["pid"]), began=float(values["began"]), host=str(values["host"]))
 
     def is_alive(self) -> bool:
         """Returns whether the process lives; one on another host is assumed to."""

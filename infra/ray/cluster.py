@@ -1,5 +1,6 @@
 """A Ray cluster, started on demand, that runs generator functions and streams what they yield."""
 
+import contextlib
 import importlib.util
 import itertools
 import math
@@ -270,10 +271,8 @@ class _Driver:
         finally:
             self._streams.pop(number, None)
             if not ended and self._alive:  # Whoever reads gave up: so does the worker.
-                try:
+                with contextlib.suppress(OSError):
                     self._send("cancel", number)
-                except OSError:
-                    pass
 
     def _send(self, *message: Any) -> None:
         with self._sending:

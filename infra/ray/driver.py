@@ -29,7 +29,7 @@ _LOOK_EVERY = 0.5
 
 def main() -> None:
     """Serves orders until the socket closes."""
-    link = Connection(int(sys.argv[1]))
+    link: Any = Connection(int(sys.argv[1]))
     sending = threading.Lock()
 
     def send(*message: Any) -> None:
@@ -95,7 +95,8 @@ def _run(number: int, payload: bytes, options: dict[str, Any], running: Any, sen
 
     try:
         remote = ray.remote(_in_worker).options(num_returns="streaming", max_retries=0, **options)
-        running[number] = items = remote.remote(payload)
+        items: Any = remote.remote(payload)
+        running[number] = items
         for reference in items:
             send("item", number, ray.get(reference))
         send("end", number)
