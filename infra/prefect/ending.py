@@ -8,7 +8,7 @@ from pathlib import Path
 from infra.prefect import journal as journals
 from infra.prefect.journal import Journal
 from infra.prefect.published import published
-from infra.prefect.rows import settle
+from infra.prefect.rows import flush, settle
 from infra.processes.signals import before_leaving, install
 
 _LAST_PATIENCE = 1.5
@@ -47,4 +47,5 @@ def recorded(store: Path, flow_run_id: str) -> Iterator[Journal]:
 def _settle(journal: Journal, *, patience: float, flow_run: bool) -> None:
     record = journals.read(journal.path) if journal.flow_run_id else None
     if record is not None:
+        published(flush, patience)
         published(settle, record, patience=patience, flow_run=flow_run)

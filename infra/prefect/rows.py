@@ -24,6 +24,8 @@ MAX_REUSED_ROWS = 200
 
 _PAGE = 200
 """Rows that Prefect gives at once."""
+_UNDER_WAY = 1.0
+"""Without a new row for as long, none of Prefect's own is on its way any more [s]."""
 _KEY = "parcel"
 """Prefect's key of tasks that it did not run itself."""
 _TYPES = {
@@ -100,6 +102,9 @@ def flush(timeout: float = 10.0) -> None:
 
 def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float) -> bool:
     deadline = time.monotonic() + patience
+    # Rows of Prefect's own engine know more, such as whose result was whose input: those that are
+    # still under way may come first.
+    waited, missing = 0.0, -1
     while True:
         rows = list(_rows(client, record.flow_run_id))
         wrong = list(_wrong(record, rows))
@@ -107,6 +112,11 @@ def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float)
             return True
         if time.monotonic() > deadline:
             return False
+        if waited < min(_UNDER_WAY, patience / 3):
+            waited = waited + 0.2 if len(wrong) == missing else 0.0
+            missing = len(wrong)
+            time.sleep(0.2)
+            continue
         now = datetime.datetime.now(datetime.UTC)
         client.request("POST", "/events", json=[_event(record, *entry, now) for entry in wrong])
         logs = [

@@ -79,7 +79,7 @@ def _watch_head() -> None:
     """Leaves when a process of the head started here is gone: what runs there is lost."""
     from ray._private import worker
 
-    node = worker._global_node
+    node: Any = worker._global_node
     if node is None or not node.is_head():
         return
     started = node.all_processes
