@@ -11,7 +11,7 @@ from flows.cli.accept import accept_app
 from flows.cli.data import data_app
 from flows.cli.gc import gc_app
 from flows.cli.model import model_app
-from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, open_store
+from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
 from flows.cli.run import run_app
 from flows.cli.score import score_app
 
@@ -42,12 +42,32 @@ def _options(
 @app.command(epilog="Example: parcel serve --port 4200")
 def serve(
     store: StoreOption = DEFAULT_STORE,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 4200,
+    host: Annotated[str, typer.Option(help="Beyond loopback it needs --auth.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port; 4200 by default.")] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PARCEL_AUTH",
+            metavar="NAME:PASSWORD|@FILE",
+            help="What browsers and clients must give; in the variable or a file nobody sees it.",
+        ),
+    ] = None,
+    any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
+    any_runner: Annotated[bool, typer.Option(help="Let the form name a Beam runner.")] = False,
 ) -> None:
     """Starts the Prefect server and UI on loopback, with the study deployment registered."""
+    heed_signals()
+    from flows.study.serve import auth_of
     from flows.study.serve import serve as serve_forever
 
-    serve_forever(open_store(store).root, port)
+    serve_forever(
+        open_store(store).root,
+        host=host,
+        port=port,
+        auth=auth_of(auth),
+        any_store=any_store,
+        any_runner=any_runner,
+    )
 
 
 @app.command(epilog="Example: parcel results demo --format csv")
@@ -111,9 +131,12 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
     opened = open_store(store)
     apply_prefect(opened)
-    from flows.lineage.rebuild import rebuild
+    from infra.prefect.server import reporting
 
-    typer.echo(f"{rebuild(opened)} pages published")
+    with reporting(opened.root):
+        from flows.lineage.rebuild import rebuild
+
+        typer.echo(f"{rebuild(opened)} pages published")
 
 
 def main() -> None:
@@ -127,6 +150,16 @@ def main() -> None:
         if os.environ.get("PARCEL_DEBUG"):
             raise
         raise SystemExit(_complain(error)) from None
+    finally:
+        _wait_if_stopping()
+
+
+def _wait_if_stopping() -> None:
+    """Leaves the end to the listener, if a signal came: it has the right exit code."""
+    if "infra.processes.signals" in sys.modules:
+        from infra.processes.signals import wait_if_stopping
+
+        wait_if_stopping()
 
 
 def _complain(error: Exception) -> int:

@@ -32,3 +32,10 @@ def apply_prefect(store: Any) -> None:
     from infra.prefect.settings import apply
 
     apply(store.root)
+
+
+def heed_signals() -> None:
+    """Has a signal end this process and all it starts; before anything heavy is imported."""
+    from infra.processes.signals import install
+
+    install()

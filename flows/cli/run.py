@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, open_store
+from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
 
 run_app = typer.Typer()
 
@@ -100,6 +100,7 @@ def _study(
 ) -> None:
     words = list(arguments or [])
     path = words.pop(0) if words and "=" not in words[0] else None
+    heed_signals()
     from flows.study.load import load
 
     config = load(path, words)
@@ -115,6 +116,12 @@ def _study(
     # The flow checks again; told here, nothing has started yet.
     explanation.check(config.compute.rebuild_limit, rebuild or ())
     apply_prefect(opened)
-    from flows.study.run import run_study
+    from infra.prefect.server import reporting
 
-    raise typer.Exit(run_study(config, opened, until, tuple(rebuild or ())))
+    print(f"study {config.name}: store {opened.root}\nstarting Prefect …", flush=True)
+    with reporting(opened.root) as (ui, stays):
+        print(f"UI: {ui}", flush=True)
+        from flows.study.run import run_study
+
+        code = run_study(config, opened, until, ui if stays else None, tuple(rebuild or ()))
+    raise typer.Exit(code)

@@ -84,6 +84,10 @@ class ComputeConfig:
       num_cpus: cores of the cluster started here; None takes all.
       cpus_per_stage: cores of Stage 1, which runs alone.
       cpus_per_cell: cores of each intermediary, transfer or evaluation.
+      num_gpus: GPUs of the cluster started here; None takes all that JAX can use.
+      gpus_per_stage: GPUs of Stage 1, where there are any; they must divide its batch.
+      gpus_per_cell: GPUs of each intermediary, transfer or evaluation, where there are any.
+      cells_per_gpu: cells that share a GPU and its memory, where `gpus_per_cell` is 1.
       retries: more tries of a step whose worker died.
       rebuild_limit: most work that a run does again because of changed code, without being told
         to, over all its steps [device-hours].
@@ -93,8 +97,24 @@ class ComputeConfig:
     num_cpus: int | None = None
     cpus_per_stage: int = 2
     cpus_per_cell: int = 1
+    num_gpus: Annotated[int, Field(ge=0)] | None = None
+    gpus_per_stage: Annotated[int, Field(ge=0)] = 1
+    gpus_per_cell: Annotated[int, Field(ge=0)] = 1
+    cells_per_gpu: Annotated[int, Field(ge=1, le=20)] = 1
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
+            raise ValueError(
+                f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "
+                f"and {self.gpus_per_cell}."
+            )
+
+    @property
+    def gpus_of_cell(self) -> float:
+        """GPUs that a cell asks for; below 1 it shares one."""
+        return self.gpus_per_cell / self.cells_per_gpu
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
+from infra.processes.signals import before_leaving
 from infra.progress import Progress as StepProgress
 
 _LINE_EVERY = 15.0
@@ -51,6 +52,7 @@ class Display:
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live.start()
+            before_leaving(lambda _: self._live.stop())  # Or the terminal has no cursor.
         return self
 
     def __exit__(

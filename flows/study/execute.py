@@ -1,5 +1,6 @@
 """Runs a graph: a Prefect task per node, each as soon as those it reads are done."""
 
+import contextlib
 import dataclasses
 import functools
 import graphlib
@@ -8,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import Any, Literal, cast
 from uuid import UUID
 
 from prefect import Task, get_run_logger
@@ -21,6 +22,7 @@ from prefect.assets.materialize import materialize
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture
+from prefect.states import Completed
 from prefect.utilities.annotations import quote
 
 from flows.lineage import pages
@@ -32,6 +34,9 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, look_up
 from flows.study.display import Display
 from flows.study.graph import Graph, Job, Node
+from infra.prefect.journal import Journal
+from infra.prefect.published import published
+from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
 from infra.ray.cluster import Cluster, WorkerLost
 from infra.store.pins import Pin
@@ -40,10 +45,7 @@ from infra.store.store import Artifact, Store
 _PROGRESS_ARTIFACT_AFTER = 5.0
 """A node that runs longer shows a progress artifact in the UI, refreshed as often [s]."""
 
-_MOST_REUSED_ROWS = 200
-"""Above it, the nodes that are re-used share one row of the run's page."""
-
-Future = PrefectFuture[None]
+Future = PrefectFuture[Any]
 
 
 class StepFailedError(RuntimeError):
@@ -57,6 +59,7 @@ class Session:
     Attributes:
       study: its name.
       store, cluster, display: where artifacts are, steps run, and people look.
+      journal: what the run did, for the UI's rows.
       pin: keeps artifacts from garbage collection until the run ends.
       retries: more tries of a node whose worker died.
       rebuild: names of nodes to make again at any cost; may hold `*`.
@@ -70,6 +73,7 @@ class Session:
     store: Store
     cluster: Cluster
     display: Display
+    journal: Journal
     pin: Pin
     retries: int = 0
     rebuild: Sequence[str] = ()
@@ -131,23 +135,14 @@ def run_graph(session: Session, graph: Graph, reused: Sequence[Node]) -> None:
       graph: what to run.
       reused: nodes whose artifacts are all there already.
     """
-    ended: queue.Queue[Sequence[Node]] = queue.Queue()
-    shared = set(reused) if len(reused) > _MOST_REUSED_ROWS else set()
-    futures: list[Future] = []
+    ended: queue.Queue[Node] = queue.Queue()
+    futures: dict[Node, Future] = {}
     upstream = graph.upstream()
-    done: dict[Node, Future] = {}
-
-    def submit(name: str, nodes: Sequence[Node], after: Sequence[Future]) -> None:
-        future = _task(session, name, nodes[0]).submit(
-            quote(session), quote(list(nodes)), wait_for=[f for f in after if _completed(f)]
-        )
-        futures.append(future)
-        done.update(dict.fromkeys(nodes, future))
-        future.add_done_callback(lambda _: ended.put(nodes))
-
-    if shared:  # In the graph's order, and what they read is re-used, too.
-        submit(f"{len(shared)} steps re-used", [n for n in graph.nodes if n in shared], [])
-        ended.get()
+    shared = set(reused) if len(reused) > MAX_REUSED_ROWS else set[Node]()
+    for node in graph.nodes:  # In its order: what a re-used node reads is re-used, too.
+        if node in shared:
+            with contextlib.suppress(Exception):  # Told; those that read it fail.
+                _run_and_tell(session, node)
     order = graphlib.TopologicalSorter(
         {
             node: [before for before in upstream[node] if before not in shared]
@@ -158,28 +153,37 @@ def run_graph(session: Session, graph: Graph, reused: Sequence[Node]) -> None:
     order.prepare()
     while order.is_active():
         for node in order.get_ready():
-            submit(node.name, [node], [done[before] for before in upstream[node]])
-        order.done(*ended.get())
-    for future in futures:
+            before = [futures[b] for b in upstream[node] if b in futures]
+            futures[node] = _task(session, node).submit(
+                quote(session),
+                quote(node),
+                wait_for=[future for future in before if future.state.is_completed()],
+            )
+            session.journal.submitted(node.name, str(futures[node].task_run_id))
+            futures[node].add_done_callback(lambda _, node=node: ended.put(node))
+        order.done(ended.get())
+    for future in futures.values():
         future.wait()
 
 
-def _completed(future: Future) -> bool:
-    return future.state.is_completed()
-
-
-def _task(session: Session, name: str, node: Node) -> Task[..., None]:
-    slug = name.replace(" ", "/").replace("=", "-").replace(":", "-")
+def _task(session: Session, node: Node) -> Task[..., Any]:
+    slug = node.name.replace(" ", "/").replace("=", "-").replace(":", "-")
     return materialize(
         f"parcel://{session.study}/{slug}",
         name=node.steps[0].kind.replace("_", " "),
-        task_run_name=name,
+        task_run_name=node.name,
         cache_policy=NO_CACHE,  # The store decides what is reused, and verifies it.
         persist_result=False,
         retries=session.retries,
         retry_delay_seconds=1,
         retry_condition_fn=_worker_was_lost,
-    )(_run_nodes)
+    )(_run_task)
+
+
+def _run_task(session: Any, node: Any) -> Any:
+    """The Prefect task of a node; the quotes around its arguments are off by now."""
+    # Prefect logs the message as the end of the task.
+    return Completed(message=_run_and_tell(session, node), data=None)
 
 
 def _tries_left() -> bool:
@@ -191,35 +195,37 @@ def _worker_was_lost(task: Any, run: Any, state: Any) -> bool:
     return isinstance(state.result(raise_on_failure=False), WorkerLost)
 
 
-def _run_nodes(session: Any, nodes: Any) -> None:
-    """The task: makes the artifacts of nodes, or finds them; Prefect has taken off the quotes."""
-    for node in nodes:
-        try:
-            outcome = _run_node(session, node)
-        except BaseException as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            session.failures[node.name] = reason
-            again = isinstance(error, WorkerLost) and _tries_left()
-            session.display.finish(
-                node.name, outcome="again" if again else "failed", detail=f": {reason}"
-            )
-            raise
-        session.failures.pop(node.name, None)  # An earlier try of it may have failed.
-        artifacts = [session.artifacts[step] for step in node.steps]
-        session.display.finish(
-            node.name,
-            outcome=outcome,
-            seconds=sum(a.manifest.seconds for a in artifacts),
-            detail=", ".join(_headline(step, session.artifacts[step]) for step in node.steps),
-        )
+def _run_and_tell(session: Session, node: Node) -> str:
+    """Makes or finds the artifacts of a node; returns, and tells everybody, what came of it."""
+    session.journal.started(node.name)
+    try:
+        outcome = _run_node(session, node)
+    except BaseException as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        session.failures[node.name] = reason
+        again = isinstance(error, WorkerLost) and _tries_left()
+        told = "again" if again else "failed"
+        session.display.finish(node.name, outcome=told, detail=f": {reason}")
+        if not again:
+            session.journal.ended(node.name, "failed", reason)
+        raise
+    session.failures.pop(node.name, None)  # An earlier try of it may have failed.
+    artifacts = [session.artifacts[step] for step in node.steps]
+    seconds = sum(artifact.manifest.seconds for artifact in artifacts)
+    detail = ", ".join(_headline(step, session.artifacts[step]) for step in node.steps)
+    session.display.finish(node.name, outcome=outcome, seconds=seconds, detail=detail)
+    session.journal.ended(node.name, outcome, detail)
+    took = f" in {seconds:.1f} s" if outcome == "made" else ""
+    return f"{outcome}{took}: {detail}"
 
 
-def _run_node(session: Session, node: Node) -> str:
+def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
     """Makes or finds every artifact of a node; returns "made" or "reused".
 
     A step that fails leaves the others of its job alone: their artifacts are kept.
     """
-    outcome, errors = "reused", dict[str, str]()
+    outcome: Literal["made", "reused"] = "reused"
+    errors: dict[str, str] = {}
     for job in node.jobs:
         found: dict[Step, Found] = {}
         for step in job.steps:
@@ -264,7 +270,9 @@ def _run_job(
     }
     words = str(session.store.root), recipes, {"prefect": prefect}
     if job.cpus:
-        stream = session.cluster.stream(worker.make, *words, num_cpus=job.cpus, name=node.name)
+        stream = session.cluster.stream(
+            worker.make, *words, num_cpus=job.cpus, num_gpus=job.gpus, name=node.name
+        )
     else:
         stream = worker.make(*words)
     show = _progress_artifact(recipes[0].key, node.name)
@@ -289,7 +297,8 @@ def _publish(session: Session, step: Step, artifact: Artifact, *, reused: bool) 
     logger = get_run_logger()
     logger.info("%s: %s, %s: %s", step.name, how, artifact.key, _headline(step, artifact))
     text = pages.page(session.store, artifact, reused=reused)
-    create_markdown_artifact(text, key=page_key(artifact.key), description=step.name)
+    page = page_key(artifact.key)
+    published(create_markdown_artifact, text, key=page, description=step.name)
 
 
 def _progress_artifact(key: str, node: str) -> Callable[[str, Progress], None]:
@@ -305,10 +314,12 @@ def _progress_artifact(key: str, node: str) -> Callable[[str, Progress], None]:
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         text = f"{name} {progress.note}"
         if artifact_id is None:
-            created = create_progress_artifact(percent, key=f"progress-{key}", description=text)
-            artifact_id = cast(UUID, created)
+            created = published(
+                create_progress_artifact, percent, key=f"progress-{key}", description=text
+            )
+            artifact_id = cast(UUID | None, created)
         else:
-            update_progress_artifact(artifact_id, percent, text)
+            published(update_progress_artifact, artifact_id, percent, text)
 
     return show
 

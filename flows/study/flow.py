@@ -2,25 +2,32 @@
 
 import dataclasses
 import uuid
+from typing import Any
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
+from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.lineage.rebuild import publish_results
-from flows.study.active import note_running
 from flows.study.config import StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
 from flows.study.explain import Explanation
 from flows.study.graph import Phase, graph_of
 from flows.study.runs import note_run
+from flows.study.served import check_served
+from infra.prefect.ending import recorded
+from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.store.store import Store
 
 _THREADS = 64
 """Nodes in flight; most of them wait for a core or an accelerator of the cluster."""
+
+RESULTS: "list[StudyResult]" = []
+"""The results of this process's studies: Prefect forgets them where its server is gone."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +59,7 @@ def study(
     store: str = ".parcel",
     until: Phase = "report",
     rebuild: tuple[str, ...] = (),
-) -> StudyResult:
+) -> Any:
     """Runs a study, re-using every step that a store already holds.
 
     Args:
@@ -61,6 +68,7 @@ def study(
       until: the last phase to run.
       rebuild: steps whose code has changed and that are made again at any cost; may hold `*`.
     """
+    check_served(config, store)
     opened = Store(store)
     graph = graph_of(config, until)
     explanation = Explanation(opened, graph)
@@ -68,45 +76,54 @@ def study(
     cluster = Cluster(
         address=config.compute.ray_address,
         num_cpus=config.compute.num_cpus,
+        num_gpus=config.compute.num_gpus,
         compilation_cache=opened.cache("jax"),
     )
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
     with (
-        note_running(opened.root, run_id),
+        recorded(opened.root, run_id) as journal,
         opened.pinned(run_id or uuid.uuid4().hex) as pin,
-        Display(len(graph.nodes)) as display,
     ):
         pin.add(*explanation.keys())  # At once; the look-ups of the run then add what is new.
-        create_markdown_artifact(
-            explanation.markdown(), key=f"explain-{config.name}", description="Before the run"
-        )
-        session = Session(
-            study=config.name,
-            store=opened,
-            cluster=cluster,
-            display=display,
-            pin=pin,
-            retries=config.compute.retries,
-            rebuild=rebuild,
-            rebuild_seconds=3600 * config.compute.rebuild_limit,
+        journal.plan([node.name for node in graph.nodes])
+        published(
+            create_markdown_artifact,
+            explanation.markdown(),
+            key=f"explain-{config.name}",
+            description="Before the run",
         )
         there = ("reused", "accepted")
         reused = [node for node in graph.nodes if explanation.of_node(node).state in there]
-        try:
-            run_graph(session, graph, reused)
-        finally:
-            cluster.stop()
-    results = session.artifacts.get(graph.results) if graph.results else None
-    result = StudyResult(
-        results=results.key if results else None,
-        failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
-        made=display.counts["made"],
-        reused=display.counts["reused"],
-        flow_run_id=run_id,
-    )
-    if results:
-        publish_results(opened, config.name, results.key)
-        asked = dataclasses.asdict(config)
-        note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
-    return result
+        with Display(len(graph.nodes)) as display:
+            session = Session(
+                study=config.name,
+                store=opened,
+                cluster=cluster,
+                display=display,
+                journal=journal,
+                pin=pin,
+                retries=config.compute.retries,
+                rebuild=rebuild,
+                rebuild_seconds=3600 * config.compute.rebuild_limit,
+            )
+            try:
+                run_graph(session, graph, reused)
+            finally:
+                cluster.stop()
+        results = session.artifacts.get(graph.results) if graph.results else None
+        result = StudyResult(
+            results=results.key if results else None,
+            failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
+            made=display.counts["made"],
+            reused=display.counts["reused"],
+            flow_run_id=run_id,
+        )
+        if results:
+            published(publish_results, opened, config.name, results.key)
+            asked = dataclasses.asdict(config)
+            note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
+        why = f"{len(result.failed)} of the steps failed, first {result.failed[:1]}"
+        journal.close(*(("failed", why) if result.failed else ("completed", "")))
+    RESULTS.append(result)
+    return Failed(message=why, data=result) if result.failed else result

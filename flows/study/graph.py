@@ -42,10 +42,12 @@ class Job:
     Attributes:
       steps: none reads the artifact of another one.
       cpus: cores on the cluster; 0 runs them in the study's own process.
+      gpus: GPUs on the cluster, where it has any; below 1 jobs share one.
     """
 
     steps: tuple[Step, ...]
     cpus: int = 0
+    gpus: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,12 +139,12 @@ class _Builder:
                 results = self._report(datasets, cells)
         return Graph(nodes=tuple(self.nodes), cells=cells, results=results)
 
-    def _add(self, kind: str, name: str, *, cpus: int = 0, **more: Any) -> Step:
+    def _add(self, kind: str, name: str, *, cpus: int = 0, gpus: float = 0.0, **more: Any) -> Step:
         """Returns the step; as a node of its own, unless there is one that makes the same."""
         step = Step(kind=kind, name=name, **more)
         known = self._known.setdefault(_same(step), step)
         if known is step:
-            self.nodes.append(Node(name=name, jobs=(Job(steps=(step,), cpus=cpus),)))
+            self.nodes.append(Node(name=name, jobs=(Job(steps=(step,), cpus=cpus, gpus=gpus),)))
         return known
 
     def _prepare(self) -> dict[str, Step]:
@@ -204,6 +206,7 @@ class _Builder:
                 seed=config.stage_seed("mask_codec"),
                 inputs={**train, **codec},
                 cpus=config.compute.cpus_per_cell,
+                gpus=config.compute.gpus_of_cell,
                 keys={"": "mask_codec"},
             )
         return made
@@ -233,6 +236,7 @@ class _Builder:
                 seed=config.stage_seed("stage1", number),
                 inputs={**mixture, **shared, **start},
                 cpus=config.compute.cpus_per_stage,
+                gpus=config.compute.gpus_per_stage,
                 keys={"train": "stage1"},
             )
             for method in config.methods:
@@ -243,6 +247,7 @@ class _Builder:
                     seed=config.stage_seed("intermediary", number),
                     inputs={**mixture, **shared, "init": stage1},
                     cpus=config.compute.cpus_per_cell,
+                    gpus=config.compute.gpus_of_cell,
                     keys={"train": "intermediary"},
                 )
         return found
@@ -278,11 +283,13 @@ class _Builder:
                         )
                     cells |= scored
                     jobs = [(checkpoint,), tuple(scored.values())]
-                    cpus = config.compute.cpus_per_cell
+                    cpus, gpus = config.compute.cpus_per_cell, config.compute.gpus_of_cell
                     self.nodes.append(
                         Node(
                             name=checkpoint.name,
-                            jobs=tuple(Job(steps=steps, cpus=cpus) for steps in jobs if steps),
+                            jobs=tuple(
+                                Job(steps=steps, cpus=cpus, gpus=gpus) for steps in jobs if steps
+                            ),
                         )
                     )
         return cells
