@@ -174,7 +174,8 @@ def test_damage_is_not_repaired_by_looking(tmp_path: Path):
 
 def test_damaged_artifact_is_set_aside_whole_when_its_step_commits(tmp_path: Path):
     store = Store(tmp_path)
-    old = make(store)
+    with store.lock(STEP.key):
+        old = make(store)
     (old.path / "other.txt").write_text("what is left of it")
     (old.path / "part" / "a.txt").unlink()
     with store.lock(STEP.key):
