@@ -151,7 +151,7 @@ class _View:
         """Yields folders of attempts that no manifest names and nobody writes to."""
         every = (*self._made.values(), *self._set_aside.values())
         named = {artifact.path for artifact in every}
-        for key in self._store.files.folders(ARTIFACTS):
+        for key in filter(KEY.fullmatch, self._store.files.folders(ARTIFACTS)):
             folder = self._store.root / ARTIFACTS / key / ATTEMPTS
             alive = _at_work(folder.parent)
             for name in self._store.files.folders(f"{ARTIFACTS}/{key}/{ATTEMPTS}"):
@@ -214,9 +214,7 @@ class _View:
         return self._age(path) >= self._older_than
 
     def _age(self, path: Path) -> float:
-        """Returns the time since anything at or below a path was written [s]."""
-        newest = max((found.st_mtime_ns for found in _stats(path)), default=0)
-        return max(0, self._now - newest) / 1e9
+        return _age(self._now, path)
 
 
 def _named_by_runs(store: Store) -> set[str]:
@@ -276,6 +274,8 @@ def _remove(store: Store, found: Garbage) -> bool:
     if held is None:
         return False  # Somebody has begun with it: another time.
     try:
+        if found.sort in ("attempt", "scratch") and _age(store.files.now(), path) < found.age:
+            return False  # Somebody has been there since.
         if found.sort == "scratch":
             shutil.rmtree(path)
             return True
@@ -306,6 +306,12 @@ def _remove_attempt(store: Store, found: Garbage, path: Path) -> bool:
 
 def _aside(found: Garbage) -> str:
     return aside_name(found.name, Path(found.path).name)
+
+
+def _age(now: int, path: Path) -> float:
+    """Returns the time since anything at or below a path was written [s]; `now` in [ns]."""
+    newest = max((found.st_mtime_ns for found in _stats(path)), default=0)
+    return max(0, now - newest) / 1e9
 
 
 def _stats(path: Path) -> Iterator[os.stat_result]:
