@@ -14,6 +14,7 @@ deleted, and a gc that is killed half-way leaves artifacts, or garbage, never ha
 
 import contextlib
 import dataclasses
+import graphlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -132,10 +133,17 @@ class _View:
         self._needed = _with_inputs(roots, self._made)
 
     def artifacts(self) -> Iterator[Garbage]:
-        """Yields artifacts that nothing needs."""
-        for key, artifact in self._made.items():
-            if key not in self._needed:
-                yield self._artifact("artifact", artifact, self._store.manifest_path(key))
+        """Yields artifacts that nothing needs; each before what it was made from.
+
+        So whatever is still there when gc is killed has its whole history.
+        """
+        spare = {key: made for key, made in self._made.items() if key not in self._needed}
+        inputs = {
+            key: {entry.key for entry in made.manifest.inputs.values()} & spare.keys()
+            for key, made in spare.items()
+        }
+        for key in reversed([*graphlib.TopologicalSorter(inputs).static_order()]):
+            yield self._artifact("artifact", spare[key], self._store.manifest_path(key))
 
     def aside(self) -> Iterator[Garbage]:
         """Yields artifacts that were set aside."""

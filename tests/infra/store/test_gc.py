@@ -222,6 +222,20 @@ def test_error_while_it_hides_a_manifest_leaves_whole_artifacts(
     assert list((store.root / "aside").iterdir()) == []
 
 
+def test_what_is_left_when_it_is_killed_has_its_whole_history(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    chain = [make(store, "0")]
+    for i in range(1, 6):
+        chain.append(make(store, str(i), *chain))
+    victim = chain[2].key
+    with monkeypatch.context() as failing:
+        fail(failing, "unlink", STALE, when=lambda path: f"manifests/dataset/{victim}" in path)
+        with pytest.raises(OSError, match="Stale"):
+            gc.delete(store, older_than=0)
+    assert {made.key for made in store.artifacts()} == {made.key for made in chain[:3]}
+
+
 def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
