@@ -12,6 +12,7 @@
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
         cache/…                          compiled programs and the like; safe to delete
+        gc.json, partial/, .guard        who decides what goes; records being written; see `files`
 
 What may be deleted, and by whom: the holder of a step clears its own scratch, and folders of
 attempts whose process is gone and that no manifest names; everything else is `gc`'s.

@@ -1,10 +1,17 @@
 """Records of runs: kept apart by their results, and without credentials."""
 
+import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
+from flows.study.load import load
 from flows.study.runs import find_run, note_run
+from infra.store.redact import redact
 from infra.store.store import Store
+
+CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 
 
 def test_record_holds_no_credential(tmp_path: Path):
@@ -16,6 +23,12 @@ def test_record_holds_no_credential(tmp_path: Path):
     (path,) = (tmp_path / "runs").glob("*.json")
     assert "x7Kq" not in path.read_text()
     assert json.loads(path.read_text())["config"]["prepare"]["runner_options"][0] == options[0]
+
+
+@pytest.mark.parametrize("path", [None, *CONFIGS], ids=lambda path: path.stem if path else "demo")
+def test_nothing_of_a_shipped_config_looks_like_a_credential(path: Path | None):
+    config = dataclasses.asdict(load(path))
+    assert redact(config) == config
 
 
 def test_results_of_the_same_code_have_records_of_their_own(tmp_path: Path):
