@@ -226,10 +226,12 @@ class _View:
 
 
 def _named_by_runs(store: Store) -> set[str]:
-    """Returns every key in the records of runs, in whatever field."""
+    """Returns every key in the records of runs, in whatever field, path or link."""
     names = store.files.listing(RUNS)
     texts = (store.files.read(f"{RUNS}/{name}").decode() for name in names)
-    return {key for text in texts for key in KEY.findall(text)}
+    found = [key.split("-") for text in texts for key in KEY.findall(text)]
+    # "lineage-results-…" is found as one key and holds another: every ending counts.
+    return {"-".join(words[i:]) for words in found for i in range(len(words))}
 
 
 def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]:

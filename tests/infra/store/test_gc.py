@@ -36,7 +36,8 @@ def make(store: Store, name: str, *inputs: Artifact, source: str = "") -> Artifa
 
 def note_run(store: Store, *named: Artifact) -> None:
     (store.root / "runs").mkdir(exist_ok=True)
-    record = {"name": "r", "results": named[0].key, "more": [found.key for found in named[1:]]}
+    links = [f"{store.root}/artifacts/{found.key}/a, lineage-{found.key}" for found in named[1:]]
+    record = {"name": "r", "results": named[0].key, "more": {"links": links}}
     (store.root / "runs" / "r.json").write_text(json.dumps(record))
 
 
