@@ -9,12 +9,13 @@ import grain
 import numpy as np
 from PIL import Image
 
-from model.data.sampling import choose_texts
+from model.data.config import BatchConfig
+from model.data.sampling import choose_texts, words_generator
 from model.data.text import TextRow, fit_words, train_row
 from model.masks.codec import MaskCodec
 from model.masks.tokens import MaskTokens
+from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
-from model.train.config import TrainConfig
 from pipelines.records.dataset import Dataset, Part
 from pipelines.records.schema import Record
 
@@ -51,14 +52,14 @@ class Examples:
 
     Args:
       data: dataset folders; parts of the same name are joined [paths].
-      train: its mixture and sampling.
-      seed: of the order, and of what is drawn of each record.
+      config: its mixture and sampling.
+      seeds: of the order, and of the texts drawn from each record.
     """
 
-    def __init__(self, data: str | Sequence[str], train: TrainConfig, seed: int) -> None:
+    def __init__(self, data: str | Sequence[str], config: BatchConfig, seeds: Seeds) -> None:
         self.parts = open_parts([data] if isinstance(data, str) else data)
-        self._train, self._seed = train, seed
-        weights = dict(train.mixture) or {name: float(len(p)) for name, p in self.parts.items()}
+        self._config, self._seeds = config, seeds
+        weights = dict(config.mixture) or {name: float(len(p)) for name, p in self.parts.items()}
         for name in weights:
             if name not in self.parts:
                 raise ValueError(
@@ -66,7 +67,8 @@ class Examples:
                 )
         names = sorted(weights)
         streams = [
-            _stream(self.parts[name], name, seed, number) for number, name in enumerate(names)
+            _stream(self.parts[name], name, seeds.order, number)
+            for number, name in enumerate(names)
         ]
         self._num_records = sum(len(self.parts[name]) for name in names)
         self._mixed = grain.MapDataset.mix(streams, [weights[name] for name in names])
@@ -75,9 +77,10 @@ class Examples:
         """Returns the number of records that are drawn from."""
         return self._num_records
 
-    def draws(self, step: int, batch_size: int) -> list[Draw]:
+    def draws(self, step: int) -> list[Draw]:
         """Returns the examples of one batch."""
-        numbers = range(step * batch_size, (step + 1) * batch_size)
+        size = self._config.batch_size
+        numbers = range(step * size, (step + 1) * size)
         return [Draw(*self._mixed[number], number) for number in numbers]  # type: ignore[misc]
 
     def record(self, draw: Draw) -> Record:
@@ -87,7 +90,11 @@ class Examples:
     def texts(self, draw: Draw, record: Record) -> tuple[str, int]:
         """Returns the prefix that one example reads, and which suffix of the record it writes."""
         return choose_texts(
-            record, self._train.sampling, seed=self._seed, visit=draw.visit, number=draw.number
+            record,
+            self._config.sampling,
+            seed=self._seeds.texts,
+            visit=draw.visit,
+            number=draw.number,
         )
 
     def max_images(self, limit: int) -> int:
@@ -108,16 +115,15 @@ def open_parts(data: Sequence[str]) -> dict[str, Sequence[Record]]:
 
 
 def samples_of_step(
-    data: str | Sequence[str], train: TrainConfig, seed: int, step: int
+    data: str | Sequence[str], config: BatchConfig, seeds: Seeds, step: int
 ) -> list[tuple[str, str, str]]:
     """Returns (record id, prefix, suffix) of what one update saw, in the order of the batch.
 
     Masks of a suffix are still markers.
     """
-    examples = Examples(data, train, seed)
-    draws = examples.draws(step, train.batch_size)
+    examples = Examples(data, config, seeds)
     samples = []
-    for draw in draws:
+    for draw in examples.draws(step):
         record = examples.record(draw)
         prefix, chosen = examples.texts(draw, record)
         samples.append((record.id, prefix, record.suffixes[chosen]))
@@ -130,16 +136,16 @@ class Loader:
     def __init__(
         self,
         data: str | Sequence[str],
-        train: TrainConfig,
+        config: BatchConfig,
         *,
         tokenizer: Tokenizer,
         mask_codec: MaskCodec | None,
         image_px: int,
-        seed: int,
+        seeds: Seeds,
     ) -> None:
-        self.examples = Examples(data, train, seed)
-        self.num_images = self.examples.max_images(train.max_frames)
-        self._train, self._seed, self._image_px = train, seed, image_px
+        self.examples = Examples(data, config, seeds)
+        self.num_images = self.examples.max_images(config.max_frames)
+        self._text_len, self._seed, self._image_px = config.text_len, seeds.texts, image_px
         self._tokenizer = tokenizer
         self._masks = MaskTokens(mask_codec)
         self._pool = ThreadPoolExecutor(_DECODE_THREADS)
@@ -149,7 +155,7 @@ class Loader:
 
         Keys: image uint8 (B, I, H, W, 3); text int32 (B, T+1); mask_ar, mask_loss int32 (B, T+1).
         """
-        draws = self.examples.draws(step, self._train.batch_size)
+        draws = self.examples.draws(step)
         records = [self.examples.record(draw) for draw in draws]
         self._masks.prepare(records)
         px = self._image_px
@@ -174,11 +180,10 @@ class Loader:
     def _row(self, draw: Draw, record: Record) -> TextRow:
         prefix, chosen = self.examples.texts(draw, record)
         suffix = self._masks.fill(record, chosen)
-        text_len = self._train.text_len
         if record.task == "ocr":
-            rng = np.random.default_rng([self._seed, draw.number])
-            suffix = fit_words(self._tokenizer, prefix, suffix, text_len, rng)
-        return train_row(self._tokenizer, prefix, suffix, text_len)
+            rng = words_generator(self._seed, draw.number)
+            suffix = fit_words(self._tokenizer, prefix, suffix, self._text_len, rng)
+        return train_row(self._tokenizer, prefix, suffix, self._text_len)
 
 
 def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from model import vlm
@@ -17,15 +18,7 @@ from model.connector import budgets
 from model.data.loader import Batch
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
-from model.train.optimizer import (
-    Flat,
-    Moments,
-    adam_direction,
-    apply_update,
-    clip_by_global_norm,
-    init_moments,
-    split_frozen,
-)
+from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
 from model.train.sharding import make_mesh, shard_batch, shard_tree
 
 
@@ -34,7 +27,7 @@ class State(NamedTuple):
 
     trained: Flat
     frozen: Flat
-    moments: Moments
+    optimizer: optax.OptState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +48,7 @@ class Rates:
 def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
     """Returns the state before the first step, on the mesh."""
     trained, frozen = split_frozen(dict(flatten(params)), train)
-    return shard_tree(State(trained, frozen, init_moments(trained)), mesh)
+    return shard_tree(State(trained, frozen, init_optimizer(train, trained)), mesh)
 
 
 def params_of(state: State) -> dict[str, Any]:
@@ -120,7 +113,13 @@ def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
 
 
 def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
-    """Returns the key of one update's dropout, a pure function of (seed, step); None without."""
+    """Returns the key of one update's dropout, a pure function of (seed, step); None without.
+
+    Args:
+      train: its rate.
+      seed: of dropout (see `seeds`).
+      step: the update.
+    """
     return np.random.SeedSequence([seed, step]).generate_state(2) if train.dropout else None
 
 
@@ -172,10 +171,9 @@ def _step(
         return batch_loss(losses, batch["mask_loss"][:, 1:])
 
     loss, gradients = jax.value_and_grad(loss_fn)(state.trained)
-    clipped = clip_by_global_norm(gradients, train.grad_clip)
-    direction, moments = adam_direction(clipped, state.moments, train.b2)
-    trained = apply_update(state.trained, direction, learning, decay)
-    return State(trained, state.frozen, moments), loss
+    chain = optimizer(train, learning, decay)
+    trained, kept = update_params(chain, gradients, state.optimizer, state.trained)
+    return State(trained, state.frozen, kept), loss
 
 
 def batch_loss(losses: jax.Array, mask_loss: jax.Array) -> jax.Array:
