@@ -9,8 +9,9 @@ import numpy as np
 
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.exporter import export_checkpoint
+from model.checkpoint.hugging_face_config import GEMMA_PIECES
 from model.checkpoint.importer import Source, check_tokenizer, import_checkpoint, open_source
-from model.checkpoint.stage0 import GEMMA_PIECES, open_towers
+from model.checkpoint.stage0 import open_towers
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
 from model.files import CONFIG, TOKENIZER

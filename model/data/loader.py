@@ -224,6 +224,9 @@ def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
 
 
 def _stream(part: Sequence[Record], name: str, seed: int, number: int) -> grain.MapDataset:
+    # A lazy map from a number to an example: nothing is read or shuffled in advance, so example
+    # 10,000,000 costs as much as example 0. `repeat` shuffles each pass anew; which pass an index
+    # lies in is how often its record was visited before.
     positions = grain.MapDataset.range(len(part)).seed(_seed32(seed, number))
     return (
         positions.shuffle()

@@ -159,6 +159,8 @@ def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
     """Squared error in [-1, 1], the codebook's distance and the encoder's commitment."""
     features = encode_features(params, crops)
     codes = look_up(params, nearest_codes(params, features))
+    # The nearest code has no gradient. Forward this is the code; backward the bracket is a
+    # constant, so the encoder gets the decoder's gradient as if there had been no code at all.
     through = features + jax.lax.stop_gradient(codes - features)
     grid = jnp.where(quantized > 0, through, features)
     error = jnp.mean((decode_features(params, grid) - (crops * 2 - 1)) ** 2)
@@ -170,12 +172,14 @@ def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
 def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) -> Params:
     """Returns the parameters with the codebook at the clusters of the encoder's outputs."""
     features = np.asarray(encode_features(params, crops)).reshape(len(crops) * SEG_PER_MASK, -1)
+    # Masks repeat (an empty corner is like any other): noise keeps two centers from being equal.
     features = features + rng.normal(0, 1e-4, features.shape).astype(np.float32)
     centers = features[rng.integers(len(features), size=NUM_SEG)]
     for _ in range(_KMEANS_ROUNDS):
         distances = (centers**2).sum(1)[None] - 2 * features @ centers.T
         owner = distances.argmin(1)
         for code in range(NUM_SEG):
+            # A center that owns nothing starts again elsewhere, or its code would never be used.
             mine = features[owner == code]
             centers[code] = mine.mean(0) if len(mine) else features[rng.integers(len(features))]
     return {**params, _CODEBOOK: jnp.asarray(centers, jnp.float32)}

@@ -1,6 +1,8 @@
 """The optimizer of big_vision: clip, Adam, learning rate, decay, schedule; made of optax.
 
-Source: big_vision `optax.py` and `utils.py` (`create_learning_rate_schedule`).
+Source: big_vision `optax.py` and `utils.py` (`create_learning_rate_schedule`). An update equals
+that formula, written out in float32, up to rounding: about 1e-7 of a parameter, as optax divides
+and multiplies where it clips, and raises Adam's decays to an integer count.
 """
 
 import re

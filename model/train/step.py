@@ -30,9 +30,8 @@ class State(NamedTuple):
     optimizer: optax.OptState
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rates:
-    """The numbers of one step that are no part of its program.
+class Rates(NamedTuple):
+    """The numbers of one step that are arguments of its program, not part of it.
 
     Attributes:
       learning: peak learning rate times schedule.
@@ -83,22 +82,24 @@ class StepPrograms:
                 f"budget {budget} needs a program for {bucket} tokens, which is not declared; "
                 f"declared: {sorted(self._declared)}. Add the budget to train.budgets."
             )
-        scalars = np.int32(budget), np.float32(rates.learning), np.float32(rates.decay)
         if (rates.dropout_key is None) != (not self._train.dropout):
             raise ValueError(
                 f"dropout_key must be given exactly where train.dropout={self._train.dropout} is "
                 f"above 0, got {rates.dropout_key}; take it from `dropout_key`."
             )
-        args = (state, shard_batch(batch, self.mesh), *scalars, rates.dropout_key)
+        args = state, shard_batch(batch, self.mesh), vlm.Slots(bucket, budget), rates
         shapes = tuple(sorted((name, value.shape) for name, value in batch.items()))
         key = (bucket, shapes)
         if key not in self._compiled:
-            self._compiled[key] = self._compile(bucket, args)
+            self._compiled[key] = self._compile(args)
         return self._compiled[key](*args)
 
-    def _compile(self, bucket: int, args: tuple[Any, ...]) -> Any:
+    def _compile(self, args: tuple[Any, ...]) -> Any:
         started = time.monotonic()
-        step = functools.partial(_step, model=self._model, train=self._train, bucket=bucket)
+        step = functools.partial(_step, model=self._model, train=self._train)
+        # The new state takes over the memory of the old one (donation), which only works if it
+        # lies on the devices in the same way. `jit` would compile a program it lacks at any call;
+        # compiled ahead, an undeclared shape is an error instead of a stall of minutes.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, args[0])
         jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
         compiled = jitted.lower(*args).compile()
@@ -148,30 +149,29 @@ def _cached_programs(model: ModelConfig, train: TrainConfig, devices: Any) -> St
 def _step(
     state: State,
     batch: dict[str, jax.Array],
-    budget: jax.Array,
-    learning: jax.Array,
-    decay: jax.Array,
-    key: jax.Array | None,
+    slots: vlm.Slots,
+    rates: Rates,
     *,
     model: ModelConfig,
     train: TrainConfig,
-    bucket: int,
 ) -> tuple[State, jax.Array]:
-    dropout = None if key is None else Dropout(train.dropout, jax.random.wrap_key_data(key))
+    key = rates.dropout_key
+    dropout = None if key is None else Dropout(train.dropout, jax.random.wrap_key_data(key))  # type: ignore[arg-type]
 
     def loss_fn(trained: Flat) -> jax.Array:
         losses = vlm.token_losses(
             vlm.structure(model),
             unflatten({**trained, **state.frozen}),
             vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
-            vlm.Slots(bucket, budget),
+            slots,
             label_smoothing=train.label_smoothing,
             dropout=dropout,
         )
         return batch_loss(losses, batch["mask_loss"][:, 1:])
 
+    # Frozen parameters are constants to `loss_fn`: the backward pass ends where they begin.
     loss, gradients = jax.value_and_grad(loss_fn)(state.trained)
-    chain = optimizer(train, learning, decay)
+    chain = optimizer(train, rates.learning, rates.decay)
     trained, kept = update_params(chain, gradients, state.optimizer, state.trained)
     return State(trained, state.frozen, kept), loss
 
