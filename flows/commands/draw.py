@@ -11,7 +11,7 @@ from flows.commands.boxes import OBJECT, paint_box, paint_mask, pixel_box
 from flows.study.load import ConfigError
 from model.checkpoint.folder import mask_codec_path
 from model.masks.codec import MaskCodec
-from pipelines.transforms.images import ImageSpec, decode_image
+from pipelines.images.square import ImageSpec, decode_image
 
 _SEG = re.compile(r"<seg(\d{3})>")
 

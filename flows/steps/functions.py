@@ -71,7 +71,7 @@ class EvaluateSpec:
 
 def list_files(spec: DatasetSpec, data_root: str) -> tuple[tuple[str, str, int], ...]:
     """Returns the raw files a dataset is made from, with their digests."""
-    from pipelines.sources.listing import inventory
+    from pipelines.sources.inventory import inventory
 
     found = inventory(spec.reader, spec.split, data_root, path=spec.path or None)
     return tuple((file.path, file.sha256, file.size) for file in found)

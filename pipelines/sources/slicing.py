@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Reject
-from pipelines.sources.item import Item, stable_hash
+from pipelines.sources.item import Item
 
 _SLICE = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from pipelines.sources.item import BadInput
+from pipelines.records.schema import BadInput
 
 NUM_BINS = 1024
 
