@@ -1,6 +1,7 @@
-"""Files a study is given rather than makes: a tokenizer, a mask codec, a checkpoint to start from.
+"""Files a study is given rather than makes: raw data, a tokenizer, a checkpoint to start from, ...
 
-They are noted by content before anything runs, so that a changed file is a changed input.
+They are looked for before anything runs; all but raw data are noted by content there and then, so
+that a changed file is a changed input.
 """
 
 from pathlib import Path
@@ -8,16 +9,21 @@ from pathlib import Path
 from flows.steps.functions import FilesSpec
 from flows.study.config import StudyConfig
 from flows.study.load import ConfigError
+from flows.study.plan import datasets_of
 from infra.store.digest import file_sha256
 from model.checkpoint.folder import DIGEST, TOKENIZER
+from pipelines.sources.registry import get
+from pipelines.synthetic.render import FOLDERS
 
 
 def paths_of(config: StudyConfig) -> dict[str, Path]:
     """Returns what a study is given, by the key of its config.
 
     Raises:
-      ConfigError: if one of them does not exist, or a start comes without its tokenizer.
+      ConfigError: if one of them does not exist, raw data included, or a start comes without its
+        tokenizer.
     """
+    _check_data_root(config)
     found = {key: Path(path) for key, path in config.given.items()}
     for key, path in found.items():
         if key != "start" and not path.is_file():
@@ -34,6 +40,24 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
                 f"{start / TOKENIZER}."
             )
     return found
+
+
+def _check_data_root(config: StudyConfig) -> None:
+    if config.data_root is not None:
+        if not Path(config.data_root).is_dir():
+            raise ConfigError(f"data_root must be an existing folder, got {config.data_root}.")
+        return
+    drawn = {
+        Path(folder).parts[0]
+        for corpus, folder in FOLDERS.items()
+        if getattr(config.corpus, f"num_{corpus}")
+    }
+    read = {spec.path or get(spec.reader).folder for spec in datasets_of(config).values()}
+    if missing := sorted(read - drawn):
+        raise ConfigError(
+            f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
+            f"corpus is drawn, of {', '.join(sorted(drawn)) or 'nothing'}. Add data_root=DIR."
+        )
 
 
 def files_of(path: Path) -> FilesSpec:

@@ -7,8 +7,7 @@ from typing import Literal
 from flows.report.cells import Plan
 from flows.steps.functions import DatasetSpec
 from flows.study.config import REFERENCE, StudyConfig
-from flows.study.transfer import TransferConfig, rows_of, trained_on
-from pipelines.benchmarks.registry import BENCHMARKS
+from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
 from pipelines.prepare.config import PrepareConfig
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
@@ -47,9 +46,8 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         trained = trained_on(name)
         if f"{trained}/train" not in found:
             own = config.transfers.get(trained)
-            path = own.path if own else ""
             prepare = _prepare_of(config, own or transfer)
-            split = (own or transfer).train_split or BENCHMARKS[trained].train_split
+            path, split = train_data(name, config.transfers)
             found[f"{trained}/train"] = DatasetSpec(
                 reader=trained, path=path, split=split, prepare=prepare
             )

@@ -11,7 +11,7 @@ from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item
 from pipelines.sources.layout import Found, find
-from pipelines.sources.slicing import Slice, parse_slice, sliced
+from pipelines.sources.slicing import Slice, disjoint, parse_slice, sliced
 
 Files = Callable[[str], tuple[tuple[str, ...], ...]]
 """Split -> its annotation files below the source's folder, each as the names it may have, the
@@ -33,6 +33,7 @@ class SourceSpec:
       frame_stride: their distance at 25 frames a second, unless told otherwise [frames].
       files: the annotation files of a split.
       publisher: where its authors publish it; "" for layouts that many write.
+      whole: a split -> the one it is a part of, as "test_human" is of "test"; itself for most.
     """
 
     name: str
@@ -45,6 +46,7 @@ class SourceSpec:
     frame_stride: int = 30
     files: Files = lambda split: ()
     publisher: str = ""
+    whole: Callable[[str], str] = lambda split: split
 
     def read_splits(self, corpus: Corpus, split: str) -> Iterator[Item | Reject]:
         """Yields the would-be records of `split`; "train+val" is both, "val[:5%]" a part.
@@ -70,6 +72,20 @@ class SourceSpec:
         """
         return [one.split for one in self._slices(split)]
 
+    def shares(self, split: str, other: str) -> bool:
+        """Returns whether two splits, such as "train+val[:5%]" and "val", may share records.
+
+        Raises:
+          ValueError: if one is not of this source.
+        """
+        return any(
+            not disjoint(a, b)
+            if a.split == b.split
+            else a.split == self.whole(b.split) or b.split == self.whole(a.split)
+            for a in self._slices(split)
+            for b in self._slices(other)
+        )
+
     def antialias_of(self, split: str) -> bool:
         """Returns whether a dataset's images are filtered: "train+val" is a training split."""
         return self.antialias if split.startswith("train") else self.antialias_eval
@@ -94,6 +110,7 @@ def of_benchmark(
     read: Callable[[Corpus, str], Found],
     publisher: str,
     folder: str = "",
+    whole: Callable[[str], str] = lambda split: split,
 ) -> SourceSpec:
     """Returns the source of a benchmark, whose row says how its pixels are prepared.
 
@@ -104,6 +121,7 @@ def of_benchmark(
       read: (corpus, split) -> would-be records, lazily.
       publisher: where its authors publish it.
       folder: where it is looked for below the data root; "" is its name.
+      whole: a split -> the one it is a part of.
     """
     frames = {"num_frames": benchmark.num_frames, "frame_stride": benchmark.frame_stride}
     return SourceSpec(
@@ -115,6 +133,7 @@ def of_benchmark(
         antialias_eval=benchmark.antialias == "always",
         files=files,
         publisher=publisher,
+        whole=whole,
         **(frames if benchmark.num_frames else {}),
     )
 
@@ -127,6 +146,7 @@ def published(
     read: Callable[..., Found],
     publisher: str,
     folder: str = "",
+    whole: Callable[[str], str] = lambda split: split,
 ) -> SourceSpec:
     """Returns the source of a benchmark that is read from fixed annotation files.
 
@@ -144,4 +164,5 @@ def published(
         read=read_files,
         publisher=publisher,
         folder=folder,
+        whole=whole,
     )

@@ -72,5 +72,6 @@ SOURCES = (
         files=files,
         read=read,
         publisher="github.com/vis-nlp/ChartQA",
+        whole=lambda split: split.partition("_")[0],
     ),
 )

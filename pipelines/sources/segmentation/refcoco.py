@@ -251,5 +251,6 @@ SOURCES = (
         files=files,
         read=read,
         publisher="github.com/lichengunc/refer",
+        whole=lambda split: split.rpartition("_")[2],
     ),
 )

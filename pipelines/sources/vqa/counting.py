@@ -137,5 +137,6 @@ SOURCES = (
         files=lambda split: ((f"{split.partition('_')[0]}.json",),),
         read=_read_tallyqa,
         publisher="github.com/manoja328/TallyQA_dataset",
+        whole=lambda split: split.partition("_")[0],
     ),
 )

@@ -8,6 +8,13 @@ from flows.study.given import files_of, paths_of
 from flows.study.load import ConfigError, load
 
 
+def test_real_sample_asks_for_its_data_root(tmp_path: Path):
+    config = Path(__file__).parents[3] / "configs/real_sample.yaml"
+    with pytest.raises(ConfigError, match=r"data_root must be given, .* nlvr, videos, web_image"):
+        paths_of(load(config))
+    assert paths_of(load(config, [f"data_root={tmp_path}"])) == {}
+
+
 def test_nothing_is_given_by_default():
     assert paths_of(load()) == {}
 
@@ -26,6 +33,13 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
         (["tokenizer.path=gone.model"], "tokenizer.path must be an existing file, got gone.model"),
         (["mask_codec.path=gone.npz"], "mask_codec.path must be an existing file, got gone.npz"),
         (["start=gone"], "start must be the folder of a checkpoint, .* got gone"),
+        (["data_root=gone"], "data_root must be an existing folder, got gone"),
+        (
+            ["sources=[{reader: nlvr}, {reader: web}, {reader: images, path: web}]"],
+            r"data_root must be given, the folder that holds nlvr: .* drawn, of chartqa, msvd_qa, "
+            r"refcoco, web\. Add data_root=DIR",
+        ),
+        (["corpus.num_web=0"], "the folder that holds web: "),
     ],
 )
 def test_what_is_not_there_is_told_by_its_key(overrides: list[str], told: str):
