@@ -1,11 +1,10 @@
 """The raw files that a dataset is made from, by digest."""
 
-import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from infra.store.raw_files import RawFiles
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.item import Item
 from pipelines.sources.registry import get
@@ -20,7 +19,12 @@ class RawFile(NamedTuple):
 
 
 def inventory(
-    source: str, split: str, data_root: str | os.PathLike[str], *, path: str | None = None
+    source: str,
+    split: str,
+    data_root: str | os.PathLike[str],
+    *,
+    path: str | None = None,
+    known: RawFiles | None = None,
 ) -> list[RawFile]:
     """Returns every file that preparing `split` of `source` would read, sorted by path.
 
@@ -31,6 +35,7 @@ def inventory(
       split: such as "train", or "train+val".
       data_root: the folder that holds the source's own.
       path: the source's folder below it; None takes the usual one.
+      known: digests of earlier inventories; None reads every file.
 
     Raises:
       ValueError: if the source or the split does not exist.
@@ -47,11 +52,5 @@ def inventory(
     present = sorted(
         p for p in paths | corpus.annotations if os.path.isfile(os.path.join(data_root, p))
     )
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda p: _digest(Path(data_root), p), present))
-
-
-def _digest(data_root: Path, path: str) -> RawFile:
-    with (data_root / path).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return RawFile(path=path, sha256=digest, size=file.tell())
+    digests = (known or RawFiles()).digests([Path(data_root) / path for path in present])
+    return [RawFile(path, *digest) for path, digest in zip(present, digests, strict=True)]

@@ -232,11 +232,11 @@ class VideoChild:
         if self._process is None:
             memory = str(self._limits.memory_mb << 20)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", child.__name__, memory],
+                [sys.executable, "-P", "-m", child.__name__, memory],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env=_environment(),
             )
             self._clips, self._buffer = 0, b""
             try:
@@ -246,3 +246,13 @@ class VideoChild:
                 raise _ChildLost(f"it did not start (exit status {status})") from None
         self._clips += 1
         return self._process
+
+
+def _environment() -> dict[str, str]:
+    """Returns a child's: it imports what this process does, wherever that was started."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }

@@ -184,7 +184,7 @@ def test_a_child_that_cannot_start_is_an_error_and_no_reject(
     tmp_path: Path, write_video, monkeypatch: pytest.MonkeyPatch
 ):
     path = str(write_video(tmp_path / "a.mp4"))
-    monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # No library there: Python gives up.
+    monkeypatch.setenv("PYTHONMALLOC", "unheard of")  # Python refuses to start.
     with closing(VideoChild(VideoLimits())) as child:  # noqa: SIM117
         with pytest.raises(VideoChildLostError, match=r"lost 3 times: it did not start"):
             child.sample(path, SMALL, SPEC)
@@ -232,3 +232,15 @@ def test_a_limit_met_by_a_used_child_is_tried_in_fresh_ones(long_clip: Path, und
         size = psutil.Process(used).memory_info().vms
         resource.prlimit(used, resource.RLIMIT_AS, (size, size))
         assert child.sample(str(long_clip), SAMPLING, SPEC) == undisturbed
+
+
+def test_a_child_runs_the_code_of_its_parent_wherever_it_starts(
+    tmp_path: Path, write_video, monkeypatch: pytest.MonkeyPatch
+):
+    path = str(write_video(tmp_path / "a.mp4"))
+    for name in ("json.py", "pipelines.py"):
+        (tmp_path / name).write_text("raise SystemExit('not me')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with closing(VideoChild(VideoLimits())) as child:
+        assert len(child.sample(path, SMALL, SPEC).images) == 2
