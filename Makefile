@@ -1,9 +1,10 @@
 PY := .venv/bin/python
-export JAX_PLATFORMS ?= cpu
+# Tests compute on the CPU; `make demo` takes a GPU where there is one.
+check test test-deep: export JAX_PLATFORMS ?= cpu
 # Buffers in huge pages: see infra/ray/cluster.py.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup demo check test pictures clean
+.PHONY: setup demo check test test-deep pictures clean
 
 setup: .venv/.installed
 
@@ -20,11 +21,14 @@ check: setup
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/pyright
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "not e2e and not slow" tests
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "not e2e and not slow and not deep" tests
 
 test: check
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "slow and not e2e" tests
-	$(PY) -m pytest -q -m e2e tests
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "slow and not e2e and not deep" tests
+	$(PY) -m pytest -q -m "e2e and not deep" tests
+
+test-deep: setup
+	$(PY) -m pytest -q -m deep tests
 
 # The screenshots in docs/, taken anew.
 pictures: setup

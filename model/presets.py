@@ -2,7 +2,10 @@
 
 import dataclasses
 
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 
 def paligemma2_3b(connector: ConnectorConfig | None = None, *, image_px: int = 224) -> ModelConfig:

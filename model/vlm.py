@@ -12,25 +12,29 @@ and separator see each other, the suffix sees them and what is before it. Positi
 valid tokens, so a masked slot is as good as absent.
 """
 
+import dataclasses
 import functools
 import typing
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Int32, UInt8
 
 from model.config import ModelConfig
 from model.connector.build import build_connector
 from model.text.dropout import Dropout
-from model.text.gemma import Gemma
+from model.text.gemma import Gemma, Rows
 from model.text.loss import chunked_losses
 from model.vision.layers import Linear
 from model.vision.siglip import Siglip
 
 Params = dict[str, typing.Any]
 Structure = nnx.GraphDef
-Images = Float[Array, "B I H W 3"] | UInt8[Array, "B I H W 3"]
+AnyArray = Array | np.ndarray
+"""As callers have them: still on the host, or on a device."""
+Images = Float[AnyArray, "B I H W 3"] | UInt8[AnyArray, "B I H W 3"]
 
 _PARTS = ("vision", "text", "projector", "connector")
 
@@ -50,13 +54,66 @@ class Vlm(nnx.Module):
         self.text = Gemma(cfg, rngs=rngs["text"])
 
 
-class Sequence(typing.NamedTuple):
-    """Embedded tokens, ready for the decoder."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """Room for soft tokens: a program has `bucket` slots per image, and `budget` of them count.
 
-    x: Float[Array, "B L D"]
-    positions: Int32[Array, "B L"]
-    mask: Bool[Array, "B L L"]
-    valid: Bool[Array, "B L"]
+    The bucket shapes arrays, so `jit` keeps a program for each; the budget is an argument like any
+    other, so one program serves all budgets of its bucket.
+
+    Attributes:
+      bucket: slots per image; see `connector.budgets.bucket_of`.
+      budget: soft tokens per image, at most `bucket`.
+    """
+
+    bucket: int = dataclasses.field(metadata={"static": True})
+    budget: Int[AnyArray, ""] | int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.budget, int):
+            # To `jit`, a Python integer is of another type than an array: a program of its own.
+            object.__setattr__(self, "budget", np.int32(self.budget))
+
+
+class Prompt(typing.NamedTuple):
+    """What a batch of examples reads: images, then text.
+
+    Attributes:
+      images: frames or image pairs along I, in [-1, 1] or bytes; each gets the same budget.
+      text: token ids, prefix first, padded on the right; lengths may differ.
+      mask_input: 1 on real tokens, 0 on padding; None: all are real, as training has it.
+      mask_ar: 0 where a token is seen by those before it too, 1 where it opens a causal step;
+        None is zeros: a prefix and nothing more.
+      real: False on rows that only fill the batch; None: all are real.
+    """
+
+    images: Images
+    text: Int32[AnyArray, "B T"]
+    mask_input: Int32[AnyArray, "B T"] | Bool[AnyArray, "B T"] | None = None
+    mask_ar: Int32[AnyArray, "B T"] | None = None
+    real: Bool[AnyArray, " B"] | None = None
+
+
+class Example(typing.NamedTuple):
+    """A batch to learn from. The model reads `text[:, :-1]` and predicts `text[:, 1:]`.
+
+    Attributes:
+      images: see `Prompt`.
+      text: token ids, one more than the model reads.
+      mask_ar: see `Prompt`.
+      mask_loss: 1 on the tokens to learn.
+    """
+
+    images: Images
+    text: Int32[AnyArray, "B T1"]
+    mask_ar: Int32[AnyArray, "B T1"]
+    mask_loss: Int32[AnyArray, "B T1"]
+
+    @property
+    def prompt(self) -> Prompt:
+        """The tokens that are read. Padding is last and causal: nothing that counts sees it."""
+        return Prompt(self.images, self.text[:, :-1], mask_ar=self.mask_ar[:, :-1])
 
 
 def split(model: nnx.Module) -> tuple[Structure, Params]:
@@ -90,130 +147,86 @@ def image_features(structure: Structure, params: Params, images: Images) -> Floa
 
 
 def soft_tokens(
-    structure: Structure,
-    params: Params,
-    images: Images,
-    *,
-    bucket: int,
-    budget: Int[Array, ""] | int,
+    structure: Structure, params: Params, images: Images, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
-    """Returns the projected soft tokens, S = I * bucket, and which of them count.
-
-    Args:
-      structure: of the model.
-      params: of the model.
-      images: frames or image pairs along I, in [-1, 1] or bytes; each gets the same budget.
-      bucket: slots per image, static; see `connector.budgets.bucket_of`.
-      budget: soft tokens per image; may be traced, so one program serves a whole bucket.
-    """
-    return _soft_tokens(merge(structure, params), images, bucket, budget)
+    """Returns the projected soft tokens, S = I * bucket, and which of them count."""
+    return _soft_tokens(merge(structure, params), images, slots)
 
 
 def text_logits(
-    structure: Structure,
-    params: Params,
-    images: Images,
-    text: Int32[Array, "B T"],
-    mask_ar: Int32[Array, "B T"],
-    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
-    *,
-    bucket: int,
-    budget: Int[Array, ""] | int,
+    structure: Structure, params: Params, prompt: Prompt, slots: Slots
 ) -> Float[Array, "B T V"]:
-    """Returns next-token logits at every text position: all at once, so for small inputs.
-
-    Args:
-      structure: of the model.
-      params: of the model.
-      images: see `soft_tokens`.
-      text: token ids, prefix first.
-      mask_ar: 0 where a token is seen by those before it too, 1 where it opens a causal step.
-      mask_input: 1 on real tokens, 0 on padding; training passes ones.
-      bucket: see `soft_tokens`.
-      budget: see `soft_tokens`.
-    """
+    """Returns next-token logits at every text position: all at once, so for small inputs."""
     model = merge(structure, params)
-    sequence = embed_sequence(model, images, text, mask_ar, mask_input, bucket, budget)
-    return model.text.logits(_decode_text(model, sequence, text.shape[1]))
+    rows, _ = embed_sequence(model, prompt, slots)
+    return model.text.logits(model.text(rows, num_rows=prompt.text.shape[1]))
 
 
 def token_losses(
     structure: Structure,
     params: Params,
-    images: Images,
-    text: Int32[Array, "B T1"],
-    mask_ar: Int32[Array, "B T1"],
-    mask_loss: Int32[Array, "B T1"],
+    example: Example,
+    slots: Slots,
     *,
-    bucket: int,
-    budget: Int[Array, ""] | int,
     label_smoothing: float = 0.0,
     dropout: Dropout | None = None,
 ) -> Float[Array, "B T"]:
     """Returns the cross-entropy of each target, T = T1 - 1; 0 where `mask_loss` is 0.
 
-    The model reads `text[:, :-1]` and predicts `text[:, 1:]`. Padding is last and causal, so
-    nothing that counts sees it. Logits exist for `cfg.loss_chunk` positions of each row at a
-    time, and are made again in the backward pass; positions without loss are skipped.
+    Logits exist for `cfg.loss_chunk` positions of each row at a time, and are made again in the
+    backward pass; positions without loss are skipped.
 
     Args:
       structure: of the model.
       params: of the model.
-      images: see `soft_tokens`.
-      text: token ids, one more than the model reads.
-      mask_ar: see `text_logits`.
-      mask_loss: 1 on the tokens to learn.
-      bucket: see `soft_tokens`.
-      budget: see `soft_tokens`.
+      example: what to read and to predict.
+      slots: for soft tokens.
       label_smoothing: probability mass moved from the target to all other tokens.
       dropout: what the decoder drops; None is nothing.
     """
     model = merge(structure, params)
-    read, ones = text[:, :-1], jnp.ones(text[:, :-1].shape, bool)
-    sequence = embed_sequence(model, images, read, mask_ar[:, :-1], ones, bucket, budget)
-    hidden = _decode_text(model, sequence, read.shape[1], dropout)
-    return chunked_losses(model.text, hidden, text[:, 1:], mask_loss[:, 1:] > 0, label_smoothing)
+    targets, wanted = (jnp.asarray(a)[:, 1:] for a in (example.text, example.mask_loss))
+    rows, _ = embed_sequence(model, example.prompt, slots)
+    hidden = model.text(rows, num_rows=targets.shape[1], dropout=dropout)
+    return chunked_losses(model.text, hidden, targets, wanted > 0, label_smoothing)
 
 
 def embed_sequence(
-    model: Vlm,
-    images: Images,
-    text: Int32[Array, "B T"],
-    mask_ar: Int32[Array, "B T"],
-    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
-    bucket: int,
-    budget: Int[Array, ""] | int,
-    *,
-    causal: bool = False,
-) -> Sequence:
-    """Returns soft tokens and text joined, with positions and the prefix-LM mask.
+    model: Vlm, prompt: Prompt, slots: Slots, *, causal: bool = False
+) -> tuple[Rows, Bool[Array, "B L"]]:
+    """Returns soft tokens and text joined, with positions and the prefix-LM mask; which are valid.
 
     `causal` makes every token, of images too, see only what is before it.
     """
-    soft, soft_valid = _soft_tokens(model, images, bucket, budget)
-    x = jnp.concatenate([soft, model.text.embed(text, dtype=soft.dtype)], axis=1)
-    valid = jnp.concatenate([soft_valid, mask_input.astype(bool)], axis=1)
+    soft, soft_valid = _soft_tokens(model, prompt.images, slots)
+    text = model.text.embed(jnp.asarray(prompt.text), dtype=soft.dtype)
+    x = jnp.concatenate([soft, text], axis=1)
+    valid = jnp.concatenate([soft_valid, text_valid(prompt)], axis=1)
+    mask_ar = jnp.zeros_like(prompt.text) if prompt.mask_ar is None else prompt.mask_ar
     steps = jnp.concatenate([jnp.zeros_like(soft_valid, mask_ar.dtype), mask_ar], axis=1)
+    # Each 1 opens a step: tokens of one step see each other and all earlier ones. With a 1 at
+    # every token, each is a step of its own, which is plain causal attention.
     steps = jnp.cumsum(jnp.ones_like(steps) if causal else steps, axis=1)
     mask = (steps[:, None, :] <= steps[:, :, None]) & valid[:, None, :]
+    # Counting valid tokens only, a text stands where it would without the masked slots before it.
     positions = jnp.cumsum(valid.astype(jnp.int32), axis=1) - 1
-    return Sequence(x, positions, mask, valid)
+    return Rows(x, positions, mask), valid
 
 
-def _decode_text(
-    model: Vlm, sequence: Sequence, length: int, dropout: Dropout | None = None
-) -> Float[Array, "B T D"]:
-    x, positions, mask, _ = sequence
-    return model.text(x, positions, mask, num_rows=length, dropout=dropout)
+def text_valid(prompt: Prompt) -> Bool[Array, "B T"]:
+    """Returns which tokens of the text are real."""
+    if prompt.mask_input is None:
+        return jnp.ones(prompt.text.shape, bool)
+    return jnp.asarray(prompt.mask_input).astype(bool)
 
 
 def _soft_tokens(
-    model: Vlm, images: Images, bucket: int, budget: Int[Array, ""] | int
+    model: Vlm, images: Images, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
     features = _features(model, images)
     batch, count, patches, width = features.shape
     features = features.reshape(batch * count, patches, width)
-    budget = jnp.asarray(budget, jnp.int32)
+    bucket, budget = slots.bucket, jnp.asarray(slots.budget, jnp.int32)
     tokens = model.projector(model.connector(features, bucket=bucket, budget=budget))
     valid = jnp.tile(jnp.arange(bucket) < budget, count)
     shape = (batch, count * bucket)
@@ -222,7 +235,7 @@ def _soft_tokens(
 
 def _features(model: Vlm, images: Images) -> Float[Array, "B I P C"]:
     batch, count = images.shape[:2]
-    flat = images.reshape(batch * count, *images.shape[2:])
+    flat = jnp.asarray(images).reshape(batch * count, *images.shape[2:])
     features = model.vision(flat, dtype=jnp.dtype(model.cfg.dtype))
     return features.reshape(batch, count, *features.shape[1:])
 

@@ -16,18 +16,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from model import presets, vlm
 from model.analysis.flops import Modality, prefill_flops
-from model.config import ConnectorConfig, ModelConfig
-from model.connector import budgets
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
 from model.decode.generate import generate
 from model.train.config import TrainConfig
 from model.train.sharding import make_mesh, shard_batch, shard_tree
 from model.train.step import Rates, StepPrograms, make_state
 from perf.batches import prompts, train_batch
-from perf.programs import prefill_program
+from perf.programs import exact_slots, prefill_program
 from perf.timing import Timing, table, take_turns
 
 PEAKS = (
@@ -73,14 +72,13 @@ def measure(
     if "train" in what:
         yield from _train(cfg, at, batch_size, modality, rounds, peak)
     params = _params(cfg, jnp.bfloat16 if cfg.dtype == "bfloat16" else jnp.float32)
-    inputs = _placed(cfg, batch_size, text_len)
+    prompt = _placed(cfg, batch_size, text_len)
     for budget in at:
+        slots = exact_slots(cfg, budget)
         flops = batch_size * prefill_flops(cfg, budget, modality).total
         if "prefill" in what:
-            program = (
-                prefill_program(cfg, budget).lower(params, *inputs, np.int32(budget)).compile()
-            )
-            run = functools.partial(program, params, *inputs, np.int32(budget))
+            program = prefill_program(cfg).lower(params, prompt, slots).compile()
+            run = functools.partial(program, params, prompt, slots)
             yield _row("prefill", budget, take_turns({"": run}, rounds)[""], flops, peak)
         if "decode" in what:
             runs = {
@@ -88,9 +86,8 @@ def measure(
                     generate,
                     vlm.structure(cfg),
                     params,
-                    *inputs,
-                    bucket=budgets.exact_bucket(cfg, budget).size,
-                    budget=np.int32(budget),
+                    prompt,
+                    slots,
                     max_new_tokens=count,
                     stop=None,
                 )
@@ -144,10 +141,10 @@ def _params(cfg: ModelConfig, dtype: Any) -> vlm.Params:
     return shard_tree(jax.tree.map(draw, vlm.abstract_params(cfg)), make_mesh())
 
 
-def _placed(cfg: ModelConfig, batch_size: int, text_len: int) -> list[jax.Array]:
-    arrays = prompts(cfg, batch_size, text_len)
-    placed = shard_batch({str(i): array for i, array in enumerate(arrays)}, make_mesh())
-    return [placed[str(i)] for i in range(len(arrays))]
+def _placed(cfg: ModelConfig, batch_size: int, text_len: int) -> vlm.Prompt:
+    given = prompts(cfg, batch_size, text_len)._asdict()
+    placed = shard_batch({k: array for k, array in given.items() if array is not None}, make_mesh())
+    return vlm.Prompt(**placed)
 
 
 def _row(

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from model import vlm
 from model.config import ModelConfig
 from model.data.loader import Batch
 
@@ -19,10 +20,8 @@ def train_batch(cfg: ModelConfig, size: int, text_len: int, num_images: int = 1)
     }
 
 
-def prompts(
-    cfg: ModelConfig, size: int, text_len: int, num_images: int = 1
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns images, text, mask_ar and mask_input of full-length prompts."""
+def prompts(cfg: ModelConfig, size: int, text_len: int, num_images: int = 1) -> vlm.Prompt:
+    """Returns full-length prompts."""
     batch = train_batch(cfg, size, text_len, num_images)
     text = batch["text"][:, :text_len]
-    return batch["image"], text, np.zeros_like(text), np.ones_like(text)
+    return vlm.Prompt(batch["image"], text, np.ones_like(text), np.zeros_like(text))

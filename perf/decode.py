@@ -7,16 +7,15 @@ The model is the demo's. A token's time is that of N more tokens over N, in one 
 
 import argparse
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
-
-import numpy as np
 
 from model import vlm
 from model.config import ModelConfig
-from model.connector import budgets
-from model.connector.budgets import Kind
+from model.connector.routing import Kind
 from model.decode.generate import generate
 from perf.batches import prompts
+from perf.programs import exact_slots
 from perf.timing import table, take_turns
 
 CASES: tuple[tuple[Kind, int], ...] = (
@@ -47,17 +46,10 @@ def measure(
     programs, params = {}, {name: vlm.init_params(cfg, 0) for name, cfg in models.items()}
     for number, (name, budget) in enumerate(cases):
         cfg = models[name]
-        static = {"bucket": budgets.exact_bucket(cfg, budget).size, "stop": None}
-        args = params[name], *prompts(cfg, batch_size, text_len)
-        traced = {"budget": np.int32(budget), "real": None}
+        args = params[name], prompts(cfg, batch_size, text_len), exact_slots(cfg, budget)
         for length in (1, num_tokens):
-            lowered = generate.lower(
-                vlm.structure(cfg), *args, max_new_tokens=length, **static, **traced
-            )
-            compiled = lowered.compile()
-            programs[f"{number:02d} {length:04d}"] = (
-                lambda compiled=compiled, args=args, traced=traced: compiled(*args, **traced)
-            )
+            lowered = generate.lower(vlm.structure(cfg), *args, max_new_tokens=length, stop=None)
+            programs[f"{number:02d} {length:04d}"] = functools.partial(lowered.compile(), *args)
     timings = take_turns(programs, rounds)
     rows = []
     for number, (name, budget) in enumerate(cases):

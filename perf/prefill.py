@@ -14,14 +14,16 @@ import math
 from collections.abc import Sequence
 
 import jax
-import numpy as np
 
 from model import vlm
 from model.analysis.flops import Modality, patch_flops, prefill_flops, unread_flops
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
-from model.connector.budgets import Kind
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
+from model.connector.routing import Kind
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 from perf.batches import prompts
-from perf.programs import prefill_program
+from perf.programs import exact_slots, prefill_program
 from perf.timing import Timing, table, take_turns
 
 TARGET = 0.85
@@ -126,10 +128,9 @@ def measure(
 
 
 def _program(cfg: ModelConfig, budget: int, batch_size: int, text_len: int):
-    inputs = prompts(cfg, batch_size, text_len)
-    params = vlm.init_params(cfg, 0)
-    args = params, *(jax.device_put(a) for a in inputs), np.int32(budget)
-    return prefill_program(cfg, budget).lower(*args).compile(), args
+    prompt = jax.device_put(prompts(cfg, batch_size, text_len))
+    args = vlm.init_params(cfg, 0), prompt, exact_slots(cfg, budget)
+    return prefill_program(cfg).lower(*args).compile(), args
 
 
 HEADER = [

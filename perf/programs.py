@@ -1,4 +1,4 @@
-"""Programs that several benchmarks time."""
+"""Programs that several measurements time."""
 
 from typing import Any
 
@@ -10,13 +10,16 @@ from model.connector import budgets
 from model.decode.generate import prefill
 
 
-def prefill_program(cfg: ModelConfig, budget: int) -> Any:
-    """Returns the jitted prefill at a budget; its arguments: parameters, prompts, the budget."""
-    bucket = budgets.exact_bucket(cfg, budget).size
+def prefill_program(cfg: ModelConfig) -> Any:
+    """Returns the jitted prefill; its arguments: parameters, a prompt and its slots."""
 
     @jax.jit
-    def run(params, images, text, mask_ar, mask_input, budget):
-        model = vlm.merge(vlm.structure(cfg), params)
-        return prefill(model, images, text, mask_ar, mask_input, bucket, budget)
+    def run(params, prompt, slots):
+        return prefill(vlm.merge(vlm.structure(cfg), params), prompt, slots)
 
     return run
+
+
+def exact_slots(cfg: ModelConfig, budget: int) -> vlm.Slots:
+    """Returns the slots of a budget with none masked, as evaluation has them."""
+    return vlm.Slots(budgets.exact_bucket(cfg, budget).size, budget)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from model import vlm
 from model.config import ModelConfig
 from model.connector import budgets
-from model.connector.budgets import Kind
+from model.connector.routing import Kind
 from model.train.config import TrainConfig
 from model.train.sharding import make_mesh
 from model.train.step import Rates, State, StepPrograms, make_state

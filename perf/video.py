@@ -26,7 +26,7 @@ from PIL import Image
 from perf.timing import table, take_turns
 from pipelines.images.square import ImageSpec, squash
 from pipelines.video.client import VideoChild, VideoLimits
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 FPS = 25
 CASES = ((250, 46), (250, 26), (60, 46), (60, 26), (60, 9))
@@ -34,7 +34,7 @@ CASES = ((250, 46), (250, 26), (60, 46), (60, 26), (60, 9))
 
 SPEC = ImageSpec(antialias=False)
 
-Loop = Callable[[str, Sampling, int], list[np.ndarray]]
+Loop = Callable[[str, FrameSampling, int], list[np.ndarray]]
 """Path, which frames, threads (0: the library's choice) -> squashed frames."""
 
 
@@ -60,12 +60,12 @@ def write_clip(path: Path, *, seconds: int, key_frames: int, width: int, height:
     return path
 
 
-def times_of(sampling: Sampling, duration: float) -> list[float]:
+def times_of(sampling: FrameSampling, duration: float) -> list[float]:
     """Returns the times that are asked for, the same for all [s]."""
     return [t + 1e-4 for t in sampling.times(duration)]
 
 
-def pyav_in_sequence(path: str, sampling: Sampling, threads: int) -> list[np.ndarray]:
+def pyav_in_sequence(path: str, sampling: FrameSampling, threads: int) -> list[np.ndarray]:
     """Decodes from the first frame to the last one that is wanted."""
     found: list[np.ndarray] = []
     with av.open(path) as container:
@@ -82,7 +82,7 @@ def pyav_in_sequence(path: str, sampling: Sampling, threads: int) -> list[np.nda
         return found + [_small(shown)] * (len(times) - len(found))
 
 
-def pyav_seeking(path: str, sampling: Sampling, threads: int) -> list[np.ndarray]:
+def pyav_seeking(path: str, sampling: FrameSampling, threads: int) -> list[np.ndarray]:
     """Goes to the key frame before each wanted frame."""
     found = []
     with av.open(path) as container:
@@ -99,7 +99,7 @@ def pyav_seeking(path: str, sampling: Sampling, threads: int) -> list[np.ndarray
     return found
 
 
-def decord_batch(path: str, sampling: Sampling, threads: int) -> list[np.ndarray]:
+def decord_batch(path: str, sampling: FrameSampling, threads: int) -> list[np.ndarray]:
     """Leaves it to decord."""
     import decord
 
@@ -132,7 +132,7 @@ def _squashed(pixels: np.ndarray) -> np.ndarray:
     return np.asarray(squash(Image.fromarray(pixels), SPEC))
 
 
-def measure(path: Path, label: str, sampling: Sampling, rounds: int) -> list[list[str]]:
+def measure(path: Path, label: str, sampling: FrameSampling, rounds: int) -> list[list[str]]:
     """Returns the rows of one case: times, how many frames are right, times over ours."""
     file = str(path)
     child = VideoChild(VideoLimits())
@@ -174,7 +174,7 @@ def measure(path: Path, label: str, sampling: Sampling, rounds: int) -> list[lis
     return rows
 
 
-def peak_memory(path: Path, sampling: Sampling, num_clips: int) -> list[list[str]]:
+def peak_memory(path: Path, sampling: FrameSampling, num_clips: int) -> list[list[str]]:
     """Returns the rows of the second table: the most resident memory of a process [MiB]."""
     rows = []
     spawn = multiprocessing.get_context("spawn")
@@ -189,7 +189,7 @@ def peak_memory(path: Path, sampling: Sampling, num_clips: int) -> list[list[str
     return rows
 
 
-def _grow(name: str, path: str, sampling: Sampling, num_clips: int) -> int:
+def _grow(name: str, path: str, sampling: FrameSampling, num_clips: int) -> int:
     loop, threads = LOOPS[name]
     for _ in range(num_clips):
         loop(path, sampling, threads)
@@ -227,12 +227,12 @@ def main(words: Sequence[str] | None = None) -> None:
             path = Path(folder) / f"{key_frames}.mp4"
             clips[key_frames] = write_clip(path, key_frames=key_frames, **size)
         for key_frames, stride in CASES:
-            sampling = Sampling(num_frames=16, stride=stride)
+            sampling = FrameSampling(num_frames=16, stride=stride)
             label = f"{key_frames}, {stride}"
             rows += measure(clips[key_frames], label, sampling, args.rounds)
         print(table(HEADER, rows), flush=True)
         key_frames, stride = CASES[-1]
-        sampling = Sampling(num_frames=16, stride=stride)
+        sampling = FrameSampling(num_frames=16, stride=stride)
         grown = peak_memory(clips[key_frames], sampling, args.clips)
     print()
     print(table([f"{args.clips} clips", "peak MiB"], grown))

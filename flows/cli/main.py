@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.cli.accept import accept_app
 from flows.cli.data import data_app
+from flows.cli.gc import gc_app
 from flows.cli.model import model_app
-from flows.cli.options import DEFAULT_STORE, StoreOption
+from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
+from flows.cli.run import run_app
 from flows.cli.score import score_app
 
 app = typer.Typer(
@@ -19,19 +22,13 @@ app = typer.Typer(
     help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
 )
 lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
+app.add_typer(run_app)
+app.add_typer(accept_app)
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")
+app.add_typer(gc_app)
 app.add_typer(model_app)
 app.add_typer(score_app)
-
-StudyArguments = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[CONFIG] [key.path=value …]",
-        help="A YAML file (none: the embedded demo), then overrides.",
-        show_default=False,
-    ),
-]
 
 
 @app.callback()
@@ -42,51 +39,35 @@ def _options(
         os.environ["PARCEL_DEBUG"] = "1"
 
 
-@app.command(epilog="Example: parcel run configs/small.yaml num_seeds=2 --store ~/studies")
-def run(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Runs a whole study: prepare, train, transfer, evaluate, report."""
-    _study(arguments, store, "report")
-
-
-@app.command(epilog="Example: parcel prepare configs/small.yaml")
-def prepare(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Prepares a study's datasets, and stops."""
-    _study(arguments, store, "prepare")
-
-
-@app.command(epilog="Example: parcel train configs/small.yaml stage1.total_steps=200")
-def train(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Trains Stage 1 and the intermediary of every method, and stops."""
-    _study(arguments, store, "train")
-
-
-@app.command(epilog="Example: parcel transfer configs/small.yaml")
-def transfer(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Fine-tunes on every benchmark with every seed, and stops."""
-    _study(arguments, store, "transfer")
-
-
-@app.command(epilog="Example: parcel evaluate configs/small.yaml")
-def evaluate(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Evaluates every transferred checkpoint at every budget, and stops."""
-    _study(arguments, store, "evaluate")
-
-
-@app.command(epilog="Example: parcel report configs/small.yaml")
-def report(arguments: StudyArguments = None, store: StoreOption = DEFAULT_STORE) -> None:
-    """Makes the results table of a study, running whatever of it is missing."""
-    _study(arguments, store, "report")
-
-
 @app.command(epilog="Example: parcel serve --port 4200")
 def serve(
     store: StoreOption = DEFAULT_STORE,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 4200,
+    host: Annotated[str, typer.Option(help="Beyond loopback it needs --auth.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port; 4200 by default.")] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PARCEL_AUTH",
+            metavar="NAME:PASSWORD|@FILE",
+            help="What browsers and clients must give; in the variable or a file nobody sees it.",
+        ),
+    ] = None,
+    any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
+    any_runner: Annotated[bool, typer.Option(help="Let the form name a Beam runner.")] = False,
 ) -> None:
     """Starts the Prefect server and UI on loopback, with the study deployment registered."""
+    heed_signals()
+    from flows.study.serve import auth_of
     from flows.study.serve import serve as serve_forever
 
-    serve_forever(_store(store).root, port)
+    serve_forever(
+        open_store(store).root,
+        host=host,
+        port=port,
+        auth=auth_of(auth),
+        any_store=any_store,
+        any_runner=any_runner,
+    )
 
 
 @app.command(epilog="Example: parcel results demo --format csv")
@@ -101,7 +82,7 @@ def results(
     """Prints a results table."""
     from flows.report.show import show_results
 
-    typer.echo(show_results(_store(store), run, format, scores), nl=False)
+    typer.echo(show_results(open_store(store), run, format, scores), nl=False)
 
 
 @lineage_app.command("show", epilog="Example: parcel lineage show results-3f9a")
@@ -123,7 +104,7 @@ def lineage_trace(
     """Prints everything a cell of the table was made from, down to the source samples."""
     from flows.lineage.trace import trace
 
-    trace(_store(store), run, cell, samples)
+    trace(open_store(store), run, cell, samples)
 
 
 @lineage_app.command("verify", epilog="Example: parcel lineage verify")
@@ -134,12 +115,13 @@ def lineage_verify(
     """Checks the bytes of artifacts against their manifests."""
     from infra.store.graph import verify
 
-    opened = _store(store)
-    artifacts = [_resolve(store, key)] if key else list(opened.artifacts())
-    problems = [problem for artifact in artifacts for problem in verify(opened, artifact)]
+    opened = open_store(store)
+    keys = [opened.resolve(key).key] if key else opened.keys()
+    logical = {kind: _params_digest for kind in ("checkpoint", "start")}
+    problems = [problem for one in keys for problem in verify(opened, one, logical)]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
-    typer.echo(f"{len(artifacts)} artifacts checked, {len(problems)} problems")
+    typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")
     if problems:
         raise typer.Exit(1)
 
@@ -147,11 +129,14 @@ def lineage_verify(
 @lineage_app.command("rebuild", epilog="Example: parcel lineage rebuild")
 def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     """Makes the UI's lineage and results pages again from the manifests."""
-    opened = _store(store)
-    _prefect(opened)
-    from flows.lineage.rebuild import rebuild
+    opened = open_store(store)
+    apply_prefect(opened)
+    from infra.prefect.server import reporting
 
-    typer.echo(f"{rebuild(opened)} pages published")
+    with reporting(opened.root):
+        from flows.lineage.rebuild import rebuild
+
+        typer.echo(f"{rebuild(opened)} pages published")
 
 
 def main() -> None:
@@ -165,6 +150,16 @@ def main() -> None:
         if os.environ.get("PARCEL_DEBUG"):
             raise
         raise SystemExit(_complain(error)) from None
+    finally:
+        _wait_if_stopping()
+
+
+def _wait_if_stopping() -> None:
+    """Leaves the end to the listener, if a signal came: it has the right exit code."""
+    if "infra.processes.signals" in sys.modules:
+        from infra.processes.signals import wait_if_stopping
+
+        wait_if_stopping()
 
 
 def _complain(error: Exception) -> int:
@@ -186,37 +181,11 @@ def _complain(error: Exception) -> int:
     return code
 
 
-def _study(arguments: list[str] | None, store: str, until: Any) -> None:
-    words = list(arguments or [])
-    path = words.pop(0) if words and "=" not in words[0] else None
-    from flows.study.load import load
+def _params_digest(checkpoint: Path) -> str:
+    from model.checkpoint.folder import params_digest_of
 
-    config = load(path, words)
-    from flows.study.given import paths_of
-
-    paths_of(config)  # Complains of what is not there before anything starts.
-    opened = _store(store)
-    _prefect(opened)
-    from flows.study.run import run_study
-
-    raise typer.Exit(run_study(config, opened, until))
-
-
-def _store(uri: str) -> Any:
-    from flows.study.load import ConfigError
-    from infra.store.store import Store
-
-    try:
-        return Store(uri)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"--store: {error}") from None
+    return params_digest_of(checkpoint)
 
 
 def _resolve(store: str, key: str) -> Any:
-    return _store(store).resolve(key)
-
-
-def _prefect(store: Any) -> None:
-    from infra.prefect.settings import apply
-
-    apply(store.root)
+    return open_store(store).resolve(key)

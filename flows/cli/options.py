@@ -1,6 +1,6 @@
-"""Options that several commands have."""
+"""Options that several commands have, and how a command opens a store."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,3 +10,32 @@ StoreOption = Annotated[
     str,
     typer.Option("--store", envvar="PARCEL_STORE", metavar="URI", help="Folder of the store."),
 ]
+
+
+def open_store(uri: str) -> Any:
+    """Returns the store.
+
+    Raises:
+      ConfigError: if there can be none at `uri`.
+    """
+    from flows.study.load import ConfigError
+    from infra.store.store import Store
+
+    try:
+        return Store(uri)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"--store: {error}") from None
+
+
+def apply_prefect(store: Any) -> None:
+    """Sets Prefect up for a store; Prefect must be imported after."""
+    from infra.prefect.settings import apply
+
+    apply(store.root)
+
+
+def heed_signals() -> None:
+    """Has a signal end this process and all it starts; before anything heavy is imported."""
+    from infra.processes.signals import install
+
+    install()

@@ -1,12 +1,13 @@
 """Boxes and masks in a text, and how they are painted on the picture they are about."""
 
 import re
-from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-OBJECT = re.compile(r"<loc(\d{4})><loc(\d{4})><loc(\d{4})><loc(\d{4})>((?:<seg\d{3}>){16})?")
-"""Location tokens (ymin, xmin, ymax, xmax), and the segmentation tokens of a mask, if any."""
+from pipelines.records.codes import BOX, MASK, parse_box
+
+OBJECT = re.compile(f"({BOX})({MASK})?")
+"""An object in a text: group 1 is its box, group 2 its mask, if there is one."""
 
 COLORS = ((230, 60, 40), (40, 140, 230), (40, 180, 80), (240, 170, 30), (170, 80, 210))
 
@@ -19,14 +20,11 @@ def color_of(number: int) -> tuple[int, int, int]:
     return COLORS[number % len(COLORS)]
 
 
-def pixel_box(locations: Sequence[str], size: tuple[int, int]) -> Box:
-    """Returns the box of four location tokens' digits in an image of a size (width, height)."""
+def pixel_box(tokens: str, size: tuple[int, int]) -> Box:
+    """Returns the box of four location tokens in an image of a size (width, height)."""
     width, height = size
-    y0, x0, y1, x1 = (
-        int(int(loc) / 1023 * side)
-        for loc, side in zip(locations, (height, width, height, width), strict=True)
-    )
-    return x0, y0, x1, y1
+    ymin, xmin, ymax, xmax = parse_box(tokens)
+    return int(xmin * width), int(ymin * height), int(xmax * width), int(ymax * height)
 
 
 def paint_box(image: Image.Image, box: Box, number: int) -> None:

@@ -1,6 +1,5 @@
 """An answer's boxes and masks, drawn on the image it is about."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from flows.study.load import ConfigError
 from model.checkpoint.folder import mask_codec_path
 from model.masks.codec import MaskCodec
 from pipelines.images.square import ImageSpec, decode_image
-
-_SEG = re.compile(r"<seg(\d{3})>")
+from pipelines.records.codes import numbers
 
 
 def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -> int:
@@ -40,11 +38,11 @@ def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -
     codec = MaskCodec.load(codec_path) if codec_path else None
     found = list(OBJECT.finditer(answer))
     for number, one in enumerate(found):
-        x0, y0, x1, y1 = box = pixel_box(one.groups()[:4], image.size)
+        x0, y0, x1, y1 = box = pixel_box(one[1], image.size)
         if y1 <= y0 or x1 <= x0:
             continue
-        if one[5] and codec is not None:
-            inside = Image.fromarray(codec.decode([int(i) for i in _SEG.findall(one[5])]))
+        if one[2] and codec is not None:
+            inside = Image.fromarray(codec.decode(numbers(one[2])))
             resized = inside.resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
             mask = Image.fromarray((np.asarray(resized) > 0).astype(np.uint8) * 255)
             paint_mask(image, mask, (x0, y0), number)

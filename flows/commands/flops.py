@@ -7,8 +7,9 @@ from pathlib import Path
 
 from flows.study.load import ConfigError, load
 from model.analysis import flops
-from model.checkpoint.folder import CONFIG, load_config
+from model.checkpoint.folder import load_config
 from model.config import ModelConfig
+from model.files import CONFIG
 from model.presets import paligemma2_3b
 
 PARTS = tuple(field.name for field in dataclasses.fields(flops.Flops))

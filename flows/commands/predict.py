@@ -14,16 +14,16 @@ from PIL import Image, UnidentifiedImageError
 
 from flows.study.load import ConfigError
 from flows.study.runs import folder_of
-from model.checkpoint.folder import CONFIG, DIGEST
 from model.data.loader import decode_images
 from model.decode.decoding import Decoding
 from model.decode.predict import Predictor
+from model.files import CONFIG, DIGEST
 from pipelines.images.square import FORMATS, ImageSpec, prepare_image
 from pipelines.records.schema import BadInput, Record
 from pipelines.sources.registry import get
 from pipelines.sources.spec import SourceSpec
 from pipelines.video.client import VideoChild, VideoLimits
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 
 def find_checkpoint(name: str, store: str) -> Path:
@@ -169,7 +169,7 @@ def _frames(
 ) -> tuple[bytes, ...]:
     child = VideoChild(VideoLimits())
     try:
-        sampling = Sampling(
+        sampling = FrameSampling(
             num_frames=frames if frames is not None else source.num_frames,
             stride=stride if stride is not None else source.frame_stride,
         )

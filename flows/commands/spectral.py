@@ -13,10 +13,11 @@ from flows.commands.predict import find_checkpoint, read_pixels
 from flows.study.load import ConfigError
 from model.analysis.figures import Measured, draw_concentration, draw_profiles
 from model.analysis.measure import Curve, measure
-from model.checkpoint.folder import DIGEST, load_config, load_params
+from model.checkpoint.folder import load_config, load_params
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import decode_images, open_parts
+from model.files import DIGEST
 
 CONCENTRATION, PROFILES = "concentration.png", "profiles.png"
 NUMBERS, TABLE = "spectra.json", "spectra.csv"

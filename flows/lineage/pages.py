@@ -11,25 +11,17 @@ from pathlib import Path
 from rich.markup import escape
 from rich.tree import Tree
 
+from flows.lineage.links import page_link
 from infra.store.graph import Node, ancestry, edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
+from model.files import PREDICTIONS
 
 _GRAPH_NODES = 14
 """Boxes in one diagram; above it, inputs of one kind share a box."""
 
 _SHORT = 12
 """Hex digits of a digest shown to people."""
-
-
-def page_key(key: str) -> str:
-    """Returns the Prefect artifact key of an artifact's lineage page."""
-    return f"lineage-{key}"
-
-
-def page_link(key: str) -> str:
-    """Returns the UI path of an artifact's lineage page; `/v2` renders Mermaid, `/` may not."""
-    return f"/v2/artifacts/key/{page_key(key)}"
 
 
 def page(store: Store, artifact: Artifact, *, reused: bool) -> str:
@@ -155,7 +147,7 @@ def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
 
 
 def _prediction_rows(folder: Path) -> Iterator[str]:
-    with (folder / "predictions.jsonl").open() as lines:
+    with (folder / PREDICTIONS).open() as lines:
         for line in lines:
             row = json.loads(line)
             yield (

@@ -4,7 +4,8 @@ import json
 
 from prefect.artifacts import create_markdown_artifact
 
-from flows.lineage import pages as lineage
+from flows.lineage import pages
+from flows.lineage.links import page_key, page_link
 from infra.store.store import Store
 
 
@@ -14,8 +15,8 @@ def rebuild(store: Store) -> int:
     for artifact in store.artifacts():
         manifest = artifact.manifest
         create_markdown_artifact(
-            lineage.page(store, artifact, reused=True),
-            key=lineage.page_key(manifest.key),
+            pages.page(store, artifact, reused=True),
+            key=page_key(manifest.key),
             description=manifest.name,
         )
         published += 1
@@ -29,5 +30,5 @@ def rebuild(store: Store) -> int:
 def publish_results(store: Store, name: str, key: str) -> None:
     """Publishes the results matrix of a study, its cells linked to their lineage."""
     text = (store.get(key).path / "linked.md").read_text()
-    head = f"[Lineage of this table]({lineage.page_link(key)})\n\n"
+    head = f"[Lineage of this table]({page_link(key)})\n\n"
     create_markdown_artifact(head + text, key=f"results-{name}", description=f"Results of {name}")

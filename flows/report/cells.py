@@ -6,13 +6,33 @@ from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class CellKey:
+    """Which number of a study: a benchmark's row, a method, a budget [tokens], a transfer seed."""
+
+    benchmark: str
+    method: str
+    budget: int
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.benchmark}/{self.method}/{self.budget}/{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> "CellKey":
+        """Returns the key that `str` spelt so."""
+        benchmark, method, budget, seed = text.split("/")
+        return cls(benchmark=benchmark, method=method, budget=int(budget), seed=int(seed))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Score:
-    """What one checkpoint scored on one benchmark at one budget.
+    """The score of one checkpoint on one benchmark at one budget.
 
     Attributes:
       score: 0–100 (CIDEr may exceed 100).
       metric: name of the metric; one per benchmark.
       artifact: key of the predictions artifact the score was computed from.
+      accepted: whether it rests on an artifact that was kept although its code has changed since.
     """
 
     benchmark: str
@@ -22,6 +42,7 @@ class Score:
     score: float
     metric: str
     artifact: str
+    accepted: bool = False
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.score):

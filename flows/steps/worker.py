@@ -1,90 +1,90 @@
-"""Makes one artifact, in whatever process: lock, attempt, work, commit."""
+"""Makes artifacts, in whatever process: hold the step, run its function, commit."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from infra.store.manifest import Step
+from flows.steps.kind import Work
+from infra.progress import Progress
+from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far a step is.
-
-    Attributes:
-      done, total: in units of the step: updates, records, files.
-      note: what is worth seeing, such as the loss.
-    """
-
-    done: int
-    total: int
-    note: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """The end of a step: its artifact's key, and whether it was there already."""
-
-    key: str
-    reused: bool
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Order:
-    """A step to run, and where.
+    """The end of one step.
 
     Attributes:
-      step: what to make.
+      name: of the step.
+      reused: whether the artifact was there already.
+      error: why there is no artifact; "" if there is one.
+      traceback: where that happened.
+    """
+
+    name: str
+    reused: bool = False
+    error: str = ""
+    traceback: str = ""
+
+
+class OtherCodeError(RuntimeError):
+    """This process would make a step with other code than was asked for."""
+
+
+def make(
+    store: str, recipes: Sequence[Recipe], context: Mapping[str, Any]
+) -> Iterator[tuple[str, Progress] | Made]:
+    """Yields (step, its progress) and the end of each step, one step after the other.
+
+    An artifact already committed is not made again, and a step that fails leaves the others alone:
+    a checkpoint is loaded once for all its evaluations, which have nothing to do with each other.
+
+    Args:
       store: the store's folder.
-      location: a folder outside the store that the step reads (raw data), if any. Not part of
-        the key: the digests of the files in it are.
-      context: run ids of the orchestrator, for the manifest.
+      recipes: what to make; none of them reads another one's artifact.
+      context: run ids of the orchestrator, for the manifests.
     """
-
-    step: Step
-    store: str
-    location: str | None = None
-    context: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-class Work:
-    """What a step's function sees.
-
-    Attributes:
-      out: folder for the artifact's files.
-      scratch: folder for resumable progress; survives a kill, gone after the commit.
-      inputs: role -> folder of the artifact read.
-      config, seed, location: as in the order.
-      counts: the function notes numbers of interest here.
-      content: the function may state a logical content digest here.
-    """
-
-    def __init__(self, order: Order, store: Store, attempt: Attempt, scratch: Path) -> None:
-        self.out = attempt.path
-        self.scratch = scratch
-        self.inputs = {role: store.get(entry.key).path for role, entry in order.step.inputs.items()}
-        self.config = order.step.config
-        self.seed = order.step.seed
-        self.location = order.location
-        self.counts: dict[str, float | int | str] = {}
-        self.content: str | None = None
+    opened = Store(store)
+    for recipe in recipes:
+        try:
+            reused = yield from _make(opened, recipe, context)
+        except Exception as error:  # As text: not every exception survives the way back.
+            reason = " ".join(str(error).split()) or type(error).__name__
+            yield Made(name=recipe.name, error=reason, traceback=traceback.format_exc())
+        else:
+            yield Made(name=recipe.name, reused=reused)
 
 
-def make(order: Order) -> Iterator[Progress | Made]:
-    """Yields progress and, last, what was made; an artifact already committed is not made again."""
-    from flows.steps.functions import FUNCTIONS
+def _make(store: Store, recipe: Recipe, context: Mapping[str, Any]) -> Any:
+    from flows.steps.registry import KINDS
 
-    store, step = Store(order.store), order.step
-    with store.lock(step.key) as scratch:
-        if store.find(step.key):
-            yield Made(key=step.key, reused=True)
-            return
-        attempt = Attempt(store, step)
-        work = Work(order, store, attempt, scratch)
-        yield from FUNCTIONS[step.kind](work)
+    _check_code(store, recipe)
+    with store.lock(recipe.key) as scratch:
+        if store.find(recipe.key):
+            return True
+        attempt = Attempt(store, recipe)
+        work = Work(recipe, store, attempt.path, scratch)
+        for progress in KINDS[recipe.kind].make(work):
+            yield recipe.name, progress
         attempt.counts, attempt.content = work.counts, work.content
-        artifact = attempt.commit(order.context)
-        store.clear_scratch(step.key)
-    yield Made(key=artifact.key, reused=False)
+        attempt.commit(context)
+        store.clear_scratch(recipe.key)
+        return False
+
+
+def _check_code(store: Store, recipe: Recipe) -> None:
+    """Refuses to make a step with other code: its key, and its name in a table, would lie."""
+    from flows.steps.code import Tree, checkout
+    from flows.steps.registry import code_digest, code_of
+
+    if recipe.code == code_digest(recipe.kind, recipe.config):
+        return
+    asked = code_of(recipe.kind, recipe.config, Tree(store.source(recipe.source)))
+    here = code_of(recipe.kind, recipe.config, checkout())
+    differ = sorted(name for name in asked | here if asked.get(name) != here.get(name))
+    raise OtherCodeError(
+        f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "
+        f"other code in {', '.join(differ) or 'no module it can name'}; start it from the same "
+        f"checkout."
+    )

@@ -1,6 +1,7 @@
 """A whole study as one value: data, model, stages, transfers, methods × budgets × seeds."""
 
 import dataclasses
+import hashlib
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,12 +19,15 @@ from flows.study.transfer import (
     with_recipes,
 )
 from infra.store.digest import NOT_IDENTITY
-from model.config import ConnectorConfig, ModelConfig
-from model.connector.budgets import Kind, supported_budgets
+from model.config import ModelConfig
+from model.connector.budgets import supported_budgets
+from model.connector.config import ConnectorConfig
+from model.connector.routing import Kind
 from model.masks.codec import MaskCodecConfig
 from model.train.config import TrainConfig
 from pipelines.hygiene.screen import HygieneConfig
 from pipelines.prepare.config import PrepareConfig
+from pipelines.records.codes import EXTRA_TOKENS
 from pipelines.sources.registry import SOURCES
 from pipelines.synthetic.config import CorpusConfig
 
@@ -31,11 +35,11 @@ Method = Kind
 REFERENCE: Method = "vanilla"
 """The method whose score is 100 % retention; it knows one budget, all tokens."""
 
-NUM_EXTRA_TOKENS = 1024 + 128
-"""Location and segmentation tokens after the tokenizer's own."""
-
 SEED_RANGE = (10_000, 100_000)
 """Transfer seeds are drawn from here. Source: PARCEL, app. Implementation Details."""
+
+MAX_PRETRAIN_SEEDS = 20
+"""Most pretraining seeds of a study; each has a part of the transfer seeds to itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,14 +86,37 @@ class ComputeConfig:
       num_cpus: cores of the cluster started here; None takes all.
       cpus_per_stage: cores of Stage 1, which runs alone.
       cpus_per_cell: cores of each intermediary, transfer or evaluation.
+      num_gpus: GPUs of the cluster started here; None takes all that JAX can use.
+      gpus_per_stage: GPUs of Stage 1, where there are any; they must divide its batch.
+      gpus_per_cell: GPUs of each intermediary, transfer or evaluation, where there are any.
+      cells_per_gpu: cells that share a GPU and its memory, where `gpus_per_cell` is 1.
       retries: more tries of a step whose worker died.
+      rebuild_limit: most work that a run does again because of changed code, without being told
+        to, over all its steps [device-hours].
     """
 
     ray_address: str | None = None
     num_cpus: int | None = None
     cpus_per_stage: int = 2
     cpus_per_cell: int = 1
+    num_gpus: Annotated[int, Field(ge=0)] | None = None
+    gpus_per_stage: Annotated[int, Field(ge=0)] = 1
+    gpus_per_cell: Annotated[int, Field(ge=0)] = 1
+    cells_per_gpu: Annotated[int, Field(ge=1, le=20)] = 1
     retries: Annotated[int, Field(ge=0, le=10)] = 2
+    rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
+            raise ValueError(
+                f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "
+                f"and {self.gpus_per_cell}."
+            )
+
+    @property
+    def gpus_of_cell(self) -> float:
+        """GPUs that a cell asks for; below 1 it shares one."""
+        return self.gpus_per_cell / self.cells_per_gpu
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,11 +125,13 @@ class StudyConfig:
 
     Attributes:
       name: of the study, in lower-case letters, digits and dashes.
-      seed: of everything; the transfer seeds are drawn from it.
+      seed: of everything: each stage draws a seed of its own from it, and the transfers theirs.
       methods: connectors compared.
       budgets: soft tokens per frame at evaluation; a method is evaluated at those it serves, and
         vanilla at all tokens only.
-      num_seeds: transfer seeds, shared by all methods.
+      num_seeds: transfer seeds of each pretraining seed, shared by all methods; more of them
+        begin with the same ones.
+      num_pretrain_seeds: how often Stage 1 and the intermediaries are trained; the paper: once.
       data_root: folder with the raw corpora; None renders the synthetic one.
       corpus: the synthetic corpus; unused where `data_root` is given.
       sources: corpora of the Stage-1 mixture.
@@ -134,6 +163,7 @@ class StudyConfig:
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = (16, 64, 256)
     num_seeds: Annotated[int, Field(ge=1, le=100)] = 3
+    num_pretrain_seeds: Annotated[int, Field(ge=1, le=MAX_PRETRAIN_SEEDS)] = 1
     data_root: str | None = None
     corpus: CorpusConfig = CorpusConfig()
     sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
@@ -173,10 +203,10 @@ class StudyConfig:
             check_transfer(name, transfer)
         check_held_out(self.sources, self.transfers)
         check_image_px(self)
-        vocabulary = self.tokenizer.vocab_size + NUM_EXTRA_TOKENS
+        vocabulary = self.tokenizer.vocab_size + len(EXTRA_TOKENS)
         if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
             raise ValueError(
-                f"model.text.vocab_size must be tokenizer.vocab_size + {NUM_EXTRA_TOKENS} = "
+                f"model.text.vocab_size must be tokenizer.vocab_size + {len(EXTRA_TOKENS)} = "
                 f"{vocabulary}, got {self.model.text.vocab_size}."
             )
         full = self.model.vision.num_patches
@@ -236,13 +266,35 @@ class StudyConfig:
         return {key: path for key, path in paths.items() if path is not None}
 
     @property
-    def seeds(self) -> tuple[int, ...]:
-        """The transfer seeds: distinct, drawn once from `seed`, the same for every method."""
+    def seed_pairs(self) -> tuple[tuple[int, int], ...]:
+        """(number of the pretraining seed, transfer seed), the same for every method.
+
+        Every pretraining takes from the start of a part of one shuffled list, so that more seeds
+        of either sort leave those before them, and all their artifacts, as they were.
+        """
         low, high = SEED_RANGE
-        drawn = np.random.default_rng(self.seed).choice(
-            high - low + 1, size=self.num_seeds, replace=False
-        )
-        return tuple(int(low + value) for value in drawn)
+        per_pretraining = (high - low + 1) // MAX_PRETRAIN_SEEDS
+        pairs = []
+        order = np.random.default_rng(self.seed).permutation(high - low + 1)
+        for number in range(self.num_pretrain_seeds):
+            own = order[number * per_pretraining :][: self.num_seeds]
+            pairs += [(number, int(low + value)) for value in own]
+        return tuple(pairs)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The transfer seeds, all distinct."""
+        return tuple(seed for _, seed in self.seed_pairs)
+
+    def stage_seed(self, stage: str, number: int = 0) -> int:
+        """Returns the seed of a stage, in [0, 2**31): no two stages see the same draws.
+
+        Args:
+          stage: "stage1", "intermediary", "mask_codec".
+          number: of the pretraining seed.
+        """
+        digest = hashlib.blake2b(f"{self.seed} {stage} {number}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") >> 1
 
     @property
     def eval_rows(self) -> dict[str, EvalRow]:

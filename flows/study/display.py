@@ -11,7 +11,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
-from flows.steps import worker as work
+from infra.processes.signals import before_leaving
+from infra.progress import Progress as StepProgress
 
 _LINE_EVERY = 15.0
 """Between two lines about one running step, where output is not a terminal [s]."""
@@ -51,6 +52,7 @@ class Display:
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live.start()
+            before_leaving(lambda _: self._live.stop())  # Or the terminal has no cursor.
         return self
 
     def __exit__(
@@ -62,7 +64,7 @@ class Display:
         if self.console.is_terminal:
             self._live.stop()
 
-    def update(self, name: str, progress: work.Progress) -> None:
+    def update(self, name: str, progress: StepProgress) -> None:
         """Shows how far a step is."""
         with self._lock:
             if name not in self._tasks:

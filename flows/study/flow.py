@@ -1,44 +1,44 @@
 """The study, end to end: raw data -> datasets -> stages -> transfers -> results table."""
 
 import dataclasses
-from collections.abc import Mapping
+import uuid
+from typing import Any
 
 from prefect import flow
+from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
-from prefect.futures import PrefectFuture
+from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.lineage.rebuild import publish_results
-from flows.steps.functions import DatasetSpec, EvaluateSpec, FilesSpec, FitSpec, list_files
-from flows.steps.task import Session, Spec, submit
-from flows.study.active import note_running
-from flows.study.config import REFERENCE, Method, StudyConfig
+from flows.study.config import StudyConfig
 from flows.study.display import Display
-from flows.study.given import files_of, paths_of
-from flows.study.plan import PHASES, Phase, datasets_of, num_steps, results_plan
+from flows.study.execute import Session, run_graph
+from flows.study.explain import Explanation
+from flows.study.given import raw_files
+from flows.study.graph import Phase, graph_of
 from flows.study.runs import note_run
-from flows.study.screening import screened
-from flows.study.transfer import trained_on
+from flows.study.served import check_served
+from infra.prefect.ending import recorded
+from infra.prefect.published import published
 from infra.ray.cluster import Cluster
-from infra.store.store import Artifact, Store
-from model.decode.decoding import Decoding
-from model.eval.run import EvalConfig
-from pipelines.benchmarks.registry import BENCHMARKS
+from infra.store.store import Store
 
-_THREADS = 16
-"""Steps in flight; most of them wait for a core of the cluster."""
+_THREADS = 64
+"""Nodes in flight; most of them wait for a core or an accelerator of the cluster."""
 
-Future = PrefectFuture[Artifact]
+RESULTS: "list[StudyResult]" = []
+"""The results of this process's studies: Prefect forgets them where its server is gone."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyResult:
-    """What a study came to.
+    """The end of a study.
 
     Attributes:
       results: key of the results artifact; None where the run stopped before the report.
       failed: "step: reason" of each step that failed.
-      made, reused: number of steps.
+      made, reused: number of steps, as the run's page shows them.
       flow_run_id: of the Prefect run.
     """
 
@@ -55,232 +55,76 @@ class StudyResult:
     task_runner=ThreadPoolTaskRunner(max_workers=_THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
-def study(config: StudyConfig, store: str = ".parcel", until: Phase = "report") -> StudyResult:
+def study(
+    config: StudyConfig,
+    store: str = ".parcel",
+    until: Phase = "report",
+    rebuild: tuple[str, ...] = (),
+) -> Any:
     """Runs a study, re-using every step that a store already holds.
 
     Args:
       config: what to run.
       store: folder of the artifact store.
       until: the last phase to run.
+      rebuild: steps whose code has changed and that are made again at any cost; may hold `*`.
     """
+    check_served(config, store)
     opened = Store(store)
+    graph = graph_of(config, until, known=raw_files(opened))
+    explanation = Explanation(opened, graph)
+    explanation.check(config.compute.rebuild_limit, rebuild)
     cluster = Cluster(
         address=config.compute.ray_address,
         num_cpus=config.compute.num_cpus,
+        num_gpus=config.compute.num_gpus,
         compilation_cache=opened.cache("jax"),
     )
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
-    with note_running(opened.root, run_id), Display(num_steps(config, until)) as display:
-        session = Session(config.name, opened, cluster, display)
-        try:
-            results = _Study(session, config, until).run()
-        finally:
-            cluster.stop()
-    result = StudyResult(
-        results=results.key if results else None,
-        failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
-        made=display.counts["made"],
-        reused=display.counts["reused"],
-        flow_run_id=run_id,
-    )
-    if results:
-        publish_results(opened, config.name, results.key)
-        asked = dataclasses.asdict(config)
-        note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
-    return result
-
-
-class _Study:
-    """The graph of one study, phase by phase."""
-
-    def __init__(self, session: Session, config: StudyConfig, until: Phase) -> None:
-        self.session = session
-        self.config = config
-        self.last = PHASES.index(until)
-        self.given = paths_of(config)
-
-    def run(self) -> Artifact | None:
-        """Submits every step in order, and waits; returns the results."""
-        datasets = self._prepare()
-        if self.last < PHASES.index("train"):
-            self._await(datasets)
-            return None
-        shared = self._vocabulary(datasets)
-        checkpoints = self._pretrain(datasets, shared)
-        if self.last < PHASES.index("transfer"):
-            self._await(checkpoints)
-            return None
-        transfers = self._transfer(datasets, shared, checkpoints)
-        if self.last < PHASES.index("evaluate"):
-            self._await({f"{b} {m} {s}": f for (b, m, s), f in transfers.items()})
-            return None
-        predictions = self._evaluate(datasets, transfers)
-        chance = {
-            name: self._submit(
-                Spec(kind="chance", name=f"chance {name}", config=BENCHMARKS[row.benchmark].metric),
-                {
-                    "train": datasets[f"{trained_on(row.benchmark)}/train"],
-                    "eval": datasets[f"{name}/eval"],
-                },
-            )
-            for name, row in self.config.rows.items()
-        }
-        scored = self._await(predictions)
-        guessed = self._await({f"chance/{name}": future for name, future in chance.items()})
-        if self.last < PHASES.index("report") or not scored:
-            return None
-        plan = results_plan(self.config)
-        spec = Spec(kind="results", name=f"results {self.config.name}", config=plan)
-        return self._await({"results": self._submit(spec, scored | guessed)}).get("results")
-
-    def _prepare(self) -> dict[str, Future]:
-        corpus = None
-        if self.config.data_root is None:
-            corpus = self._submit(Spec(kind="corpus", name="corpus", config=self.config.corpus), {})
-        futures: dict[str, Future] = {}
-        for name, source in datasets_of(self.config).items():
-            raw = corpus if corpus is not None else self._files(name, source)
-            spec = Spec(
-                kind="dataset",
-                name=f"prepare {name}",
-                config=source,
-                location=self.config.data_root,
-            )
-            futures[name] = self._submit(spec, {"raw": raw})
-        return futures | screened(self._submit, self.config, futures)
-
-    def _files(self, name: str, source: DatasetSpec) -> Future:
-        """Notes the raw files a dataset is made from, by digest: the begin of its lineage."""
-        assert self.config.data_root is not None
-        listing = list_files(source, self.config.data_root)
-        spec = Spec(kind="files", name=f"files {name}", config=FilesSpec(files=listing))
-        return self._submit(spec, {})
-
-    def _vocabulary(self, datasets: Mapping[str, Future]) -> dict[str, Future]:
-        config = self.config
-        held_out = {f"{name}/eval" for name in config.eval_rows}
-        train = {role: future for role, future in datasets.items() if role not in held_out}
-        pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
-        made = {
-            "tokenizer": self._submit(
-                Spec(kind="tokenizer", name="tokenizer", config=config.tokenizer,
-                     seed=config.seed, location=config.tokenizer.path),
-                pieces or train,
-            )
-        }  # fmt: skip
-        if config.mask_codec is not None:
-            spec = Spec(kind="mask_codec", name="mask codec", config=config.mask_codec,
-                        seed=config.seed, num_cpus=config.compute.cpus_per_cell)  # fmt: skip
-            made["mask_codec"] = self._submit(spec, {**train, **codec})
-        return made
-
-    def _given(self, key: str) -> dict[str, Future]:
-        """Notes what the config's `key` names, by digest; nothing where it names nothing."""
-        if key not in self.given:
-            return {}
-        spec = Spec(kind="files", name=f"files {key}", config=files_of(self.given[key]))
-        return {"given": self._submit(spec, {})}
-
-    def _pretrain(
-        self, datasets: Mapping[str, Future], shared: Mapping[str, Future]
-    ) -> dict[str, Future]:
-        config = self.config
-        mixture = {f"data/{i}": datasets[source.name] for i, source in enumerate(config.sources)}
-        start: dict[str, Future] = {}
-        if config.start is not None:
-            spec = Spec(kind="start", name="start", location=config.start)
-            start = {"init": self._submit(spec, self._given("start"))}
-        stage1 = self._submit(
-            Spec(
-                kind="checkpoint",
-                name="stage1 vanilla",
-                config=FitSpec(model=config.model_of(REFERENCE), train=config.stage1),
-                seed=config.seed,
-                num_cpus=config.compute.cpus_per_stage,
-            ),
-            {**mixture, **shared, **start},
+    with (
+        recorded(opened.root, run_id) as journal,
+        opened.pinned(run_id or uuid.uuid4().hex) as pin,
+    ):
+        pin.add(*explanation.keys())  # At once; the look-ups of the run then add what is new.
+        journal.plan([node.name for node in graph.nodes])
+        published(
+            create_markdown_artifact,
+            explanation.markdown(),
+            key=f"explain-{config.name}",
+            description="Before the run",
         )
-        return {
-            method: self._submit(
-                Spec(
-                    kind="checkpoint",
-                    name=f"intermediary {method}",
-                    config=FitSpec(model=config.model_of(method), train=config.intermediary),
-                    seed=config.seed,
-                    num_cpus=config.compute.cpus_per_cell,
-                ),
-                {**mixture, **shared, "init": stage1},
+        there = ("reused", "accepted")
+        reused = [node for node in graph.nodes if explanation.of_node(node).state in there]
+        with Display(len(graph.nodes)) as display:
+            session = Session(
+                study=config.name,
+                store=opened,
+                cluster=cluster,
+                display=display,
+                journal=journal,
+                pin=pin,
+                retries=config.compute.retries,
+                rebuild=rebuild,
+                rebuild_seconds=3600 * config.compute.rebuild_limit,
             )
-            for method in config.methods
-        }
-
-    def _transfer(
-        self,
-        datasets: Mapping[str, Future],
-        shared: Mapping[str, Future],
-        checkpoints: Mapping[str, Future],
-    ) -> dict[tuple[str, Method, int], Future]:
-        return {
-            (benchmark, method, seed): self._submit(
-                Spec(
-                    kind="checkpoint",
-                    name=f"transfer {method} {benchmark} seed={seed}",
-                    config=FitSpec(model=self.config.model_of(method, transfer=True), train=train),
-                    seed=seed,
-                    num_cpus=self.config.compute.cpus_per_cell,
-                ),
-                {"data/0": datasets[f"{benchmark}/train"], **shared, "init": checkpoints[method]},
-            )
-            for benchmark, train in self.config.fine_tunings.items()
-            for method in self.config.methods
-            for seed in self.config.seeds
-        }
-
-    def _evaluate(
-        self,
-        datasets: Mapping[str, Future],
-        transfers: Mapping[tuple[str, Method, int], Future],
-    ) -> dict[str, Future]:
-        return {
-            f"{name}/{method}/{budget}/{seed}": self._submit(
-                Spec(
-                    kind="predictions",
-                    name=f"evaluate {method} {name} seed={seed} budget={budget}",
-                    config=EvaluateSpec(
-                        benchmark=row.benchmark, budget=budget, decode=self._decode(row.benchmark)
-                    ),
-                    num_cpus=self.config.compute.cpus_per_cell,
-                ),
-                {
-                    "checkpoint": transfers[trained_on(row.benchmark), method, seed],
-                    "data": datasets[f"{name}/eval"],
-                },
-            )
-            for name, row in self.config.rows.items()
-            for method in self.config.methods
-            for seed in self.config.seeds
-            for budget in self.config.budgets_of(method)
-        }
-
-    def _decode(self, benchmark: str) -> EvalConfig:
-        transfer = self.config.transfers[benchmark]
-        return EvalConfig(
-            metric=BENCHMARKS[benchmark].metric,
-            batch_size=self.config.eval_batch_size,
-            text_len=transfer.eval_text_len or transfer.train.text_len,
-            max_frames=transfer.train.max_frames,
-            decoding=Decoding(beams=BENCHMARKS[benchmark].beams),
+            try:
+                run_graph(session, graph, reused)
+            finally:
+                cluster.stop()
+        results = session.artifacts.get(graph.results) if graph.results else None
+        result = StudyResult(
+            results=results.key if results else None,
+            failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
+            made=display.counts["made"],
+            reused=display.counts["reused"],
+            flow_run_id=run_id,
         )
-
-    def _submit(self, spec: Spec, inputs: Mapping[str, Artifact | Future]) -> Future:
-        return submit(self.session, spec, inputs, retries=self.config.compute.retries)
-
-    def _await(self, futures: Mapping[str, Future]) -> dict[str, Artifact]:
-        """Waits for all and returns those that came; the session knows why others did not."""
-        done: dict[str, Artifact] = {}
-        for role, future in futures.items():
-            future.wait()
-            if future.state.is_completed():
-                done[role] = future.result()
-        return done
+        if results:
+            published(publish_results, opened, config.name, results.key)
+            asked = dataclasses.asdict(config)
+            note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
+        why = f"{len(result.failed)} of the steps failed, first {result.failed[:1]}"
+        journal.close(*(("failed", why) if result.failed else ("completed", "")))
+    RESULTS.append(result)
+    return Failed(message=why, data=result) if result.failed else result

@@ -1,31 +1,60 @@
 """Runs a study from the terminal: the flow, then what came of it."""
 
+import contextlib
 import logging
 import time
+from typing import Any
 
 from rich.console import Console
 from rich.markdown import Markdown
 
 from flows.study.config import StudyConfig
-from flows.study.flow import StudyResult, study
-from flows.study.plan import Phase
+from flows.study.flow import RESULTS, StudyResult, study
+from flows.study.graph import Phase
+from infra.prefect.published import published
+from infra.prefect.rows import flush, settle_ended
 from infra.store.store import Store
 
 
-def run_study(config: StudyConfig, store: Store, until: Phase) -> int:
-    """Runs the flow, prints its URL, table and sums, and returns the exit code."""
+def run_study(
+    config: StudyConfig, store: Store, until: Phase, ui: str | None, rebuild: tuple[str, ...] = ()
+) -> int:
+    """Runs the flow, prints its table and sums, and returns the exit code.
+
+    Args:
+      config: the study.
+      store: its store.
+      until: the last phase to run.
+      rebuild: as in `study`.
+      ui: where the UI stays after the run; None where it ends with it [URI].
+    """
     # Imports of Grain and Beam give the root logger a handler, which would put every library's
     # lines between ours; Prefect's still reach its server.
     logging.getLogger().handlers[:] = [logging.NullHandler()]
     console = Console(highlight=False)
-    console.print(f"study {config.name}: store {store.root}", soft_wrap=True)
-    console.print("starting Prefect …")
     began = time.monotonic()
-    result: StudyResult = study(config=config, store=str(store.root), until=until)
+    published(settle_ended, store.root)  # Of runs that were killed before they could.
+    flow: Any = study  # Its type has no `return_state`.
+    try:
+        state = flow(
+            config=config, store=str(store.root), until=until, rebuild=rebuild, return_state=True
+        )
+    except Exception:
+        if not RESULTS:
+            raise
+        state = None  # The server is gone, and the work is done.
+    if not RESULTS:
+        assert state is not None
+        state.result()  # Raises what the flow raised.
+    result: StudyResult = RESULTS.pop()
     if result.results:
         table = (store.get(result.results).path / "results.md").read_text()
         console.print(Markdown(table)) if console.is_terminal else print(table)
     _sum_up(console, config, store, result, time.monotonic() - began)
+    console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)
+    with contextlib.suppress(Exception):  # A view; what it shows is in the store.
+        flush()
+    published(settle_ended, store.root)
     return 1 if result.failed else 0
 
 
@@ -43,14 +72,9 @@ def _sum_up(
         method = config.methods[-1]
         cell = f"{next(iter(config.rows))}/{method}/{config.budgets_of(method)[-1]}"
         console.print(f"next: parcel lineage trace {config.name} --cell {cell}")
-    console.print(f"flow run: {run_url(result.flow_run_id)}", soft_wrap=True)
 
 
-def run_url(flow_run_id: str) -> str:
-    """Returns the UI page of a run: on the server in use, or on the one `parcel serve` starts."""
-    from prefect.settings import PREFECT_API_URL
-
-    api = PREFECT_API_URL.value()
-    host = api.removesuffix("/api") if api else "http://127.0.0.1:4200"
-    note = "" if api else "  (after `parcel serve`)"
-    return f"{host}/v2/runs/flow-run/{flow_run_id}{note}"
+def run_url(flow_run_id: str, ui: str | None) -> str:
+    """Returns the UI page of a run: on the server that stays, or on the one of `parcel serve`."""
+    note = "" if ui else "  (after `parcel serve`)"
+    return f"{ui or 'http://127.0.0.1:4200/v2'}/runs/flow-run/{flow_run_id}{note}"

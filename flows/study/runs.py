@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.study.load import ConfigError
+from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import DESCRIPTION
 
@@ -36,10 +37,10 @@ def note_run(
         "results": results,
         "flow_run_id": flow_run_id,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
-        "failed": list(failed),
-        "config": config,
+        "failed": redact(list(failed)),
+        "config": redact(config),
     }
-    path = folder / f"{record['name']}-{results[-12:]}.json"
+    path = folder / f"{record['name']}-{results.removeprefix('results-')}.json"
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     partial.replace(path)

@@ -1,31 +1,112 @@
 """`parcel serve`: server and UI on loopback, and a runner for what is started there."""
 
-import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 
-from infra.prefect.server import running_server
+from flows.study.load import ConfigError
+from flows.study.served import limit_to
+from infra.prefect.server import ServerConflict, is_loopback, running, server_of
 from infra.prefect.settings import apply
+from infra.processes.signals import before_leaving, install
+
+DEFAULT_PORT = 4200
+_SETTLE_EVERY = 5.0
+"""Between two looks for runs that were killed outright [s]."""
+_CHILDREN_TIMEOUT = 3.2
+"""For runs started from the UI to settle their rows, once `parcel serve` is to end [s]."""
 
 
-def serve(store: Path, port: int) -> None:
+def serve(
+    store: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    auth: str | None = None,
+    any_store: bool = False,
+    any_runner: bool = False,
+) -> None:
     """Serves until interrupted.
 
     Args:
-      store: the store that runs started from the UI use, unless their form says another.
-      port: of the server, on 127.0.0.1.
+      store: the store that runs started from the UI use.
+      host: of the server; beyond loopback there must be an auth string.
+      port: of the server; None takes the usual one, or the server that is there.
+      auth: what browsers and clients must give, "name:password"; None asks nothing.
+      any_store: let the form name another store.
+      any_runner: let the form name a Beam runner and its options.
+
+    Raises:
+      ConfigError: if the host is beyond loopback without an auth string, or the store has a
+        server already that differs from what is asked for.
     """
+    install()
+    if not is_loopback(host) and auth is None:
+        raise ConfigError(
+            f"--auth must be given with --host {host}: everybody who reaches this machine could "
+            f"start runs. Pass name:password in the variable PARCEL_AUTH, or a file, --auth @FILE."
+        )
     apply(store)
+    limit_to(store, any_store=any_store, any_runner=any_runner)
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting Prefect …")
-    with running_server(port) as api:
-        os.environ["PREFECT_API_URL"] = api
-        console.print(f"UI: {api.removesuffix('/api')}/v2  (store {store}); end with Ctrl-C")
-        _run_deployments(store)
+    if port is None and running(store) is None:
+        port = DEFAULT_PORT
+    try:
+        with server_of(store, host=host, port=port, auth=auth) as server:
+            console.print(f"UI: {server.ui}  (store {store}); end with Ctrl-C")
+            before_leaving(_end_runs)
+            threading.Thread(target=_settle_forever, args=(store,), daemon=True).start()
+            _run_deployments(store, any_store=any_store)
+    except ServerConflict as error:
+        raise ConfigError(str(error)) from None
 
 
-def _run_deployments(store: Path) -> None:
+def auth_of(given: str | None) -> str | None:
+    """Returns an auth string, given as it is or as "@FILE" that holds it.
+
+    Raises:
+      ConfigError: if it is not "name:password", or the file cannot be read.
+    """
+    if given is None or given == "":
+        return None
+    if given.startswith("@"):
+        try:
+            given = Path(given[1:]).expanduser().read_text().strip()
+        except OSError as error:
+            raise ConfigError(f"--auth {given}: {error.strerror}.") from None
+    name, _, password = given.partition(":")
+    if not (name and password):
+        raise ConfigError("--auth must be name:password, both not empty; it is not shown here.")
+    return given
+
+
+def _end_runs(number: signal.Signals) -> None:
+    """Has runs end as if the signal were theirs, while the server still takes their last rows."""
+    children = psutil.Process().children()
+    for child in children:
+        try:
+            child.send_signal(signal.SIGTERM)
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(children, timeout=_CHILDREN_TIMEOUT)
+
+
+def _settle_forever(store: Path) -> None:
+    from infra.prefect.published import published
+    from infra.prefect.rows import settle_ended
+
+    while True:
+        published(settle_ended, store)
+        time.sleep(_SETTLE_EVERY)
+
+
+def _run_deployments(store: Path, *, any_store: bool) -> None:
     from typing import Any, cast
 
     import pydantic
@@ -45,4 +126,7 @@ def _run_deployments(store: Path) -> None:
         tags=["parcel"],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
+    if not any_store:  # The server refuses another at once; the run checks it again.
+        schema: Mapping[str, Any] = deployment._parameter_openapi_schema.properties
+        schema["store"]["enum"] = [str(store)]
     serve_deployments(deployment, print_starting_message=False)

@@ -1,66 +1,206 @@
-"""A Prefect server on loopback, as a child process."""
+"""One Prefect server per store: the one that is there, or a new one that ends with its users.
+
+<store>/prefect/users.lock    held, shared, by every command that uses the server
+                start.lock    held by who starts one
+                server.json   the server's address, process and auth string; readable by its owner
+
+The kernel lets go of a lock when its holder is gone, killed outright or not: a server that gets
+`users.lock` for itself has no users left, and ends.
+"""
 
 import contextlib
+import dataclasses
+import fcntl
+import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from infra.processes.family import MARK
+from infra.processes.identity import ProcessNote
+from infra.processes.signals import is_stopping
 
 _START_TIMEOUT = 180.0
 """A loaded two-core machine takes 15-40 s to import the server [s]."""
+_LOOK_EVERY = 1.0
+"""Between two looks at whether the server lives [s]."""
+_MAX_RESTARTS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerNote:
+    """A server that runs.
+
+    Attributes:
+      api: address of its API [URI].
+      auth: what it asks for; None lets everybody on this machine in.
+      process: it.
+    """
+
+    api: str
+    auth: str | None
+    process: ProcessNote
+
+    @property
+    def ui(self) -> str:
+        """Where a browser finds it."""
+        return f"{self.api.removesuffix('/api')}/v2"
+
+
+class ServerConflict(ValueError):
+    """The store has a server that runs with other options."""
+
+
+def locks(store: Path) -> tuple[Path, Path, Path]:
+    """Returns where a store's users lock, start lock and server note are."""
+    folder = store / "prefect"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "users.lock", folder / "start.lock", folder / "server.json"
+
+
+def running(store: Path) -> ServerNote | None:
+    """Returns the server of a store, if one lives."""
+    try:
+        values = json.loads(locks(store)[2].read_text())
+        note = ServerNote(
+            api=values["api"], auth=values["auth"], process=ProcessNote.read(values["process"])
+        )
+    except (OSError, ValueError, KeyError):
+        return None
+    return note if note.process.is_alive() else None
 
 
 @contextlib.contextmanager
-def running_server(port: int) -> Iterator[str]:
-    """Starts the server and yields its API address; ends it on the way out.
+def server_of(
+    store: Path, *, host: str = "127.0.0.1", port: int | None = None, auth: str | None = None
+) -> Iterator[ServerNote]:
+    """Yields the store's server, started if there is none, and has Prefect's client use it.
+
+    A server started here is started again if it dies: work goes on without it meanwhile.
+
+    Args:
+      store: its folder.
+      host: to listen on.
+      port: to listen on; None takes any that is free.
+      auth: what clients must send, "name:password"; None asks nothing.
 
     Raises:
-      RuntimeError: if it ends, or is not ready in time; its last words are in the message.
+      ServerConflict: if the store's server has other options.
+      RuntimeError: if none could be started; its last words are in the message.
     """
-    # Its module, not the `prefect` script: the environment's bin may not be on PATH.
-    command = [sys.executable, "-m", "prefect", "server", "start"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen(
-        command,
-        env={**os.environ, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        _wait_until_ready(server, port)
-        yield f"http://127.0.0.1:{port}/api"
-    finally:
-        server.terminate()
-        try:
-            server.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+    users, starting, _ = locks(store)
+    with users.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)  # Waits while a server that found no users ends.
+        with starting.open("a") as alone:
+            fcntl.flock(alone, fcntl.LOCK_EX)
+            note = running(store)
+            if note is not None:
+                _check(note, host, port, auth)
+            else:
+                note = _start(store, host, port or 0, auth)
+                threading.Thread(
+                    target=_keep_running, args=(store, host, note, held), daemon=True
+                ).start()
+        _use(note)
+        yield note
 
 
-def _wait_until_ready(server: subprocess.Popen[str], port: int) -> None:
+@contextlib.contextmanager
+def reporting(store: Path) -> Iterator[tuple[str, bool]]:
+    """Yields where the UI of a command's runs is, and whether it stays after the command.
+
+    Runs report to the server that the user named in `PREFECT_API_URL`, else to the store's.
+    """
+    given = os.environ.get("PREFECT_API_URL")
+    if given:
+        yield f"{given.removesuffix('/api')}/v2", True
+        return
+    stays = running(store) is not None
+    with server_of(store) as note:
+        yield note.ui, stays
+
+
+def _check(note: ServerNote, host: str, port: int | None, auth: str | None) -> None:
+    wanted = port is not None and not note.api.endswith(f":{port}/api")
+    # Who asks for no auth string uses the server's: the note is readable by its owner only.
+    if wanted or (auth is not None and auth != note.auth) or not is_loopback(host):
+        raise ServerConflict(
+            f"the store has a server already, {note.ui}, started with other options: use it as "
+            f"it is, without --host, --port and --auth, or end what started it."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host name means this machine only."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _use(note: ServerNote) -> None:
+    os.environ["PREFECT_API_URL"] = note.api
+    if note.auth is not None:
+        os.environ["PREFECT_API_AUTH_STRING"] = note.auth
+
+
+def _start(store: Path, host: str, port: int, auth: str | None) -> ServerNote:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        # Not of this process's family: another command may come to use it and stay longer.
+        if name not in (MARK, "PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
+    }
+    if auth is not None:
+        environment["PREFECT_SERVER_API_AUTH_STRING"] = auth
+    log = store / "prefect" / "server.log"
+    with log.open("w") as words:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "infra.prefect.app", str(store), host, str(port)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+            start_new_session=True,
+        )
     deadline = time.monotonic() + _START_TIMEOUT
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            words = (server.stderr.read() if server.stderr else "").strip().splitlines()
+            said = log.read_text().strip().splitlines()
             raise RuntimeError(
                 f"the Prefect server ended with code {server.returncode}: "
-                f"{words[-1] if words else 'no output'}; is port {port} in use?"
+                f"{said[-1] if said else 'no output'}"
             )
-        if _is_healthy(port):
-            return
-        time.sleep(0.2)
+        note = running(store)
+        if note is not None and note.process.pid == server.pid and _is_healthy(note.api):
+            return note
+        time.sleep(0.1)
+    server.kill()
     raise RuntimeError(
-        f"the Prefect server was not ready on port {port} in {_START_TIMEOUT:.0f} s."
+        f"the Prefect server was not ready in {_START_TIMEOUT:.0f} s; its log is {log}."
     )
 
 
-def _is_healthy(port: int) -> bool:
+def _keep_running(store: Path, host: str, note: ServerNote, held: IO[str]) -> None:
+    """Starts the server again where it was when it dies, while the command runs."""
+    port = int(note.api.removesuffix("/api").rpartition(":")[2])
+    for _ in range(_MAX_RESTARTS):
+        while note.process.is_alive():
+            time.sleep(_LOOK_EVERY)
+        if held.closed or is_stopping():
+            return
+        try:
+            note = _start(store, host, port, note.auth)
+        except (RuntimeError, OSError):
+            return
+
+
+def _is_healthy(api: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=2) as answer:
+        with urllib.request.urlopen(f"{api}/health", timeout=2) as answer:
             return answer.status == 200
     except OSError:
         return False

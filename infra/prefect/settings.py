@@ -7,18 +7,14 @@ from pathlib import Path
 def apply(store: Path, *, quiet: bool = True) -> None:
     """Sets Prefect's environment variables, each unless the user has set it; import Prefect after.
 
-    Without `PREFECT_API_URL` a run starts an ephemeral server on the database of its store, the
-    one that `parcel serve` shows; with it, the run reports there.
-
     Args:
       store: the store's folder.
       quiet: keep Prefect's own log lines off the terminal (they still reach its server).
     """
     defaults = {
         "PREFECT_HOME": str(store / "prefect"),
-        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-        # A loaded two-core machine takes 15-40 s to import the server.
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+        # The server is ours, see `infra.prefect.server`: Prefect starts none of its own.
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
         "DO_NOT_TRACK": "1",

@@ -1,14 +1,30 @@
 """A Ray cluster, started on demand, that runs generator functions and streams what they yield."""
 
 import contextlib
-import logging
+import importlib.util
+import itertools
+import math
 import os
+import pickle
+import queue
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_STARTING = threading.Lock()
+import cloudpickle
+
+from infra.processes.signals import is_stopping
+from infra.ray.driver import connect_pair
+
+_START_TIMEOUT = 180.0
+"""For the driver to come up; a loaded two-core machine takes 20 s [s]."""
+_STOP_TIMEOUT = 5.0
+"""For the driver to end its cluster politely; then it is killed, and the cluster with it [s]."""
+_GPU_MEMORY = 0.9
+"""Of a GPU's memory, shared by the tasks on it; the rest is for CUDA itself [fraction]."""
 
 
 class WorkerLost(RuntimeError):
@@ -18,99 +34,102 @@ class WorkerLost(RuntimeError):
 class Cluster:
     """Where steps with JAX run: a cluster already there, or one started here on first use.
 
+    If a cluster started here is damaged (its head or raylet dies), everything that runs on it is
+    lost, and the next task starts a fresh one.
+
     Args:
-      address: a running cluster's address ("auto", "ray://…"); None starts one on this machine.
+      address: a running cluster's address ("auto"); None starts one on this machine.
       num_cpus: cores of a cluster started here; None takes all.
+      num_gpus: GPUs of a cluster started here; None takes all that JAX here can use.
       compilation_cache: folder where workers share compiled programs [path].
     """
 
     def __init__(
-        self, *, address: str | None, num_cpus: int | None, compilation_cache: Path
+        self,
+        *,
+        address: str | None,
+        num_cpus: int | None,
+        compilation_cache: Path,
+        num_gpus: int | None = None,
     ) -> None:
         self.address = address
         self.num_cpus = num_cpus or len(os.sched_getaffinity(0))
+        self._num_gpus = num_gpus
         self._cache = compilation_cache
-        self._started = False
+        self._starting = threading.Lock()
+        self._driver: _Driver | None = None
+        self._stopped = False
 
-    def start(self) -> None:
-        """Connects, once; safe from several threads."""
-        with _STARTING:
-            if self._started:
-                return
-            import ray
+    def start(self) -> "_Driver":
+        """Returns the driver of a cluster that runs, started if need be; safe from many threads.
 
-            logging.getLogger("ray").setLevel(logging.ERROR)
-            # Without a metrics agent, a dashboard and usage reports: three processes fewer.
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-            local: dict[str, Any] = {}
-            if self.address is None:
-                local = {"num_cpus": self.num_cpus, "include_dashboard": False}
-                local["_node_ip_address"] = "127.0.0.1"
-                local["object_store_memory"] = 100 * 1024**2  # Only progress and keys pass.
-            ray.init(
-                address=self.address or "local",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                ignore_reinit_error=True,
-                configure_logging=False,
-                **local,
-            )
-            self._started = True
+        Raises:
+          RuntimeError: if there is no cluster to be had, or a signal or `stop` came.
+        """
+        with self._starting:
+            if self._stopped or is_stopping():
+                raise RuntimeError("the run is being stopped; nothing starts on Ray any more.")
+            if self._driver is None or not self._driver.is_alive():
+                self._driver = _Driver(self._connection())
+            return self._driver
 
     def stop(self) -> None:
-        """Disconnects; a cluster that was started here ends."""
-        if self._started:
-            import ray
-
-            ray.shutdown()
-            self._started = False
+        """Ends a cluster that was started here, or leaves it; safe to call twice, at any time."""
+        self._stopped = True
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.stop()
 
     def stream(
-        self, function: Callable[..., Iterator[Any]], *args: Any, num_cpus: int, name: str
+        self,
+        function: Callable[..., Iterator[Any]],
+        *args: Any,
+        num_cpus: int,
+        name: str,
+        num_gpus: float = 0.0,
     ) -> Iterator[Any]:
         """Runs a generator function on a worker and yields what it yields, as it comes.
 
         The worker's XLA uses as many threads as the task has cores, so that results do not depend
         on what else runs. Nothing is retried here: the caller decides, and commits are fenced.
 
+        Args:
+          function: what to run, with `args`.
+          args: its arguments, pickled.
+          num_cpus: cores, at most those of the cluster.
+          name: as Ray and errors show it.
+          num_gpus: GPUs, at most those of one machine of the cluster; below 1 several tasks share
+            one. infinity takes all of one machine.
+
         Raises:
-          WorkerLost: if the worker's process died.
+          WorkerLost: if the worker's process died, or the cluster under it.
         """
-        self.start()
-        import ray
-        from ray import exceptions
-
+        driver = self.start()
         num_cpus = min(num_cpus, self.num_cpus)
-        remote = ray.remote(function).options(
-            num_returns="streaming",
-            num_cpus=num_cpus,
-            max_retries=0,
-            name=name,
-            runtime_env={"env_vars": self._environment(num_cpus)},
-        )
-        items: Any = remote.remote(*args)
-        ended = False
-        try:
-            for reference in items:
-                yield ray.get(reference)
-            ended = True
-        except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
-            raise WorkerLost(f"the worker of {name!r} died: {error}") from error
-        except exceptions.OutOfMemoryError as error:
-            raise WorkerLost(f"the worker of {name!r} ran out of memory: {error}") from error
-        except exceptions.RayTaskError as error:
-            ended = True
-            raise error.cause from error
-        finally:
-            if not ended:  # Whoever reads gave up: so does the worker.
-                with contextlib.suppress(Exception):
-                    ray.cancel(items, force=True)
+        num_gpus = min(num_gpus, driver.resources.get("GPU", 0))
+        options: dict[str, Any] = {
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+            "name": name,
+            "runtime_env": {"env_vars": self._environment(num_cpus, num_gpus)},
+        }
+        yield from driver.stream(cloudpickle.dumps((function, args)), options, name)
 
-    def _environment(self, num_cpus: int) -> dict[str, str]:
+    def _connection(self) -> dict[str, Any]:
+        if self.address is not None:
+            return {"address": self.address}
+        return {
+            "address": "local",
+            "num_cpus": self.num_cpus,
+            "num_gpus": usable_gpus(self._num_gpus),
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            "object_store_memory": 100 * 1024**2,  # Only progress and keys pass.
+        }
+
+    def _environment(self, num_cpus: int, num_gpus: float) -> dict[str, str]:
         multi = f"--xla_cpu_multi_thread_eigen={'true' if num_cpus > 1 else 'false'}"
         return {
-            "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
             "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), multi]).strip(),
             "NPROC": str(num_cpus),
             "OMP_NUM_THREADS": str(num_cpus),
@@ -120,4 +139,159 @@ class Cluster:
             "JAX_COMPILATION_CACHE_DIR": str(self._cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            **devices(num_gpus, os.environ),
         }
+
+
+def devices(num_gpus: float, own: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment that keeps JAX to a task's devices; the user's own settings win.
+
+    Which GPUs a task sees is Ray's to say (CUDA_VISIBLE_DEVICES).
+
+    Args:
+      num_gpus: GPUs of the task; below 1 it shares one.
+      own: the environment of the user.
+    """
+    found = {"JAX_PLATFORMS": "cuda,cpu" if num_gpus else "cpu"}
+    if num_gpus:
+        share = math.floor(100 * _GPU_MEMORY * min(num_gpus, 1)) / 100
+        found["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.2f}"
+    return {name: own.get(name, value) for name, value in found.items()}
+
+
+def usable_gpus(asked: int | None) -> int | None:
+    """Returns how many GPUs a cluster here has: as asked, or None, all that Ray finds.
+
+    Where nothing was asked for and JAX has no CUDA, or the user keeps it off GPUs, there are none.
+    """
+    if asked is not None:
+        return asked
+    platforms = os.environ.get("JAX_PLATFORMS", "cuda")
+    plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+    has_cuda = any(importlib.util.find_spec(name) for name in plugins)
+    return None if has_cuda and {"cuda", "gpu"} & set(platforms.split(",")) else 0
+
+
+class _Driver:
+    """The process that talks to Ray, see `infra.ray.driver`; it lives as long as its cluster."""
+
+    def __init__(self, connection: dict[str, Any]) -> None:
+        self._link, theirs = connect_pair()
+        self._sending = threading.Lock()
+        self._streams: dict[int, queue.SimpleQueue[tuple]] = {}
+        self._registering = threading.Lock()
+        self._alive = True
+        self._numbers = itertools.count()
+        environment = {
+            **os.environ,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # A task without GPUs sees none.
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+        }
+        if connection["address"] == "local":
+            # Ray thinks of a machine alone only on Windows and macOS. There it listens on
+            # loopback; elsewhere on every interface, unless it is told so.
+            environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+            environment["RAY_AUTH_MODE"] = os.environ.get("RAY_AUTH_MODE", "disabled")
+        try:
+            # A session of its own: Ctrl-C at the terminal is for the command.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "infra.ray.driver", str(theirs)],
+                pass_fds=[theirs],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        self.resources: dict[str, int] = {}
+        try:
+            self._link.send(connection)
+            if not self._link.poll(_START_TIMEOUT):
+                raise RuntimeError(f"Ray did not start within {_START_TIMEOUT:.0f} s.")
+            what, answer = self._link.recv()
+        except (EOFError, OSError) as error:
+            self.stop()
+            raise WorkerLost("the Ray cluster ended while it started.") from error
+        except BaseException:
+            self.stop()
+            raise
+        if what == "failed":
+            self.stop()
+            raise RuntimeError(f"Ray did not start: {answer}")
+        self.resources = answer
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def is_alive(self) -> bool:
+        """Returns whether the driver lives, and so its cluster."""
+        return self._alive
+
+    def stop(self) -> None:
+        """Ends the driver, politely first."""
+        try:
+            self._send("stop")
+            self._process.wait(_STOP_TIMEOUT)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+        self._lose_all()
+
+    def stream(self, payload: bytes, options: dict[str, Any], name: str) -> Iterator[Any]:
+        """Yields what a task yields; see `Cluster.stream`."""
+        number, items = next(self._numbers), queue.SimpleQueue[tuple]()
+        with self._registering:
+            if not self._alive:
+                raise WorkerLost(f"the worker of {name!r} died with its cluster.")
+            self._streams[number] = items
+        ended = False
+        try:
+            self._send("run", number, payload, options)
+            while True:
+                what, *rest = items.get()
+                if what == "item":
+                    kind, value, *more = pickle.loads(rest[0])
+                    if kind == "error":
+                        ended = True
+                        value.add_note(more[0])
+                        raise value
+                    yield value
+                    continue
+                ended = True
+                if what == "end":
+                    return
+                if what == "lost":
+                    raise WorkerLost(f"the worker of {name!r} {rest[0]}")
+                raise RuntimeError(f"{name!r} could not run: {rest[0]}")
+        except OSError as error:
+            if self._alive:
+                raise
+            raise WorkerLost(f"the worker of {name!r} died with its cluster.") from error
+        finally:
+            self._streams.pop(number, None)
+            if not ended and self._alive:  # Whoever reads gave up: so does the worker.
+                with contextlib.suppress(OSError):
+                    self._send("cancel", number)
+
+    def _send(self, *message: Any) -> None:
+        with self._sending:
+            self._link.send(message)
+
+    def _receive(self) -> None:
+        """Hands what the driver says to the stream it is about, until the driver is gone."""
+        while True:
+            try:
+                what, number, *rest = self._link.recv()
+            except (EOFError, OSError):
+                break
+            if (items := self._streams.get(number)) is not None:
+                items.put((what, *rest))
+        self._lose_all()
+
+    def _lose_all(self) -> None:
+        with self._registering:
+            self._alive = False
+            for items in self._streams.values():
+                items.put(("lost", "died with its cluster."))
+        self._process.poll()

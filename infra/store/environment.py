@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from infra.store.redact import redact
+
 _PACKAGES = (
     "apache-beam", "av", "decord", "flax", "grain", "jax", "jaxlib", "numpy",
     "optax", "orbax-checkpoint", "pillow", "prefect", "ray", "sentencepiece",
@@ -18,7 +20,10 @@ _ROOT = Path(__file__).parents[2]
 
 @functools.cache
 def environment() -> dict[str, Any]:
-    """Returns git commit and dirty-diff digest, package versions and hardware of this process."""
+    """Returns git commit and dirty-diff digest, package versions and hardware of this process.
+
+    Of the environment's variables only `XLA_FLAGS` is noted: others may hold credentials.
+    """
     return {
         "git": _git(),
         "packages": _packages(),
@@ -27,7 +32,7 @@ def environment() -> dict[str, Any]:
             "cpus": os.cpu_count(),
             "python": platform.python_version(),
             "system": platform.system(),
-            "xla_flags": os.environ.get("XLA_FLAGS", ""),
+            "xla_flags": redact(os.environ.get("XLA_FLAGS", "")),
         },
     }
 

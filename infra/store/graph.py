@@ -1,16 +1,23 @@
 """Walks the lineage that manifests record: what an artifact was made from, down to the files."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
-from infra.store.digest import file_sha256
+from infra.store.digest import file_sha256, listing_sha256
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
+
+_OTHER_BYTES = "bytes differ from the manifest"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Node:
-    """An artifact, the role it plays for the one above, and its own inputs."""
+    """An artifact, the role it plays for the one above, and its own inputs.
+
+    Inputs of one artifact are the same tuple wherever it appears, so that a history is as large as
+    its edges are many; told as a tree it can double with every step.
+    """
 
     role: str
     artifact: Artifact
@@ -18,18 +25,21 @@ class Node:
 
 
 def ancestry(store: Store, key: str, role: str = "") -> Node:
-    """Returns the tree of everything an artifact was made from.
+    """Returns the history of everything an artifact was made from.
 
     Raises:
-      KeyError: if an artifact of the tree is not in the store.
+      KeyError: if an artifact of the history is not in the store.
     """
-    artifact = store.get(key)
-    inputs = sorted(artifact.manifest.inputs.items())
-    return Node(
-        role=role,
-        artifact=artifact,
-        inputs=tuple(ancestry(store, entry.key, name) for name, entry in inputs),
-    )
+    known: dict[str, tuple[Node, ...]] = {}
+
+    def node(key: str, role: str) -> Node:
+        artifact = store.get(key)
+        if key not in known:
+            entries = sorted(artifact.manifest.inputs.items())
+            known[key] = tuple(node(entry.key, name) for name, entry in entries)
+        return Node(role=role, artifact=artifact, inputs=known[key])
+
+    return node(key, role)
 
 
 def edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
@@ -55,19 +65,56 @@ class Problem:
     reason: str
 
 
-def verify(store: Store, artifact: Artifact) -> Iterator[Problem]:
-    """Yields every file whose bytes are not the recorded ones, and every input that changed."""
-    for name, file in artifact.manifest.files.items():
-        path = artifact.path / name
-        if not path.is_file():
-            yield Problem(key=artifact.key, path=name, reason="missing")
-        elif file_sha256(path) != file.sha256:
-            yield Problem(key=artifact.key, path=name, reason="bytes differ from the manifest")
-    for role, entry in artifact.manifest.inputs.items():
+def verify(
+    store: Store,
+    key: str,
+    contents: Mapping[str, Callable[[Path], str]] | None = None,
+) -> Iterator[Problem]:
+    """Yields everything about an artifact that is not as its manifest says.
+
+    Every file's bytes are digested again, and so is what the artifact says: from its files, or, if
+    its maker stated a logical digest (Orbax files carry clock times), by the function for its kind.
+
+    Args:
+      store: where it and its inputs are.
+      key: the artifact to check.
+      contents: kind -> function from the artifact's folder to its logical digest.
+
+    Raises:
+      KeyError: if there is none of that key.
+    """
+    try:
+        artifact = store.get(key)
+    except ValueError as error:
+        yield Problem(key=key, path="manifest", reason=str(error))
+        return
+    manifest, sound = artifact.manifest, True
+    for name, file in manifest.files.items():
+        try:
+            reason = "" if file_sha256(artifact.path / name) == file.sha256 else _OTHER_BYTES
+        except FileNotFoundError:
+            reason = "missing"
+        if reason:
+            sound = False
+            yield Problem(key=artifact.key, path=name, reason=reason)
+    if sound and manifest.content != _listing(manifest):
+        recompute = (contents or {}).get(manifest.kind)
+        if recompute is not None and recompute(artifact.path) != manifest.content:
+            yield Problem(
+                key=artifact.key, path="content", reason="is not what the manifest states"
+            )
+    for role, entry in manifest.inputs.items():
         try:
             content = store.get(entry.key).manifest.content
-        except (KeyError, ValueError):
+        except KeyError:
             yield Problem(key=artifact.key, path=f"input {role}", reason=f"{entry.key} is missing")
+            continue
+        except ValueError as error:
+            yield Problem(key=artifact.key, path=f"input {role}", reason=str(error))
             continue
         if content != entry.content:
             yield Problem(key=artifact.key, path=f"input {role}", reason=f"{entry.key} changed")
+
+
+def _listing(manifest: Manifest) -> str:
+    return listing_sha256({name: file.sha256 for name, file in manifest.files.items()})

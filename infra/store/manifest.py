@@ -1,17 +1,55 @@
-"""The manifest: everything known of one artifact, written last, beside its data."""
+"""The manifest: everything known of one artifact, written after all of its data."""
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from infra.store.digest import canonical_json, value_sha256
+from infra.store.redact import redact
 
 IDENTITY_LENGTH = 16
 """Hex digits of a step's identity in its key (64 bits)."""
 
 CODE_LENGTH = 8
 """Hex digits of its code's digest in its key; they tell apart what one identity was made with."""
+
+KEY = re.compile(rf"[a-z]+(?:-[a-z]+)*-[0-9a-f]{{{IDENTITY_LENGTH}}}-[0-9a-f]{{0,{CODE_LENGTH}}}")
+_KIND = re.compile(r"[a-z]+(?:_[a-z]+)*")
+_FOLDER = re.compile(r"attempts/[0-9A-Za-z-]+")
+
+
+def checked_key(key: str) -> str:
+    """Returns an artifact's key; keys become paths, so nothing else may pass for one.
+
+    Raises:
+      ValueError: if it has another form.
+    """
+    if not KEY.fullmatch(key):
+        raise ValueError(
+            f"key must be <kind>-<{IDENTITY_LENGTH} hex digits>-<up to {CODE_LENGTH}>, got {key!r}."
+        )
+    return key
+
+
+def kind_of(key: str) -> str:
+    """Returns the kind of artifact that a key names."""
+    return checked_key(key).rsplit("-", 2)[0].replace("-", "_")
+
+
+def checked_path(name: str) -> str:
+    """Returns a file's path below its folder, in the one spelling it has.
+
+    Raises:
+      ValueError: if it is absolute, leads out of the folder, or is spelled otherwise.
+    """
+    path = PurePosixPath(name)
+    odd = not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name
+    if odd or str(path) != name:
+        raise ValueError(f"a file's name must be a plain path below its folder, got {name!r}.")
+    return name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +75,7 @@ class Step:
       code: digest of the code that runs. Not part of the identity: an artifact of the same
         identity and other code is *stale*, and somebody decides what becomes of it.
       source: digest of the source tree that `code` is part of; "" where none is kept.
+      location: folder outside the store that is read (raw data), on the machine that runs it.
     """
 
     kind: str
@@ -47,9 +86,10 @@ class Step:
     libraries: Mapping[str, str] = dataclasses.field(default_factory=dict)
     code: str = ""
     source: str = ""
+    location: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.kind.replace("_", "").isalpha() or self.kind != self.kind.lower():
+        if not _KIND.fullmatch(self.kind):
             raise ValueError(f"kind must be lower-case letters and underscores, got {self.kind!r}.")
 
     @property
@@ -68,6 +108,9 @@ class Step:
     def key(self) -> str:
         """Names the artifact: its identity, and the code it is made with."""
         return f"{self.identity}-{self.code[:CODE_LENGTH]}"
+
+
+Recipe = Step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,9 +156,27 @@ class Manifest:
     started: str
     seconds: float
 
+    def __post_init__(self) -> None:
+        # Each of these becomes part of a path that is read, and one day deleted.
+        if kind_of(self.key) != self.kind:
+            raise ValueError(f"key must begin with its kind {self.kind!r}, got {self.key!r}.")
+        if not _FOLDER.fullmatch(self.folder):
+            raise ValueError(f"folder must be attempts/<id>, got {self.folder!r}.")
+        for name in self.files:
+            checked_path(name)
+        for entry in self.inputs.values():
+            checked_key(entry.key)
+
+    @property
+    def attempt(self) -> str:
+        """The attempt that made it."""
+        return self.folder.removeprefix("attempts/")
+
     def to_json(self) -> str:
-        """Returns the manifest's text."""
-        return json.dumps(json.loads(canonical_json(self)), indent=1, sort_keys=True) + "\n"
+        """Returns the manifest's text; what looks like a credential is left out of it."""
+        raw = json.loads(canonical_json(self))
+        raw |= {part: redact(raw[part]) for part in ("config", "environment")}
+        return json.dumps(raw, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
@@ -129,5 +190,5 @@ class Manifest:
             raw["inputs"] = {role: Input(**entry) for role, entry in raw["inputs"].items()}
             raw["files"] = {path: File(**entry) for path, entry in raw["files"].items()}
             return cls(**raw)
-        except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"not a manifest: {error}") from error

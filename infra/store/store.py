@@ -1,30 +1,52 @@
 """The artifact store: attempts are private, a manifest makes one public.
 
-<store>/artifacts/<key>/manifest.json     the commit point, created once
-                        attempts/<id>/…   files of one attempt
-                        attempts.jsonl    every attempt ever begun
-        scratch/<key>/…                   resumable progress of a step under way
-        runs/…                            what each run asked for and got
-        cache/…                           compiled programs and the like; safe to delete
+<store>/store.json                       the number of this layout
+        manifests/<kind>/<key>.json      the commit point, created once; flat, so that a run's hits
+                                         cost one listing per kind
+        artifacts/<key>/attempts/<id>/…  files of one attempt
+        artifacts/<key>/attempts.jsonl   every attempt ever begun (see `history`)
+        aside/<key>.<id>.json            manifests whose artifact was damaged and made again
+        leases/<key>.json                who is at a step (see `lease`)
+        pins/<run>.json                  what a run under way relies on (see `pins`)
+        scratch/<key>/<holding>/…        resumable progress of a step under way
+        sources/<sha256>                 the source tree of every run, file by file
+        runs/…                           what each run asked for and got
+        cache/…                          compiled programs and the like; safe to delete
+
+What may be deleted, and by whom: the holder of a step clears its own scratch, and folders of
+attempts whose process is gone and that no manifest names; everything else is `gc`'s.
 """
 
 import contextlib
+import dataclasses
 import datetime
-import fcntl
 import json
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from infra.store import sources
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.environment import environment
-from infra.store.manifest import File, Input, Manifest, Step
+from infra.store.files import Files
+from infra.store.history import Begun, attempts, note
+from infra.store.holder import Holder
+from infra.store.lease import TTL, Held, Holding, hold, holdings
+from infra.store.manifest import File, Input, Manifest, Step, checked_key, kind_of
+from infra.store.pins import Pin, pin
 
-MANIFEST = "manifest.json"
+FORMAT = 2
+"""Of the layout above. 1 had its manifests beside the data, and no number."""
+
+MANIFESTS, ARTIFACTS, ASIDE, LEASES, SCRATCH = (
+    "manifests", "artifacts", "aside", "leases", "scratch",
+)  # fmt: skip
+ATTEMPTS = "attempts"
 
 
 class Artifact:
@@ -50,31 +72,35 @@ class Attempt:
 
     def __init__(self, store: "Store", step: Step) -> None:
         self.step = step
-        self.id = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+        self.id = f"{_utc():%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
         self.counts: dict[str, float | int | str] = {}
         self.content: str | None = None
+        self._store = store
         self._root = store.artifact_root(step.key)
-        self.path = self._root / "attempts" / self.id
+        self.path = self._root / ATTEMPTS / self.id
         self._clock = time.monotonic()
-        self._started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._started = _utc().isoformat(timespec="seconds")
+        inputs = tuple(sorted({entry.key for entry in step.inputs.values()}))
+        # The note is first: a folder without one would be nobody's.
+        store.begin(
+            step.key,
+            Begun(id=self.id, started=self._started, holder=Holder.here(), inputs=inputs),
+        )
         self.path.mkdir(parents=True)
-        entry = {"id": self.id, "started": self._started, "host": os.uname().nodename}
-        with (self._root / "attempts.jsonl").open("a") as history:
-            history.write(json.dumps({**entry, "pid": str(os.getpid())}) + "\n")
 
     def commit(self, context: Mapping[str, Any]) -> Artifact:
         """Publishes the attempt, unless another one already won; returns the winner.
 
+        A winner that was damaged since does not count: it is set aside, its files stay where they
+        are, and this attempt takes its place.
+
         Args:
           context: what the orchestrator knows of this run (its run ids).
+
+        Raises:
+          OSError: if the disk fails. Nothing is deleted then, since the manifest may be in place.
         """
-        files = {
-            str(path.relative_to(self.path)): File(
-                sha256=file_sha256(path), size=path.stat().st_size
-            )
-            for path in sorted(self.path.rglob("*"))
-            if path.is_file()
-        }
+        files = _described(self.path)
         listing = listing_sha256({name: file.sha256 for name, file in files.items()})
         step = self.step
         manifest = Manifest(
@@ -88,22 +114,20 @@ class Attempt:
             code=step.code,
             source=step.source,
             content=self.content or listing,
-            folder=str(self.path.relative_to(self._root)),
+            folder=f"{ATTEMPTS}/{self.id}",
             files=files,
             counts=self.counts,
-            attempts=self._history(),
+            attempts=[begun.shown for begun in attempts(self._root)],
             environment={**environment(), **context},
             started=self._started,
             seconds=round(time.monotonic() - self._clock, 3),
         )
-        target = self._root / MANIFEST
-        if not _create(target, manifest.to_json()):
-            shutil.rmtree(self.path)
-        return Artifact(self._root, Manifest.from_json(target.read_text()))
-
-    def _history(self) -> list[dict[str, str]]:
-        lines = (self._root / "attempts.jsonl").read_text().splitlines()
-        return [entry for line in lines if (entry := _parse(line))]
+        # Bytes, then names, then the manifest: after a power cut there is no manifest without data.
+        self._store.files.sync(f"{ARTIFACTS}/{step.key}/{manifest.folder}")
+        winner = self._store.publish(manifest)
+        if winner.manifest.attempt != self.id:
+            shutil.rmtree(self.path, ignore_errors=True)
+        return winner
 
 
 class Store:
@@ -113,7 +137,7 @@ class Store:
       uri: the folder; made if absent.
 
     Raises:
-      ValueError: if `uri` names another scheme than a local folder.
+      ValueError: if `uri` names another scheme than a local folder, or a store of another format.
     """
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
@@ -125,42 +149,69 @@ class Store:
             )
         self.root = Path(text.removeprefix("file://")).expanduser().resolve()
         self.root.mkdir(parents=True, exist_ok=True)
+        self.files = Files(self.root)
+        self.fleeting = Files(self.root, durable=False)
+        self._read: dict[str, tuple[tuple[int, ...], Manifest]] = {}
+        self._held: dict[str, Held] = {}
+        self._begun: dict[str, list[Begun]] = {}
+        self._check_format()
 
     def artifact_root(self, key: str) -> Path:
-        """Returns the folder of an artifact, committed or not."""
-        return self.root / "artifacts" / key
+        """Returns the folder of an artifact's attempts, committed or not.
+
+        Raises:
+          ValueError: if `key` does not have the form of one.
+        """
+        return self.root / ARTIFACTS / checked_key(key)
+
+    def manifest_path(self, key: str) -> Path:
+        """Returns where an artifact's manifest is, or will be.
+
+        Raises:
+          ValueError: if `key` does not have the form of one.
+        """
+        return self.root / _manifest_name(key)
 
     def find(self, key: str) -> Artifact | None:
         """Returns a committed artifact whose files all exist with their sizes, or None.
 
-        One that lost files is moved aside, so that its step can run again.
+        Looks only: a damaged artifact stays as it is until its step commits again.
+
+        Raises:
+          OSError: if the disk fails: that says nothing about the artifact.
+          ValueError: if its manifest cannot be read, or `key` does not have the form of one.
         """
         try:
             artifact = self.get(key)
-        except (KeyError, ValueError):
+        except KeyError:
             return None
-        for name, file in artifact.manifest.files.items():
-            try:
-                if (artifact.path / name).stat().st_size == file.size:
-                    continue
-            except OSError:
-                pass
-            self._set_aside(key)
-            return None
-        return artifact
+        return artifact if self.is_whole(artifact) else None
 
     def get(self, key: str) -> Artifact:
         """Returns a committed artifact, without looking at its files.
 
         Raises:
           KeyError: if there is none of that key.
+          OSError, ValueError: as `find` does.
         """
-        root = self.artifact_root(key)
         try:
-            text = (root / MANIFEST).read_text()
-        except OSError:
+            return self._artifact(_manifest_name(key))
+        except FileNotFoundError:
             raise KeyError(f"no artifact {key} in {self.root}") from None
-        return Artifact(root, Manifest.from_json(text))
+
+    def is_whole(self, artifact: Artifact) -> bool:
+        """Whether every file of an artifact exists with its size.
+
+        Raises:
+          OSError: if the disk fails.
+        """
+        for name, file in artifact.manifest.files.items():
+            try:
+                if os.stat(artifact.path / name).st_size != file.size:
+                    return False
+            except FileNotFoundError:
+                return False
+        return True
 
     def resolve(self, prefix: str) -> Artifact:
         """Returns the one artifact whose key begins with `prefix`.
@@ -168,35 +219,90 @@ class Store:
         Raises:
           KeyError: if none or several do, with the candidates.
         """
-        every = (path.parent.name for path in self._manifests())
-        keys = sorted(key for key in every if key.startswith(prefix))
+        keys = sorted(key for key in self.keys() if key.startswith(prefix))
+        if prefix in keys:  # Even where another one goes on from it.
+            keys = [prefix]
         if len(keys) != 1:
             found = ", ".join(keys[:5]) or "none"
             raise KeyError(f"artifact must be one key or an unambiguous beginning of one, "
                            f"got {prefix!r}; matches: {found}.")  # fmt: skip
         return self.get(keys[0])
 
-    def artifacts(self) -> Iterator[Artifact]:
-        """Yields every committed artifact, by key."""
-        for path in sorted(self._manifests()):
-            yield Artifact(path.parent, Manifest.from_json(path.read_text()))
+    def keys(self, kind: str | None = None) -> list[str]:
+        """Returns the keys of all committed artifacts, or of one kind, sorted."""
+        kinds = self.files.folders(MANIFESTS) if kind is None else [kind]
+        names = (name for one in kinds for name in self.files.listing(f"{MANIFESTS}/{one}"))
+        return sorted(name.removesuffix(".json") for name in names)
+
+    def artifacts(self, kind: str | None = None) -> Iterator[Artifact]:
+        """Yields every committed artifact, or those of one kind, by key."""
+        for key in self.keys(kind):
+            with contextlib.suppress(KeyError):  # gc was quicker.
+                yield self.get(key)
+
+    def of_identity(self, identity: str) -> list[Artifact]:
+        """Returns the artifacts of one identity, whatever code made them; the newest first.
+
+        Their files are not looked at: `find` does that.
+        """
+        kind = kind_of(f"{identity}-")
+        found: list[tuple[str, int, Artifact]] = []
+        for name, listed in self.files.listing(f"{MANIFESTS}/{kind}").items():
+            if name.startswith(f"{identity}-"):
+                with contextlib.suppress(KeyError):
+                    artifact = self.get(name.removesuffix(".json"))
+                    found.append((artifact.manifest.started, listed.modified, artifact))
+        return [artifact for *_, artifact in sorted(found, key=lambda f: f[:2], reverse=True)]
 
     @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[Path]:
+    def lock(self, key: str, *, ttl: float = TTL) -> Iterator[Path]:
         """Holds a step for this process, and yields its scratch folder.
 
-        The lock dies with the process, so a killed one never blocks the next.
+        Waits while another holder lives. The scratch folder has what earlier holders left there.
+        Whoever loses the lease (stopped for longer than its `ttl`) finds the folder gone too: it
+        was renamed, so that two never write one another's progress.
+
+        Args:
+          key: of the step.
+          ttl: see `lease` [s].
         """
-        scratch = self.root / "scratch" / key
-        scratch.mkdir(parents=True, exist_ok=True)
-        with (self.root / "scratch" / f"{key}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        checked_key(key)
+        with hold(self.fleeting, f"{LEASES}/{key}.json", ttl=ttl) as held:
             self._sweep(key)
-            yield scratch
+            scratch = self._take_scratch(key, held.token)
+            self._held[key], self._begun[key] = held, []
+            try:
+                yield scratch
+            finally:
+                del self._held[key]
+                self._note_ends(key, self._begun.pop(key))
+                for folder in (scratch, scratch.parent):
+                    with contextlib.suppress(OSError):  # It holds progress for the next.
+                        folder.rmdir()
 
     def clear_scratch(self, key: str) -> None:
-        """Deletes a step's resumable progress."""
-        shutil.rmtree(self.root / "scratch" / key, ignore_errors=True)
+        """Deletes the resumable progress of a step that this store object holds."""
+        if held := self._held.get(key):
+            shutil.rmtree(self.root / SCRATCH / key / held.token, ignore_errors=True)
+
+    def leases(self) -> list[Holding]:
+        """Returns who is at which step, by key; `Holding.is_live` tells whether they still are."""
+        return holdings(self.fleeting, LEASES)
+
+    def pinned(self, run: str) -> contextlib.AbstractContextManager[Pin]:
+        """Keeps what a run relies on from `gc`, while it lasts; see `pins`."""
+        return pin(self.fleeting, run)
+
+    def keep(self, tree: Mapping[str, bytes]) -> str:
+        """Stores a source tree of path -> bytes, and returns the digest that names it.
+
+        Within `pinned` only: what no manifest names yet is `gc`'s.
+        """
+        return sources.keep(self.files, tree)
+
+    def source(self, digest: str) -> sources.Source:
+        """Returns a source tree that was kept; its files are read, and checked, when asked for."""
+        return sources.Source(self.files, digest)
 
     def cache(self, name: str) -> Path:
         """Returns a folder for what can be made again at any time."""
@@ -204,43 +310,144 @@ class Store:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _manifests(self) -> Iterator[Path]:
-        return (self.root / "artifacts").glob(f"*/{MANIFEST}")
+    def publish(self, manifest: Manifest) -> Artifact:
+        """Puts a manifest in its place unless a whole artifact is there; returns what is."""
+        name, text = _manifest_name(manifest.key), manifest.to_json().encode()
+        while not self.files.create(name, text):
+            try:
+                there = self.files.read(name)
+            except FileNotFoundError:
+                continue  # gc was quicker.
+            winner = self._parsed(name, there)
+            if self.is_whole(winner):
+                return winner
+            # Its record first, then its place: gc, and nobody else, deletes what it names.
+            self.files.create(aside_name(winner.key, winner.manifest.attempt), there)
+            if self.files.swap(name, there, text):
+                break
+        return self._artifact(name)
 
-    def _set_aside(self, key: str) -> None:
-        manifest = self.artifact_root(key) / MANIFEST
-        with contextlib.suppress(FileNotFoundError):
-            manifest.rename(manifest.with_name(f"damaged-{uuid.uuid4().hex[:8]}.json"))
+    def aside(self, key: str | None = None) -> dict[str, Artifact]:
+        """Returns artifacts that were set aside, of one key or all, by their record's name."""
+        names = [f"{ASIDE}/{name}" for name in self.files.listing(ASIDE)]
+        wanted = [n for n in names if key is None or n.startswith(f"{ASIDE}/{key}.")]
+        return {name: self._parsed(name, self.files.read(name)) for name in wanted}
+
+    def begin(self, key: str, begun: Begun) -> None:
+        """Notes an attempt at a key."""
+        note(self.artifact_root(key), begun)
+        self._begun.get(key, []).append(begun)
+
+    def named_attempts(self, key: str) -> set[str]:
+        """Returns the attempts at a key that a manifest names, in place or set aside."""
+        named = {artifact.manifest.attempt for artifact in self.aside(key).values()}
+        with contextlib.suppress(KeyError):
+            named.add(self.get(key).manifest.attempt)
+        return named
+
+    def _artifact(self, name: str) -> Artifact:
+        version = self.files.stat(name).version
+        known = self._read.get(name)
+        if known is None or known[0] != version:
+            known = version, self._parsed(name, self.files.read(name)).manifest
+            self._read[name] = known
+        return Artifact(self.root / ARTIFACTS / known[1].key, known[1])
+
+    def _parsed(self, name: str, text: bytes) -> Artifact:
+        """Reads a manifest. It was whole when it was made, so a garbled one is no miss."""
+        key = Path(name).name.partition(".")[0]
+        try:
+            manifest = Manifest.from_json(text.decode())
+            if manifest.key != key:
+                raise ValueError(f"it is the manifest of {manifest.key}")
+        except ValueError as error:
+            raise ValueError(
+                f"{self.root / name} cannot be read: {error}; restore it, or move it out of the "
+                f"store to have its step run again."
+            ) from None
+        return Artifact(self.root / ARTIFACTS / key, manifest)
+
+    def _check_format(self) -> None:
+        name = "store.json"
+        try:
+            text = self.files.read(name)
+        except FileNotFoundError:
+            if self.files.folders(ARTIFACTS):
+                # Another process may have begun this store just now: the number is written first.
+                try:
+                    text = self.files.read(name)
+                except FileNotFoundError:
+                    text = b'{"format": 1}'
+            else:
+                text = json.dumps({"format": FORMAT}).encode() + b"\n"
+                if not self.files.create(name, text):
+                    text = self.files.read(name)
+        try:
+            found = json.loads(text)["format"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{self.root / name} is not a store's; restore or delete it."
+            ) from None
+        if found != FORMAT:
+            raise ValueError(
+                f"store {self.root} has format {found}, and this version understands {FORMAT}: "
+                f"name another folder, or use the version that made it."
+            )
+
+    def _take_scratch(self, key: str, token: str) -> Path:
+        """Returns the scratch folder of this holding, with the newest progress of those before."""
+        folder = self.root / SCRATCH / key
+        folder.mkdir(parents=True, exist_ok=True)
+        own = folder / token
+        left = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        if left:
+            left.pop().rename(own)
+        own.mkdir(exist_ok=True)
+        for path in left:
+            shutil.rmtree(path, ignore_errors=True)
+        return own
 
     def _sweep(self, key: str) -> None:
-        """Deletes folders of attempts that ended without a commit; the caller holds the lock."""
+        """Deletes folders of attempts that ended without a commit; the caller holds the step."""
         root = self.artifact_root(key)
-        kept = None
-        if (root / MANIFEST).exists():
-            kept = Manifest.from_json((root / MANIFEST).read_text()).folder
-        for folder in (root / "attempts").glob("*"):
-            if str(folder.relative_to(root)) != kept:
-                shutil.rmtree(folder, ignore_errors=True)
+        over = {begun.id for begun in attempts(root) if begun.is_over}
+        for name in over - self.named_attempts(key):
+            shutil.rmtree(root / ATTEMPTS / name, ignore_errors=True)
+
+    def _note_ends(self, key: str, begun: list[Begun]) -> None:
+        """Notes that this holder's attempts are over; if that fails, its process's end tells."""
+        ended = _utc().isoformat(timespec="seconds")
+        with contextlib.suppress(OSError):
+            for attempt in begun:
+                note(self.artifact_root(key), dataclasses.replace(attempt, ended=ended))
 
 
-def _create(path: Path, text: str) -> bool:
-    """Writes a file that is whole or absent; returns False if one is already there."""
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(partial, path)
-    except FileExistsError:
-        return False
-    finally:
-        partial.unlink()
-    return True
+def aside_name(key: str, attempt: str) -> str:
+    """Returns the name of the manifest of an attempt that is set aside."""
+    return f"{ASIDE}/{key}.{attempt}.json"
 
 
-def _parse(line: str) -> dict[str, str] | None:
-    try:
-        return json.loads(line)  # A writer killed mid-line leaves half of one.
-    except json.JSONDecodeError:
-        return None
+def _manifest_name(key: str) -> str:
+    return f"{MANIFESTS}/{kind_of(key)}/{key}.json"
+
+
+def _described(folder: Path) -> dict[str, File]:
+    """Returns the files of a folder by path, with digest and size.
+
+    Raises:
+      ValueError: if it holds a link or another thing whose bytes are not its own.
+    """
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            continue
+        name = path.relative_to(folder).as_posix()
+        if not stat.S_ISREG(mode):
+            raise ValueError(f"an artifact holds files only, got {name!r}; copy what it links to.")
+        found[name] = File(sha256=file_sha256(path), size=path.stat().st_size)
+    return found
+
+
+def _utc() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -9,8 +9,10 @@ import dataclasses
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from model.config import ConnectorConfig, ModelConfig
+from model.config import ModelConfig
 from model.connector import budgets
+from model.connector.config import ConnectorConfig
+from model.connector.routing import KINDS, Module
 
 BFLOAT16_BYTES = 2
 PAPER_BUDGETS = (16, 64, 256)
@@ -135,7 +137,9 @@ def connector_flops(cfg: ModelConfig, budget: int) -> int:
         anchors=anchors,
         queries=budget - anchors,
     )
-    return _CONNECTORS[cfg.connector.kind](layers)
+    routing = cfg.connector.routing
+    parts = (*_MODULES[routing.module], *_READS[routing.reads])
+    return sum(part(layers) for part in parts) if layers.queries else 0
 
 
 def patch_flops(cfg: ModelConfig, modality: Modality) -> int:
@@ -152,7 +156,7 @@ def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
     """
     skipped = 0
     queries = budget - budgets.num_anchors(cfg, budget)
-    if cfg.connector.kind in _ANCHORED and queries:
+    if cfg.connector.routing.reads == "anchors and queries" and queries:
         width = cfg.vision.width
         full = _attention(budget, budget, width)
         skipped += modality.num_images * (full - _attention(queries, budget, width))
@@ -172,7 +176,7 @@ def with_connectors(
       cfg: the model.
       settings: of connectors by kind, where they differ from the model's.
     """
-    for kind in typing.get_args(budgets.Kind):
+    for kind in KINDS:
         shared = dataclasses.replace(cfg.connector, buckets=())
         connector = dataclasses.replace((settings or {}).get(kind, shared), kind=kind)
         try:
@@ -242,32 +246,23 @@ class _Layers:
         return _mlp(self.queries, self.width, self.hidden)
 
 
-def _pooling(_: _Layers) -> int:
-    return 0
-
-
-def _anchored(*parts: Callable[[_Layers], int]) -> Callable[[_Layers], int]:
-    """Sums parts that only run where there are queries."""
-    return lambda layers: sum(part(layers) for part in parts) if layers.queries else 0
-
-
-_PARCEL = _anchored(_Layers.among_all, _Layers.to_features, _Layers.query_mlp)
-_CONNECTORS: dict[str, Callable[[_Layers], int]] = {
-    "vanilla": _pooling,
-    "m3": _pooling,
-    "avgpool4": _pooling,
-    "avgpool2": _pooling,
-    "mqt": _Layers.to_features,
-    "parcel": _PARCEL,
-    "parcel_fixed4": _PARCEL,
-    "parcel_fixed2": _PARCEL,
-    "parcel_vit_only": _anchored(_Layers.to_features, _Layers.query_mlp),
-    "parcel_dual": _anchored(_Layers.to_anchors, _Layers.to_features, _Layers.query_mlp),
-    "mqt_sa": _anchored(_Layers.among_all, _Layers.to_features, _Layers.query_mlp),
+_MODULES: dict[Module, tuple[Callable[[_Layers], int], ...]] = {
+    "Vanilla": (),
+    "M3": (),
     # Its pooled cells are what queries are elsewhere: two self-attentions and an MLP over them.
-    "m3_sa": _anchored(_Layers.among_all, _Layers.among_all, _Layers.query_mlp),
+    "M3SelfAttention": (_Layers.among_all, _Layers.among_all, _Layers.query_mlp),
+    "Mqt": (_Layers.to_features,),
+    "MqtSelfAttention": (_Layers.to_features, _Layers.among_all, _Layers.query_mlp),
+    "Parcel": (_Layers.to_features, _Layers.query_mlp),
 }
-_ANCHORED = ("parcel", "parcel_fixed4", "parcel_fixed2")
+_READS: dict[str | None, tuple[Callable[[_Layers], int], ...]] = {
+    None: (),
+    "nothing": (),
+    "anchors": (_Layers.to_anchors,),
+    "anchors and queries": (_Layers.among_all,),
+}
+"""The layers of each module, and of what its queries read first. They run where there are queries
+only: at a budget of anchors alone, the connector is a pooling."""
 
 
 def _attention(rows: int, keys: int, width: int) -> int:

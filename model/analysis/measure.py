@@ -116,10 +116,9 @@ def _spectra(
     yield FEATURES, None, grid, spectral.power_spectrum(source)
     for budget in at:
         tokens, weights = watch(cfg, params.get("connector", {}), features, budget)
-        pooled = (
-            budget if cfg.connector.kind in budgets.POOLED else budgets.num_anchors(cfg, budget)
-        )
-        if pooled and cfg.connector.kind != "vanilla":
+        routing = cfg.connector.routing
+        pooled = budget if routing.pooled else budgets.num_anchors(cfg, budget)
+        if pooled and routing.kernel != 1:  # Vanilla's tokens are the features themselves.
             side = round(pooled**0.5)
             cells = _grid(tokens[:count, :pooled], side)
             yield POOLED, budget, side, spectral.power_spectrum(cells)

@@ -13,13 +13,15 @@ from model.checkpoint import array_files
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.digest import unflatten
 from model.checkpoint.exporter import export_checkpoint
-from model.checkpoint.folder import CONFIG, PARAMS, load_config
+from model.checkpoint.folder import load_config
 from model.checkpoint.importer import Source, check_tokenizer, import_checkpoint, open_source
 from model.checkpoint.stage0 import GEMMA_PIECES, open_towers
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
 from model.decode.reference_check import Finding, compare, uncompared
-from model.text.tokenizer import EXTRA_TOKENS, Tokenizer
+from model.files import CONFIG, PARAMS, TOKENIZER
+from model.text.tokenizer import Tokenizer
+from pipelines.records.codes import EXTRA_TOKENS
 
 _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
@@ -88,7 +90,7 @@ def convert(request: Request) -> Iterator[str]:
         digest = import_checkpoint(source, target, request.tokenizer)
         yield f"{target}: {_count(source.model):,} parameters, digest {digest[:12]}"
         if request.tokenizer is None and source.tokenizer is None:
-            yield "no tokenizer.model: `parcel predict` needs one; copy it into the folder"
+            yield f"no {TOKENIZER}: `parcel predict` needs one; copy it into the folder"
     if request.check is not None:
         yield from _check(request, request.check)
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from model.checkpoint import array_files, translate
 from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays, SafetensorsWriter, Shape
-from model.checkpoint.folder import DIGEST, PARAMS, TOKENIZER, load_config
+from model.checkpoint.folder import load_config
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, PADDED_ROWS, write_config
 from model.checkpoint.names import EMBEDDING, HUGGING_FACE_EMBEDDING
 from model.checkpoint.target import RequestError, whole
+from model.files import DIGEST, PARAMS, TOKENIZER
 
 SHARD_BYTES = 4_500_000_000
 """Most bytes of a shard, unless one tensor has more. Source: transformers' default of 5 GB."""

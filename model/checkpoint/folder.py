@@ -19,9 +19,7 @@ import orbax.checkpoint as ocp
 from model.checkpoint.config_json import config_from_json, config_to_json
 from model.checkpoint.digest import flatten, params_digest, unflatten
 from model.config import ModelConfig
-
-CONFIG, PARAMS, TOKENIZER = "model.json", "params", "tokenizer.model"
-MASK_CODEC, DIGEST = "mask_codec.npz", "digest.txt"
+from model.files import CONFIG, DIGEST, MASK_CODEC, PARAMS, TOKENIZER
 
 Params = dict[str, Any]
 
@@ -74,6 +72,27 @@ def load_params(checkpoint: str | Path) -> Params:
         args = ocp.args.PyTreeRestore(restore_args=want)
         restored = loader.restore(folder / PARAMS, args=args)
     return unflatten({path: np.asarray(leaf) for path, leaf in flatten(restored)})
+
+
+def params_digest_of(checkpoint: str | Path) -> str:
+    """Returns the content digest of a checkpoint's parameters, computed anew."""
+    return params_digest(load_params(checkpoint))
+
+
+def checked_digest(checkpoint: str | Path) -> str:
+    """Returns the content digest that a checkpoint states, after computing it anew.
+
+    Raises:
+      ValueError: if it states another one, or the folder holds no finished checkpoint.
+    """
+    found = params_digest_of(checkpoint)
+    stated = (Path(checkpoint) / DIGEST).read_text().strip()
+    if found != stated:
+        raise ValueError(
+            f"checkpoint {checkpoint} holds parameters of digest {found[:12]}, and its {DIGEST} "
+            f"states {stated[:12]!r}: it was changed; convert or train it again."
+        )
+    return found
 
 
 def tokenizer_path(checkpoint: str | Path) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 from model.checkpoint import array_files, translate
 from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays
 from model.checkpoint.digest import unflatten
-from model.checkpoint.folder import CONFIG, TOKENIZER, save_checkpoint
+from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, read_config
 from model.checkpoint.names import (
     EMBEDDING,
@@ -28,6 +28,7 @@ from model.checkpoint.names import (
 from model.checkpoint.sizes import big_vision_facts, model_config
 from model.checkpoint.target import RequestError, whole
 from model.config import ModelConfig
+from model.files import CONFIG, TOKENIZER
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 
 from model.checkpoint.hugging_face_config import Facts
-from model.config import ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 Shape = tuple[int, ...]
 

@@ -14,7 +14,7 @@ from model.checkpoint.array_files import Arrays, Entry
 from model.checkpoint.importer import Source, big_vision_source
 from model.checkpoint.names import NamesError
 from model.checkpoint.target import RequestError
-from model.text.tokenizer import EXTRA_TOKENS
+from pipelines.records.codes import EXTRA_TOKENS
 
 GEMMA_PIECES = 256_000
 """Rows of Gemma's embedding that are pieces; published files have up to 128 unused ones more."""

@@ -16,33 +16,11 @@ Source: PARCEL, section 3 and app. Implementation Details. Its ablations exist a
 """
 
 import dataclasses
-import functools
-import typing
 
 import numpy as np
 
-if typing.TYPE_CHECKING:
-    from model.config import ModelConfig
-
-Kind = typing.Literal[
-    "vanilla", "m3", "mqt", "parcel", "avgpool4", "avgpool2", "parcel_fixed4", "parcel_fixed2",
-    "parcel_vit_only", "parcel_dual", "mqt_sa", "m3_sa",
-]  # fmt: skip
-
-POOLED = frozenset({"vanilla", "m3", "m3_sa", "avgpool4", "avgpool2"})
-"""Methods without queries: their few budgets have a program each, and no slot is ever masked."""
-
-ANCHORED = frozenset({"parcel", "parcel_fixed4", "parcel_fixed2", "parcel_vit_only", "parcel_dual"})
-"""Methods whose first soft tokens are pooled features, and whose others are queries."""
-
-_KERNELS = {"vanilla": 1, "avgpool2": 2, "avgpool4": 4}
-"""Side of the cells that methods of one budget pool [patches]."""
-
-SMALLEST_ANCHOR_GRID = 4
-"""Side of PARCEL's coarsest anchor grid; finer ones double it, up to half the patch grid."""
-
-_FIXED_ANCHOR_GRIDS = {"parcel_fixed4": 4, "parcel_fixed2": 8}
-"""Side of the only anchor grid; at 224 px a 4x4 and a 2x2 average pooling make it."""
+from model.connector.config import ConnectedConfig
+from model.connector.routing import Routing
 
 # Mean step cost over all budgets, relative to one program per budget (which is a multiple of 8:
 # the TPU's tile makes others no faster). At 224 px 1.03 or less, by the times of the 3B step
@@ -73,12 +51,12 @@ class Bucket:
         return self.size - self.num_anchors
 
 
-def supported_budgets(cfg: "ModelConfig") -> tuple[int, ...]:
+def supported_budgets(cfg: ConnectedConfig) -> tuple[int, ...]:
     """Returns every budget the connector serves, ascending [tokens per image]."""
-    return _supported(cfg.connector.kind, cfg.vision.grid)
+    return cfg.connector.routing.budgets(cfg.vision.grid)
 
 
-def check_budget(cfg: "ModelConfig", budget: int) -> None:
+def check_budget(cfg: ConnectedConfig, budget: int) -> None:
     """Raises ValueError, listing the supported budgets, if the connector cannot serve `budget`."""
     served = supported_budgets(cfg)
     if budget not in served:
@@ -88,51 +66,55 @@ def check_budget(cfg: "ModelConfig", budget: int) -> None:
         )
 
 
-def num_anchors(cfg: "ModelConfig", budget: int) -> int:
+def num_anchors(cfg: ConnectedConfig, budget: int) -> int:
     """Returns how many of `budget` soft tokens are pooled anchors (PARCEL's routing).
 
     16 anchors below 64 tokens, 64 below 256, 256 above; never as many as there are patches. With
     a fixed routing always the same. Source: PARCEL, section 3; 0 for connectors without anchors.
     """
-    if cfg.connector.kind not in ANCHORED:
-        return 0
-    return max(a for a in _anchor_counts(cfg.connector.kind, cfg.vision.grid) if a <= budget)
+    counts = cfg.connector.routing.anchor_counts(cfg.vision.grid)
+    return max((count for count in counts if count <= budget), default=0)
 
 
-def check_grid(kind: Kind, grid: int) -> None:
-    """Raises ValueError unless the method's pooling divides a patch grid of side `grid`."""
-    factor = _KERNELS.get(kind, 1)
-    if kind in ("m3", "m3_sa"):
-        factor = 2
-    if kind in ANCHORED:
-        factor = 2 * _FIXED_ANCHOR_GRIDS.get(kind, SMALLEST_ANCHOR_GRID)
-    if grid % factor:
-        raise ValueError(
-            f"vision.image_px / vision.patch_px must be a multiple of {factor} for {kind!r}, "
-            f"got {grid}."
-        )
-
-
-def buckets(cfg: "ModelConfig") -> tuple[Bucket, ...]:
+def buckets(cfg: ConnectedConfig) -> tuple[Bucket, ...]:
     """Returns the declared shapes: the only ones training compiles, one program each."""
-    sizes = cfg.connector.buckets or _default_buckets(cfg.connector.kind, cfg.vision.grid)
+    sizes = cfg.connector.buckets or _default_buckets(cfg.connector.routing, cfg.vision.grid)
     return tuple(Bucket(size=s, num_anchors=num_anchors(cfg, s)) for s in sorted(sizes))
 
 
-def bucket_of(cfg: "ModelConfig", budget: int) -> Bucket:
+def bucket_of(cfg: ConnectedConfig, budget: int) -> Bucket:
     """Returns the smallest declared bucket that serves `budget` with the same anchors."""
     check_budget(cfg, budget)
     anchors = num_anchors(cfg, budget)
     return next(b for b in buckets(cfg) if b.size >= budget and b.num_anchors == anchors)
 
 
-def exact_bucket(cfg: "ModelConfig", budget: int) -> Bucket:
+def exact_bucket(cfg: ConnectedConfig, budget: int) -> Bucket:
     """Returns a bucket with no masked slot: for evaluation at a few fixed budgets."""
     check_budget(cfg, budget)
     return Bucket(size=budget, num_anchors=num_anchors(cfg, budget))
 
 
-def check_buckets(cfg: "ModelConfig") -> None:
+def check_connector(cfg: ConnectedConfig) -> None:
+    """Raises ValueError unless the connector's settings fit it and the vision tower."""
+    kind, heads, width = cfg.connector.kind, cfg.connector.num_heads, cfg.vision.width
+    routing, grid = cfg.connector.routing, cfg.vision.grid
+    if routing.has_attention and width % heads:
+        raise ValueError(f"connector.num_heads must divide vision.width={width}, got {heads}.")
+    if not routing.pooled and width % 4:
+        raise ValueError(
+            f"vision.width must be a multiple of 4 for {kind!r} (sine and cosine of two axes), "
+            f"got {width}."
+        )
+    if grid % routing.factor:
+        raise ValueError(
+            f"vision.image_px / vision.patch_px must be a multiple of {routing.factor} for "
+            f"{kind!r}, got {grid}."
+        )
+    _check_buckets(cfg)
+
+
+def _check_buckets(cfg: ConnectedConfig) -> None:
     """Raises ValueError if `connector.buckets` leaves a supported budget without a bucket."""
     served = supported_budgets(cfg)
     kind, sizes = cfg.connector.kind, cfg.connector.buckets
@@ -141,7 +123,7 @@ def check_buckets(cfg: "ModelConfig") -> None:
         raise ValueError(
             f"connector.buckets must be budgets of {kind!r}, {_describe(served)}, got {unknown}."
         )
-    if kind in POOLED and sizes and set(sizes) != set(served):
+    if cfg.connector.routing.pooled and sizes and set(sizes) != set(served):
         raise ValueError(
             f"connector.buckets of {kind!r} must be exactly {served} (or empty), got {sizes}."
         )
@@ -156,65 +138,61 @@ def check_buckets(cfg: "ModelConfig") -> None:
             )
 
 
+def training_budgets(cfg: ConnectedConfig, listed: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Returns the budgets a stage draws from: those of its list that the connector serves.
+
+    One list serves several methods: of [16, 64, 256], vanilla draws 256.
+
+    Args:
+      cfg: the model.
+      listed: `train.budgets`; None takes every budget the connector serves.
+
+    Raises:
+      ValueError: if it serves none of them.
+    """
+    served = supported_budgets(cfg)
+    if listed is None:
+        return served
+    chosen = tuple(budget for budget in listed if budget in set(served))
+    if not chosen:
+        raise ValueError(
+            f"train.budgets must hold some of {_describe(served)} for connector "
+            f"{cfg.connector.kind!r} at {cfg.vision.image_px} px, got {list(listed)}."
+        )
+    return chosen
+
+
 def draw_budget(
-    cfg: "ModelConfig", seed: int, step: int, choices: tuple[int, ...] | None = None
+    cfg: ConnectedConfig, seed: int, step: int, listed: tuple[int, ...] | None = None
 ) -> int:
-    """Returns the training budget of a step, uniform over `choices`.
+    """Returns the budget of one update, uniform over `training_budgets`.
 
     A pure function of its arguments, so that every host, and every resumed run, draws the same.
 
     Args:
       cfg: the model.
-      seed: of the run.
+      seed: of the budgets (see `train.seeds`).
       step: the update it is for.
-      choices: budgets to draw from; None takes every supported one.
+      listed: see `training_budgets`.
     """
-    served = choices or supported_budgets(cfg)
+    choices = training_budgets(cfg, listed)
     generator = np.random.Generator(np.random.Philox(key=[seed, step]))
-    budget = served[int(generator.integers(len(served)))]
-    check_budget(cfg, budget)
-    return budget
+    return choices[int(generator.integers(len(choices)))]
 
 
-@functools.cache
-def _supported(kind: Kind, grid: int) -> tuple[int, ...]:
-    patches = grid * grid
-    if kind in _KERNELS:
-        return (patches // _KERNELS[kind] ** 2,)
-    if kind in ("m3", "m3_sa"):
-        sides = [side for side in range(2, grid + 1) if grid % side == 0 and _power_of_two(side)]
-        return tuple(side * side for side in sides)
-    first = _anchor_counts(kind, grid)[0] if kind in ANCHORED else 2
-    return tuple(range(first, patches + 1, 2))
-
-
-def _anchor_counts(kind: Kind, grid: int) -> list[int]:
-    if kind in _FIXED_ANCHOR_GRIDS:
-        return [_FIXED_ANCHOR_GRIDS[kind] ** 2]
-    sides = []
-    side = SMALLEST_ANCHOR_GRID
-    while 2 * side <= grid and grid % side == 0:
-        sides.append(side)
-        side *= 2
-    return [s * s for s in sides]
-
-
-def _default_buckets(kind: Kind, grid: int) -> tuple[int, ...]:
-    served = _supported(kind, grid)
-    if kind in POOLED:
+def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
+    served = routing.budgets(grid)
+    if routing.pooled:
         return served
-    routed = kind in ANCHORED and kind not in _FIXED_ANCHOR_GRIDS
-    known = _ROUTED_BUCKETS if routed else _EVEN_BUCKETS
+    known = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
     if grid in known:
         return tuple(size for size in known[grid] if size >= served[0])
-    if kind in ANCHORED:
-        return (*(a - 2 for a in _anchor_counts(kind, grid)[1:]), grid * grid)
+    if routing.anchor_grids:
+        # Anchors change at each count but the first: no bucket may reach across, so one ends
+        # just below each of them.
+        return (*(count - 2 for count in routing.anchor_counts(grid)[1:]), grid * grid)
     step = max(grid * grid // 8, 2)
     return tuple(sorted({*range(step, grid * grid, step), grid * grid}))
-
-
-def _power_of_two(n: int) -> bool:
-    return n & (n - 1) == 0
 
 
 def _describe(served: tuple[int, ...]) -> str:

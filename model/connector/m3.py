@@ -12,13 +12,16 @@ ablations `avgpool4` and `avgpool2` are the same pooling with one grid for all s
 from flax import nnx
 from jaxtyping import Array, Float, Int32
 
-from model.config import ModelConfig
 from model.connector.base import pool
+from model.connector.config import ConnectedConfig
 from model.connector.self_attention import ResidualMlp, SelfAttention
 
 
 class M3(nnx.Module):
     """Pools the features to `bucket` cells; it has no parameters."""
+
+    def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
+        del cfg, rngs
 
     def __call__(
         self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]
@@ -35,7 +38,7 @@ class M3SelfAttention(nnx.Module):
     Source: PARCEL, section Ablations, "M3 w/ Self-Attention".
     """
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         self.first = SelfAttention(cfg, rngs=rngs)
         self.second = SelfAttention(cfg, rngs=rngs)
         self.mlp = ResidualMlp(cfg, rngs=rngs)

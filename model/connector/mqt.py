@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int32
 
-from model.config import ModelConfig
+from model.connector.config import ConnectedConfig
 from model.connector.self_attention import ResidualMlp, SelfAttention
 from model.vision.layers import Attention, LayerNorm, sincos_positions
 
@@ -17,7 +17,7 @@ from model.vision.layers import Attention, LayerNorm, sincos_positions
 class Mqt(nnx.Module):
     """Queries attend to the features and never to each other: any prefix of them stands alone."""
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         width, self.grid = cfg.vision.width, cfg.vision.grid
         self.positional_keys = cfg.connector.mqt_keys == "positional"
         shape = (cfg.vision.num_patches, width)
@@ -50,7 +50,7 @@ class MqtSelfAttention(nnx.Module):
     only, and never an image. Source: PARCEL, section Ablations, "MQT w/ Self-Attention".
     """
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         self.mqt = Mqt(cfg, rngs=rngs)
         self.attn = SelfAttention(cfg, rngs=rngs)
         self.mlp = ResidualMlp(cfg, rngs=rngs)

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int32
 
-from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.base import pool
+from model.connector.config import ConnectedConfig
 from model.vision.layers import Attention, LayerNorm, Mlp, sincos_positions
 
 
@@ -36,14 +36,15 @@ class Parcel(nnx.Module):
     ablations differ in the keys of the first attention, or leave it out.
     """
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         width, heads = cfg.vision.width, cfg.connector.num_heads
         self.model = cfg
         served = budgets.supported_budgets(cfg)
         bank = max(b - budgets.num_anchors(cfg, b) for b in served)
         init = nnx.initializers.truncated_normal(cfg.connector.query_std)
         self.queries = nnx.Param(init(rngs.params(), (bank, width)))
-        if cfg.connector.kind != "parcel_vit_only":
+        self.reads = cfg.connector.routing.reads
+        if self.reads != "nothing":
             self.pool_norm = LayerNorm(width)
             self.pool_attn = Attention(width, heads, rngs=rngs)
         self.query_norm = LayerNorm(width)
@@ -74,7 +75,7 @@ class Parcel(nnx.Module):
         batch, _, width = features.shape
         x = self.queries[:num_queries].astype(features.dtype)
         x = jnp.broadcast_to(x[None], (batch, num_queries, width))
-        if self.model.connector.kind != "parcel_vit_only":
+        if self.reads != "nothing":
             x = x + self._look_at_pool(anchors, x, budget)
         keys = values = self.feature_norm(features)
         if self.model.connector.parcel_key_positions:
@@ -88,7 +89,7 @@ class Parcel(nnx.Module):
         num_anchors = anchors.shape[1]
         # Only the queries' rows of the self-attention are ever read, so only those are computed.
         pooled = self.pool_norm(jnp.concatenate([anchors, x], axis=1))
-        keys = pooled[:, :num_anchors] if self.model.connector.kind == "parcel_dual" else pooled
+        keys = pooled[:, :num_anchors] if self.reads == "anchors" else pooled
         # A query beyond the budget must not be seen by those within it; every anchor is within.
         visible = jnp.arange(keys.shape[1]) < budget
         return self.pool_attn(pooled[:, num_anchors:], keys, keys, visible=visible)

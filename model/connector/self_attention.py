@@ -3,14 +3,14 @@
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from model.config import ModelConfig
+from model.connector.config import ConnectedConfig
 from model.vision.layers import Attention, LayerNorm, Mlp
 
 
 class SelfAttention(nnx.Module):
     """Every soft token reads the others."""
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         self.norm = LayerNorm(cfg.vision.width)
         self.attn = Attention(cfg.vision.width, cfg.connector.num_heads, rngs=rngs)
 
@@ -25,7 +25,7 @@ class SelfAttention(nnx.Module):
 class ResidualMlp(nnx.Module):
     """An MLP on every soft token, of PARCEL's size."""
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         width = cfg.vision.width
         self.norm = LayerNorm(width)
         self.mlp = Mlp(width, cfg.connector.mlp_dim or cfg.vision.mlp_dim, rngs=rngs)

@@ -3,9 +3,14 @@
 from flax import nnx
 from jaxtyping import Array, Float, Int32
 
+from model.connector.config import ConnectedConfig
+
 
 class Vanilla(nnx.Module):
     """Passes the features on; it has no parameters."""
+
+    def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
+        del cfg, rngs
 
     def __call__(
         self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]

@@ -4,12 +4,11 @@ import zlib
 
 import numpy as np
 
-from model.train.config import Sampling
-from pipelines.records.schema import Record
+from pipelines.records.schema import Record, SuffixSampling
 
 
 def choose_texts(
-    record: Record, how: Sampling, *, seed: int, visit: int, number: int
+    record: Record, how: SuffixSampling, *, seed: int, visit: int, number: int
 ) -> tuple[str, int]:
     """Returns a prefix, and which of the record's suffixes follows it.
 

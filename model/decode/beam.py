@@ -15,11 +15,11 @@ import typing
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Int32
+from jaxtyping import Array, Float, Int32
 
 from model import vlm
-from model.decode.generate import PAD, Prefilled, prefill
-from model.text.gemma import Cached
+from model.decode.generate import PAD, Prefilled, prefill, unreal
+from model.text.gemma import Cached, Rows
 
 
 class Hypotheses(typing.NamedTuple):
@@ -47,22 +47,15 @@ class _Cache(typing.NamedTuple):
     values: Float[Array, "N B n M K h"]
 
 
-@functools.partial(
-    jax.jit, static_argnames=("structure", "bucket", "max_new_tokens", "num_beams", "stop")
-)
+@functools.partial(jax.jit, static_argnames=("structure", "max_new_tokens", "num_beams", "stop"))
 def search(
     structure: vlm.Structure,
     params: vlm.Params,
-    images: vlm.Images,
-    text: Int32[Array, "B T"],
-    mask_ar: Int32[Array, "B T"],
-    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
+    prompt: vlm.Prompt,
+    slots: vlm.Slots,
     *,
-    bucket: int,
-    budget: Int[Array, ""] | int,
     max_new_tokens: int,
     num_beams: int,
-    real: Bool[Array, " B"] | None,
     stop: int,
 ) -> Int32[Array, "B M"]:
     """Returns the best continuation of each prompt that ends in `stop`, PAD behind it.
@@ -73,15 +66,10 @@ def search(
     Args:
       structure: of the model.
       params: of the model.
-      images: see `vlm.soft_tokens`.
-      text: prompts, each padded on its right; lengths may differ.
-      mask_ar: see `vlm.text_logits`.
-      mask_input: 1 on real tokens, 0 on padding.
-      bucket: see `vlm.soft_tokens`.
-      budget: see `vlm.soft_tokens`.
+      prompt: to continue; rows that are not real come back as PAD.
+      slots: for soft tokens.
       max_new_tokens: M; every answer ends within it.
       num_beams: live hypotheses, at least 1.
-      real: False on rows that only fill the batch, which come back as PAD; None: all are real.
       stop: token that ends an answer.
 
     Raises:
@@ -91,8 +79,8 @@ def search(
     most = model.cfg.text.vocab_size - 1
     if not 1 <= num_beams <= most:
         raise ValueError(f"num_beams must be in 1..{most} (text.vocab_size - 1), got {num_beams}.")
-    start = prefill(model, images, text, mask_ar, mask_input, bucket, budget)
-    batch = text.shape[0]
+    start = prefill(model, prompt, slots)
+    batch = prompt.text.shape[0]
     nothing = Hypotheses(
         step=jnp.int32(0),
         tokens=jnp.full((batch, 1, max_new_tokens), PAD, jnp.int32),
@@ -104,7 +92,7 @@ def search(
     layers, _, _, kv_heads, head_dim = start.past.keys.shape
     shape = layers, batch, num_beams, max_new_tokens, kv_heads, head_dim
     empty = jnp.zeros(shape, start.past.keys.dtype)
-    filler = jnp.zeros(batch, bool) if real is None else ~real
+    filler = unreal(prompt)
 
     def go_on(state: tuple[Hypotheses, _Cache]) -> Array:
         found, _ = state
@@ -182,7 +170,7 @@ def _read(
     )
     seen = jnp.broadcast_to(start.past.mask, (batch, num_beams, start.past.mask.shape[2]))
     own = jnp.broadcast_to(itself[None], (batch, num_beams, num_beams))
-    hidden, kept = model.text.run(x, positions, own, (start.past._replace(mask=seen), fresh))
+    hidden, kept = model.text.run(Rows(x, positions, own), (start.past._replace(mask=seen), fresh))
     assert kept is not None
     parts = (
         jax.lax.dynamic_update_slice_in_dim(part, new[:, :, :, None], last, axis=3)

@@ -4,12 +4,11 @@ import dataclasses
 from typing import Any
 
 import jax
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, UInt8
+from jaxtyping import Array, Int32
 
 from model import vlm
 from model.decode.beam import search
-from model.decode.generate import Sampling, generate
+from model.decode.generate import SamplingParams, generate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,9 +42,9 @@ class Decoding:
         _ = self.sampling
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """How `generate` chooses tokens."""
-        return Sampling(temperature=self.temperature, top_p=self.top_p)
+        return SamplingParams(temperature=self.temperature, top_p=self.top_p)
 
     def program(self, number: int) -> tuple[Any, dict[str, Any]]:
         """Returns the jitted function that decodes so, and the arguments only it has.
@@ -63,46 +62,27 @@ class Decoding:
 def decode(
     structure: vlm.Structure,
     params: vlm.Params,
-    images: Float[np.ndarray, "B I H W 3"] | UInt8[np.ndarray, "B I H W 3"],
-    text: Int32[np.ndarray, "B T"],
-    mask_input: Int32[np.ndarray, "B T"],
+    prompt: vlm.Prompt,
+    slots: vlm.Slots,
     *,
-    bucket: int,
-    budget: int,
     max_new_tokens: int,
     stop: int,
     decoding: Decoding,
     number: int = 0,
-    real: Bool[np.ndarray, " B"] | None = None,
 ) -> Int32[Array, "B M"]:
     """Returns the answer's tokens to each prompt: the stop token last, then PAD.
 
     Args:
       structure: of the model.
       params: of the model.
-      images: see `vlm.soft_tokens`.
-      text: prompts, each padded on its right.
-      mask_input: 1 on real tokens, 0 on padding.
-      bucket: see `vlm.soft_tokens`.
-      budget: see `vlm.soft_tokens`.
+      prompt: to answer.
+      slots: for soft tokens.
       max_new_tokens: M.
       stop: token that ends an answer.
       decoding: how tokens are chosen.
       number: of this batch, see `Decoding.program`.
-      real: see `generate`.
     """
     function, extra = decoding.program(number)
     return function(
-        structure,
-        params,
-        images,
-        text,
-        np.zeros_like(text),
-        mask_input,
-        bucket=bucket,
-        budget=np.int32(budget),  # A Python integer would have a program of its own.
-        max_new_tokens=max_new_tokens,
-        real=real,
-        stop=stop,
-        **extra,
+        structure, params, prompt, slots, max_new_tokens=max_new_tokens, stop=stop, **extra
     )

@@ -11,16 +11,16 @@ import typing
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Int32, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
 from model import vlm
-from model.text.gemma import Cached
+from model.text.gemma import Cached, Rows
 
 PAD, EOS = 0, 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampling:
+class SamplingParams:
     """How the next token is chosen.
 
     Attributes:
@@ -38,7 +38,7 @@ class Sampling:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
 
 
-GREEDY = Sampling()
+GREEDY = SamplingParams()
 
 
 class Prefilled(typing.NamedTuple):
@@ -65,22 +65,17 @@ class _State(typing.NamedTuple):
 
 
 @functools.partial(
-    jax.jit, static_argnames=("structure", "bucket", "max_new_tokens", "sampling", "stop", "causal")
+    jax.jit, static_argnames=("structure", "max_new_tokens", "sampling", "stop", "causal")
 )
 def generate(
     structure: vlm.Structure,
     params: vlm.Params,
-    images: vlm.Images,
-    text: Int32[Array, "B T"],
-    mask_ar: Int32[Array, "B T"],
-    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
+    prompt: vlm.Prompt,
+    slots: vlm.Slots,
     *,
-    bucket: int,
-    budget: Int[Array, ""] | int,
     max_new_tokens: int,
-    sampling: Sampling = GREEDY,
+    sampling: SamplingParams = GREEDY,
     key: PRNGKeyArray | None = None,
-    real: Bool[Array, " B"] | None = None,
     stop: int | None = EOS,
     causal: bool = False,
 ) -> Int32[Array, "B M"]:
@@ -91,16 +86,11 @@ def generate(
     Args:
       structure: of the model.
       params: of the model.
-      images: see `vlm.soft_tokens`.
-      text: prompts, each padded on its right; lengths may differ.
-      mask_ar: see `vlm.text_logits`.
-      mask_input: 1 on real tokens, 0 on padding.
-      bucket: see `vlm.soft_tokens`.
-      budget: see `vlm.soft_tokens`.
+      prompt: to continue.
+      slots: for soft tokens.
       max_new_tokens: M.
       sampling: how to choose; anything but greedy needs `key`.
       key: of the random draws; the token of step i is drawn with `fold_in(key, i)`.
-      real: False on rows that only fill the batch; None means all are real.
       stop: token that ends a row; None goes on to `max_new_tokens`.
       causal: images and prompts are causal too, whatever `mask_ar` says: what transformers does
         when `generate` gets no `token_type_ids`.
@@ -108,15 +98,15 @@ def generate(
     if sampling.temperature and key is None:
         raise ValueError(f"key must be given to sample at temperature {sampling.temperature}.")
     model = vlm.merge(structure, params)
-    start = prefill(model, images, text, mask_ar, mask_input, bucket, budget, causal=causal)
-    batch, layers = text.shape[0], start.past.keys.shape[0]
+    start = prefill(model, prompt, slots, causal=causal)
+    batch, layers = prompt.text.shape[0], start.past.keys.shape[0]
     empty = jnp.zeros((layers, batch, max_new_tokens, *start.past.keys.shape[3:]))
     empty = empty.astype(start.past.keys.dtype)
     state = _State(
         step=jnp.int32(0),
         logits=start.logits,
         tokens=jnp.full((batch, max_new_tokens), PAD, jnp.int32),
-        done=jnp.zeros(batch, bool) if real is None else ~real,
+        done=unreal(prompt),
         keys=empty,
         values=empty,
     )
@@ -143,31 +133,29 @@ def generate(
 
 
 def prefill(
-    model: vlm.Vlm,
-    images: vlm.Images,
-    text: Int32[Array, "B T"],
-    mask_ar: Int32[Array, "B T"],
-    mask_input: Int32[Array, "B T"] | Bool[Array, "B T"],
-    bucket: int,
-    budget: Int[Array, ""] | int,
-    *,
-    causal: bool = False,
+    model: vlm.Vlm, prompt: vlm.Prompt, slots: vlm.Slots, *, causal: bool = False
 ) -> Prefilled:
     """Runs images and prompts through the model once, and keeps every layer's keys and values."""
-    prompt = images, text, mask_ar, mask_input
-    sequence = vlm.embed_sequence(model, *prompt, bucket, budget, causal=causal)
-    x, positions, mask, valid = sequence
-    hidden, kept = model.text.run(x, positions, mask, (), num_rows=text.shape[1])
+    rows, valid = vlm.embed_sequence(model, prompt, slots, causal=causal)
+    hidden, kept = model.text.run(rows, num_rows=prompt.text.shape[1])
     assert kept is not None
-    last = jnp.sum(mask_input.astype(jnp.int32), axis=1) - 1
+    # Prompts are padded on their right, so each row's last real token lies elsewhere.
+    last = jnp.sum(vlm.text_valid(prompt).astype(jnp.int32), axis=1) - 1
     final = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
-    past = Cached(kept[0], kept[1], valid[:, None, :], positions)
+    past = Cached(kept[0], kept[1], valid[:, None, :], rows.positions)
     lengths = jnp.sum(valid.astype(jnp.int32), axis=1)
     return Prefilled(model.text.logits(final)[:, 0], past, lengths)
 
 
+def unreal(prompt: vlm.Prompt) -> Bool[Array, " B"]:
+    """Returns which rows only fill the batch: they are done before they begin."""
+    if prompt.real is None:
+        return jnp.zeros(prompt.text.shape[0], bool)
+    return ~jnp.asarray(prompt.real)
+
+
 def choose(
-    logits: Float[Array, "B V"], sampling: Sampling, key: PRNGKeyArray | None
+    logits: Float[Array, "B V"], sampling: SamplingParams, key: PRNGKeyArray | None
 ) -> Int32[Array, " B"]:
     """Returns one token per row."""
     if sampling.temperature == 0 or key is None:
@@ -195,7 +183,7 @@ def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array,
     new_positions = start.lengths[:, None] + jnp.arange(slots)[None]
     fresh = Cached(state.keys, state.values, written, new_positions)
     itself = jnp.ones((batch, 1, 1), bool)
-    hidden, kept = model.text.run(x, positions, itself, (start.past, fresh))
+    hidden, kept = model.text.run(Rows(x, positions, itself), (start.past, fresh))
     assert kept is not None
     update = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=state.step, axis=2)
     return state._replace(

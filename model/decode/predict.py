@@ -97,20 +97,19 @@ class Predictor:
         """
         if max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}.")
-        bucket = budgets.bucket_of(self.model, budget).size
+        slots = vlm.Slots(budgets.bucket_of(self.model, budget).size, budget)
         read = prefix_ids(self._tokenizer, prompt)
         text = np.full((1, -(-len(read) // _PROMPT_STEP) * _PROMPT_STEP), 0, np.int32)
         text[0, : len(read)] = read
         real = (np.arange(text.shape[1]) < len(read))[None].astype(np.int32)
         function, extra = decoding.program(0)
         key = extra.pop("key", None)
-        static = {"bucket": bucket, "max_new_tokens": max_tokens, **extra}
-        static["stop"] = self._tokenizer.eos_id
-        arrays = self._params, images[None], text, np.zeros_like(text), real
-        traced = {"budget": np.int32(budget), "real": None} | ({} if key is None else {"key": key})
+        static = {"max_new_tokens": max_tokens, "stop": self._tokenizer.eos_id, **extra}
+        arrays = self._params, vlm.Prompt(images[None], text, real), slots
+        traced = {} if key is None else {"key": key}
 
         started = time.monotonic()
-        shape = images.shape, text.shape, tuple(static.items()), key is None
+        shape = images.shape, text.shape, slots.bucket, tuple(static.items()), key is None
         if shape not in self._programs:
             lowered = function.lower(vlm.structure(self.model), *arrays, **static, **traced)
             self._programs[shape] = lowered.compile()
@@ -123,6 +122,6 @@ class Predictor:
             text=self._tokenizer.decode(tokens),
             tokens=tuple(tokens),
             budget=budget,
-            bucket=bucket,
+            bucket=slots.bucket,
             seconds=seconds,
         )

@@ -100,7 +100,7 @@ class _Run:
         caps = {"final_softcap": 0.0} if self.from_big_vision else {}
         self.model = dataclasses.replace(model, dtype="float32", remat=False, **caps)
         self.params, self.expected = params, expected
-        self.shape = {"bucket": model.vision.num_patches, "budget": model.vision.num_patches}
+        self.slots = vlm.Slots(model.vision.num_patches, model.vision.num_patches)
         self.outputs: dict[str, Callable[[str], Finding]] = {
             "vision_last_hidden": lambda key: self._close(key, self._features()),
             "projected_soft_tokens": lambda key: self._close(key, self._soft()),
@@ -140,24 +140,24 @@ class _Run:
         ar = np.concatenate([np.zeros_like(prefix), np.ones_like(suffix)], axis=1)
         return ids, ar.astype(np.int32)
 
-    def _jit(self, function: Callable, **static: typing.Any) -> Callable:
-        with_structure = functools.partial(function, vlm.structure(self.model), **static)
-        return jax.jit(with_structure)
+    def _run(self, function: Callable, *args: typing.Any) -> typing.Any:
+        with_structure = functools.partial(function, vlm.structure(self.model))
+        return jax.jit(with_structure)(self.params, *args)
 
     def _features(self) -> np.ndarray:
-        return self._jit(vlm.image_features)(self.params, self.images)[:, 0]
+        return self._run(vlm.image_features, self.images)[:, 0]
 
     def _soft(self) -> np.ndarray:
-        return self._jit(vlm.soft_tokens, **self.shape)(self.params, self.images)[0]
+        return self._run(vlm.soft_tokens, self.images, self.slots)[0]
 
     def _logits(self, images: np.ndarray) -> np.ndarray:
         ids, ar = (x[: len(images)] for x in self.text)
-        run = self._jit(vlm.text_logits, **self.shape)
-        return run(self.params, images, ids, ar, np.ones(ids.shape, bool))
+        return self._run(vlm.text_logits, vlm.Prompt(images, ids, mask_ar=ar), self.slots)
 
     def _loss(self) -> np.ndarray:
         ids, ar = self.text
-        losses = self._jit(vlm.token_losses, **self.shape)(self.params, self.images, ids, ar, ar)
+        example = vlm.Example(self.images, ids, mask_ar=ar, mask_loss=ar)
+        losses = self._run(vlm.token_losses, example, self.slots)
         return np.asarray(jnp.sum(losses)) / ar[:, 1:].sum()
 
     def _greedy(self, key: str) -> Finding:
@@ -167,9 +167,8 @@ class _Run:
         ids = np.pad(prompt, ((0, 0), (0, 1)))
         real = np.broadcast_to(np.arange(ids.shape[1]) < prompt.shape[1], ids.shape)
         ours = generate(
-            vlm.structure(self.model), self.params, self.images, ids, np.zeros_like(ids), real,
-            **self.shape, max_new_tokens=expected.shape[1], stop=None,
-            causal=not self.from_big_vision,
+            vlm.structure(self.model), self.params, vlm.Prompt(self.images, ids, real), self.slots,
+            max_new_tokens=expected.shape[1], stop=None, causal=not self.from_big_vision,
         )  # fmt: skip
         return Finding(key, float(np.mean(np.asarray(ours) != expected)), 0.0)
 

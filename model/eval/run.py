@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import math
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import grain
 import jax
 import numpy as np
 
+from infra.progress import Progress
 from model import vlm
 from model.checkpoint.folder import (
-    DIGEST,
     load_config,
     load_params,
     mask_codec_path,
@@ -28,12 +27,10 @@ from model.data.text import eval_row
 from model.decode.decoding import Decoding, decode
 from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scorer, fields_of
+from model.files import DIGEST, PREDICTIONS, SCORE
 from model.masks.codec import MaskCodec
-from model.progress import Progress
 from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
-
-PREDICTIONS, SCORE = "predictions.jsonl", "score.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +84,6 @@ def evaluate(
     Raises:
       ValueError: if the budget is not served, or the metric reads masks and there is no codec.
     """
-    started = time.monotonic()
     digest = (Path(checkpoint) / DIGEST).read_text()
     loaded = _load(str(Path(checkpoint).absolute()), digest)
     budgets.check_budget(loaded.model, budget)
@@ -105,8 +101,7 @@ def evaluate(
         for record, text in zip(chosen, texts, strict=False):
             scorer.add(text, {**fields_of(record), **given})
             rows.append(_row(record, text))
-        seconds = time.monotonic() - started
-        yield Progress(step=len(rows), total=len(records), seconds=seconds)
+        yield Progress(done=len(rows), total=len(records))
     _write(rows, scorer, Path(out))
 
 
@@ -139,16 +134,12 @@ def _decode(
     tokens = decode(
         vlm.structure(loaded.model),
         loaded.params,
-        batch["image"],
-        batch["text"],
-        batch["mask_input"],
-        bucket=budgets.exact_bucket(loaded.model, budget).size,
-        budget=budget,
+        vlm.Prompt(batch["image"], batch["text"], batch["mask_input"], real=batch["real"]),
+        vlm.Slots(budgets.exact_bucket(loaded.model, budget).size, budget),
         max_new_tokens=config.text_len,
         stop=loaded.tokenizer.eos_id,
         decoding=config.decoding,
         number=number,
-        real=batch["real"],
     )
     return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
 

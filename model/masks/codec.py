@@ -17,16 +17,14 @@ from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
 from infra.store.digest import NOT_IDENTITY
+from pipelines.records.codes import NUM_SEG, SEG_PER_MASK, Box
 
 CROP = 64
 """Side of the crop the encoder sees [pixels]."""
-NUM_TOKENS = 16
-NUM_CODES = 128
 _CODEBOOK = "_vq_vae._embedding"
 _BATCH = 64
 
 Params = dict[str, jax.Array]
-Box = tuple[float, float, float, float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,13 +89,13 @@ class MaskCodec:
             return cls({name: file[name] for name in file.files})
 
     def encode(self, mask: Bool[np.ndarray, "H W"], box: Box) -> list[int]:
-        """Returns the 16 token numbers of a mask inside a box (ymin, xmin, ymax, xmax)."""
+        """Returns the 16 token numbers of a mask inside a box ."""
         return self.encode_crops(crop_mask(mask, box)[None])[0].tolist()
 
     def encode_crops(self, crops: Float[np.ndarray, "N 64 64"]) -> Int[np.ndarray, "N 16"]:
         """Returns the token numbers of crops in [0, 1]; any N runs in one compiled program."""
         rows = [np.asarray(_encode(self.params, part)) for part in _padded(crops)]
-        return np.concatenate([*rows, np.zeros((0, NUM_TOKENS), np.int32)])[: len(crops)]
+        return np.concatenate([*rows, np.zeros((0, SEG_PER_MASK), np.int32)])[: len(crops)]
 
     def decode(self, ids: Int[np.ndarray, " 16"] | list[int]) -> Float[np.ndarray, "64 64"]:
         """Returns the mask inside its box: above 0 is inside, about [-1, 1]."""
@@ -154,7 +152,7 @@ def encode_features(params: Params, crops: Float[Array, "N 64 64"]) -> Float[Arr
 
 def nearest_codes(params: Params, features: Float[Array, "N 4 4 E"]) -> Int[Array, "N 16"]:
     """Returns the number of the nearest codeword (squared distance), row by row of the grid."""
-    flat = features.reshape(features.shape[0], NUM_TOKENS, -1)
+    flat = features.reshape(features.shape[0], SEG_PER_MASK, -1)
     codes = params[_CODEBOOK]
     distances = jnp.sum(codes**2, axis=-1)[None, None] - 2 * jnp.einsum("nte,ce->ntc", flat, codes)
     return jnp.argmin(distances, axis=-1)
@@ -187,8 +185,8 @@ def _decode(params: Params, ids: jax.Array) -> jax.Array:
 
 def _check_fit(params: Params) -> None:
     codes = params[_CODEBOOK].shape
-    if len(codes) != 2 or codes[0] != NUM_CODES:
-        raise ValueError(f"mask codec: {_CODEBOOK} must be ({NUM_CODES}, width), got {codes}.")
+    if len(codes) != 2 or codes[0] != NUM_SEG:
+        raise ValueError(f"mask codec: {_CODEBOOK} must be ({NUM_SEG}, width), got {codes}.")
     crops = jax.ShapeDtypeStruct((1, CROP, CROP), jnp.float32)
     try:
         ids = jax.eval_shape(_encode, params, crops)
@@ -233,7 +231,7 @@ def _residual(params: Params, name: str, x: jax.Array) -> jax.Array:
 @functools.cache
 def _shapes(config: MaskCodecConfig) -> dict[str, tuple[int, ...]]:
     width, embed = config.width, config.embed_dim
-    shapes: dict[str, tuple[int, ...]] = {_CODEBOOK: (NUM_CODES, embed)}
+    shapes: dict[str, tuple[int, ...]] = {_CODEBOOK: (NUM_SEG, embed)}
 
     def layer(name: str, out: int, into: int, side: int, *, transposed: bool = False) -> None:
         channels = (into, out) if transposed else (out, into)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.masks.codec import Box, MaskCodec, crop_mask
+from model.masks.codec import MaskCodec, crop_mask
+from pipelines.records.codes import BOX, Box, format_mask, parse_box
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import MASK_MARKER, Record
 
-_LOCATED = re.compile(r"((?:<loc\d{4}>){4})" + re.escape(MASK_MARKER))
-_LOC = re.compile(r"<loc(\d{4})>")
+_LOCATED = re.compile(f"({BOX}){re.escape(MASK_MARKER)}")
 
 
 def located_masks(record: Record) -> list[tuple[Box, str]]:
@@ -19,18 +19,13 @@ def located_masks(record: Record) -> list[tuple[Box, str]]:
     Raises:
       ValueError: if its markers and masks do not match.
     """
-    boxes = [_box(marker) for suffix in record.suffixes for marker in _LOCATED.findall(suffix)]
+    boxes = [parse_box(found) for suffix in record.suffixes for found in _LOCATED.findall(suffix)]
     if len(boxes) != len(record.masks):
         raise ValueError(
             f"record {record.id!r} has {len(record.masks)} masks for {len(boxes)} located "
             f"{MASK_MARKER} in its suffixes; prepare it again."
         )
     return list(zip(boxes, record.masks, strict=True))
-
-
-def _box(marker: str) -> Box:
-    ymin, xmin, ymax, xmax = (int(number) / 1023 for number in _LOC.findall(marker))
-    return ymin, xmin, ymax, xmax
 
 
 class MaskTokens:
@@ -62,7 +57,7 @@ class MaskTokens:
         ]
         rows = iter(self._codec.encode_crops(np.stack(crops)).tolist())
         for key, masks in located.items():
-            self._known[key] = tuple(seg_text(next(rows)) for _ in masks)
+            self._known[key] = tuple(format_mask(next(rows)) for _ in masks)
 
     def fill(self, record: Record, number: int) -> str:
         """Returns a suffix with every marker replaced; `prepare` has seen the record."""
@@ -71,8 +66,3 @@ class MaskTokens:
         for tokens in self._known.get(record.id, ())[before:]:
             filled = filled.replace(MASK_MARKER, tokens, 1)
         return filled
-
-
-def seg_text(ids: Sequence[int]) -> str:
-    """Returns the 16 segmentation tokens as text."""
-    return "".join(f"<seg{i:03d}>" for i in ids)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from infra.progress import Progress
+from model.files import CODEC_REPORT, MASK_CODEC
 from model.masks.codec import (
-    NUM_CODES,
-    NUM_TOKENS,
     MaskCodec,
     MaskCodecConfig,
     Params,
@@ -25,7 +24,6 @@ from model.masks.codec import (
     nearest_codes,
 )
 from model.masks.tokens import located_masks
-from model.progress import Progress
 from model.train.optimizer import (
     Moments,
     adam_direction,
@@ -33,11 +31,9 @@ from model.train.optimizer import (
     clip_by_global_norm,
     init_moments,
 )
+from pipelines.records.codes import NUM_SEG, SEG_PER_MASK
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
-
-REPORT = "codec.json"
-"""Beside a codec: on how many crops it was tried, and its mean IoU on them."""
 
 _COMMITMENT = 0.25
 _B2 = 0.99
@@ -77,7 +73,6 @@ def fit_codec(
     """
     if len(crops) == 0:
         raise ValueError("crops is empty: no record has a mask; add a corpus with masks.")
-    started = time.monotonic()
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(len(crops))[: config.max_crops])
     data = np.asarray(crops)[chosen].astype(np.float32)
@@ -94,15 +89,17 @@ def fit_codec(
         rate = jnp.float32(_learning_rate(config, step))
         params, moments, loss = _step(params, moments, jnp.asarray(batch), quantized, rate)
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.train_steps:
-            seconds = time.monotonic() - started
             yield Progress(
-                step=step + 1, total=config.train_steps, loss=float(loss), seconds=seconds
+                done=step + 1,
+                total=config.train_steps,
+                loss=float(loss),
+                note=f"loss {float(loss):.3f}",
             )
     arrays = {name: np.asarray(value) for name, value in params.items()}
     iou = reconstruction_iou(MaskCodec(arrays), data)
-    np.savez(Path(out) / "mask_codec.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    np.savez(Path(out) / MASK_CODEC, **arrays)  # pyright: ignore[reportArgumentType]
     report = {"iou": round(iou, 4), "crops": len(data), "loss": round(float(loss), 5)}
-    (Path(out) / REPORT).write_text(json.dumps(report, sort_keys=True) + "\n")
+    (Path(out) / CODEC_REPORT).write_text(json.dumps(report, sort_keys=True) + "\n")
 
 
 def adopt_codec(
@@ -118,15 +115,14 @@ def adopt_codec(
     path = Path(config.path or "")
     if not path.is_file():
         raise ValueError(f"mask_codec.path must be an .npz file like vae-oid.npz, got {path}.")
-    started = time.monotonic()
     codec = MaskCodec.load(path)
     data = np.asarray(crops[: config.max_crops]).astype(np.float32)
     report: dict[str, float | int] = {"crops": len(data)}
     if len(data):
         report["iou"] = round(reconstruction_iou(codec, data), 4)
-    shutil.copyfile(path, Path(out) / "mask_codec.npz")
-    (Path(out) / REPORT).write_text(json.dumps(report, sort_keys=True) + "\n")
-    yield Progress(step=1, total=1, loss=0.0, seconds=time.monotonic() - started)
+    shutil.copyfile(path, Path(out) / MASK_CODEC)
+    (Path(out) / CODEC_REPORT).write_text(json.dumps(report, sort_keys=True) + "\n")
+    yield Progress(done=1, total=1)
 
 
 def reconstruction_iou(codec: MaskCodec, crops: Float[np.ndarray, "N 64 64"]) -> float:
@@ -168,13 +164,13 @@ def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
 
 def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) -> Params:
     """Returns the parameters with the codebook at the clusters of the encoder's outputs."""
-    features = np.asarray(encode_features(params, crops)).reshape(len(crops) * NUM_TOKENS, -1)
+    features = np.asarray(encode_features(params, crops)).reshape(len(crops) * SEG_PER_MASK, -1)
     features = features + rng.normal(0, 1e-4, features.shape).astype(np.float32)
-    centers = features[rng.integers(len(features), size=NUM_CODES)]
+    centers = features[rng.integers(len(features), size=NUM_SEG)]
     for _ in range(_KMEANS_ROUNDS):
         distances = (centers**2).sum(1)[None] - 2 * features @ centers.T
         owner = distances.argmin(1)
-        for code in range(NUM_CODES):
+        for code in range(NUM_SEG):
             mine = features[owner == code]
             centers[code] = mine.mean(0) if len(mine) else features[rng.integers(len(features))]
     return {**params, _CODEBOOK: jnp.asarray(centers, jnp.float32)}

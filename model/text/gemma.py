@@ -12,8 +12,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int32
 
-from model.config import ModelConfig, TextConfig
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
+from model.text.config import DecoderConfig, TextConfig
 from model.text.dropout import Drop, Dropout, nothing
 from model.vision.layers import row
 
@@ -96,6 +96,20 @@ class Block(nnx.Module):
         return _product(gate * _product(x, self.up), self.down)
 
 
+class Rows(typing.NamedTuple):
+    """New rows of the residual stream, each a token.
+
+    Attributes:
+      x: embedded tokens.
+      positions: of the rows.
+      mask: which of the rows each row sees.
+    """
+
+    x: Float[Array, "B L D"]
+    positions: Int32[Array, "B L"]
+    mask: Bool[Array, "B L L"]
+
+
 class Cached(typing.NamedTuple):
     """Cached keys and values of every layer, and which of them the new rows may see."""
 
@@ -108,7 +122,7 @@ class Cached(typing.NamedTuple):
 class Gemma(nnx.Module):
     """Embedding, blocks stacked on axis 0, final norm, and the embedding again for logits."""
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         text = cfg.text
 
         @nnx.vmap(in_axes=0, out_axes=0)
@@ -133,37 +147,36 @@ class Gemma(nnx.Module):
         return softcap(raw, self.model.final_softcap)
 
     def __call__(
-        self,
-        x: Float[Array, "B L D"],
-        positions: Int32[Array, "B L"],
-        mask: Bool[Array, "B L L"],
-        *,
-        num_rows: int | None = None,
-        dropout: Dropout | None = None,
+        self, rows: Rows, *, num_rows: int | None = None, dropout: Dropout | None = None
     ) -> Float[Array, "B N D"]:
         """Returns the last `num_rows` rows after the final norm; all of them by default.
 
         With unrolled layers the last block computes only those rows. Training may drop elements.
         """
-        out, _ = self.run(
-            x, positions, mask, (), num_rows=num_rows, dropout=dropout, keep_cache=False
-        )
+        out, _ = self.run(rows, num_rows=num_rows, dropout=dropout, keep_cache=False)
         return out
 
     def run(
         self,
-        x: Float[Array, "B L D"],
-        positions: Int32[Array, "B L"],
-        mask: Bool[Array, "B L L"],
-        past: tuple[Cached, ...],
+        rows: Rows,
+        past: tuple[Cached, ...] = (),
         *,
         num_rows: int | None = None,
         dropout: Dropout | None = None,
         keep_cache: bool = True,
     ) -> tuple[Float[Array, "B N D"], KeyValue | None]:
-        """Returns the last rows, and every layer's keys and values of all rows (if kept)."""
+        """Returns the last rows, and every layer's keys and values of all rows (if kept).
+
+        Args:
+          rows: to run.
+          past: parts read before, whose keys and values the rows see too.
+          num_rows: N; None is all of them.
+          dropout: what training drops.
+          keep_cache: whether keys and values are returned.
+        """
         text = self.model.text
-        rows = num_rows or x.shape[1]
+        x, positions, mask = rows
+        num_rows = num_rows or x.shape[1]
         turn = rotation(positions, text.head_dim, text.rope_base)
         masks = [(mask, self._reach(positions, positions))]
         masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
@@ -181,8 +194,8 @@ class Gemma(nnx.Module):
         locality = jnp.arange(text.depth) % 2 == 0
         numbers = jnp.arange(text.depth) if dropout else None
         layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past), numbers)
-        x, kept = self._scan(body, x, layers, rows)
-        return self.final_norm(x[:, -rows:]), kept
+        x, kept = self._scan(body, x, layers, num_rows)
+        return self.final_norm(x[:, -num_rows:]), kept
 
     def _scan(self, body: typing.Callable, x: Array, layers: tuple, rows: int) -> tuple:
         length, depth = x.shape[1], self.model.text.depth

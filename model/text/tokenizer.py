@@ -5,19 +5,17 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pipelines.records.codes import EXTRA_TOKENS, TOKEN
+from pipelines.records.schema import MASK_MARKER
+
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 """Source: Gemma's tokenizer; also what `train_tokenizer` writes."""
-
-NUM_LOC, NUM_SEG = 1024, 128
-EXTRA_TOKENS = tuple(f"<loc{i:04d}>" for i in range(NUM_LOC)) + tuple(
-    f"<seg{i:03d}>" for i in range(NUM_SEG)
-)
-"""Appended to the vocabulary in this order. Source: big_vision `pp/proj/paligemma/ops.py`."""
 
 SEPARATOR = "\n"
 """Stands between prefix and suffix, tokenised on its own."""
 
-_EXTRA = re.compile(r"(<loc\d{4}>|<seg\d{3}>)")
+_EXTRA = re.compile(f"({TOKEN})")
+_LEFT_OUT = re.compile(f"{TOKEN}|{re.escape(MASK_MARKER)}")
 _MAX_SENTENCES = 200_000
 
 
@@ -67,7 +65,7 @@ def train_tokenizer(texts: Iterable[str], out_path: str, vocab_size: int) -> Non
 
 def _plain(texts: Iterable[str]) -> Iterable[str]:
     for text in texts:
-        for line in re.sub(r"<(?:loc\d{4}|seg\d{3}|mask)>", "", text).splitlines():
+        for line in _LEFT_OUT.sub("", text).splitlines():
             if line.strip():
                 yield line
 

@@ -4,11 +4,11 @@ import dataclasses
 from typing import Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
+from pipelines.records.schema import SuffixSampling
 
 Schedule = Literal["rsqrt", "cosine", "constant"]
 SCHEDULES = get_args(Schedule)
-Sampling = Literal["without_replacement", "choice", "uniform"]
-SAMPLINGS = get_args(Sampling)
+SAMPLINGS = get_args(SuffixSampling)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,8 @@ class TrainConfig:
       dropout: of the decoder's two residual branches in each block, element by element, as
         big_vision's Gemma has it; embeddings and the image tower have none [fraction].
       text_len: prefix, separator and suffix together; longer ones are cut [tokens].
-      budgets: soft-token budgets drawn from during training; None is the connector's own range.
+      budgets: soft-token budgets drawn from during training, each equally often; a connector takes
+        those it serves. None is the connector's own range.
       mixture: (part, weight) pairs; empty takes every part by its number of records.
       sampling: how one of several suffixes is drawn when a record is visited. "without_replacement"
         walks a shuffled order of them, one a visit, and shuffles anew when it has had all of them;
@@ -54,7 +55,7 @@ class TrainConfig:
     text_len: int = 64
     budgets: tuple[int, ...] | None = None
     mixture: tuple[tuple[str, float], ...] = ()
-    sampling: Sampling = "without_replacement"
+    sampling: SuffixSampling = "without_replacement"
     max_frames: int = 16
     freeze_vision: bool = False
     save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)

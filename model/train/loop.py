@@ -11,14 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from infra.progress import Progress
 from model import vlm
 from model.checkpoint.digest import flatten, unflatten
 from model.checkpoint.folder import load_params, save_checkpoint
 from model.checkpoint.resume import ResumePoints
 from model.config import ModelConfig
+from model.connector import budgets
 from model.data.loader import Loader
+from model.files import METRICS
 from model.masks.codec import MaskCodec
-from model.progress import Progress
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
 from model.train.optimizer import schedule
@@ -26,14 +28,12 @@ from model.train.resolution import fit_resolution
 from model.train.step import (
     Rates,
     State,
-    budget_of_step,
     dropout_key,
     make_state,
     params_of,
     step_programs,
 )
 
-METRICS = "metrics.jsonl"
 _FRESH = "connector/"
 """Parameters that a checkpoint to start from may lack."""
 
@@ -98,19 +98,20 @@ def fit(
             decay=train.weight_decay * factor,
             dropout_key=dropout_key(train, seed, step),
         )
-        budget = budget_of_step(model, train, seed, step)
+        budget = budgets.draw_budget(model, seed, step, train.budgets)
         state, loss = programs(state, batch, budget, rates)
         done = step + 1
         if done % train.log_steps == 0 or done == train.total_steps or step == start:
-            progress = Progress(
+            value = float(loss)
+            log.write(
                 step=done,
-                total=train.total_steps,
-                loss=float(loss),
-                seconds=time.monotonic() - started,
-                compile_seconds=programs.compile_seconds - compiled_before,
+                loss=round(value, 5),
+                learning_rate=rates.learning,
+                budget=budget,
+                seconds=round(time.monotonic() - started, 2),
+                compile_seconds=round(programs.compile_seconds - compiled_before, 2),
             )
-            log.write(progress, rates.learning, budget)
-            yield progress
+            yield Progress(done=done, total=train.total_steps, loss=value, note=f"loss {value:.3f}")
         if done % train.save_steps == 0 and done < train.total_steps:
             points.save(done, state)
     loader.close()
@@ -174,14 +175,6 @@ class _Log:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(f"{line}\n" for line in kept))
 
-    def write(self, progress: Progress, learning_rate: float, budget: int) -> None:
-        row = {
-            "step": progress.step,
-            "loss": round(progress.loss, 5),
-            "learning_rate": learning_rate,
-            "budget": budget,
-            "seconds": round(progress.seconds, 2),
-            "compile_seconds": round(progress.compile_seconds, 2),
-        }
+    def write(self, **row: float) -> None:
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")

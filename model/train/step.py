@@ -115,17 +115,8 @@ class StepPrograms:
 
 def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
     """Returns the shapes that a stage may compile [tokens per image]."""
-    if train.budgets is None:
-        return tuple(bucket.size for bucket in budgets.buckets(model))
-    return tuple(sorted({budgets.bucket_of(model, b).size for b in train.budgets}))
-
-
-def budget_of_step(model: ModelConfig, train: TrainConfig, seed: int, step: int) -> int:
-    """Returns the soft tokens per image of one update, a pure function of (seed, step)."""
-    if train.budgets is None:
-        return budgets.draw_budget(model, seed, step)
-    generator = np.random.Generator(np.random.Philox(key=[seed, step]))
-    return train.budgets[int(generator.integers(len(train.budgets)))]
+    drawn = budgets.training_budgets(model, train.budgets)
+    return tuple(sorted({budgets.bucket_of(model, budget).size for budget in drawn}))
 
 
 def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
@@ -173,12 +164,8 @@ def _step(
         losses = vlm.token_losses(
             vlm.structure(model),
             unflatten({**trained, **state.frozen}),
-            batch["image"],
-            batch["text"],
-            batch["mask_ar"],
-            batch["mask_loss"],
-            bucket=bucket,
-            budget=budget,
+            vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
+            vlm.Slots(bucket, budget),
             label_smoothing=train.label_smoothing,
             dropout=dropout,
         )

@@ -9,7 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt8
 
-from model.config import ModelConfig, VisionConfig
+from model.vision.config import TowerConfig, VisionConfig
 from model.vision.layers import Attention, LayerNorm, Mlp, row, sincos_positions
 
 
@@ -53,7 +53,7 @@ class Patches(nnx.Module):
 class Siglip(nnx.Module):
     """The tower: patches, learned positions, blocks, a final norm."""
 
-    def __init__(self, cfg: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, cfg: TowerConfig, *, rngs: nnx.Rngs) -> None:
         vision = cfg.vision
 
         @nnx.vmap(in_axes=0, out_axes=0)

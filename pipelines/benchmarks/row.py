@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from pipelines.records.schema import SuffixSampling
+
 METRICS = (
     "anls",
     "cider",
@@ -21,9 +23,6 @@ METRICS = (
     "vqav2",
 )
 """Names of `model.eval`; a study asks there whether one exists."""
-
-Sampling = Literal["without_replacement", "choice", "uniform"]
-"""How training draws one of several targets: each once before any again; or independently."""
 
 Suite = Literal["main", "appendix", "other"]
 """Of the paper: its 27 rows, those of its appendix, or scored by neither average."""
@@ -124,7 +123,7 @@ class Benchmark:
     antialias: Literal["always", "train", "never"] = "never"
     metric: str
     beams: int = 1
-    sampling: Sampling = "without_replacement"
+    sampling: SuffixSampling = "without_replacement"
     lower: bool = False
     tune_split: str = ""
     final_split: str = ""

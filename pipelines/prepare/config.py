@@ -9,7 +9,7 @@ from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.augment import Augmentation
 from pipelines.transforms.decode import DecodeConfig
 from pipelines.video.client import VideoLimits
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class PrepareConfig:
         self.image_spec(antialias=True)
         self.video_limits()
         self.augmentation()
-        Sampling(num_frames=1, stride=1, window=self.frame_window)
+        FrameSampling(num_frames=1, stride=1, window=self.frame_window)
 
     def image_spec(self, *, antialias: bool) -> ImageSpec:
         """Returns how images are stored."""
@@ -122,7 +122,7 @@ class PrepareConfig:
         """Returns how the media of one split of a source become pixels."""
         return DecodeConfig(
             image=self.image_spec(antialias=spec.antialias_of(split)),
-            sampling=Sampling(
+            sampling=FrameSampling(
                 num_frames=self.num_frames or spec.num_frames,
                 stride=self.frame_stride or spec.frame_stride,
                 window=self.frame_window,

@@ -2,6 +2,10 @@
 
 import dataclasses
 import json
+from typing import Literal
+
+SuffixSampling = Literal["without_replacement", "choice", "uniform"]
+"""How training draws one of a record's suffixes: each once before any again; or independently."""
 
 MASK_MARKER = "<mask>"
 """Stands in a suffix where the 16 `<segNNN>` tokens of one mask belong.

@@ -10,7 +10,7 @@ from pipelines.sources.item import Item, Media
 from pipelines.transforms.augment import Augmentation, Change, augment_image
 from pipelines.transforms.edits import edit_image
 from pipelines.video.client import VideoChild
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class DecodeConfig:
     """
 
     image: ImageSpec
-    sampling: Sampling
+    sampling: FrameSampling
     augmentation: Augmentation
     seed: int
 

@@ -3,15 +3,14 @@
 import math
 from collections.abc import Sequence
 
+from pipelines.records.codes import format_box
 from pipelines.records.schema import BadInput
-
-NUM_BINS = 1024
 
 
 def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:
     """Returns four tokens `<locNNNN>`: ymin, xmin, ymax, xmax.
 
-    Source: big_vision `pp/proj/paligemma/segmentation.py`: bin = round(coordinate * 1023), clipped.
+    Source: big_vision `pp/proj/paligemma/segmentation.py`, which clips to the image too.
 
     Args:
       box: x0, y0, x1, y1 [pixels]; what sticks out of the image is cut off.
@@ -27,4 +26,4 @@ def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:
     y0, y1 = (min(max(v / height, 0.0), 1.0) for v in (box[1], box[3]))
     if x1 <= x0 or y1 <= y0:
         raise BadInput(f"box {[round(v, 1) for v in box]} is empty in {width}x{height}")
-    return "".join(f"<loc{round(v * (NUM_BINS - 1)):04d}>" for v in (y0, x0, y1, x1))
+    return format_box((y0, x0, y1, x1))

@@ -19,7 +19,7 @@ from pipelines.images.square import ImageSpec, check_size, encode_image, squash
 from pipelines.records.schema import BadInput
 from pipelines.video.decoders import DECODERS, choose
 from pipelines.video.probe import OutOfMemory, probe
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def _answer(request: dict, output: BinaryIO) -> None:
     try:
         header, images = sample_video(
             request["path"],
-            Sampling(**request["sampling"]),
+            FrameSampling(**request["sampling"]),
             ImageSpec(**request["spec"]),
             request["decoder"],
         )
@@ -63,7 +63,7 @@ def _answer(request: dict, output: BinaryIO) -> None:
 
 
 def sample_video(
-    path: str, sampling: Sampling, spec: ImageSpec, decoder: str
+    path: str, sampling: FrameSampling, spec: ImageSpec, decoder: str
 ) -> tuple[dict, list[bytes]]:
     """Returns what was found ("size", "requested", "decoded", "decoder") and the encoded frames.
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from pipelines.images.square import ImageSpec
 from pipelines.records.schema import BadInput
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 _OWN_FAILURES = 2
 """Fresh children that a clip must bring down before it is refused."""
@@ -96,7 +96,7 @@ class VideoChild:
         self._clips = 0
         self._buffer = b""
 
-    def sample(self, path: str, sampling: Sampling, spec: ImageSpec) -> Clip:
+    def sample(self, path: str, sampling: FrameSampling, spec: ImageSpec) -> Clip:
         """Returns the sampled frames of a video.
 
         Raises:

@@ -12,7 +12,7 @@ WINDOWS = ("first", "centre", "random")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sampling:
+class FrameSampling:
     """How frames are chosen.
 
     Attributes:

@@ -80,7 +80,7 @@ def test_lineage_page_draws_its_graph(served: Served, tmp_path: Path, pictures: 
 def test_rebuild_publishes_every_page_again(served: Served, finished: Finished):
     done = parcel(finished.store, "lineage", "rebuild")
     assert done.returncode == 0, done.stderr
-    artifacts = len(list((finished.store / "artifacts").glob("*/manifest.json")))
+    artifacts = len(list((finished.store / "manifests").glob("*/*.json")))
     assert f"{artifacts + 1} pages published" in done.stdout
 
 

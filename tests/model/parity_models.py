@@ -10,7 +10,9 @@ import pytest
 
 from model import vlm
 from model.checkpoint import translate
-from model.config import ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 FOLDER = pathlib.Path(__file__).parents[2].parent / "shared" / "parity"
 

@@ -15,7 +15,7 @@ from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import batch, init_params, tiny_config, token_losses
 
 DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
-SHAPE = {"bucket": 22, "budget": 18}
+SLOTS = vlm.Slots(22, 18)
 
 TOKEN_TOLERANCE, MEAN_TOLERANCE = 0.05, 0.01
 """Losses are 4 to 5 [nats], and a bfloat16 step is 2^-8 of them, 0.02. The worst of six (m3 and
@@ -31,7 +31,7 @@ def test_losses_are_near_those_of_float32(scanned: bool):
     params, data = init_params(_config("float32"), 3), batch()
     full, half = (
         np.asarray(
-            token_losses(vlm.structure(_config(dtype, scan_layers=scanned)), params, *data, **SHAPE)
+            token_losses(vlm.structure(_config(dtype, scan_layers=scanned)), params, data, SLOTS)
         )
         for dtype in DTYPES
     )
@@ -45,32 +45,28 @@ def test_losses_are_near_those_of_float32(scanned: bool):
 @pytest.mark.parametrize("scanned", [False, True])
 def test_cache_and_activations_have_the_dtype_of_the_configuration(dtype: Dtype, scanned: bool):
     cfg = _config(dtype, scan_layers=scanned)
-    case = Case(cfg, vlm.abstract_params(cfg), **SHAPE)
-    inputs = case.params, case.images, *case.prompt
+    case = Case(cfg, vlm.abstract_params(cfg), 22, 18)
 
-    def start(params: vlm.Params, *prompt: typing.Any) -> Prefilled:
-        return prefill(vlm.merge(vlm.structure(cfg), params), *prompt, **SHAPE)
+    def start(params: vlm.Params, prompt: vlm.Prompt, slots: vlm.Slots) -> Prefilled:
+        return prefill(vlm.merge(vlm.structure(cfg), params), prompt, slots)
 
-    found = jax.eval_shape(start, *inputs)
+    found = jax.eval_shape(start, case.params, case.prompt, SLOTS)
     assert (found.past.keys.dtype, found.past.values.dtype) == (dtype, dtype)
     assert found.logits.dtype == jnp.float32
-    soft = jax.eval_shape(
-        functools.partial(vlm.soft_tokens, vlm.structure(cfg), **SHAPE), *inputs[:2]
-    )
+    inputs = case.params, case.images
+    soft = jax.eval_shape(functools.partial(vlm.soft_tokens, vlm.structure(cfg)), *inputs, SLOTS)
     assert soft[0].dtype == dtype
-    features = jax.eval_shape(
-        functools.partial(vlm.image_features, vlm.structure(cfg)), *inputs[:2]
-    )
+    features = jax.eval_shape(functools.partial(vlm.image_features, vlm.structure(cfg)), *inputs)
     assert features.dtype == dtype
 
 
 @pytest.mark.slow
 def test_bfloat16_decodes():
     cfg = _config("bfloat16")
-    case = Case(cfg, init_params(cfg, 4), **SHAPE)
-    tokens = generate(*case.inputs, **SHAPE, max_new_tokens=NUM_NEW, stop=None)
+    case = Case(cfg, init_params(cfg, 4), 22, 18)
+    tokens = generate(*case.inputs, max_new_tokens=NUM_NEW, stop=None)
     assert tokens.shape == (3, NUM_NEW)
     # float32 takes the same first tokens: their margins are wide beside bfloat16's rounding.
-    other = Case(_config("float32"), case.params, **SHAPE)
+    other = Case(_config("float32"), case.params, 22, 18)
     first = np.argmax(other.logits(np.zeros((3, 0), np.int32)), axis=-1)
     assert np.mean(np.asarray(tokens)[:, 0] == first) >= 2 / 3

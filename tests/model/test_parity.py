@@ -15,7 +15,7 @@ from tests.model import parity_models
 from tests.model.parity_models import Reference
 
 pytestmark = pytest.mark.parity
-PATCHES = 64  # of a 112 px image: what the vanilla connector hands on
+SLOTS = vlm.Slots(64, 64)  # the patches of a 112 px image: what the vanilla connector hands on
 
 
 @pytest.fixture(
@@ -45,19 +45,17 @@ def _pixels(reference: Reference) -> jax.Array:
     return jnp.asarray(expected["pixel_values_nchw"].transpose(0, 2, 3, 1))[:, None]
 
 
-def _text(reference: Reference) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _text(reference: Reference) -> tuple[jax.Array, jax.Array]:
     prefix, suffix = reference.expected["prefix_ids"], reference.expected["suffix_ids"]
     text = np.concatenate([prefix, suffix], axis=1).astype(np.int32)
     mask_ar = np.concatenate([np.zeros_like(prefix), np.ones_like(suffix)], axis=1)
-    return jnp.asarray(text), jnp.asarray(mask_ar.astype(np.int32)), jnp.ones(text.shape, bool)
+    return jnp.asarray(text), jnp.asarray(mask_ar.astype(np.int32))
 
 
 def _logits(reference: Reference, images: jax.Array) -> jax.Array:
-    text = [a[: images.shape[0]] for a in _text(reference)]
-    graph = vlm.structure(reference.cfg)
-    shape = {"bucket": PATCHES, "budget": PATCHES}
-    run = jax.jit(functools.partial(vlm.text_logits, graph, **shape))
-    return run(reference.params, images, *text)
+    text, mask_ar = (a[: images.shape[0]] for a in _text(reference))
+    run = jax.jit(functools.partial(vlm.text_logits, vlm.structure(reference.cfg)))
+    return run(reference.params, vlm.Prompt(images, text, mask_ar=mask_ar), SLOTS)
 
 
 def _greedy(reference: Reference, num_tokens: int, causal: bool) -> np.ndarray:
@@ -66,8 +64,8 @@ def _greedy(reference: Reference, num_tokens: int, causal: bool) -> np.ndarray:
     is_real = jnp.broadcast_to(jnp.arange(padded.shape[1]) < prompt.shape[1], padded.shape)
     return np.asarray(
         generate(
-            vlm.structure(reference.cfg), reference.params, _pixels(reference), padded,
-            jnp.zeros_like(padded), is_real, bucket=PATCHES, budget=PATCHES,
+            vlm.structure(reference.cfg), reference.params,
+            vlm.Prompt(_pixels(reference), padded, is_real), SLOTS,
             max_new_tokens=num_tokens, stop=None, causal=causal,
         )
     )  # fmt: skip
@@ -78,9 +76,8 @@ def test_hugging_face_vision_and_soft_tokens(hugging_face: Reference):
     run = jax.jit(functools.partial(vlm.image_features, graph))
     features = run(hugging_face.params, _pixels(hugging_face))
     assert_allclose(features[:, 0], expected["vision_last_hidden"], rtol=1e-4, atol=5e-5)
-    shape = {"bucket": PATCHES, "budget": PATCHES}
-    run = jax.jit(functools.partial(vlm.soft_tokens, graph, **shape))
-    soft, valid = run(hugging_face.params, _pixels(hugging_face))
+    run = jax.jit(functools.partial(vlm.soft_tokens, graph))
+    soft, valid = run(hugging_face.params, _pixels(hugging_face), SLOTS)
     assert_allclose(soft, expected["projected_soft_tokens"], rtol=1e-4, atol=1e-5)
     assert bool(valid.all())
 
@@ -91,10 +88,10 @@ def test_hugging_face_logits(hugging_face: Reference):
 
 
 def test_hugging_face_loss(hugging_face: Reference):
-    text, mask_ar, _ = _text(hugging_face)
-    graph, shape = vlm.structure(hugging_face.cfg), {"bucket": PATCHES, "budget": PATCHES}
-    run = jax.jit(functools.partial(vlm.token_losses, graph, **shape))
-    losses = run(hugging_face.params, _pixels(hugging_face), text, mask_ar, mask_ar)
+    text, mask_ar = _text(hugging_face)
+    run = jax.jit(functools.partial(vlm.token_losses, vlm.structure(hugging_face.cfg)))
+    example = vlm.Example(_pixels(hugging_face), text, mask_ar=mask_ar, mask_loss=mask_ar)
+    losses = run(hugging_face.params, example, SLOTS)
     loss = jnp.sum(losses) / jnp.sum(mask_ar[:, 1:]).astype(jnp.float32)
     assert_allclose(loss, hugging_face.expected["loss"], rtol=1e-4)
 
@@ -107,9 +104,8 @@ def test_hugging_face_greedy_tokens(hugging_face: Reference):
 
 
 def test_big_vision_soft_tokens(big_vision: Reference):
-    graph, shape = vlm.structure(big_vision.cfg), {"bucket": PATCHES, "budget": PATCHES}
-    run = jax.jit(functools.partial(vlm.soft_tokens, graph, **shape))
-    soft, _ = run(big_vision.params, _pixels(big_vision))
+    run = jax.jit(functools.partial(vlm.soft_tokens, vlm.structure(big_vision.cfg)))
+    soft, _ = run(big_vision.params, _pixels(big_vision), SLOTS)
     assert_allclose(soft, big_vision.expected["soft_tokens"], rtol=1e-4, atol=1e-5)
 
 

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 from model import presets, vlm
 from model.attention import MASKED, attention
-from model.config import ConnectorConfig
+from model.connector.config import ConnectorConfig
 from model.text.loss import smoothed_losses
 from tests.model.tiny_models import (
     TEXT,
@@ -63,13 +63,14 @@ def test_scanned_and_recomputed_equals_unrolled():
     unrolled = tiny_config("parcel")
     scanned = dataclasses.replace(unrolled, scan_layers=True, remat=True)
     params = init_params(unrolled, 0)
-    loss, gradient = loss_and_gradient(unrolled, params, 62, 40)
-    other, other_gradient = loss_and_gradient(scanned, params, 62, 40)
+    loss, gradient = loss_and_gradient(unrolled, params, vlm.Slots(62, 40))
+    other, other_gradient = loss_and_gradient(scanned, params, vlm.Slots(62, 40))
     assert_allclose(loss, other, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(other_gradient), strict=True):
         assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+SIXTEEN = vlm.Slots(16, 16)
 UNCAPPED = {"attn_softcap": 0.0, "final_softcap": 0.0}
 
 
@@ -77,10 +78,8 @@ UNCAPPED = {"attn_softcap": 0.0, "final_softcap": 0.0}
 def test_losses_are_those_of_the_logits(changes: dict):
     cfg, data = tiny_config("m3", **changes), batch()
     params, graph = init_params(cfg, 1), vlm.structure(cfg)
-    shape = {"bucket": 16, "budget": 16}
-    losses = token_losses(graph, params, *data, **shape)
-    read = data.text[:, :-1], data.mask_ar[:, :-1], jnp.ones((2, 10), bool)
-    logs = jax.nn.log_softmax(text_logits(graph, params, data.images, *read, **shape))
+    losses = token_losses(graph, params, data, SIXTEEN)
+    logs = jax.nn.log_softmax(text_logits(graph, params, data.prompt, SIXTEEN))
     expected = -jnp.take_along_axis(logs, data.text[:, 1:, None], axis=-1)[..., 0]
     wanted = np.asarray(data.mask_loss[:, 1:]) > 0
     assert_allclose(np.asarray(losses)[wanted], np.asarray(expected)[wanted], rtol=1e-5)
@@ -92,10 +91,8 @@ def test_suffix_is_causal_and_prefix_is_not():
     params, graph = init_params(cfg, 1), vlm.structure(cfg)
 
     def logits(text: np.ndarray) -> np.ndarray:
-        masks = data.mask_ar[1:, :10], jnp.ones((1, 10), bool)
-        return np.asarray(
-            text_logits(graph, params, data.images[1:], text, *masks, bucket=4, budget=4)
-        )[0]
+        prompt = vlm.Prompt(data.images[1:], text, mask_ar=data.mask_ar[1:, :10])
+        return np.asarray(text_logits(graph, params, prompt, vlm.Slots(4, 4)))[0]
 
     text = data.text[1:, :10]
     before = logits(text)

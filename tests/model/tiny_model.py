@@ -1,7 +1,10 @@
 """Tiny models, with the real structure."""
 
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
-from model.connector.budgets import Kind
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
+from model.connector.routing import Kind
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 
 def tiny_model(kind: Kind = "vanilla", buckets: tuple[int, ...] = ()) -> ModelConfig:

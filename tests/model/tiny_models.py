@@ -9,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from model import vlm
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 VISION = VisionConfig(image_px=32, patch_px=2, width=12, depth=2, mlp_dim=14, num_heads=2)
 TEXT = TextConfig(
@@ -25,48 +28,40 @@ def tiny_config(kind: str, **changes: typing.Any) -> ModelConfig:
     return dataclasses.replace(base, **changes)
 
 
-class Batch(typing.NamedTuple):
-    """Two examples of several images; ragged texts, whose suffix is the last 4 tokens."""
-
-    images: np.ndarray
-    text: np.ndarray
-    mask_ar: np.ndarray
-    mask_loss: np.ndarray
-
-
 @functools.cache
 def batch(
     num_images: int = 2, lengths: tuple[int, int] = (7, 10), px: int = 32, seed: int = 5
-) -> Batch:
-    """Returns the same batch for the same arguments; texts have at most 11 tokens."""
+) -> vlm.Example:
+    """Returns two examples of several images; ragged texts, whose suffix is the last 4 tokens.
+
+    The same for the same arguments; texts have at most 11 tokens.
+    """
     rng = np.random.default_rng(seed)
     images = rng.uniform(-1, 1, (2, num_images, px, px, 3)).astype(np.float32)
     ends, slots = np.array(lengths)[:, None], np.arange(11)[None]
     text = np.where(slots < ends, rng.integers(3, 37, (2, 11)), 0).astype(np.int32)
     ar = (slots >= ends - 4).astype(np.int32)
     loss = ar * (slots < ends).astype(np.int32)
-    return Batch(images, text, ar, loss)
+    return vlm.Example(images, text, ar, loss)
 
 
 init_params = functools.cache(vlm.init_params)
-token_losses = jax.jit(vlm.token_losses, static_argnums=0, static_argnames="bucket")
-text_logits = jax.jit(vlm.text_logits, static_argnums=0, static_argnames="bucket")
+token_losses = jax.jit(vlm.token_losses, static_argnums=0)
+text_logits = jax.jit(vlm.text_logits, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnames=("cfg", "bucket"))
+@functools.partial(jax.jit, static_argnames="cfg")
 def loss_and_gradient(
     cfg: ModelConfig,
     params: vlm.Params,
-    bucket: int,
-    budget: int | jax.Array,
-    given: Batch | None = None,
+    slots: vlm.Slots,
+    given: vlm.Example | None = None,
 ) -> tuple[jax.Array, vlm.Params]:
     """Returns the mean loss of a batch, the usual one where none is given, and its gradient."""
-    data = [jnp.asarray(a) for a in given or batch()]
+    data = vlm.Example(*(jnp.asarray(a) for a in given or batch()))
 
     def loss(params: vlm.Params) -> jax.Array:
-        shape = {"bucket": bucket, "budget": budget}
-        losses = vlm.token_losses(vlm.structure(cfg), params, *data, **shape)
-        return jnp.sum(losses) / jnp.sum(data[3][:, 1:]).astype(jnp.float32)
+        losses = vlm.token_losses(vlm.structure(cfg), params, data, slots)
+        return jnp.sum(losses) / jnp.sum(data.mask_loss[:, 1:]).astype(jnp.float32)
 
     return jax.value_and_grad(loss)(params)

@@ -11,7 +11,7 @@ from perf import accelerator, decode, images, loader, prefill, train_step, video
 from perf.timing import table, take_turns
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.tfrecord import Shard
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 from tests.model.tiny_model import tiny_model
 
 pytestmark = pytest.mark.usefixtures("fast_compiler")
@@ -56,7 +56,7 @@ def test_prefill_and_the_flops_it_promises():
 
 def test_video_loops_and_ours_show_the_same_frames(tmp_path):
     path = video.write_clip(tmp_path / "a.mp4", seconds=2, key_frames=12, width=80, height=48)
-    rows = video.measure(path, "12, 5", Sampling(num_frames=4, stride=5), rounds=1)
+    rows = video.measure(path, "12, 5", FrameSampling(num_frames=4, stride=5), rounds=1)
     assert [row[1] for row in rows] == [*video.LOOPS, "ours"]
     assert {row[5] for row in rows} == {"4 of 4"}
     assert rows[-1][-1] == "1.00"

@@ -119,7 +119,7 @@ def _card(part: str, record: Record) -> Card:
     boxes = [one for _, text in texts for one in OBJECT.finditer(text)]
     masks = record.masks[: sum(suffix.count(MASK_MARKER) for suffix in suffixes)]
     for picture in pictures:
-        _draw(picture, masks, [pixel_box(one.groups()[:4], picture.size) for one in boxes])
+        _draw(picture, masks, [pixel_box(one[1], picture.size) for one in boxes])
     times = zip(record.frame_requested, record.frame_decoded, strict=True)
     return Card(
         id=record.id,
@@ -150,7 +150,7 @@ def _readable(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
         parts, end = [], 0
         for one in OBJECT.finditer(text):
             number += 1
-            masked = text.startswith(MASK_MARKER, one.end()) or bool(one[5])
+            masked = text.startswith(MASK_MARKER, one.end()) or bool(one[2])
             parts += [text[end : one.start()], f"[{number} mask]" if masked else f"[{number}]"]
             end = one.end() + (len(MASK_MARKER) if text.startswith(MASK_MARKER, one.end()) else 0)
         whole = "".join([*parts, text[end:]])

@@ -8,17 +8,13 @@ from jaxtyping import Bool, Float
 from PIL import Image
 
 from model.eval.metrics.scores import Fields, Item
+from pipelines.records.codes import BOX, MASK, NUM_SEG, Box, numbers, parse_box
 from pipelines.records.rle import decode_mask
 
-_TARGET = re.compile(r"((?:<loc\d{4}>){4})((?:<seg\d{3}>){16})")
-_NUMBER = re.compile(r"\d+")
-_BINS = 1023  # <loc0000> to <loc1023>
-_CODES = 127  # <seg000> to <seg127>
+_TARGET = re.compile(f"({BOX})({MASK})")
 _THRESHOLDS = (0.5, 0.75)
 
 DecodeMask = Callable[[Sequence[int]], Float[np.ndarray, "64 64"]]
-Box = tuple[float, float, float, float]
-"""ymin, xmin, ymax, xmax [fractions of height and width]."""
 
 
 def miou(prediction: str, fields: Fields) -> Item:
@@ -56,11 +52,12 @@ def parse(prediction: str) -> tuple[Box, list[int]] | None:
     match = _TARGET.match(prediction)
     if match is None:
         return None
-    bins = [int(number) for number in _NUMBER.findall(match[1])]
-    codes = [int(number) for number in _NUMBER.findall(match[2])]
-    if max(bins) > _BINS or max(codes) > _CODES or bins[2] <= bins[0] or bins[3] <= bins[1]:
+    box, codes = parse_box(match[1]), numbers(match[2])
+    ymin, xmin, ymax, xmax = box
+    # The patterns are of digits: `<loc9999>`, which no vocabulary has, is no place.
+    if max(box) > 1 or max(codes) >= NUM_SEG or ymax <= ymin or xmax <= xmin:
         return None
-    return (bins[0] / _BINS, bins[1] / _BINS, bins[2] / _BINS, bins[3] / _BINS), codes
+    return box, codes
 
 
 def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray, "H W"]) -> float:

@@ -1,11 +1,14 @@
 """What a study is given: found before anything starts, and told apart by content."""
 
+import os
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from flows.study.given import files_of, paths_of
+from flows.study.given import files_of, paths_of, raw_files
 from flows.study.load import ConfigError, load
+from infra.store.store import Store
 
 
 def test_real_sample_asks_for_its_data_root(tmp_path: Path):
@@ -62,3 +65,17 @@ def test_contents_count_and_places_do_not(tmp_path: Path):
     assert a != c
     assert [name for name, _, _ in a.files] == ["params/0"]
     assert files_of(tmp_path / "a" / "params" / "0").files[0][0] == "0"
+
+
+def test_a_store_remembers_the_digests_of_what_is_given(tmp_path: Path):
+    (tmp_path / "raw").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "raw" / name).write_text(name)
+        os.utime(tmp_path / "raw" / name, (1_600_000_000, 1_600_000_000))
+    store = Store(tmp_path / "store")
+    read = files_of(tmp_path / "raw", raw_files(store))
+    assert read == files_of(tmp_path / "raw")
+    with sqlite3.connect(tmp_path / "store/cache/raw_files/digests.sqlite") as connection:
+        connection.execute("UPDATE files SET sha256 = 'remembered'")
+    again = files_of(tmp_path / "raw", raw_files(store))
+    assert [digest for _, digest, _ in again.files] == ["remembered", "remembered"]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from flows.study.graph import datasets_of, graph_of, results_plan
 from flows.study.load import ConfigError, check, load
-from flows.study.plan import datasets_of, num_steps, results_plan
 from pipelines.benchmarks.registry import BENCHMARKS, main_suite
 
 
@@ -68,7 +68,12 @@ def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints():
     assert alone.fine_tunings["nlvr"].batch_size == 256
     assert both.fine_tunings["nlvr"].peak_lr == 0.5
     cells = both.num_seeds * sum(len(both.budgets_of(m)) for m in both.methods)
-    assert num_steps(both, "evaluate") - num_steps(both, "transfer") == 2 * (cells + 1)
+    graph = graph_of(both, "evaluate")
+    assert len(graph.cells) == 2 * cells
+    transfers = [node for node in graph.nodes if node.name.startswith("transfer ")]
+    assert {node.name.split()[2] for node in transfers} == {"nlvr"}
+    scored = {step.name.split()[2] for node in transfers for step in node.jobs[1].steps}
+    assert scored == {"nlvr", "marvl"}
     assert study({"pope": {}}).transfers["pope"].eval_text_len == 48
 
 

@@ -2,18 +2,24 @@
 
 from pathlib import Path
 
-from infra.store.graph import ancestry, edges, verify
+from infra.store.graph import Problem, ancestry, edges, verify
 from infra.store.manifest import Step
 from infra.store.store import Artifact, Attempt, Store
 
 
-def make(store: Store, kind: str, **inputs: Artifact) -> Artifact:
+def make(store: Store, kind: str, content: str | None = None, **inputs: Artifact) -> Artifact:
     step = Step(
         kind=kind, name=kind, inputs={role: found.as_input for role, found in inputs.items()}
     )
     attempt = Attempt(store, step)
     (attempt.path / "a.txt").write_text(kind)
+    attempt.content = content
     return attempt.commit({})
+
+
+def problems_of(store: Store) -> list[Problem]:
+    every = store.keys()
+    return [problem for key in every for problem in verify(store, key)]
 
 
 def diamond(store: Store) -> tuple[Artifact, ...]:
@@ -47,15 +53,50 @@ def test_edges_are_told_once(tmp_path: Path):
 
 def test_verify_names_changed_bytes_missing_files_and_lost_inputs(tmp_path: Path):
     store = Store(tmp_path)
-    raw, left, right, top = diamond(store)
-    assert [p for a in store.artifacts() for p in verify(store, a)] == []
+    raw, left, right, _ = diamond(store)
+    assert [p for p in problems_of(store)] == []
     (left.path / "a.txt").write_text("LEFT")
     (right.path / "a.txt").unlink()
-    (store.artifact_root(raw.key) / "manifest.json").unlink()
-    problems = {(p.key, p.path): p.reason for a in (left, right, top) for p in verify(store, a)}
+    store.manifest_path(raw.key).unlink()
+    problems = {(p.key, p.path): p.reason for p in problems_of(store)}
     assert problems == {
         (left.key, "a.txt"): "bytes differ from the manifest",
         (left.key, "input raw"): f"{raw.key} is missing",
         (right.key, "a.txt"): "missing",
         (right.key, "input raw"): f"{raw.key} is missing",
     }
+
+
+def test_history_of_shared_inputs_is_as_large_as_its_edges(tmp_path: Path):
+    store = Store(tmp_path)
+    below = make(store, "raw")
+    for letter in "abcdefghijklmnop":  # As a tree, 2^16 nodes.
+        below = make(store, f"step_{letter}", left=below, right=below)
+    nodes, waiting = {}, [ancestry(store, below.key)]
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in nodes:
+            nodes[id(node)] = node
+            waiting += node.inputs
+    assert len(nodes) == 1 + 2 * 16
+
+
+def test_verify_computes_a_stated_content_anew(tmp_path: Path):
+    store = Store(tmp_path)
+    made = make(store, "checkpoint", content="checkpoint, in short")
+
+    def logical(folder: Path) -> str:
+        return (folder / "a.txt").read_text() + ", in short"
+
+    assert list(verify(store, made.key, {"checkpoint": logical})) == []
+    (problem,) = verify(store, made.key, {"checkpoint": lambda _: "another"})
+    assert (problem.path, problem.reason) == ("content", "is not what the manifest states")
+
+
+def test_verify_goes_on_after_a_manifest_it_cannot_read(tmp_path: Path):
+    store = Store(tmp_path)
+    raw = make(store, "raw")
+    top = make(store, "top", raw=raw)
+    store.manifest_path(raw.key).write_text("{")
+    found = [(p.key, p.path) for p in problems_of(store)]
+    assert found == [(raw.key, "manifest"), (top.key, "input raw")]

@@ -1,9 +1,9 @@
 """The store: commits are all or nothing, hits are verified, racers cannot both win."""
 
 import dataclasses
+import json
 import multiprocessing
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.store.manifest import Input, Manifest, Step
-from infra.store.store import Attempt, Store
+from infra.store.store import Artifact, Attempt, Store
+from tests.infra.store.faults import BROKEN, STALE, fail, journal
 
 STEP = Step(kind="dataset", name="prepare toy", config={"px": 7}, code="c0de", seed=3)
 
 
-def make(store: Store, step: Step = STEP, text: str = "hello"):
+def make(store: Store, step: Step = STEP, text: str = "hello") -> Artifact:
     attempt = Attempt(store, step)
     (attempt.path / "part").mkdir()
     (attempt.path / "part" / "a.txt").write_text(text)
@@ -42,8 +43,8 @@ def test_attempt_without_commit_is_never_found(tmp_path: Path):
     attempt = Attempt(store, STEP)
     (attempt.path / "a.txt").write_text("half")
     assert store.find(STEP.key) is None
-    with store.lock(STEP.key):
-        assert not attempt.path.exists()
+    with pytest.raises(KeyError, match="no artifact"):
+        store.get(STEP.key)
 
 
 @pytest.mark.parametrize("damage", ["delete", "truncate"])
@@ -79,26 +80,6 @@ def test_of_many_racers_one_wins_and_all_see_it(tmp_path: Path):
         racer.join()
     assert len({text for _, text in seen}) == 1
     assert len(list((tmp_path / "artifacts" / STEP.key / "attempts").iterdir())) == 1
-
-
-def _hold(root: str, ready) -> None:
-    with Store(root).lock(STEP.key) as scratch:
-        (scratch / "progress").write_text("12")
-        ready.set()
-        signal.pause()
-
-
-def test_lock_of_a_killed_process_is_free_and_its_progress_is_kept(tmp_path: Path):
-    context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    holder = context.Process(target=_hold, args=(str(tmp_path), ready))
-    holder.start()
-    assert ready.wait(30)
-    assert holder.pid is not None
-    os.kill(holder.pid, signal.SIGKILL)
-    holder.join()
-    with Store(tmp_path).lock(STEP.key) as scratch:
-        assert (scratch / "progress").read_text() == "12"
 
 
 def test_stated_content_replaces_the_files_digest(tmp_path: Path):
@@ -150,3 +131,283 @@ def test_remote_store_is_refused_in_one_line():
 def test_text_that_is_no_manifest_is_refused(text: str):
     with pytest.raises(ValueError, match="not a manifest"):
         Manifest.from_json(text)
+
+
+# What a failing disk may do.
+
+
+@pytest.mark.parametrize("error", [STALE, BROKEN])
+def test_error_of_the_disk_is_no_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int):
+    made = make(Store(tmp_path))
+    with monkeypatch.context() as failing:
+        fail(failing, "stat", error, when=lambda path: path.endswith("part/a.txt"))
+        with pytest.raises(OSError, match=r"a\.txt"):
+            Store(tmp_path).find(STEP.key)
+    with Store(tmp_path).lock(STEP.key):
+        pass  # What was set aside would be swept now.
+    found = Store(tmp_path).find(STEP.key)
+    assert found is not None
+    assert found.manifest == made.manifest
+
+
+def test_manifest_that_cannot_be_opened_is_no_miss(tmp_path: Path):
+    store = Store(tmp_path)
+    make(store)
+    place = store.manifest_path(STEP.key)
+    place.rename(tmp_path / "kept")
+    place.symlink_to(place)  # A loop: an error of the system, and not "not found".
+    for look in (store.find, store.get):
+        with pytest.raises(OSError, match="symbolic links"):
+            look(STEP.key)
+
+
+def test_damage_is_not_repaired_by_looking(tmp_path: Path):
+    store = Store(tmp_path)
+    made = make(store)
+    (made.path / "part" / "a.txt").rename(tmp_path / "kept")
+    assert store.find(STEP.key) is None
+    (tmp_path / "kept").rename(made.path / "part" / "a.txt")  # The disk has it after all.
+    found = store.find(STEP.key)
+    assert found is not None
+    assert found.path == made.path
+
+
+def test_damaged_artifact_is_set_aside_whole_when_its_step_commits(tmp_path: Path):
+    store = Store(tmp_path)
+    old = make(store)
+    (old.path / "other.txt").write_text("what is left of it")
+    (old.path / "part" / "a.txt").unlink()
+    with store.lock(STEP.key):
+        new = make(store, text="again")
+    with store.lock(STEP.key):
+        pass
+    assert store.get(STEP.key).path == new.path
+    assert [kept.manifest for kept in store.aside(STEP.key).values()] == [old.manifest]
+    assert (old.path / "other.txt").exists()
+    assert [found.path for found in store.artifacts()] == [new.path]
+
+
+def test_lost_reply_to_the_manifests_creation_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as failing:
+        fail(failing, "link", BROKEN, when=lambda path: STEP.key in path, after=True)
+        made = make(Store(tmp_path))
+    found = Store(tmp_path).find(STEP.key)
+    assert found is not None
+    assert found.manifest == made.manifest
+
+
+def test_repeated_creation_that_finds_itself_is_the_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    # NFS sends the call again when its reply is lost, and the server answers "exists".
+    with monkeypatch.context() as failing:
+        fail(failing, "link", 17, when=lambda path: STEP.key in path, after=True)
+        made = make(Store(tmp_path))
+    assert (made.path / "part" / "a.txt").read_text() == "hello"
+
+
+def test_creation_that_fails_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as failing:
+        fail(failing, "link", BROKEN, when=lambda path: STEP.key in path)
+        with pytest.raises(OSError, match=STEP.key):
+            make(Store(tmp_path))
+    assert len(list(tmp_path.glob("artifacts/*/attempts/*/part/a.txt"))) == 1
+
+
+def test_data_are_on_the_disk_before_their_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = Store(tmp_path)
+    with monkeypatch.context() as watched:
+        noted = journal(watched)
+        made = make(store)
+    link = noted.index(("link", store.manifest_path(STEP.key)))
+    before = [path for what, path in noted[:link] if what == "sync"]
+    way = [made.path / "part" / "a.txt", made.path / "part", made.path, *made.path.parents]
+    for path in way[: way.index(tmp_path) + 1]:
+        assert path in before, path
+    assert before[-1].parent == tmp_path / "partial"  # The manifest's own bytes.
+    assert ("sync", store.manifest_path(STEP.key).parent) in noted[link:]
+
+
+def test_link_is_no_file_of_an_artifact(tmp_path: Path):
+    attempt = Attempt(Store(tmp_path), STEP)
+    (attempt.path / "shards").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="files only, got 'shards'"):
+        attempt.commit({})
+
+
+# Records that lead elsewhere, or cannot be read.
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "told"),
+    [
+        ("folder", "../../other", "folder must be attempts/<id>, got '../../other'"),
+        ("folder", "/etc", "folder must be"),
+        ("files", {"../a.txt": {"sha256": "0", "size": 1}}, r"plain path .* got '\.\./a\.txt'"),
+        ("files", {"/etc/passwd": {"sha256": "0", "size": 1}}, "plain path"),
+        ("files", {"a//b": {"sha256": "0", "size": 1}}, "plain path"),
+        ("inputs", {"raw": {"key": "../../x", "content": "0"}}, r"got '\.\./\.\./x'"),
+        ("key", "../dataset-0123456789abcdef-01234567", "key must be <kind>-"),
+        ("kind", "checkpoint", "key must begin with its kind 'checkpoint'"),
+    ],
+)
+def test_manifest_that_leaves_the_store_is_refused(
+    tmp_path: Path, part: str, value: object, told: str
+):
+    store = Store(tmp_path)
+    make(store)
+    place = store.manifest_path(STEP.key)
+    place.write_text(json.dumps({**json.loads(place.read_text()), part: value}))
+    for look in (store.find, store.get):
+        with pytest.raises(ValueError, match=told) as caught:
+            look(STEP.key)
+        assert str(place) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_manifest_that_leaves_the_store_is_not_written(tmp_path: Path):
+    step = dataclasses.replace(STEP, inputs={"raw": Input(key="../x", content="0")})
+    with pytest.raises(ValueError, match="key must be <kind>-"):
+        make(Store(tmp_path), step)
+
+
+@pytest.mark.parametrize("key", ["", "../x", "/etc/passwd", "dataset-12", "dataset/../../x"])
+def test_key_of_another_form_is_refused(tmp_path: Path, key: str):
+    store = Store(tmp_path)
+    for use in (store.get, store.find, store.artifact_root, store.manifest_path):
+        with pytest.raises(ValueError, match="key must be <kind>-"):
+            use(key)
+    with pytest.raises(ValueError, match="key must be <kind>-"), store.lock(key):
+        pass
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\0\0\0\0"])
+def test_garbled_manifest_is_an_error_that_names_the_file(tmp_path: Path, text: str):
+    store = Store(tmp_path)
+    made = make(store)
+    store.manifest_path(STEP.key).write_text(text)
+    with pytest.raises(ValueError, match=r"cannot be read: .*; restore it") as caught:
+        store.find(STEP.key)
+    assert str(store.manifest_path(STEP.key)) in str(caught.value)
+    with pytest.raises(ValueError, match="cannot be read"), store.lock(STEP.key):
+        pass
+    assert (made.path / "part" / "a.txt").exists()
+
+
+def test_manifest_under_another_ones_name_is_refused(tmp_path: Path):
+    store = Store(tmp_path)
+    make(store)
+    other = dataclasses.replace(STEP, seed=4).key
+    store.manifest_path(STEP.key).rename(store.manifest_path(other))
+    with pytest.raises(ValueError, match=f"it is the manifest of {STEP.key}"):
+        store.get(other)
+
+
+# The format.
+
+
+def test_store_has_a_number(tmp_path: Path):
+    Store(tmp_path)
+    assert json.loads((tmp_path / "store.json").read_text()) == {"format": 2}
+    Store(tmp_path)
+
+
+@pytest.mark.parametrize("found", [1, 3, "2"])
+def test_store_of_another_format_is_refused(tmp_path: Path, found: object):
+    (tmp_path / "store.json").write_text(json.dumps({"format": found}))
+    with pytest.raises(ValueError, match=f"has format {found}, and this version understands 2: "):
+        Store(tmp_path)
+
+
+def test_artifacts_without_a_number_are_of_an_older_format(tmp_path: Path):
+    (tmp_path / "artifacts" / STEP.key).mkdir(parents=True)
+    with pytest.raises(ValueError, match="has format 1, and this version understands 2: name an"):
+        Store(tmp_path)
+
+
+def _open(root: str, barrier, opened) -> None:
+    barrier.wait()
+    opened.put(make(Store(root)).key)
+
+
+def test_new_store_may_be_opened_by_many_at_once(tmp_path: Path):
+    context = multiprocessing.get_context("spawn")
+    barrier, opened = context.Barrier(4), context.Queue()
+    openers = [
+        context.Process(target=_open, args=(str(tmp_path / "new"), barrier, opened))
+        for _ in range(4)
+    ]
+    for opener in openers:
+        opener.start()
+    assert {opened.get(timeout=30) for _ in openers} == {STEP.key}
+    for opener in openers:
+        opener.join()
+
+
+# Looking things up.
+
+
+def test_artifacts_of_one_identity_are_listed_newest_first(tmp_path: Path):
+    store = Store(tmp_path)
+    keys = [make(store, dataclasses.replace(STEP, code=code)).key for code in ("c1", "0d", "a0")]
+    make(store, dataclasses.replace(STEP, seed=4))
+    assert [found.key for found in store.of_identity(STEP.identity)] == keys[::-1]
+    assert store.of_identity("checkpoint-0123456789abcdef") == []
+    assert store.resolve(keys[1]).key == keys[1]
+
+
+def test_artifacts_are_listed_by_kind(tmp_path: Path):
+    store = Store(tmp_path)
+    key = make(store, dataclasses.replace(STEP, kind="mask_codec")).key
+    make(store)
+    assert key.startswith("mask-codec-")
+    assert [found.key for found in store.artifacts("mask_codec")] == [key]
+    assert len(list(store.artifacts())) == 2
+    assert store.manifest_path(key) == tmp_path / "manifests" / "mask_codec" / f"{key}.json"
+
+
+def test_changed_manifest_is_read_again(tmp_path: Path):
+    reader, writer = Store(tmp_path), Store(tmp_path)
+    first = make(writer)
+    assert reader.get(STEP.key).path == first.path
+    (first.path / "part" / "a.txt").unlink()
+    second = make(writer, text="again")
+    assert reader.get(STEP.key).path == second.path != first.path
+
+
+# Attempts that came to nothing.
+
+
+def _begin(root: str) -> None:
+    store = Store(root)
+    with store.lock(STEP.key):
+        (Attempt(store, STEP).path / "half.txt").write_text("half")
+        os._exit(9)
+
+
+def test_attempt_of_a_killed_process_is_swept_by_the_next_holder(tmp_path: Path):
+    child = multiprocessing.get_context("spawn").Process(target=_begin, args=(str(tmp_path),))
+    child.start()
+    child.join(30)
+    assert len(list(tmp_path.glob("artifacts/*/attempts/*"))) == 1
+    with Store(tmp_path).lock(STEP.key):
+        assert list(tmp_path.glob("artifacts/*/attempts/*")) == []
+
+
+def test_failed_attempt_is_swept_by_the_next_holder(tmp_path: Path):
+    store = Store(tmp_path)
+    with store.lock(STEP.key):
+        attempt = Attempt(store, STEP)
+    assert attempt.path.exists()
+    with store.lock(STEP.key):
+        assert not attempt.path.exists()
+
+
+def test_attempt_of_a_living_process_is_not_swept(tmp_path: Path):
+    attempt = Attempt(Store(tmp_path), STEP)  # Its lease, if it had one, is lost.
+    with Store(tmp_path).lock(STEP.key):
+        assert attempt.path.exists()

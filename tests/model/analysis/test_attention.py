@@ -15,10 +15,10 @@ from model.analysis.attention import WatchedAttention, watch
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector
+from model.connector.routing import KINDS, ROUTINGS
 from model.vision.layers import Attention
 from tests.model.tiny_models import tiny_config
 
-KINDS = typing.get_args(budgets.Kind)
 ANY_SIZE = [kind for kind in KINDS if not kind.startswith("avgpool")]
 FEATURES = jax.random.normal(jax.random.key(4), (2, 256, 12))
 
@@ -49,7 +49,7 @@ def test_the_watched_connector_gives_the_connectors_soft_tokens(kind: str, budge
     cfg = tiny_config(kind)
     expected, tokens, weights = both(cfg, budget)
     assert_allclose(tokens, expected, rtol=2e-5, atol=2e-5)
-    queries = 0 if kind in budgets.POOLED else budget - budgets.num_anchors(cfg, budget)
+    queries = 0 if ROUTINGS[kind].pooled else budget - budgets.num_anchors(cfg, budget)
     if queries == 0:
         assert weights is None
         return
@@ -83,6 +83,6 @@ def test_watching_leaves_the_programs_as_they_were():
 
 def _program(cfg: ModelConfig) -> str:
     images = jax.ShapeDtypeStruct((1, 1, 32, 32, 3), jnp.float32)
-    run = jax.jit(vlm.soft_tokens, static_argnums=0, static_argnames="bucket")
-    shape = {"bucket": 96, "budget": 96}
-    return run.lower(vlm.structure(cfg), vlm.abstract_params(cfg), images, **shape).as_text()
+    run = jax.jit(vlm.soft_tokens, static_argnums=0)
+    args = vlm.abstract_params(cfg), images, vlm.Slots(96, 96)
+    return run.lower(vlm.structure(cfg), *args).as_text()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import typing
 
 import pytest
 from hypothesis import given
@@ -11,10 +10,10 @@ from hypothesis import strategies as st
 from model.analysis import flops
 from model.analysis.flops import IMAGE, VIDEO
 from model.connector import budgets
+from model.connector.routing import KINDS
 from model.presets import paligemma2_3b, tiny
 
 MODELS = {cfg.connector.kind: cfg for cfg in flops.with_connectors(paligemma2_3b())}
-KINDS = typing.get_args(budgets.Kind)
 
 
 def served_everywhere() -> list[tuple[str, int]]:

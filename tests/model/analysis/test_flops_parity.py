@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from model.analysis import flops
-from model.config import ConnectorConfig
+from model.connector.config import ConnectorConfig
 from model.presets import paligemma2_3b
 
 TABLE = pathlib.Path(__file__).parents[3].parent / "shared" / "paper" / "efficiency.csv"

@@ -15,13 +15,16 @@ from flax import nnx
 
 from model import vlm
 from model.analysis import flops
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector
+from model.connector.config import ConnectorConfig
+from model.connector.routing import KINDS
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 PAIR = flops.Modality(name="pair", num_images=2, text_tokens=19)
 ONE = flops.Modality(name="one", num_images=1, text_tokens=1)
-KINDS = typing.get_args(budgets.Kind)
 POOLING = ("vanilla", "m3", "avgpool4", "avgpool2")
 ELEMENTWISE = 1.05
 
@@ -50,8 +53,9 @@ def test_a_prefill(kind: str, budget: int):
     cfg = config(kind)
     text = jax.ShapeDtypeStruct((1, PAIR.text_tokens), jnp.int32)
     images = jax.ShapeDtypeStruct((1, PAIR.num_images, 32, 32, 3), jnp.float32)
-    run = functools.partial(vlm.text_logits, vlm.structure(cfg), bucket=budget, budget=budget)
-    counted = _count(run, vlm.abstract_params(cfg), images, text, text, text)
+    run = functools.partial(vlm.text_logits, vlm.structure(cfg))
+    prompt = vlm.Prompt(images, text, text, text)
+    counted = _count(run, vlm.abstract_params(cfg), prompt, vlm.Slots(budget, budget))
     cost = flops.prefill_flops(cfg, budget, PAIR)
     expected = cost.total + flops.patch_flops(cfg, PAIR) - flops.unread_flops(cfg, budget, PAIR)
     assert 1.0 <= counted / expected <= ELEMENTWISE

@@ -14,7 +14,9 @@ from model.checkpoint.digest import flatten, unflatten
 from model.checkpoint.folder import save_checkpoint
 from model.checkpoint.hugging_face_config import write_config
 from model.checkpoint.importer import import_checkpoint, open_source
-from model.config import ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
+from model.text.config import TextConfig
+from model.vision.config import VisionConfig
 
 ODD = ModelConfig(
     vision=VisionConfig(image_px=15, patch_px=5, width=12, depth=3, mlp_dim=7, num_heads=3),

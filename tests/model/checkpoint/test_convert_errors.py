@@ -13,7 +13,8 @@ from model.checkpoint.folder import tokenizer_path
 from model.checkpoint.importer import import_checkpoint, open_source
 from model.checkpoint.names import NamesError
 from model.checkpoint.target import RequestError
-from model.config import ConnectorConfig, ModelConfig
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
 from tests.model.checkpoint.converted import (
     ODD,
     big_vision,

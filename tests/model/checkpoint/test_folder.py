@@ -4,8 +4,11 @@ import pytest
 from model.checkpoint.config_json import config_from_json, config_to_json
 from model.checkpoint.digest import flatten, params_digest, unflatten
 from model.checkpoint.folder import load_config, load_params, save_checkpoint
-from model.config import ConnectorConfig, ModelConfig, TextConfig, VisionConfig
+from model.config import ModelConfig
+from model.connector.config import ConnectorConfig
+from model.text.config import TextConfig
 from model.train.config import TrainConfig
+from model.vision.config import VisionConfig
 
 MODEL = ModelConfig(
     vision=VisionConfig(image_px=32, patch_px=4, width=12, depth=1, mlp_dim=7, num_heads=3),

@@ -13,7 +13,7 @@ from model import vlm
 from model.checkpoint import array_files, translate
 from model.checkpoint.digest import flatten
 from model.checkpoint.importer import open_source
-from model.config import TextConfig
+from model.text.config import TextConfig
 from tests.model.checkpoint.converted import ODD, as_void, big_vision, config_of, hugging_face
 
 BROAD = dataclasses.replace(

@@ -24,10 +24,10 @@ def test_every_frame_has_its_own_budget_and_anchors(budget: int, anchors: int):
     cfg = at_448("parcel")
     bucket = budgets.bucket_of(cfg, budget)
     assert (bucket.num_anchors, cfg.vision.num_patches) == (anchors, 1024)
-    run = functools.partial(vlm.soft_tokens, vlm.structure(cfg), bucket=bucket.size)
+    run = functools.partial(vlm.soft_tokens, vlm.structure(cfg))
     images = jax.ShapeDtypeStruct((2, 3, 64, 64, 3), jnp.float32)
     tokens, valid = jax.eval_shape(
-        functools.partial(run, budget=jnp.int32(budget)), vlm.abstract_params(cfg), images
+        run, vlm.abstract_params(cfg), images, vlm.Slots(bucket.size, budget)
     )
     assert tokens.shape == (2, 3 * bucket.size, cfg.text.width)
     assert valid.shape == (2, 3 * bucket.size)
@@ -38,12 +38,12 @@ def test_soft_tokens_of_a_pair_are_those_of_its_images():
     cfg = at_448("parcel")
     params, graph = init_params(cfg, 3), vlm.structure(cfg)
     images = jnp.asarray(batch(num_images=2, px=64).images)
-    run = jax.jit(functools.partial(vlm.soft_tokens, graph, bucket=62))
-    pair, valid = run(params, images, budget=jnp.int32(40))
+    run = jax.jit(functools.partial(vlm.soft_tokens, graph))
+    pair, valid = run(params, images, vlm.Slots(62, 40))
     assert np.asarray(valid).sum(axis=1).tolist() == [80, 80]
     for i in range(2):
         own = slice(62 * i, 62 * i + 40)
-        alone, _ = run(params, images[:, i : i + 1], budget=jnp.int32(40))
+        alone, _ = run(params, images[:, i : i + 1], vlm.Slots(62, 40))
         np.testing.assert_allclose(pair[:, own], alone[:, :40], rtol=1e-4, atol=1e-5)
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from model import presets
 from model.analysis.flops import IMAGE, prefill_flops
-from model.config import ConnectorConfig, ModelConfig, VisionConfig
+from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.budgets import Bucket
-
-KINDS = typing.get_args(budgets.Kind)
+from model.connector.config import ConnectorConfig
+from model.connector.routing import KINDS, ROUTINGS
+from model.vision.config import VisionConfig
 
 
 def model(kind: str, px: int = 224) -> ModelConfig:
@@ -110,7 +111,7 @@ def step_seconds(size: int) -> float:
     return 0.583 + 0.00239 * size + 0.094
 
 
-ELASTIC = tuple(kind for kind in KINDS if kind not in budgets.POOLED)
+ELASTIC = tuple(kind for kind in KINDS if not ROUTINGS[kind].pooled)
 
 
 @pytest.mark.parametrize("kind", ELASTIC)
@@ -225,7 +226,30 @@ def test_draws_depend_on_seed_and_step_alone_and_cover_the_range():
     counts = collections.Counter(first)
     assert set(counts) == set(budgets.supported_budgets(PARCEL))
     assert max(counts.values()) < 3 * 4000 / 121
-    assert {budgets.draw_budget(PARCEL, 7, s, choices=(16, 64)) for s in range(50)} == {16, 64}
+
+
+def test_draws_are_those_of_the_first_studies():
+    assert [budgets.draw_budget(PARCEL, 7, step) for step in range(8)] == [
+        54,
+        196,
+        16,
+        142,
+        68,
+        68,
+        142,
+        182,
+    ]
+    listed = [budgets.draw_budget(PARCEL, 7, step, (16, 64, 256)) for step in range(8)]
+    assert listed == [16, 256, 16, 64, 16, 16, 64, 256]
+
+
+def test_a_method_draws_from_the_listed_budgets_that_it_serves():
+    table = (16, 64, 256)
+    for cfg, drawn in ((PARCEL, {16, 64, 256}), (model("vanilla"), {256}), (FIXED2, {64, 256})):
+        assert {budgets.draw_budget(cfg, 7, s, table) for s in range(50)} == drawn
+    told = r"train.budgets must hold some of 256 for connector 'vanilla' at 224 px, got \[16, 64\]"
+    with pytest.raises(ValueError, match=told):
+        budgets.draw_budget(model("vanilla"), 7, 0, (16, 64))
 
 
 def test_vision_sizes_must_fit():

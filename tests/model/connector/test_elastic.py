@@ -1,28 +1,27 @@
 """A budget inside a larger bucket gives the loss and gradients of exact truncation."""
 
 import dataclasses
-import typing
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
+from model import vlm
 from model.config import ModelConfig
 from model.connector import budgets
+from model.connector.routing import KINDS, ROUTINGS
 from tests.model.tiny_models import (
     VISION,
-    Batch,
     batch,
     init_params,
     loss_and_gradient,
     tiny_config,
 )
 
-ELASTIC = tuple(kind for kind in typing.get_args(budgets.Kind) if kind not in budgets.POOLED)
+ELASTIC = tuple(kind for kind in KINDS if not ROUTINGS[kind].pooled)
 
 
 def few_programs(kind: str) -> ModelConfig:
@@ -33,10 +32,10 @@ def few_programs(kind: str) -> ModelConfig:
     return dataclasses.replace(cfg, connector=dataclasses.replace(cfg.connector, buckets=sizes))
 
 
-def assert_equals_truncation(cfg: ModelConfig, budget: int, bucket: int, data: Batch) -> None:
+def assert_equals_truncation(cfg: ModelConfig, budget: int, bucket: int, data: vlm.Example) -> None:
     params = init_params(cfg, 3)
-    loss, gradient = loss_and_gradient(cfg, params, bucket, jnp.int32(budget), data)
-    exact, exact_gradient = loss_and_gradient(cfg, params, budget, jnp.int32(budget), data)
+    loss, gradient = loss_and_gradient(cfg, params, vlm.Slots(bucket, budget), data)
+    exact, exact_gradient = loss_and_gradient(cfg, params, vlm.Slots(budget, budget), data)
     assert_allclose(loss, exact, rtol=1e-5)
     assert jax.tree.structure(gradient) == jax.tree.structure(exact_gradient)
     # Float32 keeps 7 digits of the whole: of a part a hundredth of its size, the 5 asked for here.
@@ -67,7 +66,7 @@ def test_masking_equals_truncation_at_any_budget_of_ragged_text_and_video(kind: 
     check()
 
 
-@pytest.mark.parametrize("kind", sorted(budgets.POOLED))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if ROUTINGS[kind].pooled])
 @pytest.mark.parametrize("px", [32, 64])
 def test_methods_without_queries_run_the_truncated_program_itself(kind: str, px: int):
     cfg = tiny_config(kind, vision=dataclasses.replace(VISION, image_px=px))
@@ -78,6 +77,6 @@ def test_methods_without_queries_run_the_truncated_program_itself(kind: str, px:
 def test_the_other_slots_do_reach_the_loss_when_not_masked():
     cfg, data = few_programs("parcel"), batch(num_images=1)
     params = init_params(cfg, 3)
-    masked, _ = loss_and_gradient(cfg, params, 96, jnp.int32(70), data)
-    unmasked, _ = loss_and_gradient(cfg, params, 96, jnp.int32(96), data)
+    masked, _ = loss_and_gradient(cfg, params, vlm.Slots(96, 70), data)
+    unmasked, _ = loss_and_gradient(cfg, params, vlm.Slots(96, 96), data)
     assert abs(float(masked - unmasked)) > 1e-4

@@ -1,7 +1,6 @@
 """Which suffix a visit trains on."""
 
 import dataclasses
-import typing
 from collections import Counter
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 
 from model.data.loader import samples_of_step
 from model.data.sampling import choose_texts
-from model.train.config import SAMPLINGS, Sampling, TrainConfig
-from pipelines.benchmarks import row
+from model.train.config import TrainConfig
+from pipelines.records.schema import SuffixSampling
 from tests.model.tiny_data import color_record, write_dataset
 
 
@@ -20,17 +19,13 @@ def several(number: int, count: int):
     return dataclasses.replace(color_record(number), suffixes=tuple(map(str, range(count))))
 
 
-def walk(record, seed: int, visits: int, how: Sampling = "without_replacement") -> list[str]:
+def walk(record, seed: int, visits: int, how: SuffixSampling = "without_replacement") -> list[str]:
     return [suffix for _, suffix in pairs(record, seed, visits, how)]
 
 
-def pairs(record, seed: int, visits: int, how: Sampling = "without_replacement"):
+def pairs(record, seed: int, visits: int, how: SuffixSampling = "without_replacement"):
     drawn = [choose_texts(record, how, seed=seed, visit=v, number=v) for v in range(visits)]
     return [(prefix, record.suffixes[chosen]) for prefix, chosen in drawn]
-
-
-def test_the_ways_are_those_the_registry_names():
-    assert typing.get_args(Sampling) == typing.get_args(row.Sampling) == SAMPLINGS
 
 
 @given(seed=st.integers(0, 2**64), count=st.integers(1, 20), passes=st.integers(1, 4))
@@ -48,7 +43,7 @@ def test_orders_differ_between_passes_records_and_seeds():
 
 
 @pytest.mark.parametrize("how", ["choice", "uniform"])
-def test_independent_draws_are_uniform(how: Sampling):
+def test_independent_draws_are_uniform(how: SuffixSampling):
     drawn = walk(several(0, 3), 5, 3000, how)
     assert drawn == walk(several(0, 3), 5, 3000, how)
     assert all(count == pytest.approx(1000, abs=110) for count in Counter(drawn).values())

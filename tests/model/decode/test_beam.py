@@ -1,7 +1,5 @@
 """Beam search against the same rule in plain Python, without a cache."""
 
-import typing
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,10 +15,17 @@ from tests.model.eval.recomputed import NUM_NEW, Case
 slow = pytest.mark.slow
 
 
-def _search(case: Case, num_beams: int, stop: int, **options: typing.Any) -> np.ndarray:
-    options = {"max_new_tokens": NUM_NEW, "real": None, **options}
-    shape = {**case.shape, "num_beams": num_beams, "stop": stop}
-    return np.asarray(beam.search(*case.inputs, **shape, **options))
+def _search(
+    case: Case,
+    num_beams: int,
+    stop: int,
+    *,
+    real: np.ndarray | None = None,
+    max_new_tokens: int = NUM_NEW,
+) -> np.ndarray:
+    structure, params, prompt, slots = case.inputs
+    options = {"num_beams": num_beams, "stop": stop, "max_new_tokens": max_new_tokens}
+    return np.asarray(beam.search(structure, params, prompt._replace(real=real), slots, **options))
 
 
 def _stop(case: Case) -> int:
@@ -57,10 +62,8 @@ def test_scanned_layers_give_the_same_answers():
 @pytest.mark.slow
 def test_one_beam_is_greedy():
     case = make_case("m3")
-    options = {**case.shape, "max_new_tokens": NUM_NEW, "stop": _stop(case)}
-    structure, params, images, text, _, real = case.inputs
-    prompt = structure, params, images, text, real.astype(np.int32)
-    one = decode(*prompt, **options, decoding=Decoding(beams=1))
+    options = {"max_new_tokens": NUM_NEW, "stop": _stop(case)}
+    one = decode(*case.inputs, **options, decoding=Decoding(beams=1))
     np.testing.assert_array_equal(one, generate(*case.inputs, **options))
 
 
@@ -70,7 +73,7 @@ def test_rows_that_fill_the_batch_are_padding_and_change_nothing():
     stop = _stop(case)
     whole, filled = (
         _search(case, 2, stop),
-        _search(case, 2, stop, real=jnp.array([True, False, True])),
+        _search(case, 2, stop, real=np.array([True, False, True])),
     )
     np.testing.assert_array_equal(filled[[0, 2]], whole[[0, 2]])
     assert np.all(filled[1] == 0)
@@ -121,15 +124,12 @@ def test_errors_name_the_range():
 @pytest.mark.slow
 def test_a_choice_of_decoding_is_what_it_names():
     case = make_case("m3")
-    structure, params, images, text, _, real = case.inputs
     options = {"max_new_tokens": NUM_NEW, "stop": _stop(case)}
 
     def decoded(decoding: Decoding, number: int = 0) -> np.ndarray:
-        prompt = structure, params, images, text, real.astype(np.int32)
-        shape = {**case.shape, **options}
-        return np.asarray(decode(*prompt, **shape, decoding=decoding, number=number))
+        return np.asarray(decode(*case.inputs, **options, decoding=decoding, number=number))
 
-    greedy = generate(*case.inputs, **case.shape, **options)
+    greedy = generate(*case.inputs, **options)
     np.testing.assert_array_equal(decoded(Decoding()), greedy)
     np.testing.assert_array_equal(decoded(Decoding(beams=2)), _search(case, 2, options["stop"]))
     drawn = decoded(Decoding(temperature=2.0, seed=5))

@@ -39,9 +39,9 @@ def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint:
         assert (answer.bucket, predictor.num_programs) == (30, 1)
         assert (answer.seconds["compile"] > 1e-2) == (budget == 16)
         exact = decode(
-            vlm.structure(MODEL), vlm.init_params(MODEL, 2), IMAGES[None], text[None], real[None],
-            bucket=budget, budget=budget, max_new_tokens=5, stop=tokenizer.eos_id,
-            decoding=Decoding(),
+            vlm.structure(MODEL), vlm.init_params(MODEL, 2),
+            vlm.Prompt(IMAGES[None], text[None], real[None]), vlm.Slots(budget, budget),
+            max_new_tokens=5, stop=tokenizer.eos_id, decoding=Decoding(),
         )  # fmt: skip
         assert list(answer.tokens) == np.asarray(exact)[0, : len(answer.tokens)].tolist()
     other = predictor.answer(IMAGES, PROMPT, budget=32, max_tokens=5)

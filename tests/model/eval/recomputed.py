@@ -30,33 +30,30 @@ class Case:
         return np.random.default_rng(9).uniform(-1, 1, shape).astype(np.float32)
 
     @functools.cached_property
-    def prompt(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Text, mask_ar and mask_input."""
+    def prompt(self) -> vlm.Prompt:
         shape = len(self.lengths), PROMPT_LEN
         real = np.arange(PROMPT_LEN)[None] < np.array(self.lengths)[:, None]
         text = np.random.default_rng(8).integers(3, TEXT.vocab_size, shape)
-        return np.where(real, text, 0).astype(np.int32), np.zeros(shape, np.int32), real
+        return vlm.Prompt(self.images, np.where(real, text, 0).astype(np.int32), real)
 
     @property
-    def inputs(self) -> tuple:
-        return vlm.structure(self.cfg), self.params, self.images, *self.prompt
+    def slots(self) -> vlm.Slots:
+        return vlm.Slots(self.bucket, self.budget)
 
     @property
-    def shape(self) -> dict[str, int]:
-        return {"bucket": self.bucket, "budget": self.budget}
+    def inputs(self) -> tuple[vlm.Structure, vlm.Params, vlm.Prompt, vlm.Slots]:
+        return vlm.structure(self.cfg), self.params, self.prompt, self.slots
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
         """Returns the logits after each row's tokens (B, t), computed anew."""
         lengths, slots = np.array(self.lengths)[:, None], np.arange(PROMPT_LEN + NUM_NEW)[None]
         text = np.zeros((len(self.lengths), PROMPT_LEN + NUM_NEW), np.int32)
-        text[:, :PROMPT_LEN] = self.prompt[0]
+        text[:, :PROMPT_LEN] = self.prompt.text
         new = tokens.shape[1]
         np.put_along_axis(text, lengths + np.arange(new)[None], tokens, axis=1)
         ar = (slots >= lengths).astype(np.int32)
-        found = text_logits(
-            *self.inputs[:3], text, ar, slots < lengths + new, bucket=self.bucket,
-            budget=np.int32(self.budget),
-        )  # fmt: skip
+        prompt = vlm.Prompt(self.images, text, slots < lengths + new, ar)
+        found = text_logits(*self.inputs[:2], prompt, self.slots)
         return np.take_along_axis(np.asarray(found), (lengths + new - 1)[..., None], axis=1)[:, 0]
 
 

@@ -56,7 +56,7 @@ def test_training_is_deterministic_and_reports_its_iou(tmp_path):
         out = tmp_path / name
         out.mkdir()
         last = list(fit_codec(crops, TINY, str(out), 3))[-1]
-        assert (last.step, last.total) == (9, 9)
+        assert (last.done, last.total) == (9, 9)
         with np.load(out / "mask_codec.npz") as file:
             digests.append({n: file[n].tobytes() for n in file.files})
         assert '"crops": 7, "iou": 0.' in (out / "codec.json").read_text()

@@ -11,7 +11,7 @@ from flax import nnx
 from numpy.testing import assert_allclose
 
 from model import vlm
-from model.connector import budgets
+from model.connector.routing import Kind
 from model.text.attention import rotation
 from model.text.dropout import Dropout
 from model.text.gemma import Block
@@ -83,11 +83,10 @@ def test_a_block_drops_after_the_norm_of_attention_and_before_that_of_the_mlp():
 
 
 def run(cfg, bucket: int, budget: int, drop: Dropout | None, make=lambda loss: loss):
-    data = [jnp.asarray(a) for a in batch(num_images=1)]
-    shape = {"bucket": bucket, "budget": jnp.int32(budget), "dropout": drop}
+    data, slots = batch(num_images=1), vlm.Slots(bucket, budget)
 
     def loss(params: vlm.Params) -> jax.Array:
-        return jnp.sum(vlm.token_losses(vlm.structure(cfg), params, *data, **shape))
+        return jnp.sum(vlm.token_losses(vlm.structure(cfg), params, data, slots, dropout=drop))
 
     return jax.jit(make(loss))(init_params(cfg, 3))
 
@@ -98,7 +97,7 @@ ELASTIC = [("mqt", (256,)), ("parcel", (62, 256))]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "buckets"), ELASTIC)
-def test_masked_slots_change_nothing(kind: budgets.Kind, buckets: tuple[int, ...]):
+def test_masked_slots_change_nothing(kind: Kind, buckets: tuple[int, ...]):
     cfg = tiny_config(kind, **SHALLOW)
     cfg = dataclasses.replace(cfg, connector=dataclasses.replace(cfg.connector, buckets=buckets))
     exact = run(cfg, 70, 70, Dropout(0.3, KEY))

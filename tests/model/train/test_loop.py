@@ -46,15 +46,15 @@ def run(root: Path, inputs: dict[str, Any], model=None, train=TRAIN, init=None) 
 @pytest.mark.slow
 def test_killed_and_resumed_equals_undisturbed(tmp_path: Path, inputs: dict[str, Any]):
     train = dataclasses.replace(TRAIN, dropout=0.2)
-    steps = [p.step for p in run(tmp_path / "a", inputs, train=train)]
+    steps = [p.done for p in run(tmp_path / "a", inputs, train=train)]
     assert steps == list(range(1, 8))
     for progress in run(tmp_path / "b", inputs, train=train):
-        if progress.step == 5:
+        if progress.done == 5:
             break
     assert not (tmp_path / "b/out/digest.txt").exists()
     half = tmp_path / "b/scratch/resume/6.orbax-checkpoint-tmp-1"
     shutil.copytree(tmp_path / "b/scratch/resume/4", half)
-    assert [p.step for p in run(tmp_path / "b", inputs, train=train)] == [5, 6, 7]
+    assert [p.done for p in run(tmp_path / "b", inputs, train=train)] == [5, 6, 7]
     digests = [(tmp_path / name / "out/digest.txt").read_text() for name in "ab"]
     assert digests[0] == digests[1]
     rows = (tmp_path / "b/out/metrics.jsonl").read_text().splitlines()
@@ -72,7 +72,7 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
     config = EvalConfig(metric="exact_match", batch_size=4, text_len=16)
     ckpt = str(tmp_path / "out")
     steps = list(evaluate(ckpt, data=inputs["data"], budget=64, config=config, out=str(out)))
-    assert [(p.step, p.total) for p in steps] == [(4, 11), (8, 11), (11, 11)]
+    assert [(p.done, p.total) for p in steps] == [(4, 11), (8, 11), (11, 11)]
     assert json.loads((out / "score.json").read_text()) == {
         "metric": "exact_match",
         "score": 100.0,

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from model.connector import budgets
 from model.train.config import TrainConfig
 from model.train.sharding import spec_of
 from model.train.step import (
     Rates,
     batch_loss,
-    budget_of_step,
     declared_buckets,
     dropout_key,
     step_programs,
@@ -23,18 +23,17 @@ from tests.model.tiny_model import tiny_model
 
 def test_budgets_are_drawn_from_seed_and_step():
     model = tiny_model("parcel", (30, 64))
-    drawn = [budget_of_step(model, TrainConfig(), 3, step) for step in range(80)]
-    assert drawn == [budget_of_step(model, TrainConfig(), 3, step) for step in range(80)]
+    drawn = [budgets.draw_budget(model, 3, step) for step in range(80)]
+    assert drawn == [budgets.draw_budget(model, 3, step) for step in range(80)]
     assert set(drawn) <= set(range(16, 65, 2))
     assert len(set(drawn)) > 10
-    listed = TrainConfig(budgets=(16, 64))
-    assert {budget_of_step(model, listed, 3, step) for step in range(40)} == {16, 64}
+    assert {budgets.draw_budget(model, 3, step, (16, 64)) for step in range(40)} == {16, 64}
 
 
 def test_declared_buckets_are_those_of_the_listed_budgets():
     model = tiny_model("mqt", (20, 40, 64))
     assert declared_buckets(model, TrainConfig()) == (20, 40, 64)
-    assert declared_buckets(model, TrainConfig(budgets=(16, 2))) == (20,)
+    assert declared_buckets(model, TrainConfig(budgets=(16, 2, 1024))) == (20,)
 
 
 def test_undeclared_program_is_an_error():
@@ -83,6 +82,7 @@ _FOUR_DEVICES = """
 import sys
 import jax, numpy as np
 from model.train import sharding
+from model.connector import budgets
 from model.train.config import TrainConfig
 from model.train.loop import starting_params
 from model.train.step import Rates, StepPrograms, dropout_key, make_state

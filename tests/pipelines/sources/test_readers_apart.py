@@ -54,7 +54,7 @@ def closure(*modules: str) -> set[str]:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_closure_holds_the_own_reader_and_no_other_family(name: str):
-    reader = readermodule_of(name)
+    reader = reader_module(name)
     family = reader.split(".")[2]
     held = closure("pipelines.prepare.run", reader)
     assert reader in held
@@ -64,7 +64,7 @@ def test_closure_holds_the_own_reader_and_no_other_family(name: str):
 
 
 def test_closure_holds_what_makes_pixels_and_records():
-    held = closure("pipelines.prepare.run", readermodule_of("msvd_qa"))
+    held = closure("pipelines.prepare.run", reader_module("msvd_qa"))
     for room in ("video.child", "video.decoders", "images.square", "transforms.render"):
         assert f"pipelines.{room}" in held
     for module in ("prepare.graph", "prepare.shards", "sources.spec", "sources.slicing"):
@@ -73,25 +73,25 @@ def test_closure_holds_what_makes_pixels_and_records():
 
 
 def test_an_edit_of_one_reader_is_in_no_closure_but_its_own():
-    edited = readermodule_of("refcoco")
-    touched = {n for n in SOURCES if edited in closure("pipelines.prepare.run", readermodule_of(n))}
+    edited = reader_module("refcoco")
+    touched = {n for n in SOURCES if edited in closure("pipelines.prepare.run", reader_module(n))}
     assert touched == {"refcoco"}
 
 
 def test_what_the_registry_says_of_a_source_is_its_readers():
     for name in SOURCES:
-        assert any(spec is get(name) for spec in module_of(readermodule_of(name)).SOURCES)
+        assert any(spec is get(name) for spec in module_of(reader_module(name)).SOURCES)
 
 
 def test_sources_lie_in_the_family_of_their_benchmark():
     for name in sorted(set(SOURCES) & set(BENCHMARKS)):
-        family = readermodule_of(name).split(".")[2]
+        family = reader_module(name).split(".")[2]
         assert name in module_of(f"pipelines.benchmarks.{family}").BENCHMARKS
 
 
 def test_no_source_of_that_name():
     with pytest.raises(ValueError, match=r"source must be one of activitynet_cap, .*got 'nope'"):
-        readermodule_of("nope")
+        reader_module("nope")
 
 
 def test_pipelines_import_nothing_dynamically():

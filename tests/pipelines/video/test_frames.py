@@ -20,7 +20,7 @@ from pipelines.records.schema import BadInput
 from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.decoders import DECODERS, choose
 from pipelines.video.probe import open_video, probe
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 NUM = 40
 KINDS = {
@@ -120,7 +120,7 @@ def test_frames_are_those_of_decoding_in_sequence(files, kind, preferred):
 def test_any_window_has_its_times_recorded(files, child, kind):
     spec = ImageSpec(image_px=16, encoding="png")
     for window in ("first", "centre", "random"):
-        sampling = Sampling(num_frames=4, stride=5, window=window, draw=0.7)
+        sampling = FrameSampling(num_frames=4, stride=5, window=window, draw=0.7)
         pixels = child.sample(str(files[kind]), sampling, spec)
         assert len(pixels.images) == len(pixels.requested) == len(pixels.decoded) == 4
         shown = [t for t, _ in in_sequence(files[kind])]
@@ -135,7 +135,7 @@ def test_any_window_has_its_times_recorded(files, child, kind):
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_windows_stay_inside_and_loop(num, stride, draw):
     for window in ("first", "centre", "random"):
-        sampling = Sampling(num_frames=num, stride=stride, window=window, draw=draw)
+        sampling = FrameSampling(num_frames=num, stride=stride, window=window, draw=draw)
         times = sampling.times(1.6)
         assert 1 <= len(times) <= num
         assert all(0 <= t < 1.6 for t in times)
@@ -148,7 +148,7 @@ def test_windows_stay_inside_and_loop(num, stride, draw):
 
 def test_rotation_turns_pixels_and_size(files, child):
     pixels = child.sample(
-        str(files["rotated.mp4"]), Sampling(num_frames=1, stride=1), ImageSpec(image_px=64)
+        str(files["rotated.mp4"]), FrameSampling(num_frames=1, stride=1), ImageSpec(image_px=64)
     )
     assert pixels.size == (48, 64)
     upright = np.asarray(Image.open(io.BytesIO(pixels.images[0])))
@@ -180,11 +180,11 @@ def test_memory_limit_holds_while_decoding(tmp_path):
         for _ in range(12):
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    sampling, spec = Sampling(num_frames=2, stride=1), ImageSpec(image_px=16)
+    sampling, spec = FrameSampling(num_frames=2, stride=1), ImageSpec(image_px=16)
     child = VideoChild(VideoLimits(memory_mb=500))
     try:
         with pytest.raises(BadInput, match=r"died|[Mm]emory"):
-            child.sample(str(path), Sampling(num_frames=16, stride=1), spec)
+            child.sample(str(path), FrameSampling(num_frames=16, stride=1), spec)
     except BaseException:
         child.close()
         raise

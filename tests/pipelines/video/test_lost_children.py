@@ -22,11 +22,11 @@ from pipelines.prepare.run import prepare
 from pipelines.records.dataset import DESCRIPTION, Dataset
 from pipelines.records.schema import BadInput
 from pipelines.video.client import Clip, VideoChild, VideoChildLostError, VideoLimits
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 SPEC = ImageSpec(image_px=16, encoding="png", antialias=False)
-SAMPLING = Sampling(num_frames=4, stride=100)
-SMALL = Sampling(num_frames=2, stride=5)
+SAMPLING = FrameSampling(num_frames=4, stride=100)
+SMALL = FrameSampling(num_frames=2, stride=5)
 
 
 @pytest.fixture(scope="module")

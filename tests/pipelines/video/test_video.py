@@ -11,7 +11,7 @@ from pipelines.records.schema import BadInput
 from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.decoders import DECODERS, choose
 from pipelines.video.probe import probe
-from pipelines.video.sampling import Sampling
+from pipelines.video.sampling import FrameSampling
 
 SPEC = ImageSpec(image_px=16, encoding="png", antialias=False)
 
@@ -33,16 +33,16 @@ def child():
     [(9.0, [0.0, 2.0, 4.0, 6.0]), (4.0, [0.0, 2.0]), (0.0, [0.0])],
 )
 def test_times_stop_at_the_end(duration, times):
-    assert Sampling(num_frames=4, stride=50).times(duration) == times
+    assert FrameSampling(num_frames=4, stride=50).times(duration) == times
 
 
 def test_centre_window_is_centred():
-    assert Sampling(num_frames=3, stride=25, window="centre").times(10.0) == [4.0, 5.0, 6.0]
+    assert FrameSampling(num_frames=3, stride=25, window="centre").times(10.0) == [4.0, 5.0, 6.0]
 
 
 @pytest.mark.parametrize(("draw", "start"), [(0.0, 0.0), (0.5, 4.0), (0.999, 7.992)])
 def test_random_window_begins_where_the_draw_says_and_fits(draw, start):
-    sampling = Sampling(num_frames=3, stride=25, window="random", draw=draw)
+    sampling = FrameSampling(num_frames=3, stride=25, window="random", draw=draw)
     times = sampling.times(10.0)
     assert times == pytest.approx([start, start + 1, start + 2])
     assert sampling.times(1.5)[0] == 0  # Nothing to choose from.
@@ -61,37 +61,37 @@ def test_random_window_begins_where_the_draw_says_and_fits(draw, start):
 )
 def test_windows_of_a_part_lie_in_it(window, start, end, times):
     part = {"window": window, "start": start, "end": end, "draw": 0.75}
-    assert Sampling(num_frames=3, stride=25, **part).times(10.0) == pytest.approx(times)
+    assert FrameSampling(num_frames=3, stride=25, **part).times(10.0) == pytest.approx(times)
 
 
 def test_part_that_is_not_there_is_named():
     with pytest.raises(BadInput, match=r"the part from 10 s begins after the end, 10\.00 s"):
-        Sampling(num_frames=1, stride=1, start=10.0).times(10.0)
+        FrameSampling(num_frames=1, stride=1, start=10.0).times(10.0)
     with pytest.raises(ValueError, match=r"start must be in 0\.\.end, got 2 and 1"):
-        Sampling(num_frames=1, stride=1, start=2, end=1)
+        FrameSampling(num_frames=1, stride=1, start=2, end=1)
 
 
 def test_draw_outside_of_its_range_is_named():
     with pytest.raises(ValueError, match=r"draw must be in \[0, 1\), got 1"):
-        Sampling(num_frames=1, stride=1, draw=1)
+        FrameSampling(num_frames=1, stride=1, draw=1)
 
 
 def test_short_videos_repeat_from_the_start():
-    assert Sampling(num_frames=7, stride=1).loop(3) == [0, 1, 2, 0, 1, 2, 0]
+    assert FrameSampling(num_frames=7, stride=1).loop(3) == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_wrong_sampling_names_the_field():
     with pytest.raises(ValueError, match="num_frames and frame_stride must be positive, got 0"):
-        Sampling(num_frames=0, stride=1)
+        FrameSampling(num_frames=0, stride=1)
     with pytest.raises(
         ValueError, match=r"window must be one of first, centre, random, got 'last'"
     ):
-        Sampling(num_frames=1, stride=1, window="last")
+        FrameSampling(num_frames=1, stride=1, window="last")
 
 
 def test_frames_are_those_shown_at_the_times(tmp_path, write_video, child):
     path = write_video(tmp_path / "a.mp4", num_frames=30, fps=10)
-    pixels = child.sample(str(path), Sampling(num_frames=5, stride=16), SPEC)
+    pixels = child.sample(str(path), FrameSampling(num_frames=5, stride=16), SPEC)
     assert pixels.requested == pytest.approx([0, 0.64, 1.28, 1.92, 2.56])
     assert pixels.decoded == pytest.approx([0, 0.6, 1.2, 1.9, 2.5])
     assert levels(pixels.images) == [0, 6, 12, 19, 25]
@@ -100,7 +100,7 @@ def test_frames_are_those_shown_at_the_times(tmp_path, write_video, child):
 
 def test_short_clip_loops(tmp_path, write_video, child):
     path = write_video(tmp_path / "a.mp4", num_frames=12, fps=10)
-    pixels = child.sample(str(path), Sampling(num_frames=5, stride=15), SPEC)
+    pixels = child.sample(str(path), FrameSampling(num_frames=5, stride=15), SPEC)
     assert levels(pixels.images) == [0, 6, 0, 6, 0]
     assert pixels.requested == pytest.approx([0, 0.6, 0, 0.6, 0])
 
@@ -127,7 +127,7 @@ def test_unreadable_files_have_a_reason(tmp_path, child, content, reason):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(BadInput, match=reason) as caught:
-        child.sample(str(path), Sampling(num_frames=2, stride=1), SPEC)
+        child.sample(str(path), FrameSampling(num_frames=2, stride=1), SPEC)
     assert str(tmp_path) not in str(caught.value)
 
 
@@ -135,7 +135,7 @@ def test_truncated_matroska_does_not_pass_for_a_short_one(tmp_path, write_video,
     path = write_video(tmp_path / "a.mkv", num_frames=60, fps=10)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(BadInput, match=r"truncated: \d\.\d of 6\.0 declared seconds"):
-        child.sample(str(path), Sampling(num_frames=2, stride=1), SPEC)
+        child.sample(str(path), FrameSampling(num_frames=2, stride=1), SPEC)
 
 
 def test_audio_only_is_named(tmp_path, child):
@@ -149,21 +149,21 @@ def test_audio_only_is_named(tmp_path, child):
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     with pytest.raises(BadInput, match="no video stream, only audio"):
-        child.sample(str(path), Sampling(num_frames=2, stride=1), SPEC)
+        child.sample(str(path), FrameSampling(num_frames=2, stride=1), SPEC)
 
 
 def test_tiny_frames_are_refused(tmp_path, write_video, child):
     path = write_video(tmp_path / "a.mp4")
     spec = ImageSpec(min_side=50)
     with pytest.raises(BadInput, match="too small: 64x48, min_side=50"):
-        child.sample(str(path), Sampling(num_frames=2, stride=1), spec)
+        child.sample(str(path), FrameSampling(num_frames=2, stride=1), spec)
 
 
 def test_memory_is_bounded(tmp_path, write_video):
     child = VideoChild(VideoLimits(memory_mb=20))  # Less than a decoder takes.
     path = str(write_video(tmp_path / "a.mp4"))
     with pytest.raises(BadInput, match=r"the decoder died|out of memory"):
-        child.sample(path, Sampling(num_frames=1, stride=1), SPEC)
+        child.sample(path, FrameSampling(num_frames=1, stride=1), SPEC)
     child.close()
 
 
@@ -172,7 +172,7 @@ def test_children_are_replaced(tmp_path, write_video):
     child = VideoChild(VideoLimits(clips_per_child=2))
     pids = []
     for _ in range(4):
-        child.sample(path, Sampling(num_frames=1, stride=1), SPEC)
+        child.sample(path, FrameSampling(num_frames=1, stride=1), SPEC)
         pids.append(child._process.pid)
     child.close()
     assert pids[0] == pids[1] != pids[2] == pids[3]

@@ -1,0 +1,129 @@
+"""`parcel run`, and its phases."""
+
+from typing import Annotated, Any
+
+import typer
+
+from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
+
+run_app = typer.Typer()
+
+StudyArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG] [key.path=value …]",
+        help="A YAML file (none: the embedded demo), then overrides.",
+        show_default=False,
+    ),
+]
+ExplainOption = Annotated[
+    bool, typer.Option("--explain", help="Say per step whether and why it would run; then stop.")
+]
+RebuildOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="STEP",
+        help="Make this step again if its code has changed, whatever it costs; may hold *.",
+        show_default=False,
+    ),
+]
+
+
+@run_app.command(epilog="Example: parcel run configs/small.yaml num_seeds=2 --store ~/studies")
+def run(
+    arguments: StudyArguments = None,
+    explain: ExplainOption = False,
+    rebuild: RebuildOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Runs a whole study: prepare, train, transfer, evaluate, report."""
+    _study(arguments, store, "report", explain, rebuild)
+
+
+@run_app.command(epilog="Example: parcel prepare configs/small.yaml")
+def prepare(
+    arguments: StudyArguments = None,
+    explain: ExplainOption = False,
+    rebuild: RebuildOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prepares a study's datasets, and stops."""
+    _study(arguments, store, "prepare", explain, rebuild)
+
+
+@run_app.command(epilog="Example: parcel train configs/small.yaml stage1.total_steps=200")
+def train(
+    arguments: StudyArguments = None,
+    explain: ExplainOption = False,
+    rebuild: RebuildOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Trains Stage 1 and the intermediary of every method, and stops."""
+    _study(arguments, store, "train", explain, rebuild)
+
+
+@run_app.command(epilog="Example: parcel transfer configs/small.yaml")
+def transfer(
+    arguments: StudyArguments = None,
+    explain: ExplainOption = False,
+    rebuild: RebuildOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Fine-tunes on every benchmark with every seed, and stops."""
+    _study(arguments, store, "transfer", explain, rebuild)
+
+
+@run_app.command(epilog="Example: parcel evaluate configs/small.yaml")
+def evaluate(
+    arguments: StudyArguments = None,
+    explain: ExplainOption = False,
+    rebuild: RebuildOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Evaluates every transferred checkpoint at every budget, and stops."""
+    _study(arguments, store, "evaluate", explain, rebuild)
+
+
+@run_app.command(epilog="Example: parcel report configs/small.yaml")
+def report(
+    arguments: StudyArguments = None,
+    explain: ExplainOption = False,
+    rebuild: RebuildOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Makes the results table of a study, running whatever of it is missing."""
+    _study(arguments, store, "report", explain, rebuild)
+
+
+def _study(
+    arguments: list[str] | None, store: str, until: Any, explain: bool, rebuild: list[str] | None
+) -> None:
+    words = list(arguments or [])
+    path = words.pop(0) if words and "=" not in words[0] else None
+    heed_signals()
+    from flows.study.load import load
+
+    config = load(path, words)
+    opened = open_store(store)
+    from flows.study.explain import Explanation
+    from flows.study.given import raw_files
+    from flows.study.graph import graph_of
+
+    graph = graph_of(config, until, known=raw_files(opened))
+    explanation = Explanation(opened, graph)
+    if explain:
+        for line in explanation.lines():
+            typer.echo(line)
+        return
+    # The flow checks again; told here, nothing has started yet.
+    explanation.check(config.compute.rebuild_limit, rebuild or ())
+    apply_prefect(opened)
+    from infra.prefect.server import reporting
+
+    print(f"study {config.name}: store {opened.root}\nstarting Prefect …", flush=True)
+    with reporting(opened.root) as (ui, stays):
+        print(f"UI: {ui}", flush=True)
+        from flows.study.run import run_study
+
+        code = run_study(config, opened, until, ui if stays else None, tuple(rebuild or ()))
+    raise typer.Exit(code)

@@ -1,0 +1,217 @@
+"""The code of a step: every module its function can reach, as syntax trees.
+
+    model/train/loop.py     import model.train.step          a comment is edited     same digest
+    model/train/step.py     from model import vlm            a constant is edited    other digest
+    model/analysis/…        reached by nobody above          anything is edited      same digest
+
+From the module of the function, imports are followed wherever they stand, inside functions too, and
+so are strings that spell a module's name (`python -m pipelines.video.child`). `infra`, which moves
+bytes and decides none, and the worker that calls the function are outside. An import that only a
+running program could follow is refused: the digest would not see what it brings in.
+"""
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from infra.store.digest import value_sha256
+
+ROOTS = ("flows", "model", "pipelines")
+"""Packages whose modules can be part of a step's code."""
+
+OUTSIDE = ("flows.steps.kind", "flows.steps.registry", "flows.steps.worker")
+"""Modules that carry every step and decide the bytes of none."""
+
+_DYNAMIC = ("import_module", "__import__", "exec", "eval", "run_module", "run_path")
+
+
+class DynamicImportError(ValueError):
+    """Code that a step reaches imports something by a computed name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """One source file, as far as a step's code is concerned.
+
+    Attributes:
+      digest: of its syntax tree without comments, formatting and docstrings [hex].
+      names: dotted names that it imports or spells; some are no modules.
+      dynamic: "line: call" of an import by a computed name; "" if there is none.
+    """
+
+    digest: str
+    names: frozenset[str]
+    dynamic: str
+
+
+class Tree:
+    """The source files of a checkout, or of a run whose sources a store kept.
+
+    Args:
+      files: path below the checkout, such as "model/vlm.py" -> its bytes.
+    """
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = files
+        self._paths = {_dotted(path): path for path in files if path.endswith(".py")}
+
+    def __contains__(self, module: str) -> bool:
+        return module in self._paths
+
+    def text(self, module: str) -> bytes:
+        """Returns the source of a module."""
+        return self.files[self._paths[module]]
+
+    def reach(self, modules: Iterable[str], *, stop: Iterable[str] = ()) -> dict[str, str]:
+        """Returns module -> digest of everything that some modules can reach.
+
+        Args:
+          modules: where to begin.
+          stop: modules that are not entered: registries that know every reader.
+
+        Raises:
+          DynamicImportError: if a module of them imports by a computed name.
+        """
+        closed = {*stop, *OUTSIDE}
+        found: dict[str, str] = {}
+        waiting = [*modules]
+        while waiting:
+            name = waiting.pop()
+            if name in found or name in closed or name not in self._paths:
+                continue
+            module = _read(self.text(name))
+            if module.dynamic:
+                raise DynamicImportError(
+                    f"{name} line {module.dynamic} imports by a computed name, so a step that "
+                    f"reaches it cannot tell what its code is; import the module by its name."
+                )
+            found[name] = module.digest
+            waiting += module.names
+        return dict(sorted(found.items()))
+
+
+def code_sha256(modules: Mapping[str, str]) -> str:
+    """Returns one digest over what `Tree.reach` found [hex]."""
+    return value_sha256(dict(modules))
+
+
+@functools.cache
+def checkout() -> Tree:
+    """Returns the sources that this process runs."""
+    files: dict[str, bytes] = {}
+    for root in (*ROOTS, "infra"):
+        spec = importlib.util.find_spec(root)
+        assert spec is not None
+        assert spec.origin is not None
+        folder = Path(spec.origin).parent
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".yaml"):
+                files[f"{root}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
+    return Tree(files)
+
+
+def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
+    """Returns the names of functions, classes and constants that differ, or that one tree lacks.
+
+    What differs outside of any definition is named after the module.
+
+    Args:
+      old: the tree of then.
+      new: the tree of now.
+      modules: where to look.
+    """
+    changed: list[str] = []
+    for module in sorted(modules):
+        texts = [tree.text(module) if module in tree else b"" for tree in (old, new)]
+        if texts[0] == texts[1]:
+            continue
+        before, after = (_definitions(text) for text in texts)
+        names = [n for n in before | after if before.get(n) != after.get(n)]
+        changed += [f"{module}.{name}" if name else module for name in names]
+    return changed
+
+
+def _dotted(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+_PARSING = threading.Lock()
+"""Python 3.11 fails in `ast.parse` when two threads are in it ("recursion depth mismatch")."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(text: bytes) -> Module:
+    tree = _bare(text)
+    names: set[str] = set()
+    dynamic = ""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                names.update(alias.name for alias in aliases)
+            case ast.ImportFrom(module=str(package), names=aliases):
+                names.update((package, *(f"{package}.{alias.name}" for alias in aliases)))
+            case ast.Constant(value=str(word)) if "." in word:
+                names.add(word)
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)):
+                computed = not (node.args and isinstance(node.args[0], ast.Constant))
+                if called in _DYNAMIC and computed and not _is_method(node, called):
+                    dynamic = f"{node.lineno}: {called}"
+    digest = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
+    ours = (name for name in names if name.partition(".")[0] in ROOTS)
+    return Module(digest, frozenset(ours), dynamic)
+
+
+def _is_method(node: ast.Call, called: str) -> bool:
+    """Whether a call such as `model.eval()` only shares its name with what imports."""
+    named = isinstance(node.func, ast.Attribute)
+    return named and called in ("exec", "eval", "__import__")
+
+
+def _bare(text: bytes) -> ast.Module:
+    """Returns a syntax tree without docstrings; comments and formatting are no part of one.
+
+    Strings that stand alone describe attributes here; no statement computes anything with them.
+    """
+    with _PARSING:
+        tree = ast.parse(text)
+    return _Stripped().visit(tree)
+
+
+class _Stripped(ast.NodeTransformer):
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if isinstance(body := getattr(node, "body", None), list) and not body:
+            node.body = [ast.Pass()]  # type: ignore[attr-defined]
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        alone = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if alone else self.generic_visit(node)
+
+
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _definitions(text: bytes) -> dict[str, str]:
+    """Returns qualified name -> source of functions, classes and constants; "" is what is left."""
+
+    def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
+        rest = [node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)]
+        yield prefix.rstrip("."), "\n".join(map(ast.unparse, rest))
+        for node in body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                yield f"{prefix}{', '.join(map(ast.unparse, targets))}", ast.unparse(node)
+            elif isinstance(node, ast.ClassDef):
+                head = [*node.bases, *node.decorator_list, *(k.value for k in node.keywords)]
+                yield f"{prefix}{node.name} (class)", " ".join(map(ast.unparse, head))
+                yield from walk(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, _Scope):
+                yield f"{prefix}{node.name}", ast.unparse(node)
+
+    return dict(walk(_bare(text).body, ""))

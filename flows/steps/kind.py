@@ -1,0 +1,91 @@
+"""What a study is made of: steps, each of a kind, each leaving one artifact.
+
+    TOKENIZER = Kind(name="tokenizer", make=train)            a kind: a name and a function
+    texts = Step(kind="dataset", name="prepare web", …)       a step: what to make …
+    pieces = Step(kind="tokenizer", inputs={"data/0": texts}) … and from which other steps
+
+A step runs once its inputs are artifacts of the store. Then its `Recipe` is known: the contents of
+the inputs, the config, the seed, and the code that `make` can reach (`flows.steps.code`). `make`
+sees a `Work`: folders to read and one to write. The files that it leaves there become an
+artifact, found again by its recipe.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from infra.progress import Progress
+from infra.store.manifest import Recipe
+from infra.store.store import Store
+
+
+class Work:
+    """The folders and settings of one step while it runs.
+
+    Attributes:
+      out: folder for the artifact's files.
+      scratch: folder for resumable progress; survives a kill, gone after the commit.
+      inputs: role -> folder of the artifact read.
+      keys: role -> key of the artifact read.
+      config, seed, location: as in the step.
+      counts: the function notes numbers of interest here.
+      content: the function may state a logical content digest here.
+    """
+
+    def __init__(self, recipe: Recipe, store: Store, out: Path, scratch: Path) -> None:
+        self.out = out
+        self.scratch = scratch
+        self.inputs = {role: store.get(entry.key).path for role, entry in recipe.inputs.items()}
+        self.keys = {role: entry.key for role, entry in recipe.inputs.items()}
+        self.config = recipe.config
+        self.seed = recipe.seed
+        self.location = recipe.location
+        self.counts: dict[str, float | int | str] = {}
+        self.content: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of step, and what decides the bytes of its artifacts.
+
+    Attributes:
+      name: "dataset", "checkpoint", ...
+      make: writes the artifact into `work.out`, yielding progress; the heavy imports are inside.
+      libraries: distributions whose version can change those bytes; part of the identity.
+      stop: modules at which the code of `make` ends; see `code.Tree.reach`.
+      also: config, as plain values -> modules that belong to the code although nothing that `make`
+        reaches imports them.
+    """
+
+    name: str
+    make: Callable[[Work], Iterator[Progress]]
+    libraries: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    also: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Step:
+    """One artifact of a study, before its inputs are known.
+
+    Attributes:
+      kind: name of its kind.
+      name: for people, unique in a study: "transfer parcel chartqa seed=48213".
+      config: settings; where a step runs is never part of them.
+      seed: of every random draw; None where nothing is drawn.
+      inputs: role -> the step whose artifact is read.
+      partial: whether it runs without the inputs that failed; a report does.
+      location: folder outside the store that it reads (raw data). Not part of its identity: the
+        digests of the files in it are.
+      keys: attribute of `config` -> key of the study's config that it comes from, for people.
+    """
+
+    kind: str
+    name: str
+    config: Any = None
+    seed: int | None = None
+    inputs: Mapping[str, "Step"] = dataclasses.field(default_factory=dict)
+    partial: bool = False
+    location: str | None = None
+    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,18 @@
+"""A drawn corpus, in the published layouts of real ones."""
+
+from collections.abc import Iterator
+
+from flows.steps.kind import Kind, Work
+from flows.steps.kinds.streamed import streamed
+from infra.progress import Progress
+
+
+def make(work: Work) -> Iterator[Progress]:
+    """Draws the corpus of `CorpusConfig`."""
+    from pipelines.synthetic.render import render_corpus
+
+    yield from streamed(lambda report: render_corpus(work.config, str(work.out), report))
+    work.counts["files"] = sum(path.is_file() for path in work.out.rglob("*"))
+
+
+CORPUS = Kind(name="corpus", make=make, libraries=("pillow", "av", "pyarrow"))

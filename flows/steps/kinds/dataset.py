@@ -1,0 +1,57 @@
+"""A dataset: raw files, read and prepared with Beam."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flows.steps.kind import Kind, Work
+from flows.steps.kinds.streamed import streamed
+from infra.progress import Progress
+from pipelines.prepare.config import PrepareConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    """One dataset: a reader, its folder and split, and how to prepare it."""
+
+    reader: str
+    path: str
+    split: str
+    prepare: PrepareConfig
+
+
+def make(work: Work) -> Iterator[Progress]:
+    """Prepares the dataset of a `DatasetSpec`."""
+    from pipelines.prepare.run import prepare
+
+    spec: DatasetSpec = work.config
+    # User data is read in place; a drawn corpus is an artifact.
+    data_root = work.location or str(work.inputs["raw"])
+    info = yield from streamed(
+        lambda report: prepare(
+            spec.prepare,
+            source=spec.reader,
+            split=spec.split,
+            data_root=data_root,
+            path=spec.path or None,
+            out=str(work.out),
+            on_progress=report,
+        )
+    )
+    work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
+
+
+def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    from pipelines.sources.registry import reader_module
+
+    return (reader_module(spec["reader"]),)
+
+
+DATASET = Kind(
+    name="dataset",
+    make=make,
+    libraries=("pillow", "av", "decord"),
+    # The registry knows every reader; a dataset is made by one of them.
+    stop=("pipelines.sources.registry",),
+    also=_reader,
+)

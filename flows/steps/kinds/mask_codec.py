@@ -1,0 +1,25 @@
+"""A codec of masks: given, or trained on the masks of the study's datasets."""
+
+import json
+from collections.abc import Iterator
+
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
+
+
+def make(work: Work) -> Iterator[Progress]:
+    """Trains or adopts the codec of a `MaskCodecConfig`, and measures it."""
+    from model.masks.training import adopt_codec, collect_crops, fit_codec
+
+    data = [str(path) for role, path in sorted(work.inputs.items()) if role != "given"]
+    crops = collect_crops(data)
+    if work.config.path is not None:
+        made = adopt_codec(crops, work.config, str(work.out))
+    else:
+        made = fit_codec(crops, work.config, str(work.out), work.seed or 0)
+    yield from made
+    work.counts.update(json.loads((work.out / files.CODEC_REPORT).read_text()))
+
+
+MASK_CODEC = Kind(name="mask_codec", make=make)

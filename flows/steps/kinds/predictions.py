@@ -1,0 +1,36 @@
+"""Predictions: a checkpoint's answers to one split at one budget, and their score."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
+from model.eval.run import EvalConfig, evaluate
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateSpec:
+    """One evaluation of one checkpoint."""
+
+    benchmark: str
+    budget: int
+    decode: EvalConfig
+
+
+def make(work: Work) -> Iterator[Progress]:
+    """Evaluates the input `checkpoint` on the input `data`."""
+    spec: EvaluateSpec = work.config
+    yield from evaluate(
+        str(work.inputs["checkpoint"]),
+        data=str(work.inputs["data"]),
+        budget=spec.budget,
+        config=spec.decode,
+        out=str(work.out),
+    )
+    result = json.loads((work.out / files.SCORE).read_text())
+    work.counts.update(score=result["score"], num=result["num"])
+
+
+PREDICTIONS = Kind(name="predictions", make=make)

@@ -1,0 +1,27 @@
+"""A dataset without duplicates and without pictures that an evaluation split holds."""
+
+from collections.abc import Iterator
+
+from flows.steps.kind import Kind, Work
+from flows.steps.kinds.streamed import streamed
+from infra.progress import Progress
+
+
+def make(work: Work) -> Iterator[Progress]:
+    """Compares the input `dataset` with itself and with all other inputs, by `HygieneConfig`."""
+    from pipelines.hygiene.screen import screen
+
+    against = {role: str(path) for role, path in sorted(work.inputs.items()) if role != "dataset"}
+    counts = yield from streamed(
+        lambda report: screen(
+            str(work.inputs["dataset"]),
+            work.config,
+            against=against,
+            out=str(work.out),
+            on_progress=report,
+        )
+    )
+    work.counts.update(counts)
+
+
+SCREENED = Kind(name="screened", make=make, libraries=("pillow",))

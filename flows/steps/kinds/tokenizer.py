@@ -1,0 +1,31 @@
+"""A SentencePiece vocabulary: given, or trained on the texts of the study's datasets."""
+
+import shutil
+from collections.abc import Iterator
+from itertools import chain
+
+from flows.steps.kind import Kind, Work
+from infra.progress import Progress
+from model import files
+
+
+def make(work: Work) -> Iterator[Progress]:
+    """Copies the file at `work.location`, or trains one by `TokenizerConfig`."""
+    from model.text.tokenizer import train_tokenizer
+    from pipelines.records.dataset import Dataset
+
+    target = work.out / files.TOKENIZER
+    if work.location:
+        shutil.copyfile(work.location, target)
+    else:
+        texts = (
+            text
+            for role in sorted(work.inputs)
+            for record in Dataset(work.inputs[role]).records()
+            for text in chain(*(record.prefixes or [(record.prefix,)]), record.suffixes)
+        )
+        train_tokenizer(texts, str(target), work.config.vocab_size)
+    yield Progress(done=1, total=1)
+
+
+TOKENIZER = Kind(name="tokenizer", make=make, libraries=("sentencepiece",))

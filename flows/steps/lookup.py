@@ -1,0 +1,103 @@
+"""What a store holds for a step: the artifact, or one that other code made."""
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Literal
+
+from flows.report.cells import CellKey
+from flows.steps.kind import Step
+from flows.steps.registry import code_digest, libraries_of
+from infra.store.manifest import Recipe
+from infra.store.store import Artifact, Store
+
+State = Literal["reused", "accepted", "stale", "missing"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found:
+    """A step whose inputs are known, and what the store has of it.
+
+    Attributes:
+      state: "reused" is of this code; "accepted" of other code, and somebody said to keep it;
+        "stale" of other code, and nobody did.
+      artifact: None where the state is "missing".
+    """
+
+    recipe: Recipe
+    state: State
+    artifact: Artifact | None
+
+
+def look_up(
+    store: Store,
+    step: Step,
+    inputs: Mapping[str, Artifact],
+    accepted: Set[Step],
+    *,
+    source: str = "",
+    pin: Callable[..., None] = lambda *keys: None,
+) -> Found:
+    """Returns what the store has of a step.
+
+    Args:
+      store: where.
+      step: what.
+      inputs: role -> the artifact it would read; fewer than its own where it is partial.
+      accepted: steps that rest on an artifact kept although its code has changed since.
+      source: digest of the source tree that would make it, for the manifest.
+      pin: keeps keys from garbage collection; a run that relies on what is found gives it.
+    """
+    recipe = Recipe(
+        kind=step.kind,
+        name=step.name,
+        inputs={role: artifact.as_input for role, artifact in inputs.items()},
+        config=_config_of(step, accepted),
+        seed=step.seed,
+        libraries=libraries_of(step.kind),
+        code=code_digest(step.kind, step.config),
+        source=source,
+        location=step.location,
+    )
+    pin(recipe.key)
+    if artifact := store.find(recipe.key):
+        return Found(recipe=recipe, state="reused", artifact=artifact)
+    others = store.of_identity(recipe.identity)
+    pin(*(artifact.key for artifact in others))
+    others = [artifact for artifact in others if store.find(artifact.key)]
+    for artifact in others:
+        if is_accepted(store, artifact, recipe.code):
+            return Found(recipe=recipe, state="accepted", artifact=artifact)
+    if others:
+        return Found(recipe=recipe, state="stale", artifact=others[0])
+    return Found(recipe=recipe, state="missing", artifact=None)
+
+
+def accept(store: Store, artifact: Artifact, code: str) -> None:
+    """Notes that an artifact is as good as one made with the code of digest `code`."""
+    path = _note(store, artifact, code)
+    path.parent.mkdir(exist_ok=True)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    text = json.dumps({"artifact": artifact.key, "code": code, "accepted": now}, indent=1)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text + "\n")
+    partial.replace(path)
+
+
+def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:
+    """Whether `accept` was called with these."""
+    return _note(store, artifact, code).exists()
+
+
+def _note(store: Store, artifact: Artifact, code: str):
+    return store.root / "accepted" / f"{artifact.key}-as-{code[:16]}.json"
+
+
+def _config_of(step: Step, accepted: Set[Step]) -> Any:
+    """Returns the step's config; a report's says which of its cells rest on what was kept."""
+    if step.kind != "results":
+        return step.config
+    kept = sorted(role for role, read in step.inputs.items() if read in accepted)
+    cells = tuple(CellKey.parse(role) for role in kept if role.count("/") == 3)
+    return dataclasses.replace(step.config, accepted=cells)

@@ -1,0 +1,68 @@
+"""Every kind of step there is. `flows.steps.kind` introduces the words by example."""
+
+import contextlib
+import functools
+import importlib.metadata
+import json
+from typing import Any
+
+from flows.steps.code import Tree, checkout, code_sha256
+from flows.steps.kind import Kind
+from flows.steps.kinds.chance import CHANCE
+from flows.steps.kinds.checkpoint import CHECKPOINT
+from flows.steps.kinds.corpus import CORPUS
+from flows.steps.kinds.dataset import DATASET
+from flows.steps.kinds.files import FILES
+from flows.steps.kinds.mask_codec import MASK_CODEC
+from flows.steps.kinds.predictions import PREDICTIONS
+from flows.steps.kinds.results import RESULTS
+from flows.steps.kinds.screened import SCREENED
+from flows.steps.kinds.start import START
+from flows.steps.kinds.tokenizer import TOKENIZER
+from infra.store.digest import canonical_json
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        CORPUS, FILES, DATASET, SCREENED, START, TOKENIZER, MASK_CODEC, CHECKPOINT, PREDICTIONS,
+        CHANCE, RESULTS,
+    )
+}  # fmt: skip
+
+
+def code_of(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:
+    """Returns module -> digest of the code that makes a step of a kind.
+
+    Args:
+      kind: its name.
+      config: the step's, as it is or as plain values.
+      tree: where the code is; None takes what this process runs.
+    """
+    found = KINDS[kind]
+    begin = [found.make.__module__, *_also(found, config)]
+    return (tree or checkout()).reach(begin, stop=found.stop)
+
+
+def code_digest(kind: str, config: Any) -> str:
+    """Returns the digest of the code that this process would make a step with [hex]."""
+    return _digest(kind, _also(KINDS[kind], config))
+
+
+def _also(kind: Kind, config: Any) -> tuple[str, ...]:
+    return tuple(kind.also(json.loads(canonical_json(config)))) if kind.also else ()
+
+
+@functools.cache
+def _digest(kind: str, also: tuple[str, ...]) -> str:
+    found = KINDS[kind]
+    return code_sha256(checkout().reach([found.make.__module__, *also], stop=found.stop))
+
+
+@functools.cache
+def libraries_of(kind: str) -> dict[str, str]:
+    """Returns name -> installed version of the libraries that decide the bytes of a kind."""
+    found = {}
+    for name in KINDS[kind].libraries:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # No decord on ARM.
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -1,0 +1,276 @@
+"""Why a step would run, before anything does: re-used, stale, or new.
+
+reused   prepare mixture/web
+stale    stage1 vanilla        model.train.step._step changed since checkpoint-59ca…
+follows  transfer parcel …     re-used if the steps before it come out as they were
+new      intermediary parcel   intermediary.peak_lr 0.001 → 0.002
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from flows.steps.code import Tree, changes, checkout
+from flows.steps.kind import Step
+from flows.steps.lookup import Found, look_up
+from flows.steps.registry import code_of
+from flows.study.graph import Graph, Node
+from flows.study.load import ConfigError
+from infra.store.digest import canonical_json
+from infra.store.store import Artifact, Store
+
+State = Literal["reused", "accepted", "follows", "stale", "new"]
+STATES: tuple[State, ...] = ("reused", "accepted", "follows", "stale", "new")
+"""From the least to the most work: a node is in the last state that one of its steps is in."""
+
+_NAMED = 3
+"""Reasons told of one step; the others are counted."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One step or node before a run.
+
+    Attributes:
+      state: "reused": as it is. "accepted": made by other code, and kept on somebody's word.
+        "stale": made by other code. "follows": re-used if what it reads, now stale, comes out with
+        the bytes it had. "new": nothing like it is there.
+      why: the reasons, for people.
+      changed: functions that changed, of a stale one.
+      artifact: the one there is; None where the step is new.
+      seconds: of its making; what it would cost to make it again [s].
+    """
+
+    state: State
+    why: tuple[str, ...] = ()
+    changed: str = ""
+    artifact: Artifact | None = None
+    seconds: float = 0.0
+
+
+class Explanation:
+    """The verdict on every step of a graph; reads the store and starts nothing."""
+
+    def __init__(self, store: Store, graph: Graph) -> None:
+        self.graph = graph
+        self.steps: dict[Step, Verdict] = {}
+        self._store = store
+        self._owner = {step: node for node in graph.nodes for step in node.steps}
+        self._accepted: set[Step] = set()
+        self._known: dict[str, list[_Known]] = {}
+        self._changes: dict[tuple[str, str, str], list[str]] = {}
+        for step in graph.steps:
+            self.steps[step] = self._judge(step)
+            kept = any(read in self._accepted for read in step.inputs.values())
+            if kept or self.steps[step].state == "accepted":
+                self._accepted.add(step)
+
+    def of_node(self, node: Node) -> Verdict:
+        """Returns the verdict on a node: that of its step with the most work."""
+        verdicts = [self.steps[step] for step in node.steps]
+        worst = max(verdicts, key=lambda v: STATES.index(v.state))  # The first: others follow.
+        return Verdict(
+            state=worst.state,
+            why=worst.why,
+            changed=worst.changed,
+            artifact=verdicts[0].artifact,
+            seconds=sum(v.seconds for v in verdicts if v.state in ("stale", "follows")),
+        )
+
+    def check(self, limit: float, rebuild: Sequence[str]) -> None:
+        """Refuses a run that would redo much work because of changed code.
+
+        What follows a stale step counts too: other bytes of a cheap dataset would cost the
+        trainings that read it.
+
+        Args:
+          limit: most work that is done again without a word [device-hours].
+          rebuild: names of steps to make again at any cost; may hold `*`.
+
+        Raises:
+          ConfigError: naming the steps, the functions that changed, and what to do.
+        """
+        names = [node.name for node in self.graph.nodes] + [s.name for s in self.graph.steps]
+        for pattern in rebuild:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ConfigError(
+                    f"--rebuild must name a step of the study, got {pattern!r}; "
+                    f"`--explain` lists them."
+                )
+        stale = [
+            (node, verdict)
+            for node in self.graph.nodes
+            if (verdict := self.of_node(node)).state == "stale"
+            and not any(fnmatchcase(node.name, pattern) for pattern in rebuild)
+        ]
+        follow = [v for s, v in self.steps.items() if v.state == "follows"] if stale else []
+        hours = (sum(v.seconds for _, v in stale) + sum(v.seconds for v in follow)) / 3600
+        if not stale or hours <= limit:
+            return
+        ran: dict[str, list[str]] = {}
+        for node, verdict in stale:
+            ran.setdefault(verdict.changed, []).append(node.name)
+        told = "; ".join(f"{what} changed, which {_listed(who)} ran" for what, who in ran.items())
+        raise ConfigError(
+            f"the code of {len(stale)} finished steps has changed, and making them and what "
+            f"follows again takes about {hours:.2g} device-hours, above compute.rebuild_limit="
+            f"{limit:g}: {told}. Make them again with --rebuild STEP (or '*'), or keep them "
+            f"with `parcel accept STEP`."
+        )
+
+    def keys(self) -> list[str]:
+        """Returns the keys of all artifacts that there are already."""
+        return [v.artifact.key for v in self.steps.values() if v.artifact is not None]
+
+    def lines(self) -> Iterator[str]:
+        """Yields a line per node, and a sum."""
+        width = max(len(node.name) for node in self.graph.nodes)
+        counts = dict.fromkeys(STATES, 0)
+        for node in self.graph.nodes:
+            verdict = self.of_node(node)
+            counts[verdict.state] += 1
+            yield f"{verdict.state:<8}  {node.name:<{width}}  {'; '.join(verdict.why)}".rstrip()
+        found = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+        hours = sum(v.seconds for v in self.steps.values() if v.state in ("stale", "follows"))
+        cost = f"; made again, what is stale takes about {hours:.0f} s" if hours else ""
+        yield f"{len(self.graph.nodes)} steps: {found}{cost}"
+
+    def markdown(self) -> str:
+        """Returns the same as a table."""
+        rows = [
+            f"| {verdict.state} | {node.name} | {'; '.join(verdict.why)} |"
+            for node in self.graph.nodes
+            for verdict in [self.of_node(node)]
+        ]
+        return "\n".join(["| before the run | step | because |", "|---|---|---|", *rows]) + "\n"
+
+    def _judge(self, step: Step) -> Verdict:
+        reads = {role: self.steps[read] for role, read in step.inputs.items()}
+        inputs = {role: v.artifact for role, v in reads.items() if v.artifact is not None}
+        if len(inputs) < len(reads):
+            fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
+            told = f"{self._names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
+            return Verdict(state="new", why=(*self._differences(step, {}), told))
+        found = look_up(self._store, step, inputs, self._accepted)
+        if found.artifact is None:
+            return Verdict(state="new", why=tuple(self._differences(step, inputs)))
+        seconds = found.artifact.manifest.seconds
+        if found.state == "stale":
+            changed = self._changed(found)
+            why = (f"{changed} changed since {found.artifact.key}",)
+            return Verdict(
+                state="stale", why=why, changed=changed, artifact=found.artifact, seconds=seconds
+            )
+        uncertain = [s for s in step.inputs.values() if self.steps[s].state in ("follows", "stale")]
+        if uncertain:
+            why = (f"reads {self._names(uncertain)}",)
+            return Verdict(state="follows", why=why, artifact=found.artifact, seconds=seconds)
+        if found.state == "accepted":
+            why = (f"{found.artifact.key} was kept",)
+            return Verdict(state="accepted", why=why, artifact=found.artifact)
+        return Verdict(state="reused", artifact=found.artifact)
+
+    def _names(self, steps: Sequence[Step]) -> str:
+        """Names the nodes of steps, the first few of them."""
+        return _listed(list(dict.fromkeys(self._owner[step].name for step in steps)))
+
+    def _changed(self, found: Found) -> str:
+        """Names the functions that differ between the code of then and of now."""
+        assert found.artifact is not None
+        manifest, recipe = found.artifact.manifest, found.recipe
+        if not manifest.source:
+            return "its code"
+        key = recipe.kind, recipe.code, manifest.code
+        if key not in self._changes:
+            then, now = Tree(self._store.source(manifest.source)), checkout()
+            reached = code_of(recipe.kind, recipe.config, then) | code_of(
+                recipe.kind, recipe.config, now
+            )
+            self._changes[key] = changes(then, now, reached)
+        return _listed(self._changes[key])
+
+    def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
+        """Tells how a step differs from the nearest artifact there is."""
+        if step.kind not in self._known:
+            self._known[step.kind] = [_Known.of(a) for a in self._store.artifacts(step.kind)]
+        wanted = _Known.wanted(step, inputs)
+        candidates = self._known[step.kind]
+        if not candidates:
+            return ["the first of its kind"] if not step.inputs or inputs else []
+        far = [(wanted.differs_from(c), c.name != step.name) for c in candidates]
+        nearest, _ = min(far, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
+        told = [_spoken(path, was, now, step) for path, was, now in nearest]
+        more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
+        return told[:_NAMED] + more
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """An artifact, or a step that wants to be one, as comparable leaves: path -> value."""
+
+    name: str
+    leaves: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> "_Known":
+        manifest = artifact.manifest
+        inputs = {f"input {role}": entry.content for role, entry in manifest.inputs.items()}
+        return cls(
+            manifest.name,
+            {**_leaves(manifest.config), "seed": manifest.seed, **manifest.libraries, **inputs},
+        )
+
+    @classmethod
+    def wanted(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_Known":
+        from flows.steps.registry import libraries_of
+
+        config = _leaves(json.loads(canonical_json(step.config)))
+        read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
+        return cls(step.name, {**config, "seed": step.seed, **libraries_of(step.kind), **read})
+
+    def differs_from(self, other: "_Known") -> list[tuple[str, Any, Any]]:
+        """Returns (path, its value there, the value here) of leaves that are not the same.
+
+        Inputs do not count where none is known here.
+        """
+        paths = self.leaves.keys() | {p for p in other.leaves if not p.startswith("input ")}
+        if any(path.startswith("input ") for path in self.leaves):
+            paths |= other.leaves.keys()
+        pairs = ((path, other.leaves.get(path), self.leaves.get(path)) for path in sorted(paths))
+        return [(path, was, now) for path, was, now in pairs if was != now]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {path: value}
+    found: dict[str, Any] = {}
+    for key, inner in value.items():
+        found |= _leaves(inner, f"{path}.{key}" if path else str(key))
+    return found
+
+
+def _spoken(path: str, was: Any, now: Any, step: Step) -> str:
+    """Returns a difference in the words of the study's config: `stage1.peak_lr 0.001 → 0.002`."""
+    if path.startswith("input "):
+        read = step.inputs.get(path.removeprefix("input "))
+        if read is None:
+            return f"no longer reads {path.removeprefix('input ')}"
+        return f"{read.name} has other contents" if was is not None else f"reads {read.name}"
+    head, _, rest = path.partition(".")
+    if head in step.keys:
+        path = f"{step.keys[head]}.{rest}"
+    elif "" in step.keys and path != "seed":
+        path = f"{step.keys['']}.{path}"
+    return f"{path} {_short(was)} → {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
+    return text if len(text) <= 40 else text[:37] + "…"

@@ -1,0 +1,427 @@
+"""A study as data: every node, in an order in which they can run.
+
+A *node* is one thing to a person: one row of the run's page, one Prefect task. Most make one
+artifact. A transfer makes a checkpoint, and the predictions of all its rows and budgets:
+
+    transfer parcel chartqa seed=48213
+      job 1   checkpoint    transfer parcel chartqa seed=48213
+      job 2   predictions   evaluate parcel chartqa:test_human seed=48213 budget=16
+                            evaluate parcel chartqa:test_human seed=48213 budget=64  …
+
+Submitting, counting, `--explain` and the plan read this one list.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from flows.report.cells import CellKey, Plan
+from flows.steps.kind import Step
+from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.kinds.dataset import DatasetSpec
+from flows.steps.kinds.files import FilesSpec
+from flows.steps.kinds.predictions import EvaluateSpec
+from flows.steps.kinds.results import CHANCE, ResultsSpec
+from flows.study.config import REFERENCE, Method, StudyConfig
+from flows.study.given import files_of, inventory_of, paths_of
+from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
+from infra.store.digest import value_sha256
+from infra.store.raw_files import RawFiles
+from model.decode.decoding import Decoding
+from model.eval.run import EvalConfig
+from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.prepare.config import PrepareConfig
+
+Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
+PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """Steps that run one after the other in one process.
+
+    Attributes:
+      steps: none reads the artifact of another one.
+      cpus: cores on the cluster; 0 runs them in the study's own process.
+      gpus: GPUs on the cluster, where it has any; below 1 jobs share one.
+    """
+
+    steps: tuple[Step, ...]
+    cpus: int = 0
+    gpus: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Node:
+    """One thing to a person.
+
+    Attributes:
+      name: of its row; that of its first step.
+      jobs: in their order; a later one may read an earlier one's artifacts.
+    """
+
+    name: str
+    jobs: tuple[Job, ...]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Every step, in order."""
+        return tuple(step for job in self.jobs for step in job.steps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Graph:
+    """The nodes of a study up to a phase; every node comes after those that it reads.
+
+    Attributes:
+      nodes: in order.
+      cells: the step behind each number of the table.
+      results: the step that makes the table; None where the phase is earlier.
+    """
+
+    nodes: tuple[Node, ...]
+    cells: Mapping[CellKey, Step]
+    results: Step | None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Every step, in order."""
+        return tuple(step for node in self.nodes for step in node.steps)
+
+    def upstream(self) -> dict[Node, tuple[Node, ...]]:
+        """Returns the nodes that each node reads."""
+        owner = {step: node for node in self.nodes for step in node.steps}
+        return {
+            node: tuple(
+                dict.fromkeys(
+                    owner[read]
+                    for step in node.steps
+                    for read in step.inputs.values()
+                    if owner[read] is not node
+                )
+            )
+            for node in self.nodes
+        }
+
+
+def graph_of(
+    config: StudyConfig, until: Phase = "report", *, known: RawFiles | None = None
+) -> Graph:
+    """Returns the graph of a study, up to and including a phase.
+
+    Args:
+      config: the study.
+      until: the last phase.
+      known: digests of raw files that need not be read again; None reads all.
+
+    Raises:
+      ConfigError: if a file that the config names is missing.
+    """
+    return _Builder(config, PHASES.index(until), known).graph()
+
+
+class _Builder:
+    """Adds nodes phase by phase.
+
+    The same step asked for twice is one step, under its first name: a corpus of the mixture may
+    also be the training split of a benchmark.
+    """
+
+    def __init__(self, config: StudyConfig, last: int, known: RawFiles | None) -> None:
+        self.config = config
+        self.last = last
+        self.known_files = known
+        self.given = paths_of(config)
+        self.nodes: list[Node] = []
+        self._known: dict[str, Step] = {}
+
+    def graph(self) -> Graph:
+        datasets = self._prepare()
+        cells: dict[CellKey, Step] = {}
+        results: Step | None = None
+        if self.last >= PHASES.index("train"):
+            shared = self._vocabulary(datasets)
+            checkpoints = self._pretrain(datasets, shared)
+            if self.last >= PHASES.index("transfer"):
+                cells = self._transfer(datasets, shared, checkpoints)
+            if self.last >= PHASES.index("report"):
+                results = self._report(datasets, cells)
+        return Graph(nodes=tuple(self.nodes), cells=cells, results=results)
+
+    def _add(self, kind: str, name: str, *, cpus: int = 0, gpus: float = 0.0, **more: Any) -> Step:
+        """Returns the step; as a node of its own, unless there is one that makes the same."""
+        step = Step(kind=kind, name=name, **more)
+        known = self._known.setdefault(_same(step), step)
+        if known is step:
+            self.nodes.append(Node(name=name, jobs=(Job(steps=(step,), cpus=cpus, gpus=gpus),)))
+        return known
+
+    def _prepare(self) -> dict[str, Step]:
+        config, found = self.config, {}
+        corpus = None
+        if config.data_root is None:
+            corpus = self._add("corpus", "corpus", config=config.corpus)
+        for name, spec in datasets_of(config).items():
+            raw = corpus
+            if config.data_root is not None:
+                files = inventory_of(
+                    spec.reader, spec.split, config.data_root, spec.path, self.known_files
+                )
+                raw = self._add("files", f"files {name}", config=FilesSpec(files=files))
+            assert raw is not None
+            found[name] = self._add(
+                "dataset",
+                f"prepare {name}",
+                config=spec,
+                inputs={"raw": raw},
+                location=config.data_root,
+            )
+        return found | self._screen(found)
+
+    def _screen(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
+        """Returns the mixture's datasets as hygiene leaves them; none where none is asked for."""
+        if self.config.hygiene is None:
+            return {}
+        held_out = {f"{name}/eval": datasets[f"{name}/eval"] for name in self.config.eval_rows}
+        return {
+            source.name: self._add(
+                "screened",
+                f"screen {source.name}",
+                config=self.config.hygiene,
+                inputs={"dataset": datasets[source.name], **held_out},
+                keys={"": "hygiene"},
+            )
+            for source in self.config.sources
+        }
+
+    def _vocabulary(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
+        config = self.config
+        held_out = {f"{name}/eval" for name in config.eval_rows}
+        train = {role: step for role, step in datasets.items() if role not in held_out}
+        pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
+        made = {
+            "tokenizer": self._add(
+                "tokenizer",
+                "tokenizer",
+                config=config.tokenizer,
+                inputs=pieces or train,
+                location=config.tokenizer.path,
+                keys={"": "tokenizer"},
+            )
+        }
+        if config.mask_codec is not None:
+            made["mask_codec"] = self._add(
+                "mask_codec",
+                "mask codec",
+                config=config.mask_codec,
+                seed=config.stage_seed("mask_codec"),
+                inputs={**train, **codec},
+                cpus=config.compute.cpus_per_cell,
+                gpus=config.compute.gpus_of_cell,
+                keys={"": "mask_codec"},
+            )
+        return made
+
+    def _given(self, key: str) -> dict[str, Step]:
+        """Notes the files that the config's `key` names, by digest; nothing where it names none."""
+        if key not in self.given:
+            return {}
+        files = files_of(self.given[key], self.known_files)
+        return {"given": self._add("files", f"files {key}", config=files)}
+
+    def _pretrain(
+        self, datasets: Mapping[str, Step], shared: Mapping[str, Step]
+    ) -> dict[tuple[Method, int], Step]:
+        """Returns the checkpoint of each method and pretraining seed."""
+        config, found = self.config, {}
+        mixture = {f"data/{i}": datasets[source.name] for i, source in enumerate(config.sources)}
+        start: dict[str, Step] = {}
+        if config.start is not None:
+            given = self._given("start")
+            start = {"init": self._add("start", "start", inputs=given, location=config.start)}
+        for number in range(config.num_pretrain_seeds):
+            suffix = f" pretrain={number}" if config.num_pretrain_seeds > 1 else ""
+            stage1 = self._add(
+                "checkpoint",
+                f"stage1 {REFERENCE}{suffix}",
+                config=FitSpec(model=config.model_of(REFERENCE), train=config.stage1),
+                seed=config.stage_seed("stage1", number),
+                inputs={**mixture, **shared, **start},
+                cpus=config.compute.cpus_per_stage,
+                gpus=config.compute.gpus_per_stage,
+                keys={"train": "stage1"},
+            )
+            for method in config.methods:
+                found[method, number] = self._add(
+                    "checkpoint",
+                    f"intermediary {method}{suffix}",
+                    config=FitSpec(model=config.model_of(method), train=config.intermediary),
+                    seed=config.stage_seed("intermediary", number),
+                    inputs={**mixture, **shared, "init": stage1},
+                    cpus=config.compute.cpus_per_cell,
+                    gpus=config.compute.gpus_of_cell,
+                    keys={"train": "intermediary"},
+                )
+        return found
+
+    def _transfer(
+        self,
+        datasets: Mapping[str, Step],
+        shared: Mapping[str, Step],
+        checkpoints: Mapping[tuple[Method, int], Step],
+    ) -> dict[CellKey, Step]:
+        """Adds a node per transfer, and returns the predictions of all of them."""
+        config = self.config
+        cells: dict[CellKey, Step] = {}
+        for benchmark, train in config.fine_tunings.items():
+            for method in config.methods:
+                for pretrain, seed in config.seed_pairs:
+                    checkpoint = Step(
+                        kind="checkpoint",
+                        name=f"transfer {method} {benchmark} seed={seed}",
+                        config=FitSpec(model=config.model_of(method, transfer=True), train=train),
+                        seed=seed,
+                        inputs={
+                            "data/0": datasets[f"{benchmark}/train"],
+                            **shared,
+                            "init": checkpoints[method, pretrain],
+                        },
+                        keys={"train": f"transfers.{benchmark}.train"},
+                    )
+                    scored: dict[CellKey, Step] = {}
+                    if self.last >= PHASES.index("evaluate"):
+                        scored = dict(
+                            self._evaluations(benchmark, method, seed, checkpoint, datasets)
+                        )
+                    cells |= scored
+                    jobs = [(checkpoint,), tuple(scored.values())]
+                    cpus, gpus = config.compute.cpus_per_cell, config.compute.gpus_of_cell
+                    self.nodes.append(
+                        Node(
+                            name=checkpoint.name,
+                            jobs=tuple(
+                                Job(steps=steps, cpus=cpus, gpus=gpus) for steps in jobs if steps
+                            ),
+                        )
+                    )
+        return cells
+
+    def _evaluations(
+        self,
+        trained: str,
+        method: Method,
+        seed: int,
+        checkpoint: Step,
+        datasets: Mapping[str, Step],
+    ) -> Iterator[tuple[CellKey, Step]]:
+        """Yields what one checkpoint is scored on: its benchmark's rows, and zero-shot ones."""
+        for row, found in self.config.rows.items():
+            if trained_on(found.benchmark) != trained:
+                continue
+            for budget in self.config.budgets_of(method):
+                yield (
+                    CellKey(benchmark=row, method=method, budget=budget, seed=seed),
+                    Step(
+                        kind="predictions",
+                        name=f"evaluate {method} {row} seed={seed} budget={budget}",
+                        config=EvaluateSpec(
+                            benchmark=found.benchmark,
+                            budget=budget,
+                            decode=decode_of(self.config, found.benchmark),
+                        ),
+                        inputs={"checkpoint": checkpoint, "data": datasets[f"{row}/eval"]},
+                    ),
+                )
+
+    def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
+        chance = {
+            f"{CHANCE}{name}": self._add(
+                "chance",
+                f"chance {name}",
+                config=BENCHMARKS[row.benchmark].metric,
+                inputs={
+                    "train": datasets[f"{trained_on(row.benchmark)}/train"],
+                    "eval": datasets[f"{name}/eval"],
+                },
+            )
+            for name, row in self.config.rows.items()
+        }
+        return self._add(
+            "results",
+            f"results {self.config.name}",
+            config=ResultsSpec(plan=results_plan(self.config)),
+            inputs={**{str(key): step for key, step in cells.items()}, **chance},
+            partial=True,
+        )
+
+
+def _same(step: Step) -> str:
+    """Returns a text that two steps share exactly if they make the same artifact."""
+    reads = {role: id(read) for role, read in step.inputs.items()}
+    return value_sha256([step.kind, step.config, step.seed, reads])
+
+
+def decode_of(config: StudyConfig, benchmark: str) -> EvalConfig:
+    """Returns how a benchmark is decoded and scored."""
+    transfer = config.transfers[benchmark]
+    return EvalConfig(
+        metric=BENCHMARKS[benchmark].metric,
+        batch_size=config.eval_batch_size,
+        text_len=transfer.eval_text_len or transfer.train.text_len,
+        max_frames=transfer.train.max_frames,
+        decoding=Decoding(beams=BENCHMARKS[benchmark].beams),
+    )
+
+
+def results_plan(config: StudyConfig) -> Plan:
+    """Returns which cells the results table of a study has.
+
+    A budget that a method does not serve is an empty cell of its row.
+    """
+    own = {method: config.budgets_of(method) for method in config.methods if method != REFERENCE}
+    main = tuple(name for name, row in config.rows.items() if row.main)
+    return Plan(
+        methods=config.methods,
+        benchmarks=tuple(config.rows),
+        budgets=config.budgets,
+        seeds=config.seeds,
+        reference=REFERENCE,
+        budgets_of={m: served for m, served in own.items() if served != config.budgets},
+        groups={"main": main} if 1 < len(main) < len(config.rows) else {},
+    )
+
+
+def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
+    """Returns every dataset to prepare, by name."""
+    found: dict[str, DatasetSpec] = {}
+    for source in config.sources:
+        found[source.name] = DatasetSpec(
+            reader=source.reader,
+            path=source.path,
+            split=source.split,
+            prepare=source.prepare or config.prepare,
+        )
+    for name, transfer in config.transfers.items():
+        trained = trained_on(name)
+        if f"{trained}/train" not in found:
+            own = config.transfers.get(trained)
+            prepare = _prepare_of(config, own or transfer)
+            path, split = train_data(name, config.transfers)
+            found[f"{trained}/train"] = DatasetSpec(
+                reader=trained, path=path, split=split, prepare=prepare
+            )
+        for row in rows_of(name, transfer):
+            prepare = _prepare_of(config, transfer).unaugmented()
+            limit = transfer.eval_limit or prepare.limit
+            found[f"{row.name}/eval"] = DatasetSpec(
+                reader=name,
+                path=transfer.path,
+                split=row.split,
+                prepare=dataclasses.replace(prepare, limit=limit),
+            )
+    return found
+
+
+def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:
+    """Returns how a benchmark is prepared; augmented only where its own settings say so."""
+    return transfer.prepare or config.prepare.unaugmented()

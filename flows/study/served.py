@@ -1,0 +1,68 @@
+"""What a run started from the UI may not choose: where it writes, and what runs its Beam graph."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flows.study.load import ConfigError
+from pipelines.prepare.config import PrepareConfig
+
+_STORE, _RUNNER = "PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"
+
+
+def limit_to(store: Path, *, any_store: bool, any_runner: bool) -> None:
+    """Limits the studies of processes started from here on, as `parcel serve` starts them.
+
+    Args:
+      store: the one they may use.
+      any_store: whether they may use others, too.
+      any_runner: whether they may name a Beam runner and its options.
+    """
+    os.environ[_STORE] = "" if any_store else str(store.resolve())
+    os.environ[_RUNNER] = "any" if any_runner else "own"
+
+
+def check_served(config: Any, store: str) -> None:
+    """Checks that a study started from the UI keeps to what `parcel serve` allows.
+
+    Args:
+      config: the study.
+      store: folder of its store.
+
+    Raises:
+      ConfigError: if it does not.
+    """
+    served = os.environ.get(_STORE)
+    if served and Path(store).expanduser().resolve() != Path(served):
+        raise ConfigError(
+            f"store must be the one served, {served}, got {store!r}; "
+            f"`parcel serve --any-store` takes any."
+        )
+    if os.environ.get(_RUNNER) != "own":
+        return
+    default = PrepareConfig()
+    for where, prepare in _prepares(config):
+        for name in ("runner", "runner_options"):
+            value, own = getattr(prepare, name), getattr(default, name)
+            if value != own:
+                raise ConfigError(
+                    f"{where}.{name} must be {own!r} where a run is started from the UI, got "
+                    f"{value!r}; `parcel serve --any-runner` takes any."
+                )
+
+
+def _prepares(value: Any, where: str = "config") -> Iterator[tuple[str, PrepareConfig]]:
+    """Yields every setting of a preparation in a config, and its path."""
+    if isinstance(value, PrepareConfig):
+        yield where, value
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _prepares(getattr(value, field.name), f"{where}.{field.name}")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _prepares(inner, f"{where}.{key}")
+    elif isinstance(value, tuple):
+        for i, inner in enumerate(value):
+            yield from _prepares(inner, f"{where}.{i}")

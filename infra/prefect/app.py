@@ -1,0 +1,134 @@
+"""The Prefect server of a store, as a process: `python -m infra.prefect.app STORE HOST PORT`.
+
+It answers only those who address it by its own name, and browsers only for its own pages: any
+page on the web can make a browser send requests to a server on loopback.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from infra.prefect.server import is_loopback, locks
+from infra.processes.identity import ProcessNote
+
+_LOOK_EVERY = 0.5
+"""Between two looks at whether anybody uses the server [s]."""
+_END_TIMEOUT = 2.0
+"""For the server to end politely once nobody does; all it knows is in its database [s]."""
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class SameOrigin:
+    """Refuses requests to another host than this one, and those of other sites' pages.
+
+    Args:
+      app: what answers the rest.
+      hosts: names of the server, with port; empty where it has names that it cannot know.
+    """
+
+    def __init__(self, app: Any, hosts: Sequence[str]) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        why = None if scope["type"] == "lifespan" else self._refusal(dict(scope["headers"]))
+        if why is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": why})
+        else:
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            body = json.dumps({"detail": why}).encode()
+            await send({"type": "http.response.body", "body": body})
+
+    def _refusal(self, headers: dict[bytes, bytes]) -> str | None:
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if self._hosts and host not in self._hosts:
+            return f"Host must be one of {', '.join(self._hosts)}, got {host!r}."
+        origin = headers.get(b"origin")  # Browsers send it; other clients need not.
+        if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
+            return f"Origin must be this server's own page, got {origin.decode('latin-1')!r}."
+        return None
+
+
+def main() -> None:
+    """Serves until nobody uses the store's server."""
+    store, host, port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    users, _, noted = locks(store)
+    end: list[Callable[[], None]] = []  # Before there is a server, there is nothing to end.
+    threading.Thread(target=_end_without_users, args=(users, noted, end), daemon=True).start()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family)
+    port = listening.getsockname()[1]
+    name = f"[{host}]" if ":" in host else host
+    seen = "127.0.0.1" if host in ("0.0.0.0", "::") else name
+    api = f"http://{seen}:{port}/api"
+    os.environ |= {
+        "PREFECT_API_URL": api,
+        "PREFECT_SERVER_API_HOST": host,
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{seen}:{port}",
+    }
+    auth = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+    if auth is not None:  # The server's own services are clients of it.
+        os.environ["PREFECT_API_AUTH_STRING"] = auth
+    if not is_loopback(host):
+        # Pages must ask the server they came from, whatever name that has for the reader.
+        os.environ["PREFECT_UI_API_URL"] = "/api"
+
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    class Noted(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            _write_note(noted, api, auth)
+
+    hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
+    app = SameOrigin(create_app(final=True), hosts if is_loopback(host) else [])
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
+    server = Noted(config)
+    end.append(lambda: setattr(server, "should_exit", True))
+    server.run(sockets=[listening])
+
+
+def _write_note(path: Path, api: str, auth: str | None) -> None:
+    own = dataclasses.asdict(ProcessNote.own())
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(json.dumps({"api": api, "auth": auth, "process": own}))
+    partial.replace(path)
+
+
+def _end_without_users(users: Path, noted: Path, end: list[Callable[[], None]]) -> None:
+    with users.open("a") as lock:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(_LOOK_EVERY)
+        # A command that comes now waits for the lock, and then finds no server noted.
+        noted.unlink(missing_ok=True)
+        for ask in end:
+            ask()
+        time.sleep(_END_TIMEOUT if end else 0)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

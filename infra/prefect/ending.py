@@ -1,0 +1,51 @@
+"""A run under way: its journal, and rows that are right however it ends."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.prefect import journal as journals
+from infra.prefect.journal import Journal
+from infra.prefect.published import published
+from infra.prefect.rows import flush, settle
+from infra.processes.signals import before_leaving, install
+
+_LAST_PATIENCE = 1.5
+"""For the server to write the rows of a run that a signal ends; the next command has more [s]."""
+
+
+@contextlib.contextmanager
+def recorded(store: Path, flow_run_id: str) -> Iterator[Journal]:
+    """Yields the journal of a flow run; settles its rows on the way out, or at a signal.
+
+    The run's own state is Prefect's to set, unless a signal ends it.
+
+    Args:
+      store: the store's folder.
+      flow_run_id: of the Prefect run; "" where there is none.
+    """
+    install()
+    journal = Journal(store, flow_run_id)
+
+    def at_signal(number: signal.Signals) -> None:
+        ending = "cancelled" if number == signal.SIGINT else "crashed"
+        journal.close(ending, f"{number.name} came")
+        _settle(journal, patience=_LAST_PATIENCE, flow_run=True)
+
+    before_leaving(at_signal)
+    try:
+        yield journal
+    except BaseException as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        journal.close("failed" if isinstance(error, Exception) else "crashed", reason)
+        raise
+    finally:
+        _settle(journal, patience=15.0, flow_run=False)
+
+
+def _settle(journal: Journal, *, patience: float, flow_run: bool) -> None:
+    record = journals.read(journal.path) if journal.flow_run_id else None
+    if record is not None:
+        published(flush, patience)
+        published(settle, record, patience=patience, flow_run=flow_run)

@@ -1,0 +1,167 @@
+"""What a run did, line by line, in the store: the truth that the UI's rows are settled against.
+
+<store>/runs/active/<flow run>.jsonl    a run under way, or one whose rows are not settled yet
+        runs/ended/<flow run>.jsonl     one whose rows tell what its journal tells
+
+Prefect's own rows travel through queues in the run's process and in its server, and are lost with
+either. A line here is written at once, and a reader knows from the first one whose it is.
+"""
+
+import dataclasses
+import datetime
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from infra.processes.identity import ProcessNote
+
+Outcome = Literal["made", "reused", "failed", "not run"]
+Ending = Literal["completed", "failed", "cancelled", "crashed"]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Node:
+    """How far one node of a run's graph came.
+
+    Attributes:
+      name: as people see it.
+      outcome: how it ended; None if it did not.
+      detail: what is worth telling: the score, the reason of a failure.
+      started, ended: when; None if it did not.
+      task_run_id: Prefect's id of it; None if Prefect had no part in it.
+    """
+
+    name: str
+    outcome: Outcome | None = None
+    detail: str = ""
+    started: datetime.datetime | None = None
+    ended: datetime.datetime | None = None
+    task_run_id: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Time from start to end [s]."""
+        if self.started is None or self.ended is None:
+            return 0.0
+        return (self.ended - self.started).total_seconds()
+
+    @property
+    def told(self) -> str:
+        """The node's end in a line."""
+        took = f" in {self.seconds:.1f} s" if self.outcome == "made" else ""
+        return f"{self.outcome}{took}{': ' if self.detail else ''}{self.detail}"
+
+
+@dataclasses.dataclass(kw_only=True)
+class RunRecord:
+    """A run, as its journal tells it.
+
+    Attributes:
+      flow_run_id: Prefect's id of it.
+      process: the one that ran it.
+      nodes: its nodes by name, in the order in which they were planned or began.
+      ending: how it ended; None if it goes on, or was killed.
+      message: why it ended so.
+    """
+
+    flow_run_id: str
+    process: ProcessNote
+    nodes: dict[str, Node]
+    ending: Ending | None = None
+    message: str = ""
+
+
+class Journal:
+    """The journal of a run under way; safe to write to from several threads.
+
+    Args:
+      store: the store's folder.
+      flow_run_id: of the Prefect run; the journal of a run without one is kept nowhere.
+    """
+
+    def __init__(self, store: Path, flow_run_id: str) -> None:
+        self.flow_run_id = flow_run_id
+        self.path = folder(store) / f"{flow_run_id}.jsonl"
+        self._lock = threading.Lock()
+        self._write("run", flow_run_id=flow_run_id, process=dataclasses.asdict(ProcessNote.own()))
+
+    def plan(self, names: Sequence[str]) -> None:
+        """Notes every node of the run, so that one never reached has a row, too."""
+        self._write("plan", names=list(names))
+
+    def submitted(self, name: str, task_run_id: str) -> None:
+        """Notes which of Prefect's task runs a node is; Prefect names one only when it begins."""
+        self._write("submitted", name=name, task_run_id=task_run_id)
+
+    def started(self, name: str) -> None:
+        """Notes that a node began, or began again."""
+        self._write("started", name=name)
+
+    def ended(self, name: str, outcome: Outcome, detail: str = "") -> None:
+        """Notes how a node ended; one that was re-used need not have begun."""
+        self._write("ended", name=name, outcome=outcome, detail=detail)
+
+    def close(self, ending: Ending, message: str = "") -> None:
+        """Notes how the run ended; the first word counts."""
+        self._write("closed", ending=ending, message=message)
+
+    def _write(self, what: str, **values: Any) -> None:
+        if not self.flow_run_id:
+            return
+        at = datetime.datetime.now(datetime.UTC).isoformat()
+        line = json.dumps({"what": what, "at": at, **values}) + "\n"
+        with self._lock, self.path.open("a") as file:
+            file.write(line)
+
+
+def folder(store: Path) -> Path:
+    """Returns where the journals of runs are that are not settled."""
+    path = store / "runs" / "active"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def read(path: Path) -> RunRecord | None:
+    """Returns what a journal tells; None if not even its first line was written."""
+    record: RunRecord | None = None
+    for line in _lines(path):
+        at = datetime.datetime.fromisoformat(line["at"])
+        if line["what"] == "run":
+            process = ProcessNote.read(line["process"])
+            record = RunRecord(flow_run_id=line["flow_run_id"], process=process, nodes={})
+            continue
+        if record is None:
+            return None
+        match line["what"]:
+            case "plan":
+                record.nodes |= {name: Node(name=name) for name in line["names"]}
+            case "submitted":
+                node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
+                node.task_run_id = line["task_run_id"]
+            case "started":
+                node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
+                node.started = node.started or at
+                node.outcome, node.ended = None, None
+            case "ended":
+                node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
+                node.outcome, node.detail, node.ended = line["outcome"], line["detail"], at
+            case "closed" if record.ending is None:
+                record.ending, record.message = line["ending"], line["message"]
+    return record
+
+
+def settled(path: Path) -> None:
+    """Moves a journal to those whose rows are settled."""
+    ended = path.parents[1] / "ended"
+    ended.mkdir(exist_ok=True)
+    path.rename(ended / path.name)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue  # A writer killed mid-line leaves half of one.

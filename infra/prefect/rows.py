@@ -1,0 +1,268 @@
+"""Makes the UI's rows of a run tell what its journal tells."""
+
+import datetime
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import LogCreate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import State, StateType, TaskRun
+from prefect.events.worker import EventsWorker
+from prefect.exceptions import ObjectNotFound
+from prefect.logging.handlers import APILogWorker
+
+from infra.prefect import journal
+from infra.prefect.journal import Node, RunRecord
+from infra.processes.identity import ProcessNote
+
+MAX_REUSED_ROWS = 200
+"""Re-used nodes that Prefect had no part in have a row each up to here; beyond, one for all."""
+
+_PAGE = 200
+"""Rows that Prefect gives at once."""
+_UNDER_WAY = 1.0
+"""Without a new row for as long, none of Prefect's own is on its way any more [s]."""
+_KEY = "parcel"
+"""Prefect's key of tasks that it did not run itself."""
+_TYPES = {
+    "made": StateType.COMPLETED,
+    "reused": StateType.COMPLETED,
+    "failed": StateType.FAILED,
+    "not run": StateType.FAILED,
+}
+_ENDINGS = {
+    "completed": StateType.COMPLETED,
+    "failed": StateType.FAILED,
+    "cancelled": StateType.CANCELLED,
+    "crashed": StateType.CRASHED,
+}
+
+
+def settle_ended(store: Path) -> None:
+    """Settles the rows of every run of a store that ended, in this process or with its own.
+
+    Args:
+      store: the store's folder; Prefect's client must be set to its server.
+    """
+    own = ProcessNote.own()
+    for path in sorted(journal.folder(store).glob("*.jsonl")):
+        record = journal.read(path)
+        if record is None:
+            journal.settled(path)
+            continue
+        ended = not record.process.is_alive() or (record.process == own and record.ending)
+        if ended and settle(record):
+            journal.settled(path)
+
+
+def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) -> bool:
+    """Gives every node of a run one row with its name and state, and the run its state.
+
+    Rows are told to the server as Prefect's own engine tells them, as events: so they have the
+    times of the journal, and what the engine may still have in its queues is older and ignored.
+
+    Args:
+      record: the run.
+      patience: for the server to write the rows [s].
+      flow_run: whether the run's own state is settled, too; not while Prefect will do it.
+
+    Returns:
+      Whether every row was seen as it should be.
+    """
+    if record.ending is None:
+        record.ending, record.message = "crashed", "its process was killed"
+    with get_client(sync_client=True) as client:
+        try:
+            run = client.read_flow_run(uuid.UUID(record.flow_run_id))
+        except ObjectNotFound:
+            return True  # Another server's, or a database made anew.
+        told = _settle_tasks(client, record, patience)
+        if flow_run and (run.state is None or not run.state.is_final()):
+            kind = _ENDINGS[record.ending]
+            if run.state is not None and run.state.is_cancelling():
+                kind = StateType.CANCELLED
+            state: State[Any] = State(type=kind, message=record.message or None)
+            client.set_flow_run_state(run.id, state, force=True)
+    return told
+
+
+def flush(timeout: float = 10.0) -> None:
+    """Sends what Prefect's client still has in its queues: events and log lines.
+
+    Args:
+      timeout: for each of the two [s].
+    """
+    EventsWorker.drain_all(timeout=timeout, at_exit=False)
+    APILogWorker.drain_all(timeout=timeout, at_exit=False)
+
+
+def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float) -> bool:
+    deadline = time.monotonic() + patience
+    # Rows of Prefect's own engine know more, such as whose result was whose input: those that are
+    # still under way may come first.
+    waited, missing = 0.0, -1
+    while True:
+        rows = list(_rows(client, record.flow_run_id))
+        wrong = list(_wrong(record, rows))
+        if not wrong:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        if waited < min(_UNDER_WAY, patience / 3):
+            waited = waited + 0.2 if len(wrong) == missing else 0.0
+            missing = len(wrong)
+            time.sleep(0.2)
+            continue
+        now = datetime.datetime.now(datetime.UTC)
+        client.request("POST", "/events", json=[_event(record, *entry, now) for entry in wrong])
+        logs = [
+            LogCreate(
+                name="parcel.study", level=20, message=node.told, timestamp=cast(Any, now),
+                flow_run_id=uuid.UUID(record.flow_run_id), task_run_id=task_run_id,
+            )
+            for node, task_run_id, _, _ in wrong
+            if node.task_run_id is None and node.outcome is not None
+        ]  # fmt: skip
+        if logs:
+            client.create_logs(logs)
+        # The server writes events one after the other; told twice, they come to the same.
+        _wait(client, record, [entry[1] for entry in wrong], now, deadline)
+
+
+def _wait(
+    client: SyncPrefectClient,
+    record: RunRecord,
+    ids: Sequence[uuid.UUID],
+    told: datetime.datetime,
+    deadline: float,
+) -> None:
+    awaited = set(ids)
+    while time.monotonic() < deadline:
+        time.sleep(0.2)
+        seen = {
+            row.id
+            for row in _rows(client, record.flow_run_id)
+            if row.state is not None and row.state.timestamp >= told
+        }
+        if awaited <= seen:
+            return
+
+
+def _wrong(
+    record: RunRecord, rows: Sequence[TaskRun]
+) -> Iterator[tuple[Node, uuid.UUID, TaskRun | None, State[Any]]]:
+    """Yields each node whose row is missing or tells something else: its id, row and state."""
+    by_id = {str(row.id): row for row in rows}
+    by_name = {row.name: row for row in rows}
+    matched: set[uuid.UUID] = set()
+    for node in _shown(record):
+        row = by_id.get(node.task_run_id or "") or by_name.get(node.name)
+        state = _state_of(node, record)
+        if row is not None:
+            matched.add(row.id)
+            told = row.state is not None and (row.state.type, row.name) == (state.type, node.name)
+            if not told:
+                yield node, row.id, row, state
+            continue
+        own = uuid.uuid5(uuid.UUID(record.flow_run_id), node.name)
+        yield node, uuid.UUID(node.task_run_id) if node.task_run_id else own, None, state
+    for row in rows:  # What Prefect began without our knowing, and nobody will end.
+        if row.id not in matched and (row.state is None or not row.state.is_final()):
+            node = Node(name=row.name, task_run_id=str(row.id))
+            yield node, row.id, row, _state_of(node, record)
+
+
+def _shown(record: RunRecord) -> Iterator[Node]:
+    """Yields the nodes that have a row each, and the one row for many that were re-used."""
+    silent = [n for n in record.nodes.values() if n.outcome == "reused" and n.task_run_id is None]
+    many = len(silent) > MAX_REUSED_ROWS
+    for node in record.nodes.values():
+        if not (many and node.outcome == "reused" and node.task_run_id is None):
+            yield node
+    if many:
+        names = "\n".join(node.name for node in silent)
+        yield Node(
+            name=f"{len(silent)} re-used", outcome="reused", detail=names,
+            started=silent[0].ended, ended=silent[-1].ended,
+        )  # fmt: skip
+
+
+def _state_of(node: Node, record: RunRecord) -> State[Any]:
+    if node.outcome is not None:
+        return State(type=_TYPES[node.outcome], message=node.told)
+    why = f"the run {record.ending}{': ' if record.message else ''}{record.message}"
+    if node.started is not None or node.name not in record.nodes:
+        return State(type=StateType.CRASHED, message=f"under way when {why}")
+    if record.ending in ("completed", "failed"):
+        return State(type=StateType.FAILED, message="not run: an input of it failed")
+    return State(type=StateType.CRASHED, message=f"not reached when {why}")
+
+
+def _event(
+    record: RunRecord,
+    node: Node,
+    task_run_id: uuid.UUID,
+    row: TaskRun | None,
+    state: State[Any],
+    now: datetime.datetime,
+) -> dict[str, Any]:
+    """Returns what Prefect's engine sends when a task run changes its state.
+
+    Source: prefect 3.8.8, utilities/engine: emit_task_run_state_change_event.
+    """
+    ended = node.ended or now
+    started = node.started or (row.start_time if row else None) or ended
+    run = {
+        "name": node.name,
+        "task_key": row.task_key if row else _KEY,
+        "dynamic_key": row.dynamic_key if row else node.name,
+        "expected_start_time": started.isoformat(),
+        "start_time": started.isoformat(),
+        "end_time": ended.isoformat(),
+        "total_run_time": (ended - started).total_seconds(),
+        "run_count": max(1, row.run_count if row else 1),
+    }
+    label = state.name or ""
+    return {
+        "id": str(uuid.uuid4()),
+        "occurred": now.isoformat(),
+        "event": f"prefect.task-run.{label}",
+        "resource": {
+            "prefect.resource.id": f"prefect.task-run.{task_run_id}",
+            "prefect.resource.name": node.name,
+            "prefect.orchestration": "client",
+            "prefect.state-name": label,
+            "prefect.state-type": state.type.value,
+        },
+        "related": [
+            {
+                "prefect.resource.id": f"prefect.flow-run.{record.flow_run_id}",
+                "prefect.resource.role": "flow-run",
+            }
+        ],
+        "payload": {
+            "intended": {"from": None, "to": state.type.value},
+            "initial_state": None,
+            "validated_state": {
+                "type": state.type.value,
+                "name": label,
+                "message": state.message,
+                "state_details": {},
+                "data": None,
+            },
+            "task_run": run,
+        },
+    }
+
+
+def _rows(client: SyncPrefectClient, flow_run_id: str) -> Iterator[TaskRun]:
+    asked = FlowRunFilter(id=FlowRunFilterId(any_=[uuid.UUID(flow_run_id)]))
+    for offset in range(0, 10_000_000, _PAGE):
+        page = client.read_task_runs(flow_run_filter=asked, limit=_PAGE, offset=offset)
+        yield from page
+        if len(page) < _PAGE:
+            return

@@ -1,0 +1,141 @@
+"""The process that talks to Ray for a `Cluster`.
+
+Ray ends the process that talks to it: a driver that has lost the head for a minute exits, one
+whose raylet died waits for ever. Neither may happen to a study, so the driver is a process of its
+own. It reads orders from a socket, answers with what tasks yield, and leaves as soon as the
+socket closes or its cluster is damaged; the kernel then ends the head it started (Ray asks for
+that with PR_SET_PDEATHSIG), and the other end of the socket hears of it.
+
+What is run, and what it yields, passes through as bytes: only workers know the study's code.
+"""
+
+import logging
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+_LOOK_EVERY = 0.5
+"""Between two looks at the head's processes [s]."""
+
+
+def main() -> None:
+    """Serves orders until the socket closes."""
+    link: Any = Connection(int(sys.argv[1]))
+    sending = threading.Lock()
+
+    def send(*message: Any) -> None:
+        with sending:
+            link.send(message)
+
+    try:
+        import ray
+
+        _connect(link.recv())
+        send("ready", {name: int(n) for name, n in ray.cluster_resources().items() if n >= 1})
+    except Exception as error:
+        send("failed", f"{type(error).__name__}: {error}")
+        os._exit(1)
+    threading.Thread(target=_watch_head, daemon=True).start()
+    running: dict[int, Any] = {}
+    while True:
+        try:
+            order = link.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        match order:
+            case ("run", number, payload, options):
+                work = (number, payload, options, running, send)
+                threading.Thread(target=_run, args=work, daemon=True).start()
+            case ("cancel", number):
+                if number in running:
+                    ray.cancel(running[number], force=True)
+            case ("stop",):
+                ray.shutdown()
+                os._exit(0)
+
+
+def _connect(options: dict[str, Any]) -> None:
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    ray.init(
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+        **options,
+    )
+
+
+def _watch_head() -> None:
+    """Leaves when a process of the head started here is gone: what runs there is lost."""
+    from ray._private import worker
+
+    node: Any = worker._global_node
+    if node is None or not node.is_head():
+        return
+    started = node.all_processes
+    vital = [info.process for name in ("gcs_server", "raylet") for info in started.get(name, [])]
+    while all(process.poll() is None for process in vital):
+        time.sleep(_LOOK_EVERY)
+    os._exit(3)
+
+
+def _run(number: int, payload: bytes, options: dict[str, Any], running: Any, send: Any) -> None:
+    import ray
+    from ray import exceptions
+
+    try:
+        remote = ray.remote(_in_worker).options(num_returns="streaming", max_retries=0, **options)
+        items: Any = remote.remote(payload)
+        running[number] = items
+        for reference in items:
+            send("item", number, ray.get(reference))
+        send("end", number)
+    except exceptions.OutOfMemoryError as error:
+        send("lost", number, f"ran out of memory: {error}")
+    except (exceptions.RayError, ConnectionError) as error:
+        # A task's own exception comes as an item: what comes here befell its worker or node.
+        send("lost", number, f"died: {type(error).__name__}: {error}")
+    except Exception as error:
+        send("failed", number, f"{type(error).__name__}: {error}")
+    finally:
+        running.pop(number, None)
+
+
+def _in_worker(payload: bytes) -> Iterator[bytes]:
+    """Runs the generator function in `payload` and yields (kind, value), pickled."""
+    function, args = pickle.loads(payload)
+    try:
+        for item in function(*args):
+            yield cloudpickle.dumps(("item", item))
+    except Exception as error:
+        text = traceback.format_exc()
+        try:
+            told = cloudpickle.dumps(("error", error, text))
+            pickle.loads(told)  # Some exceptions cannot be made again from their arguments.
+        except Exception:
+            plain = RuntimeError(f"{type(error).__name__}: {error}")
+            told = cloudpickle.dumps(("error", plain, text))
+        yield told
+
+
+def connect_pair() -> tuple[Connection, int]:
+    """Returns this process's end of a socket, and the number of the driver's end to inherit."""
+    ours, theirs = socket.socketpair()
+    return Connection(ours.detach()), theirs.detach()
+
+
+if __name__ == "__main__":
+    # As its module, not as `__main__`: workers look `_in_worker` up there.
+    from infra.ray import driver
+
+    driver.main()

@@ -1,0 +1,318 @@
+"""Garbage collection: the only thing that deletes artifacts.
+
+An artifact stays if a run's record names it, if a run under way has pinned it, if somebody is at
+work on it or with it, if it is young, or if any artifact that stays was made from it. Progress,
+attempts without a commit, damaged artifacts that were set aside, and source trees go when they are
+old and nobody holds them.
+
+Beside a running study: the study pins an artifact before it looks it up (see `pins`), and both
+pinning and deciding what goes need one lease. While it has the lease, gc only moves manifests out
+of the way; it then makes sure that nobody took the lease meanwhile, or puts them back. Data are
+deleted last, when no manifest has named them for a while. So a hit that a run relies on is never
+deleted, and a gc that is killed half-way leaves artifacts, or garbage, never half of one.
+"""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from infra.store.files import PARTIAL
+from infra.store.history import attempts
+from infra.store.lease import hold, holdings, take
+from infra.store.manifest import KEY, Manifest
+from infra.store.pins import DECIDING, PINS, pins
+from infra.store.sources import SOURCES
+from infra.store.store import (
+    ARTIFACTS,
+    ATTEMPTS,
+    LEASES,
+    SCRATCH,
+    Artifact,
+    Store,
+    aside_name,
+)
+
+RUNS = "runs"
+
+_GRACE = 3600.0
+"""A holder on another machine counts as alive for so long after its lease lapsed [s]."""
+
+_PARTIAL_AGE = 3600.0
+"""Writing a record takes milliseconds; one unfinished for so long was given up [s]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Garbage:
+    """Something that may go.
+
+    Attributes:
+      sort: "artifact", "set aside", "attempt", "scratch", "source" or "partial".
+      name: the artifact's key, or the file's name.
+      told: what people call it: the step's name, where it is known.
+      size: [bytes].
+      age: since it was last written [s].
+      path: its data below the store's folder.
+    """
+
+    sort: str
+    name: str
+    told: str = ""
+    size: int
+    age: float
+    path: str
+
+
+def find(store: Store, *, older_than: float) -> list[Garbage]:
+    """Returns what may go, and touches nothing.
+
+    Args:
+      store: where.
+      older_than: what was written within this time stays [s].
+
+    Raises:
+      OSError, ValueError: if a record cannot be read: what it names would look like garbage.
+    """
+    view = _View(store, older_than)
+    every = (view.artifacts(), view.aside(), view.attempts(), view.scratch(), view.sources())
+    return [found for sort in (*every, view.partials()) for found in sort]
+
+
+def delete(store: Store, *, older_than: float) -> list[Garbage]:
+    """Deletes what may go, safely beside running studies; returns what went.
+
+    Args:
+      store: where.
+      older_than: as in `find` [s].
+
+    Raises:
+      OSError, ValueError: as in `find`; nothing is deleted then.
+      RuntimeError: if this process was stopped for so long that a run took the lease.
+    """
+    with hold(store.fleeting, DECIDING) as deciding:
+        view = _View(store, older_than)
+        rest = [*view.aside(), *view.attempts(), *view.scratch(), *view.partials()]
+        loose = list(view.sources())
+        hidden = [found for found in view.artifacts() if _hide(store, found)]
+        if not deciding.renew():
+            for found in hidden:
+                _restore(store, found)
+            raise RuntimeError("gc was stopped for too long and put everything back; run it again.")
+        for found in loose:  # Under the lease: no run begins, and keeps its source, meanwhile.
+            (store.root / found.path).unlink(missing_ok=True)
+    for folder in (PINS, LEASES):
+        for held in holdings(store.fleeting, folder):
+            if not held.is_live(_GRACE):
+                store.fleeting.drop(f"{folder}/{held.key}.json", held.text)
+    return loose + [found for found in (*hidden, *rest) if _remove(store, found)]
+
+
+class _View:
+    """The store at one moment: what is needed, and what is not.
+
+    What keeps things alive is read first and the manifests last. A run leaves its record before it
+    gives up its pin, and a step its manifest before its lease: so each is seen at least once.
+    """
+
+    def __init__(self, store: Store, older_than: float) -> None:
+        self._store, self._older_than = store, older_than
+        self._now = store.files.now()
+        pinned = [held for held in pins(store.fleeting) if held.is_live(_GRACE)]
+        self._busy = {held.key for held in store.leases() if held.is_live(_GRACE)}
+        self._is_idle = not pinned and not self._busy
+        roots = {key for held in pinned for key in held.lease.keys} | self._busy
+        for key in self._busy:
+            roots.update(*(begun.inputs for begun in attempts(store.root / ARTIFACTS / key)))
+        roots |= _named_by_runs(store)
+        self._set_aside = store.aside()
+        self._made = {artifact.key: artifact for artifact in store.artifacts()}
+        roots |= {key for key in self._made if not self._is_old(store.manifest_path(key))}
+        self._needed = _with_inputs(roots, self._made)
+
+    def artifacts(self) -> Iterator[Garbage]:
+        """Yields artifacts that nothing needs."""
+        for key, artifact in self._made.items():
+            if key not in self._needed:
+                yield self._artifact("artifact", artifact, self._store.manifest_path(key))
+
+    def aside(self) -> Iterator[Garbage]:
+        """Yields artifacts that were set aside."""
+        in_place = {artifact.path for artifact in self._made.values()}
+        for name, artifact in self._set_aside.items():
+            record = self._store.root / name
+            if artifact.path in in_place or artifact.key in self._busy:
+                continue  # The first: who set it aside was killed half-way.
+            if self._is_old(record):
+                yield self._artifact("set aside", artifact, record)
+
+    def attempts(self) -> Iterator[Garbage]:
+        """Yields folders of attempts that no manifest names and nobody writes to."""
+        every = (*self._made.values(), *self._set_aside.values())
+        named = {artifact.path for artifact in every}
+        for key in self._store.files.folders(ARTIFACTS):
+            folder = self._store.root / ARTIFACTS / key / ATTEMPTS
+            alive = _at_work(folder.parent)
+            for name in self._store.files.folders(f"{ARTIFACTS}/{key}/{ATTEMPTS}"):
+                if folder / name not in named and name not in alive:
+                    yield from self._unless_busy("attempt", folder / name, key)
+
+    def scratch(self) -> Iterator[Garbage]:
+        """Yields resumable progress that nobody goes on with."""
+        for key in self._store.files.folders(SCRATCH):
+            yield from self._unless_busy("scratch", self._store.root / SCRATCH / key, key)
+
+    def sources(self) -> Iterator[Garbage]:
+        """Yields files of source trees that no manifest names.
+
+        A run keeps its source before its first manifest names it: while anything runs, none go.
+        """
+        if not self._is_idle:
+            return
+        every = (*self._made.values(), *self._set_aside.values())
+        used: set[str] = set()
+        for listing in {artifact.manifest.source for artifact in every} - {""}:
+            with contextlib.suppress(KeyError):  # A lost one needs nothing.
+                used |= {listing, *self._store.source(listing).digests.values()}
+        for name in self._store.files.listing(SOURCES):
+            if name not in used:
+                yield from self._old("source", self._store.root / SOURCES / name, name)
+
+    def partials(self) -> Iterator[Garbage]:
+        """Yields records whose writer was killed."""
+        for name in self._store.files.listing(PARTIAL):
+            path = self._store.root / PARTIAL / name
+            if self._age(path) >= _PARTIAL_AGE:
+                yield from self._old("partial", path, name)
+
+    def _unless_busy(self, sort: str, path: Path, key: str) -> Iterator[Garbage]:
+        if key not in self._busy:
+            yield from self._old(sort, path, key)
+
+    def _old(self, sort: str, path: Path, name: str) -> Iterator[Garbage]:
+        if self._is_old(path):
+            yield Garbage(
+                sort=sort,
+                name=name,
+                size=sum(found.st_size for found in _stats(path)),
+                age=self._age(path),
+                path=str(path.relative_to(self._store.root)),
+            )
+
+    def _artifact(self, sort: str, artifact: Artifact, record: Path) -> Garbage:
+        return Garbage(
+            sort=sort,
+            name=artifact.key,
+            told=artifact.manifest.name,
+            size=sum(file.size for file in artifact.manifest.files.values()),
+            age=self._age(record),
+            path=str(artifact.path.relative_to(self._store.root)),
+        )
+
+    def _is_old(self, path: Path) -> bool:
+        return self._age(path) >= self._older_than
+
+    def _age(self, path: Path) -> float:
+        """Returns the time since anything at or below a path was written [s]."""
+        newest = max((found.st_mtime_ns for found in _stats(path)), default=0)
+        return max(0, self._now - newest) / 1e9
+
+
+def _named_by_runs(store: Store) -> set[str]:
+    """Returns every key in the records of runs, in whatever field."""
+    names = store.files.listing(RUNS)
+    texts = (store.files.read(f"{RUNS}/{name}").decode() for name in names)
+    return {key for text in texts for key in KEY.findall(text)}
+
+
+def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]:
+    """Returns keys and all that they were made from."""
+    needed: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        key = waiting.pop()
+        if key not in needed:
+            needed.add(key)
+            if key in made:
+                waiting += [entry.key for entry in made[key].manifest.inputs.values()]
+    return needed
+
+
+def _at_work(root: Path) -> set[str]:
+    """Returns the attempts below an artifact's folder that a process of this machine writes to.
+
+    Those of another machine have a lease as long as it is there.
+    """
+    return {begun.id for begun in attempts(root) if begun.holder.is_here and not begun.is_over}
+
+
+def _hide(store: Store, found: Garbage) -> bool:
+    """Moves an artifact's manifest out of the way, unless it was replaced meanwhile."""
+    place = store.manifest_path(found.name).relative_to(store.root).as_posix()
+    try:
+        text = store.files.read(place)
+    except FileNotFoundError:
+        return False
+    if not found.path.endswith(f"/{Manifest.from_json(text.decode()).attempt}"):
+        return False
+    return store.files.create(_aside(found), text) and store.files.drop(place, text)
+
+
+def _restore(store: Store, found: Garbage) -> None:
+    place = store.manifest_path(found.name).relative_to(store.root).as_posix()
+    text = store.files.read(_aside(found))
+    if store.files.create(place, text):
+        store.files.drop(_aside(found), text)
+
+
+def _remove(store: Store, found: Garbage) -> bool:
+    """Deletes data, looking once more whether they may go; returns whether they went."""
+    path = store.root / found.path
+    if found.sort == "partial":
+        path.unlink(missing_ok=True)
+        return True
+    held = take(store.fleeting, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
+    if held is None:
+        return False  # Somebody has begun with it: another time.
+    try:
+        if found.sort == "scratch":
+            shutil.rmtree(path)
+            return True
+        return _remove_attempt(store, found, path)
+    finally:
+        held.release()
+
+
+def _remove_attempt(store: Store, found: Garbage, path: Path) -> bool:
+    """Deletes an attempt's folder unless a manifest names it; the caller holds its key."""
+    root, kept = store.artifact_root(found.name), set[str]()
+    if found.sort == "attempt":
+        # First this, then the manifests: who stopped working may have committed just before.
+        kept |= _at_work(root)
+    else:
+        # First the record: killed here, gc leaves the folder of an attempt that nobody names.
+        with contextlib.suppress(FileNotFoundError):
+            store.files.drop(_aside(found), store.files.read(_aside(found)))
+    kept |= (named := store.named_attempts(found.name))
+    if path.name in kept:
+        return False
+    if path.exists():
+        shutil.rmtree(path)
+    if not named and not store.files.folders(f"{ARTIFACTS}/{found.name}/{ATTEMPTS}"):
+        shutil.rmtree(root)  # Its history is all that is left.
+    return True
+
+
+def _aside(found: Garbage) -> str:
+    return aside_name(found.name, Path(found.path).name)
+
+
+def _stats(path: Path) -> Iterator[os.stat_result]:
+    """Yields the state of a file, or of a folder and all below it; what vanishes is left out."""
+    with contextlib.suppress(FileNotFoundError):
+        yield os.stat(path)
+    for folder, folders, names in os.walk(path):
+        for name in (*folders, *names):
+            with contextlib.suppress(FileNotFoundError):
+                yield os.lstat(os.path.join(folder, name))

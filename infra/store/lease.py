@@ -1,0 +1,227 @@
+"""Leases: small files that say who is at something, and that die with whoever wrote them.
+
+A lease saves double work; it does not decide. A holder that was stopped for minutes may find its
+lease taken and its work done by another: the commit, which is atomic, says whose counts.
+
+A lease is free to be taken when
+
+- its holder was a process of this machine and is gone: at once; or
+- it lapsed: by the clock of the store it was not renewed for its `ttl`, and whoever wants it then
+  saw it unchanged for one interval of renewal more. (After a laptop's sleep every lease looks
+  lapsed until its holder, awake again too, renews it.)
+
+Every renewal changes the text, and every change names the text it replaces, so of two that take
+one lease, or of one that takes and one that renews, one fails.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from infra.store.files import Files
+from infra.store.holder import Holder
+
+TTL = 120.0
+"""A lease not renewed for this long has lapsed [s]; only other machines' need it, see above."""
+
+_RENEWALS_PER_TTL = 6
+_FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.5
+"""Between two looks at a lease that is held [s]; the wait doubles."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lease:
+    """What a lease's file says.
+
+    Attributes:
+      token: names this holding of it.
+      holder: the process.
+      since: when it was taken [ISO 8601, UTC, by the holder's clock].
+      ttl: [s].
+      renewals: how often it was renewed.
+      keys: what the holder relies on; see `pins`.
+    """
+
+    token: str
+    holder: Holder
+    since: str
+    ttl: float
+    renewals: int = 0
+    keys: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Returns the file's text."""
+        return (json.dumps(dataclasses.asdict(self), sort_keys=True) + "\n").encode()
+
+
+class Held:
+    """A lease this process holds: renewed by a thread until it is released, or found lost.
+
+    Attributes:
+      lost: another process has taken it.
+    """
+
+    def __init__(self, files: Files, name: str, lease: Lease) -> None:
+        self.lost = False
+        self._files, self._name, self._lease = files, name, lease
+        self._changing, self._ended = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._keep, name=f"lease {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def token(self) -> str:
+        """Names this holding."""
+        return self._lease.token
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What it says its holder relies on."""
+        return self._lease.keys
+
+    def renew(self, keys: Iterable[str] = ()) -> bool:
+        """Renews it, adds `keys` to what it names, and returns whether it was still held."""
+        with self._changing:
+            self.lost = not (self._swap(keys) or (self._look_up() and self._swap(keys)))
+            return not self.lost
+
+    def _swap(self, keys: Iterable[str]) -> bool:
+        lease = dataclasses.replace(
+            self._lease,
+            renewals=self._lease.renewals + 1,
+            keys=tuple(dict.fromkeys((*self._lease.keys, *keys))),
+        )
+        swapped = self._files.swap(self._name, self._lease.to_json(), lease.to_json())
+        if swapped:
+            self._lease = lease
+        return swapped
+
+    def _look_up(self) -> bool:
+        """Takes over what the file says if it is ours: an earlier change's reply may be lost."""
+        try:
+            there = _parse(self._files.read(self._name))
+        except FileNotFoundError:
+            return False
+        if there.token == self.token:
+            self._lease = there
+        return there.token == self.token
+
+    def release(self) -> None:
+        """Gives it back; one that is lost already is left to its new holder."""
+        self._ended.set()
+        self._thread.join()
+        # Not worth failing finished work for: this process ends some day, and the lease with it.
+        with contextlib.suppress(OSError):
+            self._files.drop(self._name, self._lease.to_json())
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._lease.ttl / _RENEWALS_PER_TTL):
+            # A disk that fails for a moment gets another try; for long, and the lease lapses.
+            with contextlib.suppress(OSError):
+                if not self.renew():
+                    return
+
+
+@contextlib.contextmanager
+def hold(files: Files, name: str, *, ttl: float = TTL) -> Iterator[Held]:
+    """Holds a lease, after waiting until it is free."""
+    held = take(files, name, ttl=ttl)
+    assert held is not None  # Only impatience returns without it.
+    try:
+        yield held
+    finally:
+        held.release()
+
+
+def take(
+    files: Files,
+    name: str,
+    *,
+    ttl: float = TTL,
+    keys: Iterable[str] = (),
+    keep_waiting: Callable[[], bool] = lambda: True,
+) -> Held | None:
+    """Takes a lease, waiting while `keep_waiting` says so; None where it gave up."""
+    lease = Lease(
+        token=uuid.uuid4().hex,
+        holder=Holder.here(),
+        since=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        ttl=ttl,
+        keys=tuple(keys),
+    )
+    text, wait = lease.to_json(), _FIRST_WAIT
+    seen, seen_since = b"", 0.0
+    while not files.create(name, text):
+        try:
+            there, modified = files.read(name), files.stat(name).modified
+        except FileNotFoundError:
+            continue  # Given back this very moment.
+        found = _parse(there)
+        if there != seen:
+            seen, seen_since = there, time.monotonic()
+        still = time.monotonic() - seen_since >= found.ttl / _RENEWALS_PER_TTL
+        lapsed = still and files.now() - modified > found.ttl * 1e9
+        if found.holder.is_gone or lapsed:
+            if files.swap(name, there, text):
+                break
+            continue
+        if not keep_waiting():
+            return None
+        time.sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT)
+    return Held(files, name, lease)
+
+
+def _parse(text: bytes) -> Lease:
+    """Reads a lease; half of one, left by a power cut, is somebody's who is not heard of again."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        holder, keys = Holder(**raw.pop("holder")), tuple(raw.pop("keys"))
+        return Lease(holder=holder, keys=keys, **raw)
+    except (TypeError, KeyError, AttributeError, ValueError):
+        nobody = Holder(host="unknown", machine="", pid=0, began=0)
+        return Lease(token="", holder=nobody, since="", ttl=TTL)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Holding:
+    """A lease as others see it.
+
+    Attributes:
+      key: what is held.
+      lease: what its file says.
+      renewed: when it was last renewed [UTC, by the store's clock].
+      age: since then [s].
+      text: of its file.
+    """
+
+    key: str
+    lease: Lease
+    renewed: datetime.datetime
+    age: float
+    text: bytes
+
+    def is_live(self, grace: float = 0.0) -> bool:
+        """Whether its holder may be at work; one of another machine after its ttl and `grace`."""
+        holder = self.lease.holder
+        return not holder.is_gone if holder.is_here else self.age <= self.lease.ttl + grace
+
+
+def holdings(files: Files, folder: str) -> list[Holding]:
+    """Returns the leases of a folder, by key."""
+    found, now = [], files.now()
+    for name, stat in files.listing(folder).items():
+        path = f"{folder}/{name}"
+        try:
+            text = files.read(path)
+        except FileNotFoundError:
+            continue  # Given back meanwhile.
+        renewed = datetime.datetime.fromtimestamp(stat.modified / 1e9, datetime.UTC)
+        key, age = name.removesuffix(".json"), (now - stat.modified) / 1e9
+        found.append(Holding(key=key, lease=_parse(text), renewed=renewed, age=age, text=text))
+    return found

@@ -1,0 +1,70 @@
+"""Leaves credentials out of records: manifests and run records are kept, shown and copied."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+REDACTED = "[redacted]"
+
+# In names split into words: `hf_token` is a secret; `tokenizer` and `num_tokens` are this field's
+# own words, and are not.
+_SECRET = re.compile(
+    r"_(?:passwords?|passwd|passphrase|secrets?|credentials?|token|(?:api|access|private)_?keys?)_"
+)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+_USER_OF_URL = re.compile(r"([A-Za-z][\w+.-]*://)[^\s/@]+@")
+_SETTING = re.compile(r"""([\w.-]+)(["']?\s*(?:=|:(?!//))\s*["']?)([^\s,;&?"'}]+)""")
+_FLAG = re.compile(r"(--?[\w.-]+)(\s+)([^\s-]\S*)")
+
+
+def redact(value: Any) -> Any:
+    """Returns a plain value without what looks like a credential; twice is the same as once.
+
+    {"api_key": "x1", "budget": 64}          -> {"api_key": "[redacted]", "budget": 64}
+    ["--password", "x1", "--tokenizer=t"]    -> ["--password", "[redacted]", "--tokenizer=t"]
+    "https://me:x1@host/?access_token=x2"    -> "https://[redacted]@host/?access_token=[redacted]"
+
+    Args:
+      value: mappings, sequences, strings and numbers; anything else stays as it is.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: _blank(entry) if _is_secret(str(name)) else redact(entry)
+            for name, entry in value.items()
+        }
+    if isinstance(value, str):
+        return _in_text(value)
+    if isinstance(value, list | tuple):
+        before = ["", *value][: len(value)]
+        return type(value)(
+            _blank(entry) if _is_bare_flag(flag) else redact(entry)
+            for flag, entry in zip(before, value, strict=True)
+        )
+    return value
+
+
+def _is_secret(name: str) -> bool:
+    return bool(_SECRET.search(f"_{'_'.join(_WORDS.findall(name)).lower()}_"))
+
+
+def _is_bare_flag(word: object) -> bool:
+    return isinstance(word, str) and word.startswith("-") and "=" not in word and _is_secret(word)
+
+
+def _blank(value: Any) -> Any:
+    """Returns a secret's value blanked; whether there is one still shows."""
+    if isinstance(value, Mapping):
+        return {name: _blank(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_blank(entry) for entry in value)
+    return value if value is None or isinstance(value, bool) or value == "" else REDACTED
+
+
+def _in_text(text: str) -> str:
+    def blanked(match: re.Match[str]) -> str:
+        name, sign, _ = match.groups()
+        return f"{name}{sign}{REDACTED}" if _is_secret(name) else match[0]
+
+    text = _USER_OF_URL.sub(rf"\1{REDACTED}@", text)
+    return _FLAG.sub(blanked, _SETTING.sub(blanked, text))

@@ -1,0 +1,79 @@
+"""Source trees of runs, kept file by file: a file that did not change is kept once.
+
+sources/<sha256>   a file's bytes, or a listing {path: sha256} as canonical JSON
+
+A tree is named by the sha256 of its listing.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from infra.store.digest import canonical_json
+from infra.store.files import Files
+from infra.store.manifest import checked_path
+
+SOURCES = "sources"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def keep(files: Files, tree: Mapping[str, bytes]) -> str:
+    """Stores a tree of path -> bytes, and returns the digest that names it."""
+    there = files.listing(SOURCES)
+    listing = {checked_path(path): _sha256(data) for path, data in sorted(tree.items())}
+    text = canonical_json(listing).encode()
+    # The listing is last: where it is, all that it names is.
+    for data in (*tree.values(), text):
+        digest = _sha256(data)
+        if digest not in there:
+            files.create(f"{SOURCES}/{digest}", data)
+    return _sha256(text)
+
+
+class Source(Mapping[str, bytes]):
+    """A tree that was kept; files are read, and checked, when asked for.
+
+    Args:
+      files: the store's.
+      digest: what `keep` returned.
+
+    Raises:
+      KeyError: if the store has no such tree, or the tree no such path.
+      ValueError: if `digest` is not one, or the stored bytes are others.
+      FileNotFoundError: if a file that the listing names was lost.
+    """
+
+    def __init__(self, files: Files, digest: str) -> None:
+        self._files = files
+        try:
+            text = _read(files, digest)
+        except FileNotFoundError:
+            raise KeyError(f"no source {digest} in {files.root}") from None
+        try:
+            listing: dict[str, str] = json.loads(text)
+            self.digests = {checked_path(path): entry for path, entry in listing.items()}
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ValueError(f"{SOURCES}/{digest} is no listing of a tree: {error}") from None
+
+    def __getitem__(self, path: str) -> bytes:
+        return _read(self._files, self.digests[path])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.digests)
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+
+def _read(files: Files, digest: str) -> bytes:
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise ValueError(f"a source's digest must be 64 hex digits, got {digest!r}.")
+    data = files.read(f"{SOURCES}/{digest}")
+    if _sha256(data) != digest:
+        raise ValueError(f"{files.root / SOURCES / digest} holds other bytes than its name says.")
+    return data
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

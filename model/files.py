@@ -1,0 +1,21 @@
+"""Names of the files that `model` writes. Importing them costs nothing: no JAX comes with them.
+
+checkpoint   model.json, params/, tokenizer.model, mask_codec.npz, digest.txt, metrics.jsonl
+mask codec   mask_codec.npz, codec.json
+predictions  predictions.jsonl, score.json
+chance       chance.json
+"""
+
+CONFIG, PARAMS, TOKENIZER = "model.json", "params", "tokenizer.model"
+MASK_CODEC, DIGEST = "mask_codec.npz", "digest.txt"
+
+METRICS = "metrics.jsonl"
+"""Beside a trained checkpoint: loss, learning rate and budget by step."""
+
+CODEC_REPORT = "codec.json"
+"""Beside a codec: on how many crops it was tried, and its mean IoU on them."""
+
+PREDICTIONS, SCORE = "predictions.jsonl", "score.json"
+
+CHANCE = "chance.json"
+"""Score of a baseline that never looks at an image."""

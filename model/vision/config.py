@@ -1,0 +1,67 @@
+"""How large an image tower is, and what else its code reads of a model."""
+
+import dataclasses
+import typing
+
+from model.check import check_positive
+
+PositionInit = typing.Literal["normal", "sincos"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VisionConfig:
+    """A SigLIP image tower; the defaults are So400m/14 at 224 px.
+
+    Attributes:
+      image_px: side of the square input [pixels].
+      patch_px: side of a square patch [pixels].
+      width: channels of a feature.
+      depth: transformer blocks.
+      mlp_dim: hidden channels of a block's MLP.
+      num_heads: attention heads; must divide `width`.
+    """
+
+    image_px: int = 224
+    patch_px: int = 14
+    width: int = 1152
+    depth: int = 27
+    mlp_dim: int = 4304
+    num_heads: int = 16
+
+    def __post_init__(self) -> None:
+        check_positive(self, "vision")
+        if self.image_px % self.patch_px:
+            raise ValueError(
+                f"vision.image_px must be a multiple of vision.patch_px={self.patch_px}, "
+                f"got {self.image_px}."
+            )
+        if self.width % self.num_heads:
+            raise ValueError(
+                f"vision.num_heads must divide vision.width={self.width}, got {self.num_heads}."
+            )
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side."""
+        return self.image_px // self.patch_px
+
+    @property
+    def num_patches(self) -> int:
+        """Features per image."""
+        return self.grid**2
+
+
+class TowerConfig(typing.Protocol):
+    """The fields of a model that the tower reads; `ModelConfig`, which has them, is built on this.
+
+    The tower cannot name `ModelConfig`: that would be a circle.
+    """
+
+    @property
+    def vision(self) -> VisionConfig: ...
+    @property
+    def position_init(self) -> PositionInit: ...
+    @property
+    def remat(self) -> bool: ...
+    @property
+    def scan_layers(self) -> bool: ...

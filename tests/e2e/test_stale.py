@@ -1,0 +1,91 @@
+"""A checkout whose code has changed, on a store that was filled before: told, refused, kept."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra.store.store import Store
+from tests.e2e.conftest import CONFIG, Finished, environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+EDITED = "model/eval/metrics/relaxed_accuracy.py"
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout in which one metric is another program, to the same effect."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for package in ("flows", "infra", "model", "pipelines"):
+        shutil.copytree(ROOT / package, copy / package)
+    path = copy / EDITED
+    path.write_text(path.read_text() + "\n\ndef _unused() -> None:\n    pass\n")
+    return copy
+
+
+@pytest.fixture(scope="module")
+def store(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(finished.store, tmp_path_factory.mktemp("stale") / "store"))
+
+
+def run(checkout: Path, store: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command line of another checkout."""
+    code = "from flows.cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=checkout,
+        env={**environment(store), "PYTHONPATH": str(checkout), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def states(output: str) -> dict[str, str]:
+    rows = [line.split(maxsplit=1) for line in output.splitlines()[:-1]]
+    return {name.split("  ")[0]: state for state, name in rows}
+
+
+def test_a_comment_changes_nothing(edited: Path, store: Path, tmp_path: Path):
+    commented = Path(shutil.copytree(ROOT / "model", tmp_path / "model")).parent
+    for package in ("flows", "infra", "pipelines"):
+        shutil.copytree(ROOT / package, commented / package)
+    path = commented / "model" / "train" / "step.py"
+    path.write_text(f"# Said again.\n{path.read_text()}")
+    done = run(commented, store, "run", CONFIG, "--explain")
+    assert done.returncode == 0, done.stderr
+    assert set(states(done.stdout).values()) == {"reused"}
+
+
+def test_changed_code_is_told_refused_kept_and_marked(edited: Path, store: Path):
+    before = {artifact.key for artifact in Store(store).artifacts()}
+    done = run(edited, store, "run", CONFIG, "--explain")
+    assert done.returncode == 0, done.stderr
+    stale = {name for name, state in states(done.stdout).items() if state == "stale"}
+    assert {name.split()[0] for name in stale} == {"transfer", "chance"}
+    assert f"{EDITED.removesuffix('.py').replace('/', '.')}._unused changed since" in done.stdout
+
+    done = run(edited, store, "run", CONFIG, "compute.rebuild_limit=0")
+    assert done.returncode == 2
+    assert "_unused changed, which transfer vanilla chartqa" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert {artifact.key for artifact in Store(store).artifacts()} == before
+
+    done = run(edited, store, "accept", "evaluate *")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2 * 2 * (1 + 3 * 2)
+    done = run(edited, store, "run", CONFIG, "compute.rebuild_limit=0")
+    assert done.returncode == 2  # Chance is left.
+    done = run(edited, store, "run", CONFIG, "compute.rebuild_limit=0", "--rebuild", "chance *")
+    assert done.returncode == 0, done.stdout + done.stderr
+    new = [a.manifest for a in Store(store).artifacts() if a.key not in before]
+    assert sorted(m.kind for m in new) == ["chance", "chance", "results"]
+    assert "kept although its code has changed" in done.stdout
+    # The checkout of before has its own table still.
+    done = run(ROOT, store, "run", CONFIG, "--explain")
+    assert set(states(done.stdout).values()) == {"reused"}

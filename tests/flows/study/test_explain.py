@@ -1,0 +1,184 @@
+"""What would run, and why: decided from the store's records, before anything does."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.commands.accept import accept_stale
+from flows.steps import code as code_module
+from flows.steps import registry
+from flows.steps.code import Tree, checkout
+from flows.steps.kind import Step
+from flows.steps.lookup import look_up
+from flows.study import explain
+from flows.study.explain import Explanation
+from flows.study.graph import Graph, graph_of
+from flows.study.load import ConfigError, load
+from infra.store.store import Artifact, Attempt, Store
+
+
+def study(*overrides: str) -> Graph:
+    return graph_of(load(overrides=["methods=[vanilla,parcel]", "budgets=[256]", *overrides]))
+
+
+def fill(store: Store, graph: Graph, *, seconds: float = 0.0) -> None:
+    """Commits an artifact for every step, as if its function had run."""
+    made: dict[Step, Artifact] = {}
+    source = store.keep(checkout().files)
+    for step in graph.steps:
+        inputs = {role: made[read] for role, read in step.inputs.items()}
+        found = look_up(store, step, inputs, frozenset(), source=source)
+        if found.artifact is None:
+            attempt = Attempt(store, found.recipe)
+            (attempt.path / "file").write_text(found.recipe.identity)
+            attempt._clock -= seconds
+            found = dataclasses.replace(found, artifact=attempt.commit({}))
+        made[step] = found.artifact  # type: ignore[assignment]
+
+
+def told(store: Store, graph: Graph) -> dict[str, tuple[str, str]]:
+    explanation = Explanation(store, graph)
+    return {
+        node.name: (verdict.state, "; ".join(verdict.why))
+        for node in graph.nodes
+        for verdict in [explanation.of_node(node)]
+    }
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def edit(monkeypatch: pytest.MonkeyPatch):
+    """Changes a source file, as far as the code of steps is concerned."""
+
+    def apply(path: str, old: str, new: str) -> None:
+        text = checkout().files[path].decode()
+        assert old in text
+        changed = Tree({**checkout().files, path: text.replace(old, new).encode()})
+        for module in (registry, explain, code_module):
+            monkeypatch.setattr(module, "checkout", lambda: changed)
+        registry._digest.cache_clear()
+
+    yield apply
+    monkeypatch.undo()
+    registry._digest.cache_clear()
+
+
+def test_an_empty_store_has_nothing_and_a_full_one_everything(store: Store):
+    states = told(store, study())
+    assert {state for state, _ in states.values()} == {"new"}
+    assert states["corpus"][1] == "the first of its kind"
+    fill(store, study())
+    assert {state for state, _ in told(store, study()).values()} == {"reused"}
+
+
+def test_a_changed_value_is_told_by_its_key_in_the_config(store: Store):
+    fill(store, study())
+    states = told(store, study("intermediary.peak_lr=0.002", "stage1.b2=0.9"))
+    assert states["stage1 vanilla"] == ("new", "stage1.b2 0.95 → 0.9")
+    state, why = states["intermediary parcel"]
+    assert state == "new"
+    assert why == "intermediary.peak_lr 0.001 → 0.002; stage1 vanilla is new"
+    assert states["tokenizer"][0] == "reused"
+    assert states["results demo"][1].endswith("and 9 more are new")
+
+
+def test_one_more_seed_leaves_the_others_as_they_are(store: Store):
+    fill(store, study())
+    states = told(store, study("num_seeds=4"))
+    new = {name: why for name, (state, why) in states.items() if state == "new"}
+    assert len(new) == 2 * 2 + 1
+    assert all(name.startswith(("transfer ", "results ")) for name in new)
+    seeds = study("num_seeds=4").cells
+    added = {key.seed for key in seeds} - {key.seed for key in study().cells}
+    assert all(f"→ {seed}" in why for seed in added for name, why in new.items() if "seed" in name)
+
+
+def test_where_a_step_runs_does_not_matter(store: Store):
+    fill(store, study())
+    moved = study("compute.cpus_per_cell=2", "prepare.num_workers=1", "stage1.save_steps=7",
+                  "model.remat=true", "model.scan_layers=true", "model.loss_chunk=8")  # fmt: skip
+    assert {state for state, _ in told(store, moved).values()} == {"reused"}
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "stale", "names"),
+    [
+        (
+            "model/train/step.py", "jnp.maximum(", "jnp.minimum(",
+            {"stage1", "intermediary", "transfer"}, "model.train.step.batch_loss",
+        ),
+        (
+            "model/eval/metrics/miou.py", "np.", "numpy.",
+            {"transfer", "chance"}, "model.eval.metrics.miou",
+        ),
+        (
+            "pipelines/sources/segmentation/refcoco.py", "def read(", "def read_(",
+            {"prepare"}, "pipelines.sources.segmentation.refcoco.read",
+        ),
+        ("flows/report/build.py", "100 *", "99 *", {"results"}, "flows.report.build._retention"),
+        ("model/analysis/flops.py", "def ", "def _", set(), ""),
+        ("infra/store/store.py", "def find", "def found", set(), ""),
+        ("model/train/step.py", '"""The training step', '"""A step', set(), ""),
+    ],
+)  # fmt: skip
+def test_changed_code_is_stale_and_names_the_function(
+    store: Store, edit: Any, path: str, old: str, new: str, stale: set[str], names: str
+):
+    fill(store, study())
+    edit(path, old, new)
+    states = told(store, study())
+    found = {name: why for name, (state, why) in states.items() if state == "stale"}
+    assert {name.split()[0] for name in found} == stale
+    assert all(names in why and " changed since " in why for why in found.values()), found
+    if path.endswith("refcoco.py"):
+        assert set(found) == {"prepare refcoco/train", "prepare refcoco/eval"}
+        assert states["transfer parcel refcoco seed=" + next(
+            name.split("seed=")[1] for name in states if name.startswith("transfer parcel refcoco")
+        )][0] == "follows"  # fmt: skip
+    assert {state for state, _ in states.values()} <= {"reused", "follows", "stale"}
+
+
+def test_much_stale_work_is_refused_and_little_is_not(store: Store, edit: Any):
+    fill(store, study(), seconds=1000)
+    edit("pipelines/sources/segmentation/refcoco.py", "def read(", "def read_(")
+    explanation = Explanation(store, study())
+    # Two datasets, and all that reads them: their vocabulary, and everything after it.
+    with pytest.raises(ConfigError) as refused:
+        explanation.check(1.0, ())
+    assert "compute.rebuild_limit=1: pipelines.sources.segmentation.refcoco.read, " in str(
+        refused.value
+    )
+    assert "--rebuild STEP" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    explanation.check(24.0, ())
+    explanation.check(1.0, ("prepare refcoco/*",))
+    with pytest.raises(ConfigError, match="--rebuild must name a step of the study, got 'nothing'"):
+        explanation.check(1.0, ("nothing",))
+
+
+def test_an_accepted_artifact_is_kept_and_its_cells_say_so(store: Store, edit: Any):
+    fill(store, study())
+    edit("model/train/step.py", "jnp.maximum(", "jnp.minimum(")
+    lines = list(accept_stale(store, "stage1 *"))
+    assert len(lines) == 1
+    assert "stage1 vanilla" in lines[0]
+    assert told(store, study())["stage1 vanilla"][0] == "accepted"
+    assert told(store, study())["intermediary parcel"][0] == "stale"
+    assert len(list(accept_stale(store, "intermediary *"))) == 2
+    list(accept_stale(store, "transfer *"))
+    states = told(store, study())
+    assert {state for name, (state, _) in states.items() if name.startswith("transfer")} == {
+        "accepted"
+    }
+    # The table is another one: it says which cells rest on what was kept.
+    assert states["results demo"][0] == "new"
+    with pytest.raises(ConfigError, match="is not stale"):
+        list(accept_stale(store, "stage1 *"))
+    with pytest.raises(ConfigError, match="must be the name of a step or a key"):
+        list(accept_stale(store, "stage9"))

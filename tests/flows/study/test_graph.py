@@ -1,0 +1,186 @@
+"""The graph of a study: its nodes and their order, its cells, its seeds."""
+
+import dataclasses
+import typing
+
+import pytest
+
+from flows.report.build import build
+from flows.report.markdown import to_markdown
+from flows.study.graph import PHASES, decode_of, graph_of, results_plan
+from flows.study.load import ConfigError, load
+from model.connector.routing import Kind
+from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import SOURCES
+from tests.flows.report.report_studies import make
+
+TWELVE = typing.get_args(Kind)
+
+
+def test_all_twelve_methods_are_accepted_and_run_where_they_can():
+    study = load(overrides=[f"methods=[{','.join(TWELVE)}]"])
+    assert len(TWELVE) == 12
+    own = {method: study.budgets_of(method) for method in TWELVE}
+    assert {method for method, served in own.items() if served == (16, 64, 256)} == set(TWELVE) - {
+        "vanilla", "avgpool4", "avgpool2", "parcel_fixed2"
+    }  # fmt: skip
+    assert own["vanilla"] == (256,)
+    assert own["avgpool4"] == (16,)
+    assert own["avgpool2"] == (64,)
+    assert own["parcel_fixed2"] == (64, 256)
+
+
+def test_there_are_only_the_cells_that_a_method_serves():
+    few, more = (
+        load(overrides=[f"methods=[vanilla,{method}]"]) for method in ("avgpool4", "parcel_dual")
+    )
+    cells = len(few.rows) * few.num_seeds
+    assert len(graph_of(more).cells) - len(graph_of(few).cells) == 2 * cells
+    assert len(graph_of(more).nodes) == len(graph_of(few).nodes)
+
+
+@pytest.mark.parametrize("until", PHASES)
+def test_every_node_comes_after_those_it_reads_and_has_a_name_of_its_own(until):
+    graph = graph_of(load(overrides=["hygiene.contamination=remove"]), until)
+    before: set[str] = set()
+    for node, upstream in graph.upstream().items():
+        assert {one.name for one in upstream} <= before
+        before.add(node.name)
+    assert len(before) == len(graph.nodes)
+    names = [step.name for step in graph.steps]
+    assert len(set(names)) == len(names)
+
+
+def test_a_transfer_is_one_node_with_its_checkpoint_and_all_its_predictions():
+    config = load()
+    node = next(n for n in graph_of(config).nodes if n.name.startswith("transfer parcel chartqa"))
+    training, scoring = node.jobs
+    assert [step.name for step in training.steps] == [node.name]
+    assert [step.config.budget for step in scoring.steps] == [16, 64, 256]
+    assert {step.inputs["checkpoint"] for step in scoring.steps} == set(training.steps)
+    only_trained = graph_of(config, "transfer")
+    assert {len(n.jobs) for n in only_trained.nodes} == {1}
+
+
+def test_the_same_step_asked_for_twice_is_one_step():
+    words = [
+        "sources=[{reader: web}, {reader: chartqa}]",
+        "transfers={chartqa: {train_split: train}}",
+    ]
+    prepare = "prepare={num_shards: 2}"
+    graph = graph_of(load(overrides=[*words, prepare]), "transfer")
+    names = [node.name for node in graph.nodes]
+    assert "prepare mixture/chartqa" in names
+    assert "prepare chartqa/train" not in names
+    transfer = next(n for n in graph.nodes if n.name.startswith("transfer vanilla chartqa"))
+    assert transfer.steps[0].inputs["data/0"].name == "prepare mixture/chartqa"
+
+
+def test_more_seeds_begin_with_the_same_ones():
+    def seeds(*overrides: str) -> tuple[tuple[int, int], ...]:
+        return load(overrides=list(overrides)).seed_pairs
+
+    assert seeds("num_seeds=5")[:3] == seeds()
+    assert len({seed for _, seed in seeds("num_seeds=100", "num_pretrain_seeds=20")}) == 2000
+    two = seeds("num_pretrain_seeds=2")
+    assert two[:3] == seeds()
+    assert [number for number, _ in two] == [0, 0, 0, 1, 1, 1]
+    assert seeds("seed=1") != seeds()
+    assert all(10_000 <= seed <= 100_000 for _, seed in seeds("num_seeds=100"))
+
+
+def test_every_stage_and_pretraining_has_a_seed_of_its_own():
+    def checkpoints(*overrides: str) -> dict[str, int | None]:
+        graph = graph_of(load(overrides=list(overrides)))
+        return {s.name: s.seed for s in graph.steps if s.kind == "checkpoint"}
+
+    once, twice = checkpoints(), checkpoints("num_pretrain_seeds=2")
+    assert once["stage1 vanilla"] != once["intermediary parcel"]
+    assert once["intermediary parcel"] == once["intermediary mqt"]
+    assert twice["stage1 vanilla pretrain=0"] == once["stage1 vanilla"]
+    assert twice["stage1 vanilla pretrain=1"] != once["stage1 vanilla"]
+    transfers = [name for name in twice if name.startswith("transfer parcel chartqa")]
+    assert transfers[:3] == [name for name in once if name.startswith("transfer parcel chartqa")]
+    assert len(transfers) == 6
+
+
+def test_hygiene_is_off_unless_asked_for_and_a_step_per_corpus():
+    plain, screened = load(), load(overrides=["hygiene.contamination=remove"])
+    assert plain.hygiene is None
+    before = {node.name for node in graph_of(plain, "prepare").nodes}
+    new = [n for n in graph_of(screened, "prepare").nodes if n.name not in before]
+    assert [node.name for node in new] == ["screen mixture/web"]
+    (step,) = new[0].steps
+    assert step.config.contamination == "remove"
+    assert {role: read.name for role, read in step.inputs.items()} == {
+        "dataset": "prepare mixture/web",
+        "chartqa/eval": "prepare chartqa/eval",
+        "refcoco/eval": "prepare refcoco/eval",
+        "msvd_qa/eval": "prepare msvd_qa/eval",
+    }
+    stage1 = next(s for s in graph_of(screened, "train").steps if s.name == "stage1 vanilla")
+    assert stage1.inputs["data/0"] is not step
+    assert stage1.inputs["data/0"].name == "screen mixture/web"
+
+
+def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
+    study = load(
+        overrides=["methods=[vanilla,parcel,avgpool2]", "transfers.refcoco.transfer=false"]
+    )
+    plan = results_plan(study)
+    scores = [
+        make("chartqa", method, budget, seed, 50.0)
+        for method in study.methods
+        for budget in study.budgets_of(method)
+        for seed in study.seeds
+    ]
+    report = build(plan, scores, {})
+    assert report.sections[0].cell("avgpool2", 64).complete
+    assert report.sections[0].cell("avgpool2", 16).expected == 0
+    row = next(line for line in to_markdown(report).splitlines() if line.startswith("| avgpool2"))
+    assert [cell.strip() for cell in row.split("|")[2:8]] == [
+        "", "50.0 ± 0.0", "", "", "100.0", ""
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (
+            ["methods=[vanilla,avgpool2]", "budgets=[16,256]"],
+            r"budgets: avgpool2 serves none of \[16, 256\]; it serves 64\. Add one of these",
+        ),
+        (["methods=[vanilla,avgpool4]", "budgets=[16]"], "budgets must hold 256, all tokens"),
+        (["methods=[parcel]", "budgets=[16,256,1024]"], r"no method serves \[1024\]"),
+    ],
+)
+def test_budgets_that_no_cell_has_are_refused(overrides: list[str], told: str):
+    with pytest.raises(ConfigError, match=told):
+        load(overrides=overrides)
+
+
+def test_captions_are_decoded_with_their_beams(monkeypatch):
+    monkeypatch.setitem(BENCHMARKS, "chartqa", dataclasses.replace(BENCHMARKS["chartqa"], beams=3))
+    assert decode_of(load(), "chartqa").decoding.beams == 3
+    assert decode_of(load(), "refcoco").decoding.beams == 1
+    beams = {name: row.beams for name, row in BENCHMARKS.items() if row.beams > 1}
+    assert beams == {"chartqa": 3, "cococap": 2, "nocaps": 2, "textcaps": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("msrvtt_qa", "msrvtt_qa cannot be prepared, no source reads msrvtt_qa; leave it out"),
+        ("docvqa", "docvqa cannot be scored, its metric 'missing' is not among .*; leave it out"),
+    ],
+)
+def test_benchmarks_that_cannot_be_run_are_refused(name: str, told: str, monkeypatch):
+    lacking = dataclasses.replace(BENCHMARKS["docvqa"])
+    object.__setattr__(lacking, "metric", "missing")
+    monkeypatch.setitem(BENCHMARKS, "docvqa", lacking)
+    monkeypatch.delitem(SOURCES, "msrvtt_qa", raising=False)
+    with pytest.raises(ConfigError, match=told) as refused:
+        load(overrides=[f"transfers.{name}={{}}"])
+    assert "\n" not in str(refused.value)
+    if name == "docvqa":
+        load(overrides=["transfers.docvqa={transfer: false}"])

@@ -1,0 +1,146 @@
+"""A cluster of this machine: streams, losses, devices, and what it leaves open or behind."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.ray.cluster import Cluster, WorkerLost, devices, usable_gpus
+
+pytestmark = pytest.mark.slow
+
+
+def counted(num: int, pause: float = 0.0) -> Iterator[int]:
+    for i in range(num):
+        time.sleep(pause)
+        yield i
+
+
+def told_environment(*names: str) -> Iterator[dict[str, str | None]]:
+    yield {name: os.environ.get(name) for name in names}
+
+
+def failing() -> Iterator[int]:
+    yield 1
+    raise KeyError("no such thing")
+
+
+def dying() -> Iterator[int]:
+    yield 1
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(address=None, num_cpus=2, num_gpus=2, compilation_cache=tmp_path)
+    yield made
+    made.stop()
+
+
+def below() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def killed(name: str) -> None:
+    next(process for process in below() if process.name() == name).kill()
+
+
+def test_streams_items_errors_and_lost_workers(cluster: Cluster):
+    assert list(cluster.stream(counted, 3, num_cpus=1, name="three")) == [0, 1, 2]
+    items = cluster.stream(failing, num_cpus=1, name="failing")
+    assert next(items) == 1
+    with pytest.raises(KeyError, match="no such thing"):
+        next(items)
+    with pytest.raises(WorkerLost, match="'dying'"):
+        list(cluster.stream(dying, num_cpus=1, name="dying"))
+
+
+def test_a_stream_left_early_gives_its_core_back(cluster: Cluster):
+    for i in range(3):  # More than there are cores: each must be freed for the next.
+        items = cluster.stream(counted, 10_000, 0.05, num_cpus=2, name=f"endless {i}")
+        assert next(items) == 0
+        items.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
+def test_a_dead_head_is_a_lost_worker_and_the_next_try_starts_a_fresh_one(
+    cluster: Cluster, victim: str
+):
+    items = cluster.stream(counted, 10_000, 0.05, num_cpus=1, name="long")
+    assert next(items) == 0
+    killed(victim)
+    began = time.monotonic()
+    with pytest.raises(WorkerLost, match="'long' died"):
+        list(items)
+    assert time.monotonic() - began < 10
+    assert list(cluster.stream(counted, 2, num_cpus=1, name="again")) == [0, 1]
+
+
+def test_it_listens_on_loopback_only(cluster: Cluster):
+    assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
+    family = below()
+    assert {"raylet", "gcs_server"} <= {process.name() for process in family}
+    heard = {
+        entry.laddr.ip
+        for process in family
+        for entry in process.net_connections()
+        if entry.status == psutil.CONN_LISTEN
+    }
+    assert heard
+    assert heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_stopped_twice_and_from_two_threads_it_leaves_no_process(cluster: Cluster):
+    assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
+    left = [process for process in below() if "resource_tracker" not in " ".join(process.cmdline())]
+    threads = [threading.Thread(target=cluster.stop) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cluster.stop()
+    assert not psutil.wait_procs(left, timeout=10)[1]
+    with pytest.raises(RuntimeError, match="being stopped"):
+        cluster.start()
+
+
+def test_a_task_gets_the_gpus_it_asks_for_and_no_more(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    names = ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+
+    def seen(num_gpus: float) -> list[str | None]:
+        task = cluster.stream(
+            told_environment, *names, num_cpus=1, num_gpus=num_gpus, name=f"{num_gpus} GPUs"
+        )
+        return list(next(task).values())
+
+    assert seen(0) == ["", "cpu", None]
+    assert seen(1) in (["0", "cuda,cpu", "0.90"], ["1", "cuda,cpu", "0.90"])
+    assert seen(0.5)[1:] == ["cuda,cpu", "0.45"]
+    assert seen(float("inf")) == ["0,1", "cuda,cpu", "0.90"]
+    # Two halves lie on one GPU at the same time.
+    halves = [
+        cluster.stream(told_environment, *names, num_cpus=1, num_gpus=0.5, name="half")
+        for _ in range(2)
+    ]
+    assert len({next(half)["CUDA_VISIBLE_DEVICES"] for half in halves}) == 1
+
+
+def test_the_users_own_platform_wins():
+    assert devices(1, {"JAX_PLATFORMS": "cpu"})["JAX_PLATFORMS"] == "cpu"
+    assert devices(1 / 3, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.30"
+    own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
+    assert devices(0.5, own)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
+
+
+def test_no_gpu_is_taken_from_a_user_who_keeps_to_the_cpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert usable_gpus(None) == 0
+    assert usable_gpus(2) == 2

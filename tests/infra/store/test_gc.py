@@ -1,0 +1,284 @@
+"""Garbage collection: what nothing needs goes, what anything needs never does."""
+
+import json
+import multiprocessing
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.store import gc
+from infra.store.holder import Holder
+from infra.store.lease import Lease, hold
+from infra.store.manifest import Step
+from infra.store.pins import DECIDING
+from infra.store.store import Artifact, Attempt, Store
+from tests.infra.store.faults import STALE, fail
+
+SPAWN = multiprocessing.get_context("spawn")
+DAY = 86400.0
+
+
+def step_of(name: str, *inputs: Artifact, source: str = "") -> Step:
+    read = {found.manifest.name: found.as_input for found in inputs}
+    return Step(kind="dataset", name=name, config=name, inputs=read, source=source)
+
+
+def make(store: Store, name: str, *inputs: Artifact, source: str = "") -> Artifact:
+    step = step_of(name, *inputs, source=source)
+    with store.lock(step.key):
+        attempt = Attempt(store, step)
+        (attempt.path / "a.txt").write_text(name)
+        return attempt.commit({})
+
+
+def note_run(store: Store, *named: Artifact) -> None:
+    (store.root / "runs").mkdir(exist_ok=True)
+    record = {"name": "r", "results": named[0].key, "more": [found.key for found in named[1:]]}
+    (store.root / "runs" / "r.json").write_text(json.dumps(record))
+
+
+def make_old(path: Path, days: float = 30) -> None:
+    then = time.time() - days * DAY
+    for each in (path, *path.rglob("*")):
+        os.utime(each, (then, then), follow_symlinks=False)
+
+
+def snapshot(root: Path) -> dict[str, bytes]:
+    paths = (path for path in root.rglob("*") if path.is_file() and path.name != ".guard")
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
+
+
+def names(found: list[gc.Garbage]) -> list[tuple[str, str]]:
+    return sorted((each.sort, each.told or each.name) for each in found)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def test_dry_run_tells_and_deletes_nothing(store: Store):
+    raw = make(store, "raw")
+    make(store, "top", raw)
+    before = snapshot(store.root)
+    found = gc.find(store, older_than=0)
+    assert names(found) == [("artifact", "raw"), ("artifact", "top")]
+    assert [each.size for each in found] == [3, 3]
+    assert snapshot(store.root) == before
+
+
+def test_what_a_run_names_and_all_it_was_made_from_stays(store: Store):
+    raw = make(store, "raw")
+    data = make(store, "data", raw)
+    note_run(store, make(store, "results", data), make(store, "other results"))
+    spare = make(store, "spare", raw)
+    assert names(gc.delete(store, older_than=0)) == [("artifact", "spare")]
+    assert {found.manifest.name for found in store.artifacts()} == {
+        "raw", "data", "results", "other results",
+    }  # fmt: skip
+    assert all(store.is_whole(found) for found in store.artifacts())
+    assert store.find(spare.key) is None
+    assert not store.artifact_root(spare.key).exists()
+    assert gc.find(store, older_than=0) == []
+
+
+def test_what_is_young_stays_with_what_it_was_made_from(store: Store):
+    raw = make(store, "raw")
+    top = make(store, "top", raw)
+    old = make(store, "old")
+    for path in (raw, old):
+        make_old(store.manifest_path(path.key))
+    assert names(gc.delete(store, older_than=7 * DAY)) == [("artifact", "old")]
+    assert store.find(raw.key) is not None
+    assert store.find(top.key) is not None
+
+
+def test_what_a_live_run_pinned_stays_and_goes_after_it(store: Store):
+    raw = make(store, "raw")
+    top = make(store, "top", raw)
+    with store.pinned("run-1") as pin:
+        pin.add(top.key)
+        assert gc.delete(store, older_than=0) == []
+    assert len(gc.delete(store, older_than=0)) == 2
+
+
+def test_pin_of_a_dead_process_counts_for_nothing(store: Store):
+    made = make(store, "made")
+    dead = Holder(**{**vars(Holder.here()), "began": 1})
+    lease = Lease(token="t", holder=dead, since="", ttl=1000, keys=(made.key,))
+    store.files.create("pins/run.json", lease.to_json())
+    assert names(gc.delete(store, older_than=0)) == [("artifact", "made")]
+    assert store.files.listing("pins") == {}
+
+
+def test_pin_of_another_machine_counts_long_after_it_lapsed(store: Store):
+    made = make(store, "made")
+    far = Holder(host="far", machine="far", pid=1, began=1)
+    lease = Lease(token="t", holder=far, since="", ttl=1, keys=(made.key,))
+    store.files.create("pins/run.json", lease.to_json())
+    make_old(store.root / "pins" / "run.json", days=0.5 / 24)
+    assert gc.delete(store, older_than=0) == []
+    make_old(store.root / "pins" / "run.json")
+    assert len(gc.delete(store, older_than=0)) == 1
+
+
+def test_what_a_step_under_way_reads_and_makes_stays(store: Store):
+    raw = make(store, "raw")
+    step = step_of("top", raw)
+    with store.lock(step.key) as scratch:
+        (scratch / "progress").write_text("7")
+        attempt = Attempt(store, step)
+        (attempt.path / "half.txt").write_text("half")
+        assert gc.delete(Store(store.root), older_than=0) == []
+        assert (scratch / "progress").exists()
+        attempt.commit({})
+    assert store.find(step.key) is not None
+
+
+def _die(root: str, name: str) -> None:
+    store, step = Store(root), step_of(name)
+    with store.lock(step.key) as scratch:
+        (scratch / "progress").write_text("7")
+        (Attempt(store, step).path / "half.txt").write_text("half")
+        os._exit(9)
+
+
+def test_attempts_scratch_and_set_aside_go_when_old_and_held_by_nobody(store: Store):
+    child = SPAWN.Process(target=_die, args=(str(store.root), "killed"))
+    child.start()
+    child.join(30)
+    damaged = make(store, "damaged")
+    (damaged.path / "a.txt").unlink()
+    again = make(store, "damaged")
+    note_run(store, again)
+    (store.root / "partial" / "0123").write_text("half a record")
+    assert gc.find(store, older_than=7 * DAY) == []
+    for folder in ("aside", "artifacts", "scratch", "partial"):
+        make_old(store.root / folder)
+    key = step_of("killed").key
+    expected = [("attempt", key), ("partial", "0123"), ("scratch", key), ("set aside", "damaged")]
+    assert names(gc.find(store, older_than=7 * DAY)) == expected
+    assert names(gc.delete(store, older_than=7 * DAY)) == expected
+    assert not damaged.path.exists()
+    assert store.find(again.key) is not None
+    left = {path.name for path in (store.root / "artifacts").iterdir()}
+    assert left == {again.key}
+    assert list((store.root / "scratch").iterdir()) == []
+
+
+def test_attempt_of_a_living_process_stays(store: Store):
+    attempt = Attempt(store, step_of("bare"))
+    make_old(attempt.path)
+    assert gc.delete(store, older_than=0) == []
+    assert attempt.path.exists()
+
+
+def test_source_goes_when_no_manifest_names_it_and_nothing_runs(store: Store):
+    used = store.keep({"a.py": b"a", "b.py": b"b"})
+    note_run(store, make(store, "made", source=used))
+    with store.pinned("run-1"):
+        spare = store.keep({"a.py": b"a", "b.py": b"changed"})
+        assert gc.delete(store, older_than=0) == []
+    assert [each.sort for each in gc.delete(store, older_than=0)] == ["source"] * 2
+    assert dict(store.source(used)) == {"a.py": b"a", "b.py": b"b"}
+    with pytest.raises(KeyError):
+        store.source(spare)
+
+
+@pytest.mark.parametrize("place", ["manifests", "runs"])
+def test_record_that_cannot_be_read_stops_it(store: Store, place: str):
+    make(store, "spare")
+    note_run(store, make(store, "made"))
+    path = next(path for path in (store.root / place).rglob("*.json"))
+    path.unlink()
+    path.symlink_to(path)
+    before = {name for name in snapshot(store.root) if name.startswith("artifacts")}
+    with pytest.raises(OSError, match="symbolic links"):
+        gc.delete(store, older_than=0)
+    assert {name for name in snapshot(store.root) if name.startswith("artifacts")} == before
+
+
+def test_garbled_manifest_stops_it(store: Store):
+    made = make(store, "made")
+    store.manifest_path(made.key).write_text("{")
+    with pytest.raises(ValueError, match="cannot be read"):
+        gc.delete(store, older_than=0)
+    assert made.path.exists()
+
+
+def test_error_while_it_hides_a_manifest_leaves_whole_artifacts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    every = [make(store, name) for name in ("one", "two", "three")]
+    with monkeypatch.context() as failing:
+        fail(failing, "unlink", STALE, when=lambda path: "manifests" in path)
+        with pytest.raises(OSError, match="Stale"):
+            gc.delete(store, older_than=0)
+    assert all(store.find(made.key) is not None for made in every)
+    assert len(gc.delete(store, older_than=0)) == 3
+    assert list((store.root / "aside").iterdir()) == []
+
+
+def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    made = make(store, "made")
+    hide = gc._hide
+
+    def slow(*args):
+        # A run waits for the lease, takes it since it lapsed, and pins; then gc goes on.
+        text = store.fleeting.read(DECIDING)
+        assert store.fleeting.drop(DECIDING, text)
+        with hold(store.fleeting, DECIDING):
+            pass
+        return hide(*args)
+
+    monkeypatch.setattr(gc, "_hide", slow)
+    with pytest.raises(RuntimeError, match="put everything back"):
+        gc.delete(store, older_than=0)
+    assert store.find(made.key) is not None
+    assert store.aside() == {}
+
+
+NAMES = [f"data {i}" for i in range(6)]
+ROUNDS = 40
+
+
+def _study(root: str, seed: int, ready, told) -> None:
+    """Makes or finds artifacts, and looks whether those it found stay while it relies on them."""
+    store, draws, hits, lost = Store(root), random.Random(seed), 0, []
+    ready.wait()
+    for i in range(ROUNDS):
+        with store.pinned(f"run-{seed}-{i}") as pin:
+            found = []
+            for name in draws.sample(NAMES, 3):
+                pin.add(step_of(name).key)
+                hit = store.find(step_of(name).key)
+                hits += hit is not None
+                found.append(hit or make(store, name))
+            for _ in range(3):
+                time.sleep(0.003)
+                fresh = Store(root)
+                lost += [one.key for one in found if fresh.find(one.key) is None]
+                lost += [one.key for one in found if not (one.path / "a.txt").exists()]
+    told.put((hits, lost))
+
+
+def test_beside_running_studies_no_hit_is_ever_lost(store: Store):
+    ready, told = SPAWN.Barrier(3), SPAWN.Queue()
+    studies = [SPAWN.Process(target=_study, args=(str(store.root), i, ready, told)) for i in (1, 2)]
+    for study in studies:
+        study.start()
+    ready.wait()
+    deleted = 0
+    while any(study.is_alive() for study in studies) and told.qsize() < 2:
+        deleted += len(gc.delete(store, older_than=0))
+    outcomes = [told.get(timeout=60) for _ in studies]
+    for study in studies:
+        study.join()
+    assert [lost for _, lost in outcomes] == [[], []]
+    assert sum(hits for hits, _ in outcomes) > 10, "no hit was at stake"
+    assert deleted > 10, "gc took nothing"
