@@ -9,7 +9,7 @@ import pytest
 import pipelines
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.corpus import WEB_TASKS
-from pipelines.sources.registry import SOURCES, get
+from pipelines.sources.registry import SOURCES, get, reader_module
 from pipelines.sources.web.tasks import TASKS
 
 ROOT = Path(pipelines.__file__).parent.parent
