@@ -27,8 +27,8 @@ from scipy import stats
 from perf.timing import table
 from pipelines.hygiene.fingerprint import fingerprint
 from pipelines.hygiene.index import MIN_LIKENESS, Found, Index
-from pipelines.sources.item import BadInput
-from pipelines.transforms.images import ImageSpec, decode_image, encode_image, squash
+from pipelines.images.square import ImageSpec, decode_image, encode_image, squash
+from pipelines.records.schema import BadInput
 
 MIN_SIDE = 64
 """Smaller pictures are icons [pixels]."""

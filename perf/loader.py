@@ -30,11 +30,11 @@ from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from model.train.config import TrainConfig
 from perf.timing import table, take_turns
+from pipelines.images.square import encode_image
 from pipelines.records.dataset import DatasetInfo, PartInfo
 from pipelines.records.example import encode
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import write_shard
-from pipelines.transforms.images import encode_image
 
 PX = 224
 _PREFETCHED = 3

@@ -24,7 +24,7 @@ import numpy as np
 from PIL import Image
 
 from perf.timing import table, take_turns
-from pipelines.transforms.images import ImageSpec, squash
+from pipelines.images.square import ImageSpec, squash
 from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.sampling import FrameSampling
 
@@ -144,7 +144,7 @@ def measure(path: Path, label: str, sampling: FrameSampling, rounds: int) -> lis
 
     def ours() -> None:
         before = _cpu(child.pid)
-        child.sample(file, "", sampling, SPEC)
+        child.sample(file, sampling, SPEC)
         used.append(_cpu(child.pid) - before)
 
     programs["ours"] = ours
@@ -152,7 +152,7 @@ def measure(path: Path, label: str, sampling: FrameSampling, rounds: int) -> lis
     cpus = {name: timing.cpu for name, timing in timings.items()}
     cpus["ours"] += statistics.median(used[1:])
     exact = pyav_in_sequence(file, sampling, 1)
-    pixels = child.sample(file, "", sampling, ImageSpec(antialias=False, encoding="png"))
+    pixels = child.sample(file, sampling, ImageSpec(antialias=False, encoding="png"))
     child.close()
     frames = {name: loop(file, sampling, threads) for name, (loop, threads) in LOOPS.items()}
     frames["ours"] = [np.asarray(Image.open(io.BytesIO(image))) for image in pixels.images]
@@ -183,7 +183,7 @@ def peak_memory(path: Path, sampling: FrameSampling, num_clips: int) -> list[lis
             rows.append([name, str(pool.apply(_grow, (name, str(path), sampling, num_clips)))])
     child = VideoChild(VideoLimits())
     for _ in range(num_clips):
-        child.sample(str(path), "", sampling, SPEC)
+        child.sample(str(path), sampling, SPEC)
     rows.append(["ours", str(_peak(child.pid))])
     child.close()
     return rows

@@ -106,9 +106,11 @@ def _study(
     config = load(path, words)
     opened = open_store(store)
     from flows.study.explain import Explanation
+    from flows.study.given import raw_files
     from flows.study.graph import graph_of
 
-    explanation = Explanation(opened, graph_of(config, until))
+    graph = graph_of(config, until, known=raw_files(opened))
+    explanation = Explanation(opened, graph)
     if explain:
         for line in explanation.lines():
             typer.echo(line)

@@ -10,8 +10,8 @@ from flows.commands.boxes import OBJECT, paint_box, paint_mask, pixel_box
 from flows.study.load import ConfigError
 from model.checkpoint.folder import mask_codec_path
 from model.masks.codec import MaskCodec
+from pipelines.images.square import ImageSpec, decode_image
 from pipelines.records.codes import numbers
-from pipelines.transforms.images import ImageSpec, decode_image
 
 
 def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -> int:

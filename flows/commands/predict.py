@@ -18,10 +18,10 @@ from model.data.loader import decode_images
 from model.decode.decoding import Decoding
 from model.decode.predict import Predictor
 from model.files import CONFIG, DIGEST
-from pipelines.records.schema import Record
-from pipelines.sources.item import BadInput
-from pipelines.sources.registry import SourceSpec, get
-from pipelines.transforms.images import FORMATS, ImageSpec, prepare_image
+from pipelines.images.square import FORMATS, ImageSpec, prepare_image
+from pipelines.records.schema import BadInput, Record
+from pipelines.sources.registry import get
+from pipelines.sources.spec import SourceSpec
 from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.sampling import FrameSampling
 
@@ -173,7 +173,7 @@ def _frames(
             num_frames=frames if frames is not None else source.num_frames,
             stride=stride if stride is not None else source.frame_stride,
         )
-        return child.sample(str(Path(path).absolute()), "", sampling, spec).images
+        return child.sample(str(Path(path).absolute()), sampling, spec).images
     except BadInput as error:
         raise ConfigError(
             f"image {path} is neither an image ({', '.join(FORMATS)}) nor a video: {error}."

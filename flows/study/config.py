@@ -2,11 +2,13 @@
 
 import dataclasses
 import hashlib
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from flows.study.held_out import check_held_out
+from flows.study.image_size import check_image_px, with_image_px
 from flows.study.transfer import (
     EvalRow,
     TransferConfig,
@@ -180,6 +182,11 @@ class StudyConfig:
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _at_model_size(cls, values: Any) -> Any:
+        return with_image_px(values)
+
     def __post_init__(self) -> None:
         for field in ("methods", "budgets"):
             values = getattr(self, field)
@@ -194,6 +201,8 @@ class StudyConfig:
             check_splits(f"sources.{i}.split", source.reader, source.split)
         for name, transfer in self.transfers.items():
             check_transfer(name, transfer)
+        check_held_out(self.sources, self.transfers)
+        check_image_px(self)
         vocabulary = self.tokenizer.vocab_size + len(EXTRA_TOKENS)
         if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
             raise ValueError(

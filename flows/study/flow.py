@@ -15,6 +15,7 @@ from flows.study.config import StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
 from flows.study.explain import Explanation
+from flows.study.given import raw_files
 from flows.study.graph import Phase, graph_of
 from flows.study.runs import note_run
 from flows.study.served import check_served
@@ -70,7 +71,7 @@ def study(
     """
     check_served(config, store)
     opened = Store(store)
-    graph = graph_of(config, until)
+    graph = graph_of(config, until, known=raw_files(opened))
     explanation = Explanation(opened, graph)
     explanation.check(config.compute.rebuild_limit, rebuild)
     cluster = Cluster(

@@ -1,6 +1,7 @@
-"""Files a study is given rather than makes: a tokenizer, a mask codec, a checkpoint to start from.
+"""Files a study is given rather than makes: raw data, a tokenizer, a checkpoint to start from, ...
 
-They are noted by content before anything runs, so that a changed file is a changed input.
+They are looked for before anything runs; all but raw data are noted by content there and then, so
+that a changed file is a changed input.
 """
 
 from pathlib import Path
@@ -8,16 +9,22 @@ from pathlib import Path
 from flows.steps.kinds.files import FilesSpec
 from flows.study.config import StudyConfig
 from flows.study.load import ConfigError
-from infra.store.digest import file_sha256
+from flows.study.transfer import train_data, trained_on
+from infra.store.raw_files import RawFiles
+from infra.store.store import Store
 from model.files import DIGEST, TOKENIZER
+from pipelines.sources.registry import get
+from pipelines.synthetic.render import FOLDERS
 
 
 def paths_of(config: StudyConfig) -> dict[str, Path]:
     """Returns what a study is given, by the key of its config.
 
     Raises:
-      ConfigError: if one of them does not exist, or a start comes without its tokenizer.
+      ConfigError: if one of them does not exist, raw data included, or a start comes without its
+        tokenizer.
     """
+    _check_data_root(config)
     found = {key: Path(path) for key, path in config.given.items()}
     for key, path in found.items():
         if key != "start" and not path.is_file():
@@ -36,23 +43,50 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
     return found
 
 
-def files_of(path: Path) -> FilesSpec:
+def raw_files(store: Store) -> RawFiles:
+    """Returns what a store remembers of the digests of files outside of it."""
+    return RawFiles(store.cache("raw_files") / "digests.sqlite")
+
+
+def _check_data_root(config: StudyConfig) -> None:
+    if config.data_root is not None:
+        if not Path(config.data_root).is_dir():
+            raise ConfigError(f"data_root must be an existing folder, got {config.data_root}.")
+        return
+    drawn = {
+        Path(folder).parts[0]
+        for corpus, folder in FOLDERS.items()
+        if getattr(config.corpus, f"num_{corpus}")
+    }
+    read = {source.path or get(source.reader).folder for source in config.sources}
+    for name, transfer in config.transfers.items():
+        folder, _ = train_data(name, config.transfers)
+        read |= {transfer.path or get(name).folder, folder or get(trained_on(name)).folder}
+    if missing := sorted(read - drawn):
+        raise ConfigError(
+            f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
+            f"corpus is drawn, of {', '.join(sorted(drawn)) or 'nothing'}. Add data_root=DIR."
+        )
+
+
+def files_of(path: Path, known: RawFiles | None = None) -> FilesSpec:
     """Returns a file, or the files of a folder, by digest."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     root = path.parent if path.is_file() else path
+    digests = (known or RawFiles()).digests(files)
     return FilesSpec(
         files=tuple(
-            (file.relative_to(root).as_posix(), file_sha256(file), file.stat().st_size)
-            for file in files
+            (file.relative_to(root).as_posix(), digest.sha256, digest.size)
+            for file, digest in zip(files, digests, strict=True)
         )
     )
 
 
 def inventory_of(
-    reader: str, split: str, data_root: str, path: str
+    reader: str, split: str, data_root: str, path: str, known: RawFiles | None = None
 ) -> tuple[tuple[str, str, int], ...]:
     """Returns the raw files that a dataset is made from, as (path, sha256, size [bytes]) each."""
-    from pipelines.sources.listing import inventory
+    from pipelines.sources.inventory import inventory
 
-    found = inventory(reader, split, data_root, path=path or None)
+    found = inventory(reader, split, data_root, path=path or None, known=known)
     return tuple((file.path, file.sha256, file.size) for file in found)

@@ -24,8 +24,9 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.results import CHANCE, ResultsSpec
 from flows.study.config import REFERENCE, Method, StudyConfig
 from flows.study.given import files_of, inventory_of, paths_of
-from flows.study.transfer import TransferConfig, rows_of, trained_on
+from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
 from infra.store.digest import value_sha256
+from infra.store.raw_files import RawFiles
 from model.decode.decoding import Decoding
 from model.eval.run import EvalConfig
 from pipelines.benchmarks.registry import BENCHMARKS
@@ -103,13 +104,20 @@ class Graph:
         }
 
 
-def graph_of(config: StudyConfig, until: Phase = "report") -> Graph:
+def graph_of(
+    config: StudyConfig, until: Phase = "report", *, known: RawFiles | None = None
+) -> Graph:
     """Returns the graph of a study, up to and including a phase.
+
+    Args:
+      config: the study.
+      until: the last phase.
+      known: digests of raw files that need not be read again; None reads all.
 
     Raises:
       ConfigError: if a file that the config names is missing.
     """
-    return _Builder(config, PHASES.index(until)).graph()
+    return _Builder(config, PHASES.index(until), known).graph()
 
 
 class _Builder:
@@ -119,9 +127,10 @@ class _Builder:
     also be the training split of a benchmark.
     """
 
-    def __init__(self, config: StudyConfig, last: int) -> None:
+    def __init__(self, config: StudyConfig, last: int, known: RawFiles | None) -> None:
         self.config = config
         self.last = last
+        self.known_files = known
         self.given = paths_of(config)
         self.nodes: list[Node] = []
         self._known: dict[str, Step] = {}
@@ -155,7 +164,9 @@ class _Builder:
         for name, spec in datasets_of(config).items():
             raw = corpus
             if config.data_root is not None:
-                files = inventory_of(spec.reader, spec.split, config.data_root, spec.path)
+                files = inventory_of(
+                    spec.reader, spec.split, config.data_root, spec.path, self.known_files
+                )
                 raw = self._add("files", f"files {name}", config=FilesSpec(files=files))
             assert raw is not None
             found[name] = self._add(
@@ -215,7 +226,8 @@ class _Builder:
         """Notes the files that the config's `key` names, by digest; nothing where it names none."""
         if key not in self.given:
             return {}
-        return {"given": self._add("files", f"files {key}", config=files_of(self.given[key]))}
+        files = files_of(self.given[key], self.known_files)
+        return {"given": self._add("files", f"files {key}", config=files)}
 
     def _pretrain(
         self, datasets: Mapping[str, Step], shared: Mapping[str, Step]
@@ -393,9 +405,8 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
         trained = trained_on(name)
         if f"{trained}/train" not in found:
             own = config.transfers.get(trained)
-            path = own.path if own else ""
             prepare = _prepare_of(config, own or transfer)
-            split = (own or transfer).train_split or BENCHMARKS[trained].train_split
+            path, split = train_data(name, config.transfers)
             found[f"{trained}/train"] = DatasetSpec(
                 reader=trained, path=path, split=split, prepare=prepare
             )

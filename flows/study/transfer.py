@@ -26,6 +26,7 @@ class TransferConfig:
       prepare: settings that differ from the study's `prepare`; None for none.
       eval_limit: most examples evaluated of each row; None takes the whole split.
       transfer: False prepares the splits and stops there.
+      allow_train_on_eval: whether what it is scored on may be trained on.
     """
 
     train: TrainConfig = TrainConfig()
@@ -36,6 +37,7 @@ class TransferConfig:
     prepare: PrepareConfig | None = None
     eval_limit: Annotated[int, Field(ge=1)] | None = None
     transfer: bool = True
+    allow_train_on_eval: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,14 @@ def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
 def trained_on(name: str) -> str:
     """Returns the benchmark whose checkpoints one is scored with: mostly its own."""
     return BENCHMARKS[name].parent or name
+
+
+def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str, str]:
+    """Returns what a benchmark's checkpoints are trained on: folder ("" for the usual), split."""
+    trained = trained_on(name)
+    own = transfers.get(trained)
+    split = (own or transfers[name]).train_split or BENCHMARKS[trained].train_split
+    return own.path if own else "", split
 
 
 def check_transfer(name: str, transfer: TransferConfig) -> None:

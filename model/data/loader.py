@@ -54,10 +54,18 @@ class Examples:
       data: dataset folders; parts of the same name are joined [paths].
       config: its mixture and sampling.
       seeds: of the order, and of the texts drawn from each record.
+      image_px: least side of the stored images [pixels].
     """
 
-    def __init__(self, data: str | Sequence[str], config: BatchConfig, seeds: Seeds) -> None:
-        self.parts = open_parts([data] if isinstance(data, str) else data)
+    def __init__(
+        self,
+        data: str | Sequence[str],
+        config: BatchConfig,
+        seeds: Seeds,
+        *,
+        image_px: int = 1,
+    ) -> None:
+        self.parts = open_parts([data] if isinstance(data, str) else data, image_px)
         self._config, self._seeds = config, seeds
         weights = dict(config.mixture) or {name: float(len(p)) for name, p in self.parts.items()}
         for name in weights:
@@ -102,11 +110,22 @@ class Examples:
         return max(min(limit, len(part[0].images)) for part in self.parts.values() if len(part))
 
 
-def open_parts(data: Sequence[str]) -> dict[str, Sequence[Record]]:
-    """Returns the non-empty parts of datasets by name; those of the same name are joined."""
+def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Sequence[Record]]:
+    """Returns the non-empty parts of datasets by name; those of the same name are joined.
+
+    Raises:
+      ValueError: if there are no records, or images are stored smaller than `image_px`: a model
+        that is fed enlarged ones costs more and sees no more.
+    """
     found: dict[str, list[Part]] = {}
     for directory in data:
-        for name, part in Dataset(directory).parts.items():
+        dataset = Dataset(directory)
+        if dataset.info.image_px < image_px:
+            raise ValueError(
+                f"data must hold images of at least {image_px} px, the model's; {directory} has "
+                f"{dataset.info.image_px} px. Prepare it with prepare.image_px={image_px}."
+            )
+        for name, part in dataset.parts.items():
             if len(part):
                 found.setdefault(name, []).append(part)
     if not found:
@@ -143,7 +162,7 @@ class Loader:
         image_px: int,
         seeds: Seeds,
     ) -> None:
-        self.examples = Examples(data, config, seeds)
+        self.examples = Examples(data, config, seeds, image_px=image_px)
         self.num_images = self.examples.max_images(config.max_frames)
         self._text_len, self._seed, self._image_px = config.text_len, seeds.texts, image_px
         self._tokenizer = tokenizer
@@ -190,7 +209,7 @@ def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:
     """Returns the pixels of a record, uint8 (I, H, W, 3).
 
     More images than `num_images` are thinned out evenly, fewer are repeated in turn. Images of
-    another size than `image_px` are resized (448 px stages read the same records).
+    another size than `image_px` are resized; training and evaluation refuse smaller ones.
     """
     images = np.empty((num_images, image_px, image_px, 3), np.uint8)
     _decode_into(images, record)

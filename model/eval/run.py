@@ -90,7 +90,8 @@ def evaluate(
     metric = get_metric(config.metric)
     if metric.reads_masks and loaded.codec is None:
         raise ValueError(f"metric {config.metric!r} needs a mask codec; the checkpoint has none.")
-    records = [record for part in open_parts([data]).values() for record in part]
+    parts = open_parts([data], loaded.model.vision.image_px)
+    records = [record for part in parts.values() for record in part]
     records.sort(key=lambda record: record.id)
     rows: list[dict[str, Any]] = []
     scorer = Scorer(config.metric)

@@ -4,7 +4,7 @@ Source: big_vision's transfer configs; rates and sizes from the PaliGemma and Pa
 (app. J and B; table 14). Sizes of evaluation splits: the sets' own papers and files.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name, zero_shot
 
 _COCO = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=5)
 
@@ -45,7 +45,7 @@ _WIDGETCAP = Recipe(
     batch_size=64, lr_pg1=3e-6, lr_pg2=3e-6, decay=True, epochs=4, label_smoothing=0.1, dropout=0.1
 )
 
-ROWS = (
+BENCHMARKS = by_name(
     COCOCAP,
     zero_shot(
         COCOCAP,

@@ -4,8 +4,8 @@ Source: big_vision's transfer configs; rates and sizes from the PaliGemma and Pa
 (app. J and B; table 14). Sizes of evaluation splits: the sets' own papers and files.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
-from pipelines.benchmarks.vqa import CHOICES
+from pipelines.benchmarks.prompts import CHOICES
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name
 
 _CHARTQA = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1)
 _AI2D = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
@@ -28,7 +28,7 @@ def _three_epochs(lr_pg2: float, label_smoothing: float) -> dict[int, Recipe]:
     }
 
 
-ROWS = (
+BENCHMARKS = by_name(
     Benchmark(
         name="chartqa",
         config="chartqa",

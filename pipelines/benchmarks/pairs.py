@@ -3,7 +3,7 @@
 Source: big_vision `configs/proj/paligemma/transfers/nlvr2.py`; PaliGemma 2, table 14.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name, zero_shot
 
 NLVR = Benchmark(
     name="nlvr",
@@ -25,7 +25,7 @@ NLVR = Benchmark(
 MARVL_SIZES = {"id": 1_128, "sw": 1_108, "ta": 1_242, "tr": 1_180, "zh": 1_012}
 """Sentences per language."""
 
-ROWS = (
+BENCHMARKS = by_name(
     NLVR,
     zero_shot(
         NLVR,

@@ -3,12 +3,12 @@
 Source: big_vision `configs/proj/paligemma/transfers/rsvqa_{lr,hr}.py`; PaliGemma 2, table 14.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name
 
 _LR = Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
 _HR = Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=1)
 
-ROWS = (
+BENCHMARKS = by_name(
     Benchmark(
         name="rsvqa_lr",
         config="rsvqa_lr",

@@ -4,7 +4,7 @@ Source: big_vision `configs/proj/paligemma/transfers/refcoco_seg.py`; PaliGemma 
 sentences of the published splits (github.com/lichengunc/refer), images of "train".
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name
 
 _SENTENCES = {
     ("RefCOCO (val)", "refcoco_val"): 10_834,
@@ -17,7 +17,7 @@ _SENTENCES = {
     ("RefCOCO-g (test)", "refcocog_test"): 9_602,
 }
 
-ROWS = (
+BENCHMARKS = by_name(
     Benchmark(
         name="refcoco",
         config="refcoco_seg",

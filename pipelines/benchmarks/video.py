@@ -5,7 +5,7 @@ PaliGemma 2, table 14. Training sizes are those PaliGemma reports, after videos 
 sizes of evaluation splits are those the authors published.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name
 
 
 def _video(
@@ -60,7 +60,7 @@ def _recipe(
     )
 
 
-ROWS = (
+BENCHMARKS = by_name(
     _video(
         "activitynet_cap",
         "ActivityNet-CAP",

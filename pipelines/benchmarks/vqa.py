@@ -4,12 +4,8 @@ Source: big_vision's transfer configs; rates and sizes from the PaliGemma and Pa
 (app. J and B; table 14). Sizes of evaluation splits: the sets' own papers and files.
 """
 
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
-
-CHOICES = "answer en  {text} choose from: {choices}"
-"""Two spaces, as in big_vision's code; the report prints one. Choices: joined by `BETWEEN`."""
-
-BETWEEN = " \t "
+from pipelines.benchmarks.prompts import CHOICES
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name, zero_shot
 
 
 def _small(lr_pg2: float, epochs: float) -> dict[int, Recipe]:
@@ -77,7 +73,7 @@ TALLYQA = Benchmark(
 
 _VIZWIZ = Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=10)
 
-ROWS = (
+BENCHMARKS = by_name(
     VQAV2,
     zero_shot(
         VQAV2,

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare
+from pipelines.sources.corpus import WEB_TASKS
 from pipelines.sources.registry import SOURCES
-from pipelines.sources.web.tasks import TASKS
 
 _LISTS = {
     "runner_options": "further Beam options, without --: project=p",
-    "tasks": f"kinds of records made of web images: {', '.join(TASKS)}; default: all",
+    "tasks": f"kinds of records made of web images: {', '.join(WEB_TASKS)}; default: all",
 }
 """Options that take several values -> what they are."""
 

@@ -3,10 +3,11 @@
 import dataclasses
 
 from infra.store.digest import NOT_IDENTITY
-from pipelines.sources.registry import SourceSpec
-from pipelines.sources.web.tasks import TASKS
+from pipelines.images.square import ImageSpec
+from pipelines.sources.corpus import WEB_TASKS
+from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.augment import Augmentation
-from pipelines.transforms.images import ImageSpec
+from pipelines.transforms.decode import DecodeConfig
 from pipelines.video.client import VideoLimits
 from pipelines.video.sampling import FrameSampling
 
@@ -26,7 +27,7 @@ class PrepareConfig:
       frame_stride: their distance at 25 frames a second; None takes the source's own [frames].
       frame_window: "first" starts at the first frame, "centre" in the middle, "random" anywhere.
       decoder: "pyav", or "decord" to use it where it is exact.
-      clip_timeout_s: longest time for decoding one clip [s].
+      clip_cpu_s: most processor time for decoding one clip, of all its threads [s].
       seed: of random windows and augmentation; each file draws its own from it.
       augment_resize: share of the images whose resize method is drawn [fraction].
       augment_jpeg: share of the images re-encoded as JPEG of quality 75 to 95 [fraction].
@@ -50,7 +51,7 @@ class PrepareConfig:
     frame_stride: int | None = None
     frame_window: str = "first"
     decoder: str = "pyav"
-    clip_timeout_s: float = 60.0
+    clip_cpu_s: float = 60.0
     seed: int = 0
     augment_resize: float = 0.0
     augment_jpeg: float = 0.0
@@ -71,7 +72,7 @@ class PrepareConfig:
             "num_workers",
             "timeout_s",
             "examples_per_task",
-            "clip_timeout_s",
+            "clip_cpu_s",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
@@ -84,8 +85,8 @@ class PrepareConfig:
                 f"max_reject_rate must be in [0, 1], a fraction of inputs, got "
                 f"{self.max_reject_rate}."
             )
-        if unknown := sorted(set(self.tasks) - set(TASKS)):
-            raise ValueError(f"tasks must be of {', '.join(TASKS)}, got {', '.join(unknown)}.")
+        if unknown := sorted(set(self.tasks) - set(WEB_TASKS)):
+            raise ValueError(f"tasks must be of {', '.join(WEB_TASKS)}, got {', '.join(unknown)}.")
         if not self.runner:
             raise ValueError("runner is empty; FnApiRunner runs on this machine.")
         self.image_spec(antialias=True)
@@ -115,12 +116,17 @@ class PrepareConfig:
 
     def video_limits(self) -> VideoLimits:
         """Returns what one clip may cost."""
-        return VideoLimits(decoder=self.decoder, timeout_s=self.clip_timeout_s)
+        return VideoLimits(decoder=self.decoder, cpu_s=self.clip_cpu_s)
 
-    def sampling(self, spec: SourceSpec) -> FrameSampling:
-        """Returns how the frames of a source's videos are chosen."""
-        return FrameSampling(
-            num_frames=self.num_frames or spec.num_frames,
-            stride=self.frame_stride or spec.frame_stride,
-            window=self.frame_window,
+    def decode_config(self, spec: SourceSpec, split: str) -> DecodeConfig:
+        """Returns how the media of one split of a source become pixels."""
+        return DecodeConfig(
+            image=self.image_spec(antialias=spec.antialias_of(split)),
+            sampling=FrameSampling(
+                num_frames=self.num_frames or spec.num_frames,
+                stride=self.frame_stride or spec.frame_stride,
+                window=self.frame_window,
+            ),
+            augmentation=self.augmentation(),
+            seed=self.seed,
         )

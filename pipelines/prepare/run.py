@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.listing import Listed, list_work
 from pipelines.prepare.shards import Job, ShardReport, read_report, rejects_file, watch
 from pipelines.records.dataset import REJECTS, DatasetInfo, PartInfo
 from pipelines.records.lines import sorted_lines
-from pipelines.sources.item import Corpus, Spool
-from pipelines.sources.listing import Listed, RawFile, inventory, list_work
+from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.registry import get
 
-__all__ = ["PrepareConfig", "RawFile", "RejectRateError", "inventory", "prepare"]
+__all__ = ["PrepareConfig", "RejectRateError", "prepare"]
 
 _ATTEMPTS = 2
 """Runs of the pipeline before a shard that never finished is an error."""
@@ -69,8 +69,7 @@ def prepare(
     listed = _list(config, source, split, data_root, path or get(source).folder, work)
     job = Job(
         config=config,
-        source=source,
-        antialias=get(source).antialias_of(split),
+        decode=config.decode_config(get(source), split),
         parts=listed.parts,
         data_root=os.path.abspath(data_root),
         out=os.path.abspath(out),

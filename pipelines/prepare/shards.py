@@ -1,8 +1,7 @@
-"""One shard of work: decode, squash, encode, write. Plain functions; `graph` gives them to Beam."""
+"""One shard of work: a list of items -> records -> files -> a report; `graph` gives it to Beam."""
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import threading
@@ -11,15 +10,12 @@ from pathlib import Path
 from typing import TextIO
 
 from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.listing import read_work
 from pipelines.records import example
-from pipelines.records.schema import Record, Reject
+from pipelines.records.schema import Reject
 from pipelines.records.tfrecord import ShardWriter
-from pipelines.sources.item import BadInput, Item, Media, stable_hash
-from pipelines.sources.listing import read_work
-from pipelines.sources.registry import get
-from pipelines.transforms.augment import Change, augment_image
-from pipelines.transforms.images import prepare_image
-from pipelines.transforms.render import Pixels, render
+from pipelines.transforms.decode import DecodeConfig, DecodeMedia
+from pipelines.transforms.make_records import MakeRecords
 from pipelines.video.client import VideoChild
 
 _PROGRESS: dict[str, Callable[[int], None]] = {}
@@ -32,8 +28,7 @@ class Job:
 
     Attributes:
       config: the run.
-      source: name of the source.
-      antialias: whether images are filtered when made smaller.
+      decode: how the source's media become pixels.
       parts: every part's name, sorted; each gets a file per shard, an empty one if need be.
       data_root: where the raw files are [path].
       out: the dataset's folder [path].
@@ -41,8 +36,7 @@ class Job:
     """
 
     config: PrepareConfig
-    source: str
-    antialias: bool
+    decode: DecodeConfig
     parts: tuple[str, ...]
     data_root: str
     out: str
@@ -100,8 +94,9 @@ def write_shards(job: Job, shard: int, video: VideoChild) -> ShardReport:
         return done
     writers = {part: ShardWriter(Path(job.out) / job.shard_name(part, shard)) for part in job.parts}
     num_rejects = 0
+    make_records = MakeRecords(DecodeMedia(job.data_root, job.decode, video))
     with _appearing(rejects_file(job.work, shard)) as rejects:
-        for item, result in _records(job, shard, video):
+        for item, result in make_records(read_work(job.work, shard)):
             if isinstance(result, Reject):
                 print(result.to_json(), file=rejects)
                 num_rejects += 1
@@ -123,108 +118,3 @@ def _appearing(path: Path) -> Iterator[TextIO]:
     with partial.open("w", encoding="utf-8") as file:
         yield file
     partial.replace(path)
-
-
-def _records(job: Job, shard: int, video: VideoChild) -> Iterator[tuple[Item, Record | Reject]]:
-    """Yields every item of a shard, by id, with its record or its reject."""
-    previous = ""
-    pixels = _PixelCache(job, video)
-    for item in read_work(job.work, shard):
-        try:
-            if item.id == previous:
-                yield item, _reject(item, "read", "duplicate id", "")
-                continue
-            previous = item.id
-            decoded = [pixels.get(media, item) for media in item.media]
-        except BadInput as error:
-            yield item, _reject(item, "decode", str(error), pixels.sha256)
-            continue
-        try:
-            yield item, _render(item, decoded, pixels)
-        except BadInput as error:
-            yield item, _reject(item, "render", str(error), decoded[0].sha256)
-
-
-def _render(item: Item, decoded: list[Pixels], pixels: "_PixelCache") -> Record:
-    """Returns the record; where a crop cuts off what it is about, that of the whole picture."""
-    try:
-        return render(item, decoded)
-    except BadInput:
-        if not any(one.crop for one in decoded):
-            raise
-    return render(item, [pixels.get(media, item, plain=True) for media in item.media])
-
-
-def _reject(item: Item, stage: str, reason: str, sha256: str) -> Reject:
-    source = item.media[0].source
-    return Reject(id=item.id, stage=stage, reason=reason, source=source, source_sha256=sha256)
-
-
-class _PixelCache:
-    """Decodes media and remembers the last item's: items of the same pixels follow each other."""
-
-    def __init__(self, job: Job, video: VideoChild) -> None:
-        spec = get(job.source)
-        self._job = job
-        self._video = video
-        self._image_spec = job.config.image_spec(antialias=job.antialias)
-        self._sampling = job.config.sampling(spec)
-        self._augmentation = job.config.augmentation()
-        self._media: Media | None = None
-        self._results: dict[Change | None, tuple[Pixels | BadInput, str]] = {}
-        self.sha256 = ""
-
-    def get(self, media: Media, item: Item, *, plain: bool = False) -> Pixels:
-        """Returns what is in `media`; `self.sha256` is its digest even if that fails.
-
-        Args:
-          media: where it is.
-          item: whose it is; what precedes "#" in its id decides how it is augmented.
-          plain: without augmentation.
-
-        Raises:
-          BadInput: if it cannot be decoded.
-        """
-        key = f"{item.id.partition('#')[0]} {media.source}"
-        plain = plain or media.edit is not None  # A benchmark's own edit is all it gets.
-        drawn = None if plain else self._augmentation.draw(self._job.config.seed, key)
-        if self._media != media:
-            self._media, self._results = media, {}
-        if drawn not in self._results:
-            self.sha256 = ""
-            try:
-                result: Pixels | BadInput = self._decode(media, drawn)
-            except BadInput as error:
-                result = error
-            self._results[drawn] = (result, self.sha256)
-        result, self.sha256 = self._results[drawn]
-        if isinstance(result, BadInput):
-            raise result
-        return result
-
-    def _decode(self, media: Media, change: Change | None) -> Pixels:
-        root = self._job.data_root
-        if media.video:
-            path = media.location(root)
-            try:
-                with open(path, "rb") as file:
-                    self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise BadInput(
-                    f"{error.strerror or type(error).__name__}: {media.source}"
-                ) from error
-            sampling = dataclasses.replace(
-                self._sampling, draw=self._draw(media.source), start=media.start, end=media.end
-            )
-            return self._video.sample(path, self.sha256, sampling, self._image_spec)
-        data = media.read(root)
-        self.sha256 = hashlib.sha256(data).hexdigest()
-        if change is not None:
-            image, size, crop = augment_image(data, self._image_spec, change)
-            return Pixels(images=(image,), size=size, sha256=self.sha256, crop=crop)
-        image, size = prepare_image(data, self._image_spec, media.edit)
-        return Pixels(images=(image,), size=size, sha256=self.sha256)
-
-    def _draw(self, source: str) -> float:
-        """Returns a number in [0, 1) of one file, whoever prepares it: records share its pixels."""
-        return (stable_hash(f"{self._job.config.seed} {source}") >> 11) / 2**53

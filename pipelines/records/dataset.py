@@ -8,13 +8,13 @@ rejects.jsonl                    one `Reject` a line, sorted by id
 
 import bisect
 import dataclasses
-import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines.records import example
+from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import Shard
 
@@ -119,5 +119,4 @@ def shard_of(record_id: str, num_shards: int) -> int:
     get the same shard number, so that whoever prepares them decodes it once.
     """
     pixels = record_id.partition("#")[0]
-    digest = hashlib.blake2b(pixels.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % num_shards
+    return stable_hash(pixels) % num_shards

@@ -76,6 +76,10 @@ class Record:
         return self.prefixes[number] if self.prefixes else (self.prefix,)
 
 
+class BadInput(ValueError):
+    """An input that cannot become a record; the message is the reason it is rejected for."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reject:
     """One input that did not become a record.

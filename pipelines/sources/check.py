@@ -8,9 +8,10 @@ from pathlib import Path
 from pipelines.benchmarks.registry import BENCHMARKS, Benchmark
 from pipelines.records.holdings import Holdings, PartHoldings, kinds_of
 from pipelines.records.schema import Reject
-from pipelines.sources.item import Corpus, Spool
+from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.layout import look_up
-from pipelines.sources.registry import SOURCES, SourceSpec, get
+from pipelines.sources.registry import SOURCES, get
+from pipelines.sources.spec import SourceSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

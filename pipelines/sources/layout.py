@@ -2,50 +2,19 @@
 
 import bz2
 import csv
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.benchmarks.registry import get
-from pipelines.records.schema import Reject
-from pipelines.sources.item import BadInput, Corpus, Item, Media
+from pipelines.benchmarks.row import Benchmark
+from pipelines.records.schema import BadInput, Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item, Media
 
 Found = Iterator[Item | Reject]
 
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Layout:
-    """The files of one benchmark, as its authors publish them.
-
-    Attributes:
-      name: of the benchmark.
-      splits: the splits it has.
-      files: split -> its annotation files below the benchmark's folder, each as the names it may
-        have, the published one first.
-      read: (corpus, split, those files) -> would-be records, lazily.
-      publisher: where the authors publish it.
-      folder: where it is looked for below the data root; "" is its name.
-    """
-
-    name: str
-    splits: tuple[str, ...]
-    files: Callable[[str], tuple[tuple[str, ...], ...]]
-    read: Callable[..., Found]
-    publisher: str
-    folder: str = ""
-
-    def open(self, corpus: Corpus, split: str) -> Found:
-        """Yields the would-be records of a split.
-
-        Raises:
-          FileNotFoundError: naming the first file that is missing.
-        """
-        files = [find(corpus, *names) for names in self.files(split)]
-        yield from self.read(corpus, split, *files)
 
 
 def find(corpus: Corpus, *names: str) -> Path:
@@ -82,6 +51,12 @@ def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:
     homes = [corpus.folder, *(corpus.data_root / one for one in shared)]
     places = [home / sub for home in homes for sub in (name, f"images/{name}")]
     return next((place for place in places if place.is_dir()), corpus.folder / name)
+
+
+def scene_text_folder(corpus: Corpus, split: str) -> Path:
+    """Returns where the images lie that TextVQA and TextCaps share."""
+    name = "test_images" if split == "test" else "train_images"
+    return image_folder(corpus, name, "textvqa", "textcaps")
 
 
 def load_list(
@@ -200,7 +175,7 @@ def _reject(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:
 
 
 def question(
-    benchmark: str,
+    benchmark: Benchmark,
     split: str,
     media: Media | tuple[Media, ...],
     key: object,
@@ -216,7 +191,7 @@ def question(
     """Returns the would-be record of one question, or of one image's captions.
 
     Args:
-      benchmark: its name.
+      benchmark: its row.
       split: as in the id.
       media: its image, or its images.
       key: tells it from other questions of the same image.
@@ -229,17 +204,16 @@ def question(
       meta: what the metric needs besides.
       fields: what the prompt has besides the text.
     """
-    row = get(benchmark)
     media = (media,) if isinstance(media, Media) else media
     image = image or Path(media[0].member or media[0].path).name
     drawn = answers if targets is None else targets
     return Item(
-        id=f"{benchmark}/{split}/{image}#{key}",
-        part=benchmark,
+        id=f"{benchmark.name}/{split}/{image}#{key}",
+        part=benchmark.name,
         media=media,
-        prefix=row.prefix(text, lang=lang, **fields),
-        suffixes=tuple(row.target(target) for target in drawn or [""]),
-        task=benchmark,
+        prefix=benchmark.prefix(text, lang=lang, **fields),
+        suffixes=tuple(benchmark.target(target) for target in drawn or [""]),
+        task=benchmark.name,
         lang=lang,
         answers=tuple(answers),
         meta=dict(meta or {}),

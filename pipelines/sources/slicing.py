@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Reject
-from pipelines.sources.item import Item, stable_hash
+from pipelines.sources.item import Item
 
 _SLICE = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
@@ -33,6 +34,23 @@ def parse_slice(text: str) -> Slice:
     if found is None:
         raise ValueError(f'split must look like "val", "val[:5%]" or "val[-100:]", got {text!r}.')
     return Slice(found["split"], found["start"] or "", found["stop"] or "")
+
+
+def disjoint(one: Slice, other: Slice) -> bool:
+    """Returns whether two parts of a split share no record, whatever its size.
+
+    "[:98%]" and "[98%:]" share none, nor do "[:-100]" and "[-50:]"; of bounds that cannot be
+    compared without the size, as "[:98%]" and "[-50:]", it is assumed that they do.
+    """
+    return _ends_before(one.stop, other.start) or _ends_before(other.stop, one.start)
+
+
+def _ends_before(stop: str, start: str) -> bool:
+    """Returns whether a part that ends at `stop` lies before one that begins at `start`."""
+    if not stop or not start or stop.endswith("%") != start.endswith("%"):
+        return False
+    last, first = (int(bound.removesuffix("%")) for bound in (stop, start))
+    return (last < 0) == (first < 0) and last <= first
 
 
 def sliced(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator[Item | Reject]:

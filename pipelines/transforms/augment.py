@@ -13,8 +13,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from pipelines.sources.item import stable_hash
-from pipelines.transforms.images import ImageSpec, decode_image, encode_image, squash
+from pipelines.images.square import ImageSpec, decode_image, encode_image, squash
+from pipelines.records.hashing import stable_hash
 
 Crop = tuple[int, int, int, int]
 """x0, y0, x1, y1: what is kept of the upright picture [pixels]."""

@@ -7,7 +7,9 @@ Source: big_vision `datasets/{textvqa,ai2d}` (before resizing) and `pp/proj/pali
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pipelines.sources.item import BadInput, Edit
+from pipelines.images.square import ImageSpec, decode_image, encode_image, squash
+from pipelines.records.schema import BadInput
+from pipelines.sources.item import Edit
 
 _LARGEST_FONT = 100
 _RED = (255, 0, 0)
@@ -16,6 +18,18 @@ _TURNS = {
     2: Image.Transpose.ROTATE_180,
     3: Image.Transpose.ROTATE_270,
 }
+
+
+def edit_image(data: bytes, spec: ImageSpec, edit: Edit) -> tuple[bytes, tuple[int, int]]:
+    """Returns the edited square, encoded, and the width and height of the turned original [pixels].
+
+    Raises:
+      BadInput: if the image cannot be decoded, its size is refused, or the edit shows nothing.
+    """
+    image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
+    image = edit_original(image, edit)
+    small = edit_stored(squash(image, spec), edit, image.size)
+    return encode_image(small, spec.encoding), image.size
 
 
 def edit_original(image: Image.Image, edit: Edit) -> Image.Image:

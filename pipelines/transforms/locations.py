@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from pipelines.records.codes import format_box
-from pipelines.sources.item import BadInput
+from pipelines.records.schema import BadInput
 
 
 def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:

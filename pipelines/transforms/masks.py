@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from pipelines.records.rle import decode_mask, encode_mask
-from pipelines.sources.item import BadInput
+from pipelines.records.schema import BadInput
 
 _UPSCALE = 5
 

@@ -1,32 +1,10 @@
 """An item and its decoded pixels become a record."""
 
-import dataclasses
-
-from pipelines.records.schema import MASK_MARKER, Record
-from pipelines.sources.item import BOX_MARKER, BadInput, Item
+from pipelines.records.schema import MASK_MARKER, BadInput, Record
+from pipelines.sources.item import BOX_MARKER, Item
+from pipelines.transforms.decode import Pixels
 from pipelines.transforms.locations import box_tokens
 from pipelines.transforms.masks import crop_mask, normalize_mask
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Pixels:
-    """What was decoded from one image or video.
-
-    Attributes:
-      images: encoded squares.
-      size: width and height before squashing [pixels].
-      sha256: digest of the encoded original [hex].
-      requested: per frame, the time asked for [s].
-      decoded: per frame, the time of the frame found [s].
-      crop: x0, y0, x1, y1 of what was kept of it; None for all [pixels].
-    """
-
-    images: tuple[bytes, ...]
-    size: tuple[int, int]
-    sha256: str
-    requested: tuple[float, ...] = ()
-    decoded: tuple[float, ...] = ()
-    crop: tuple[int, int, int, int] | None = None
 
 
 def render(item: Item, pixels: list[Pixels]) -> Record:

@@ -1,20 +1,24 @@
 """The process that decodes: `python -m pipelines.video.child MEMORY_BYTES`.
 
-Reads one JSON request a line; answers with a JSON line, then the encoded frames it announces.
-It ends when its input does, so it never outlives the run.
+Says that it is ready by a line. Then it reads one JSON request a line, and answers with a JSON line
+and the encoded frames this announces. It ends when its input does, so it never outlives the run.
+
+Limits are of processor time and address space, so that a busy machine decides nothing. A clip that
+takes too long ends the process: a decoder's loop in C sees no exception.
 """
 
 import json
 import resource
+import signal
 import sys
 from typing import BinaryIO
 
 from PIL import Image
 
-from pipelines.sources.item import BadInput
-from pipelines.transforms.images import ImageSpec, check_size, encode_image, squash
+from pipelines.images.square import ImageSpec, check_size, encode_image, squash
+from pipelines.records.schema import BadInput
 from pipelines.video.decoders import DECODERS, choose
-from pipelines.video.probe import OUT_OF_MEMORY, probe
+from pipelines.video.probe import OutOfMemory, probe
 from pipelines.video.sampling import FrameSampling
 
 
@@ -22,8 +26,13 @@ def main() -> None:
     """Serves requests until the input ends."""
     limit = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # What ran this may ignore or hold back the signal of the timer, and that is inherited.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     output = sys.stdout.buffer
     sys.stdout = sys.stderr  # A library that prints must not break the protocol.
+    output.write(b"ready\n")
+    output.flush()
     for line in sys.stdin.buffer:
         _answer(json.loads(line), output)
 
@@ -31,6 +40,8 @@ def main() -> None:
 def _answer(request: dict, output: BinaryIO) -> None:
     header: dict
     images: list[bytes] = []
+    # Counts the time of all threads, to fractions of a second; RLIMIT_CPU knows whole ones only.
+    signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])
     try:
         header, images = sample_video(
             request["path"],
@@ -38,10 +49,13 @@ def _answer(request: dict, output: BinaryIO) -> None:
             ImageSpec(**request["spec"]),
             request["decoder"],
         )
+    except OutOfMemory as error:
+        header = {"limit": str(error)}
     except BadInput as error:
         header = {"error": str(error)}
     except MemoryError:
-        header = {"error": OUT_OF_MEMORY}
+        header = {"limit": str(OutOfMemory())}
+    signal.setitimer(signal.ITIMER_PROF, 0)
     header["sizes"] = [len(image) for image in images]
     output.write(json.dumps(header).encode() + b"\n")
     output.write(b"".join(images))

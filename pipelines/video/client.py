@@ -1,17 +1,38 @@
-"""Decoding in a child process: a hang, a crash or a memory blow-up costs one reject."""
+"""Decoding in a child process: a hang, a crash or a memory blow-up costs a child, not the run.
+
+What becomes of a clip depends on the clip alone. A child that is killed or stopped from outside is
+replaced and the clip decoded anew, so the bytes are those of an undisturbed run. A clip is refused
+only for what its own decoding does, in a child that has done nothing else, twice.
+"""
 
 import dataclasses
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
-from pipelines.sources.item import BadInput
-from pipelines.transforms.images import ImageSpec
-from pipelines.transforms.render import Pixels
+from pipelines.images.square import ImageSpec
+from pipelines.records.schema import BadInput
 from pipelines.video.sampling import FrameSampling
+
+_OWN_FAILURES = 2
+"""Fresh children that a clip must bring down before it is refused."""
+
+_OUTSIDE_FAILURES = 3
+"""Children that may be lost to something else on one clip before that is an error."""
+
+_WATCHDOG = 20
+"""Times `cpu_s` that a clip may take by the clock: a machine may be busy, a child stopped."""
+
+_STARTUP_S = 300
+"""Longest time for a child to start, which costs half a second on an idle machine [s]."""
+
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+"""Signals that a process brings upon itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,22 +41,50 @@ class VideoLimits:
 
     Attributes:
       decoder: "pyav", or "decord" to use it where it is exact.
-      timeout_s: longest time for one clip [s].
+      cpu_s: most processor time for one clip, of all its threads [s].
       memory_mb: address space of the child [MiB]; 720p needs about 700.
       clips_per_child: clips after which a child is replaced, as decord grows.
     """
 
     decoder: str = "pyav"
-    timeout_s: float = 60.0
+    cpu_s: float = 60.0
     memory_mb: int = 4096
     clips_per_child: int = 500
 
     def __post_init__(self) -> None:
         if self.decoder not in ("pyav", "decord"):
             raise ValueError(f"decoder must be pyav or decord, got {self.decoder!r}.")
-        for name in ("timeout_s", "memory_mb", "clips_per_child"):
+        for name in ("cpu_s", "memory_mb", "clips_per_child"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
+
+
+class Clip(NamedTuple):
+    """The frames sampled from one video.
+
+    Attributes:
+      images: encoded squares.
+      size: width and height before squashing [pixels].
+      requested: per frame, the time asked for [s].
+      decoded: per frame, the time of the frame found [s].
+    """
+
+    images: tuple[bytes, ...]
+    size: tuple[int, int]
+    requested: tuple[float, ...]
+    decoded: tuple[float, ...]
+
+
+class VideoChildLostError(RuntimeError):
+    """Children were killed or stalled again and again, by something other than the clip."""
+
+
+class _ClipFailed(Exception):
+    """The clip brought its child down, by a limit or a crash."""
+
+
+class _ChildLost(Exception):
+    """The child was killed, stopped or never began, for reasons of its surroundings."""
 
 
 class VideoChild:
@@ -47,32 +96,46 @@ class VideoChild:
         self._clips = 0
         self._buffer = b""
 
-    def sample(self, path: str, sha256: str, sampling: FrameSampling, spec: ImageSpec) -> Pixels:
+    def sample(self, path: str, sampling: FrameSampling, spec: ImageSpec) -> Clip:
         """Returns the sampled frames of a video.
 
         Raises:
           BadInput: if it cannot be decoded within the limits.
+          VideoChildLostError: if children are lost for reasons that are not the clip's.
         """
         request = {
             "path": path,
             "sampling": dataclasses.asdict(sampling),
             "spec": dataclasses.asdict(spec),
             "decoder": self._limits.decoder,
+            "cpu_s": self._limits.cpu_s,
         }
-        deadline = time.monotonic() + self._limits.timeout_s
-        try:
-            header, images = self._ask(request, deadline)
-        except (TimeoutError, EOFError, OSError) as error:
-            code = self._stop()
-            if isinstance(error, TimeoutError):
-                raise BadInput(f"decoding took longer than {self._limits.timeout_s:g} s") from error
-            raise BadInput(f"the decoder died (exit status {code})") from error
+        own = lost = 0
+        while True:
+            try:
+                header, images = self._ask(request)
+                break
+            except _ClipFailed as failure:
+                # Earlier clips leave memory in pieces and caches full: only a child that has seen
+                # no other clip tells about this one.
+                own += self._clips == 1
+                self.close()
+                if own == _OWN_FAILURES:
+                    raise BadInput(str(failure)) from failure
+            except _ChildLost as failure:
+                lost += 1
+                self.close()
+                if lost == _OUTSIDE_FAILURES:
+                    raise VideoChildLostError(
+                        f"the process that decodes {path} was lost {lost} times: {failure}. The "
+                        f"clip is not to blame; look at the machine's memory and its load, then "
+                        f"run this again."
+                    ) from failure
         if "error" in header:
             raise BadInput(header["error"])
-        return Pixels(
+        return Clip(
             images=tuple(images),
             size=tuple(header["size"]),
-            sha256=sha256,
             requested=tuple(header["requested"]),
             decoded=tuple(header["decoded"]),
         )
@@ -84,63 +147,9 @@ class VideoChild:
 
     def close(self) -> None:
         """Ends the process."""
-        if self._process is not None:
-            self._stop()
-
-    def _ask(self, request: dict, deadline: float) -> tuple[dict, list[bytes]]:
-        process = self._running()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        process.stdin.flush()
-        while b"\n" not in self._buffer:
-            self._receive(process, deadline)
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        header = json.loads(line)
-        chunks, needed = [self._buffer], sum(header["sizes"])
-        received = len(self._buffer)
-        while received < needed:
-            self._buffer = b""
-            self._receive(process, deadline)
-            chunks.append(self._buffer)
-            received += len(self._buffer)
-        data, images = b"".join(chunks), []
-        for size in header["sizes"]:
-            images.append(data[:size])
-            data = data[size:]
-        self._buffer = data
-        return header, images
-
-    def _receive(self, process: subprocess.Popen[bytes], deadline: float) -> None:
-        assert process.stdout is not None
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-            raise TimeoutError
-        data = os.read(process.stdout.fileno(), 1 << 20)
-        if not data:
-            raise EOFError
-        self._buffer += data
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        """Returns the process, a fresh one if there is none or it has served its time."""
-        if self._process is not None and self._clips >= self._limits.clips_per_child:
-            self._stop()
-        if self._process is None:
-            memory = str(self._limits.memory_mb << 20)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "pipelines.video.child", memory],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            )
-            self._clips, self._buffer = 0, b""
-        self._clips += 1
-        return self._process
-
-    def _stop(self) -> int | None:
         process, self._process = self._process, None
         if process is None:
-            return None
+            return
         process.kill()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -148,4 +157,102 @@ class VideoChild:
                     pipe.close()
                 except OSError:
                     continue  # Unsent input of a process that is gone.
-        return process.wait()
+        process.wait()
+
+    def _ask(self, request: dict) -> tuple[dict, list[bytes]]:
+        """Returns the answer's header and its images.
+
+        Raises:
+          _ClipFailed: if the clip exceeds a limit or crashes the child.
+          _ChildLost: if the child ends for another reason, or stalls.
+        """
+        process = self._running()
+        assert process.stdin is not None
+        deadline = time.monotonic() + _WATCHDOG * self._limits.cpu_s
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            header = json.loads(self._line(process, deadline))
+            data = self._bytes(process, sum(header["sizes"]), deadline)
+        except (EOFError, BrokenPipeError):
+            raise self._verdict(process.wait()) from None
+        if "limit" in header:
+            raise _ClipFailed(header["limit"])
+        images = []
+        for size in header["sizes"]:
+            images.append(data[:size])
+            data = data[size:]
+        return header, images
+
+    def _verdict(self, status: int) -> Exception:
+        """Returns the exception for a child that ended in the middle of a clip."""
+        if status == -signal.SIGPROF:
+            return _ClipFailed(f"decoding took more than {self._limits.cpu_s:g} s of CPU time")
+        if status >= 0:
+            return _ClipFailed(f"the decoder died (exit status {status})")
+        if -status in _CRASHES:
+            return _ClipFailed(f"the decoder died ({signal.Signals(-status).name})")
+        return _ChildLost(f"killed by signal {-status}")
+
+    def _line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
+        while b"\n" not in self._buffer:
+            self._buffer += self._receive(process, deadline)
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _bytes(self, process: subprocess.Popen[bytes], needed: int, deadline: float) -> bytes:
+        chunks, received = [self._buffer], len(self._buffer)
+        while received < needed:
+            chunks.append(self._receive(process, deadline))
+            received += len(chunks[-1])
+        data = b"".join(chunks)
+        self._buffer = data[needed:]
+        return data[:needed]
+
+    def _receive(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
+        assert process.stdout is not None
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            raise _ChildLost("it stalled")
+        data = os.read(process.stdout.fileno(), 1 << 20)
+        if not data:
+            raise EOFError
+        return data
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """Returns the process, a fresh one if there is none or it has served its time.
+
+        Raises:
+          _ChildLost: if it does not start.
+        """
+        from pipelines.video import child  # The decoders are loaded where videos are.
+
+        if self._process is not None and self._clips >= self._limits.clips_per_child:
+            self.close()
+        if self._process is None:
+            memory = str(self._limits.memory_mb << 20)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", child.__name__, memory],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+            )
+            self._clips, self._buffer = 0, b""
+            try:
+                self._line(self._process, time.monotonic() + _STARTUP_S)  # It is ready.
+            except EOFError:
+                status = self._process.wait()
+                raise _ChildLost(f"it did not start (exit status {status})") from None
+        self._clips += 1
+        return self._process
+
+
+def _environment() -> dict[str, str]:
+    """Returns a child's: it imports what this process does, wherever that was started."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }

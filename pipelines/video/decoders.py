@@ -13,8 +13,8 @@ import av
 import av.error
 import numpy as np
 
-from pipelines.sources.item import BadInput
-from pipelines.video.probe import OUT_OF_MEMORY, Probe, one_line, open_video, video_stream
+from pipelines.records.schema import BadInput
+from pipelines.video.probe import OutOfMemory, Probe, one_line, open_video, video_stream
 
 Frame = tuple[float, np.ndarray]
 """Time from the first frame [s], pixels (H, W, 3) uint8."""
@@ -73,7 +73,7 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
                 shown = (stamp - start, frame)
                 decoded += 1
     except MemoryError as error:
-        raise BadInput(OUT_OF_MEMORY) from error
+        raise OutOfMemory from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise BadInput(f"undecodable video after {decoded} frames: {one_line(error)}") from error
     if shown is None:
@@ -135,7 +135,7 @@ def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fr
         if np.abs(shown - np.asarray(info.times)[wanted]).max() > 0.5 / 60:
             return decode_pyav(path, info, times)
         pixels = reader.get_batch(wanted).asnumpy()
-    except (decord.DECORDError, RuntimeError, MemoryError):
+    except (decord.DECORDError, RuntimeError):  # Not for want of memory: that is tried again.
         return decode_pyav(path, info, times)
     return ((float(t), p) for t, p in zip(shown, pixels, strict=True))
 

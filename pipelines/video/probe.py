@@ -8,7 +8,7 @@ import av.stream
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
-from pipelines.sources.item import BadInput
+from pipelines.records.schema import BadInput
 
 FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,flv,asf,ogg,ivf,gif,apng,"
@@ -16,8 +16,6 @@ FORMATS = (
 )
 """Containers that hold what they show. Others (concat, hls, ...) name files or URLs to open: a
 corpus must not choose what is read. Audio is here for its reason to be told."""
-
-OUT_OF_MEMORY = "out of memory while decoding"
 
 _COUNT_SLACK = 2
 _COUNT_TOLERANCE = 0.02
@@ -30,6 +28,13 @@ _DURATION_TOLERANCE = 0.1
 
 _IDR = 5
 """Type of a unit. Source: ITU-T H.264, table 7-1; ISO 14496-15, 5.3.3 for `_length_size`."""
+
+
+class OutOfMemory(BadInput):
+    """The address space did not suffice: for this clip, or for what earlier ones left of it."""
+
+    def __init__(self) -> None:
+        super().__init__("out of memory while decoding")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +80,7 @@ def probe(path: str) -> Probe:
             stream = video_stream(container)
             return _probe(container, stream)
     except MemoryError as error:  # FFmpeg's, too.
-        raise BadInput(OUT_OF_MEMORY) from error
+        raise OutOfMemory from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pipelines.sources.item import BadInput
+from pipelines.records.schema import BadInput
 
 STORAGE_FPS = 25.0
 """Frames a second that strides count in. big_vision's strides are over stored frames, whose rate is

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.sources.item import Corpus, Item, Spool
+from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.item import Item
 from pipelines.sources.registry import get
 
 

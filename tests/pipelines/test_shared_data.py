@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.prepare.run import PrepareConfig, inventory, prepare
+from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.dataset import Dataset
+from pipelines.sources.inventory import inventory
 from pipelines.video.decoders import decode_pyav
 from pipelines.video.probe import probe
 

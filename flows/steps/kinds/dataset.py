@@ -51,7 +51,7 @@ DATASET = Kind(
     name="dataset",
     make=make,
     libraries=("pillow", "av", "decord"),
-    # The registries know every reader and every benchmark; a dataset is made by one of them.
-    stop=("pipelines.sources.registry", "pipelines.benchmarks.registry"),
+    # The registry knows every reader; a dataset is made by one of them.
+    stop=("pipelines.sources.registry",),
     also=_reader,
 )

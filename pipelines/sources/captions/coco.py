@@ -9,10 +9,12 @@ nocaps   nocaps_val_4500_captions.json  images[]: id, file_name; annotations[]: 
 
 from pathlib import Path
 
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     grouped,
     image_folder,
     load_list,
@@ -20,6 +22,7 @@ from pipelines.sources.layout import (
     read_rows,
     text_of,
 )
+from pipelines.sources.spec import published
 
 KARPATHY = ("dataset_coco.json", "../coco/dataset_coco.json", "../cococap/dataset_coco.json")
 
@@ -35,7 +38,9 @@ def _read_coco(corpus: Corpus, split: str, file: Path) -> Found:
             raise BadInput(f"image {row['cocoid']} has no caption")
         media = corpus.media(folders[row["filepath"]] / row["filename"])
         key = int(row["cocoid"])
-        return question("cococap", split, media, key, "", captions, meta={"image_id": key})
+        return question(
+            BENCHMARKS["cococap"], split, media, key, "", captions, meta={"image_id": key}
+        )
 
     rows = load_list(corpus, file, "images")
     yield from read_rows(corpus, file, f"cococap/{split}", rows, make)
@@ -51,7 +56,7 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path) -> Found:
         if split == "val" and not said:
             raise BadInput(f"image {row['id']} has no caption")
         return question(
-            "nocaps",
+            BENCHMARKS["nocaps"],
             split,
             corpus.media(folder / row["file_name"]),
             row["id"],
@@ -69,16 +74,16 @@ def _nocaps_files(split: str) -> tuple[tuple[str, ...], ...]:
     return ((val if split == "val" else test,),)
 
 
-LAYOUTS = (
-    Layout(
-        name="cococap",
+SOURCES = (
+    published(
+        BENCHMARKS["cococap"],
         splits=("train", "restval", "val", "test"),
         files=lambda split: (KARPATHY,),
         read=_read_coco,
         publisher="cs.stanford.edu/people/karpathy/deepimagesent (caption_datasets.zip)",
     ),
-    Layout(
-        name="nocaps",
+    published(
+        BENCHMARKS["nocaps"],
         splits=("val", "test"),
         files=_nocaps_files,
         read=_read_nocaps,

@@ -17,11 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.records.schema import BadInput
 from pipelines.sources.captions.coco import KARPATHY
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     image_folder,
     indexed,
     json_lines,
@@ -31,6 +33,7 @@ from pipelines.sources.layout import (
     text_of,
     texts_of,
 )
+from pipelines.sources.spec import published
 
 COCO35L = (
     "ar", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fil", "fr", "he", "hi", "hr", "hu",
@@ -85,7 +88,7 @@ def _records(
         if image not in images:
             raise BadInput(f"image {image} is not in dataset_coco.json")
         return question(
-            "coco35l",
+            BENCHMARKS["coco35l"],
             part,
             corpus.media(images[image]),
             lang,
@@ -107,7 +110,8 @@ def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Found:
         media = corpus.media(corpus.folder / "images" / f"{key}.jpg")
         captions = texts_of(row[split], "caption")
         return question(
-            "xm3600", split, media, split, "", captions, lang=split, meta={"image_id": key},
+            BENCHMARKS["xm3600"], split, media, split, "", captions,
+            lang=split, meta={"image_id": key},
         )  # fmt: skip
 
     yield from read_rows(corpus, file, f"xm3600/{split}", json_lines(file), make)
@@ -118,16 +122,17 @@ def _coco35l_files(split: str) -> tuple[tuple[str, ...], ...]:
     return (name, f"{name}.bz2"), KARPATHY
 
 
-LAYOUTS = (
-    Layout(
-        name="coco35l",
+SOURCES = (
+    published(
+        BENCHMARKS["coco35l"],
         splits=("train", "dev", *(f"{part}_{x}" for part in ("train", "dev") for x in COCO35L)),
         files=_coco35l_files,
         read=_read_coco35l,
         publisher="google.github.io/crossmodal-3600 (COCO-35L)",
+        whole=lambda split: split.partition("_")[0],
     ),
-    Layout(
-        name="xm3600",
+    published(
+        BENCHMARKS["xm3600"],
         splits=XM3600,
         files=lambda split: (("captions.jsonl",),),
         read=_read_xm3600,

@@ -9,8 +9,12 @@ A folder of a split may be written with a capital ("Train"), as in the authors' 
 
 from pathlib import Path
 
-from pipelines.sources.item import BadInput, Corpus, Item
-from pipelines.sources.layout import Found, Layout, load_list, question, read_rows, text_of
+from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
+from pipelines.sources.layout import Found, load_list, question, read_rows, text_of
+from pipelines.sources.spec import published
 
 SPLITS = ("train", "val", "test")
 CAPTION = "1-lowercase-and-token-and-remove-figure-index"
@@ -32,7 +36,9 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
         if not isinstance(row, dict):
             raise BadInput(f"{corpus.relative(path)} must hold an object")
         caption = text_of(row[CAPTION], "caption")
-        return question("scicap", split, corpus.media(figures / name), "0", "", [caption])
+        return question(
+            BENCHMARKS["scicap"], split, corpus.media(figures / name), "0", "", [caption]
+        )
 
     rows = load_list(corpus, file)
     yield from read_rows(corpus, file, f"scicap/{split}", rows, make)
@@ -48,9 +54,9 @@ def _files(split: str) -> tuple[tuple[str, ...], ...]:
     return (tuple(root + name for root in ("scicap_data/", "") for name in names),)
 
 
-LAYOUTS = (
-    Layout(
-        name="scicap",
+SOURCES = (
+    published(
+        BENCHMARKS["scicap"],
         splits=SPLITS,
         files=_files,
         read=_read,

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.sources.item import BadInput, Corpus, Edit, Item
+from pipelines.benchmarks.captions import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Edit, Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     csv_rows,
     grouped,
     image_folder,
@@ -25,6 +27,7 @@ from pipelines.sources.layout import (
     read_rows,
     text_of,
 )
+from pipelines.sources.spec import published
 
 SPLITS = ("train", "dev", "test")
 _CANVAS_HEIGHT = 2560
@@ -44,7 +47,7 @@ def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Fo
             raise BadInput(f"screen {screen} has no summary")
         texts = [text_of(row, "summary") for row in summaries[screen]]
         media = corpus.media(folder / f"{screen}.jpg")
-        return question("screen2words", split, media, screen, "", texts)
+        return question(BENCHMARKS["screen2words"], split, media, screen, "", texts)
 
     yield from read_rows(corpus, listed, f"screen2words/{split}", _listed(listed), make)
 
@@ -66,7 +69,9 @@ def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> Foun
             raise BadInput(f"node {node} of screen {screen} has no caption")
         x0, y0, x1, y1 = (v / _CANVAS_HEIGHT for v in _bounds(trees[screen], node))
         media = corpus.media(folder / f"{screen}.jpg", edit=Edit(frame=(x0, y0, x1, y1)))
-        return question("widgetcap", split, media, node, "", captions, meta={"node": node})
+        return question(
+            BENCHMARKS["widgetcap"], split, media, node, "", captions, meta={"node": node}
+        )
 
     rows = csv_rows(table, "screenId", "nodeId", "captions")
     yield from read_rows(corpus, table, f"widgetcap/{split}", rows, make)
@@ -90,9 +95,9 @@ def _bounds(screen: Any, node: str) -> list[float]:
     return bounds
 
 
-LAYOUTS = (
-    Layout(
-        name="screen2words",
+SOURCES = (
+    published(
+        BENCHMARKS["screen2words"],
         splits=SPLITS,
         files=lambda split: (
             ("screen_summaries.csv",),
@@ -102,8 +107,8 @@ LAYOUTS = (
         publisher="github.com/google-research-datasets/screen2words "
         "(pixels: interactionmining.org)",
     ),
-    Layout(
-        name="widgetcap",
+    published(
+        BENCHMARKS["widgetcap"],
         splits=SPLITS,
         files=lambda split: (
             ("widget_captions.csv",),

@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from pipelines.sources.item import BadInput, Corpus, Item
-from pipelines.sources.layout import Found, Layout, load_dict, question, read_rows, texts_of
+from pipelines.benchmarks.documents import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
+from pipelines.sources.layout import Found, load_dict, question, read_rows, texts_of
+from pipelines.sources.spec import published
 
 _NUMBERS = {"train": 1, "val": 2, "test": 3}
 
@@ -30,15 +34,15 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
         extension = PurePosixPath(urlsplit(row["imageURL"]).path).suffix
         media = corpus.media(corpus.folder / "images" / f"{key}{extension}")
         for number, (asked, answer) in enumerate(zip(questions, answers, strict=True)):
-            yield question("ocrvqa", split, media, number, asked, [answer])
+            yield question(BENCHMARKS["ocrvqa"], split, media, number, asked, [answer])
 
     rows = load_dict(corpus, file).items()
     yield from read_rows(corpus, file, f"ocrvqa/{split}", rows, make)
 
 
-LAYOUTS = (
-    Layout(
-        name="ocrvqa",
+SOURCES = (
+    published(
+        BENCHMARKS["ocrvqa"],
         splits=tuple(_NUMBERS),
         files=lambda split: (("dataset.json",),),
         read=_read,

@@ -8,14 +8,15 @@ Published by its authors at github.com/vis-nlp/ChartQA (GPL-3.0).
 
 from collections.abc import Iterator
 
-from pipelines.benchmarks.registry import get
-from pipelines.records.schema import Reject
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.benchmarks.documents import BENCHMARKS
+from pipelines.records.schema import BadInput, Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
+from pipelines.sources.spec import of_benchmark
 
 KINDS = ("human", "augmented")
 _PARTS = ("train", "val", "test")
 SPLITS = (*_PARTS, *(f"{part}_{kind}" for part in _PARTS for kind in KINDS))
-PUBLISHER = "github.com/vis-nlp/ChartQA"
 
 
 def files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -49,7 +50,7 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                     id=identity,
                     part="chartqa",
                     media=(corpus.media(folder / "png" / row["imgname"]),),
-                    prefix=get("chartqa").prefix(row["query"]),
+                    prefix=BENCHMARKS["chartqa"].prefix(row["query"]),
                     suffixes=(str(row["label"]),),
                     task="chartqa",
                     answers=(str(row["label"]),),
@@ -62,3 +63,15 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                     reason=f"malformed row: {type(error).__name__}: {error}",
                     source=corpus.relative(file),
                 )
+
+
+SOURCES = (
+    of_benchmark(
+        BENCHMARKS["chartqa"],
+        splits=SPLITS,
+        files=files,
+        read=read,
+        publisher="github.com/vis-nlp/ChartQA",
+        whole=lambda split: split.partition("_")[0],
+    ),
+)

@@ -17,10 +17,12 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.sources.item import Corpus, Item, stable_hash
+from pipelines.benchmarks.documents import BENCHMARKS
+from pipelines.records.hashing import stable_hash
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     image_folder,
     load_list,
     question,
@@ -28,6 +30,7 @@ from pipelines.sources.layout import (
     text_of,
     texts_of,
 )
+from pipelines.sources.spec import published
 
 SPLITS = ("train", "val", "test")
 _MOST_ITEMS = 6
@@ -42,7 +45,7 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path) -> Found:
         answers = [] if split == "test" else texts_of(row, "answers")
         key = row["questionId"]
         return question(
-            "docvqa",
+            BENCHMARKS["docvqa"],
             split,
             corpus.media(folder / text_of(row, "image")),
             key,
@@ -62,7 +65,7 @@ def _read_infovqa(corpus: Corpus, split: str, file: Path) -> Found:
         targets = [] if split == "test" else texts_of(row, "answers")
         key = row["questionId"]
         return question(
-            "infovqa",
+            BENCHMARKS["infovqa"],
             split,
             corpus.media(folder / text_of(row, "image_local_name")),
             key,
@@ -100,7 +103,7 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Found:
         answers = [] if test else texts_of(row, "answers")
         key = row["question_id"]
         return question(
-            "stvqa",
+            BENCHMARKS["stvqa"],
             split,
             corpus.media(path),
             key,
@@ -129,16 +132,16 @@ def _docvqa_files(split: str) -> tuple[tuple[str, ...], ...]:
 _INFOVQA = {"train": "train_v1.0", "val": "val_v1.0_withQT", "test": "test_v1.0"}
 _COMPETITION = "rrc.cvc.uab.es"
 
-LAYOUTS = (
-    Layout(
-        name="docvqa",
+SOURCES = (
+    published(
+        BENCHMARKS["docvqa"],
         splits=SPLITS,
         files=_docvqa_files,
         read=_read_docvqa,
         publisher=f"{_COMPETITION} (challenge 17, task 1)",
     ),
-    Layout(
-        name="infovqa",
+    published(
+        BENCHMARKS["infovqa"],
         splits=SPLITS,
         files=lambda split: (
             (f"infographicsVQA_{_INFOVQA[split]}.json", f"infographicsVQA_{split}_v1.0.json"),
@@ -146,8 +149,8 @@ LAYOUTS = (
         read=_read_infovqa,
         publisher=f"{_COMPETITION} (challenge 17, task 3)",
     ),
-    Layout(
-        name="stvqa",
+    published(
+        BENCHMARKS["stvqa"],
         splits=SPLITS,
         files=lambda split: ((f"{'test' if split == 'test' else 'train'}_task_3.json",),),
         read=_read_stvqa,

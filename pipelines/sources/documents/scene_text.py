@@ -1,41 +1,35 @@
-"""Text in photographs: TextVQA's questions and TextCaps' captions, on the same images.
+"""TextVQA: questions about text in photographs.
 
-    textvqa   TextVQA_0.5.1_{train,val,test}.json  data[]: question_id, image_id, question, answers
-    textcaps  TextCaps_0.1_{train,val,test}.json   data[]: image_id, caption_str
-              {train,test}_images/{image_id}.jpg   val's are in train_images; here, in textvqa/ or
-                                                   in textcaps/
-              {train,test}_images/rotation.csv     OpenImages' ImageID, Rotation [degrees]; optional
+    TextVQA_0.5.1_{train,val,test}.json  data[]: question_id, image_id, question, answers
+    {train,test}_images/{image_id}.jpg   val's are in train_images; here, in textvqa/ or textcaps/
+    {train,test}_images/rotation.csv     OpenImages' ImageID, Rotation [degrees]; optional
 
-TextVQA's images are turned upright by Rotation, as big_vision's are; those of TextCaps are not.
+The images are turned upright by Rotation, as big_vision's are; TextCaps', the same, are not.
 """
 
 import math
 from pathlib import Path
 
-from pipelines.sources.item import Corpus, Edit, Item
+from pipelines.benchmarks.documents import BENCHMARKS
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Edit, Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     csv_rows,
-    grouped,
-    image_folder,
     load_list,
     question,
     read_rows,
+    scene_text_folder,
     text_of,
     texts_of,
 )
+from pipelines.sources.spec import published
 
 SPLITS = ("train", "val", "test")
 
 
-def _folder(corpus: Corpus, split: str) -> Path:
-    name = "test_images" if split == "test" else "train_images"
-    return image_folder(corpus, name, "textvqa", "textcaps")
-
-
 def _read_questions(corpus: Corpus, split: str, file: Path) -> Found:
-    folder = _folder(corpus, split)
+    folder = scene_text_folder(corpus, split)
     turns = _turns(corpus, folder / "rotation.csv")
 
     def make(row: dict) -> Item:
@@ -43,7 +37,7 @@ def _read_questions(corpus: Corpus, split: str, file: Path) -> Found:
         edit = Edit(quarter_turns=turns[image]) if turns.get(image) else None
         answers = [] if split == "test" else texts_of(row, "answers")
         return question(
-            "textvqa",
+            BENCHMARKS["textvqa"],
             split,
             corpus.media(folder / f"{image}.jpg", edit=edit),
             row["question_id"],
@@ -68,37 +62,9 @@ def _turns(corpus: Corpus, path: Path) -> dict[str, int]:
     return turns
 
 
-def _read_captions(corpus: Corpus, split: str, file: Path) -> Found:
-    folder = _folder(corpus, split)
-
-    def make(rows: list[dict]) -> Item:
-        image = str(rows[0]["image_id"])
-        captions = [] if split == "test" else [text_of(row, "caption_str") for row in rows]
-        media = corpus.media(folder / f"{rows[0].get('image_name', image)}.jpg")
-        return question(
-            "textcaps",
-            split,
-            media,
-            image,
-            "",
-            captions,
-            meta={"image_id": image},
-        )
-
-    images = grouped(load_list(corpus, file, "data"), "image_id")
-    yield from read_rows(corpus, file, f"textcaps/{split}", images, make)
-
-
-LAYOUTS = (
-    Layout(
-        name="textcaps",
-        splits=SPLITS,
-        files=lambda split: ((f"TextCaps_0.1_{split}.json",),),
-        read=_read_captions,
-        publisher="textvqa.org/textcaps/dataset",
-    ),
-    Layout(
-        name="textvqa",
+SOURCES = (
+    published(
+        BENCHMARKS["textvqa"],
         splits=SPLITS,
         files=lambda split: ((f"TextVQA_0.5.1_{split}.json",),),
         read=_read_questions,

@@ -16,11 +16,14 @@ import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.vqa import BETWEEN
-from pipelines.sources.item import BadInput, Corpus, Edit, Item, stable_hash
+from pipelines.benchmarks.documents import BENCHMARKS
+from pipelines.benchmarks.prompts import BETWEEN
+from pipelines.records.hashing import stable_hash
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Edit, Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     index_of,
     load_dict,
     question,
@@ -28,6 +31,7 @@ from pipelines.sources.layout import (
     text_of,
     texts_of,
 )
+from pipelines.sources.spec import published
 
 _MAX_ORDERS = 24
 """Orders of a question's choices that training may draw; four choices have no more."""
@@ -59,7 +63,7 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path) -> Found:
         correct = index_of(row, "correctAnswer", choices)
         edit = _labels(corpus, root / "annotations" / path.name) if row["abcLabel"] else None
         return question(
-            "ai2d",
+            BENCHMARKS["ai2d"],
             split,
             corpus.media(root / "images" / path.stem, edit=edit),
             row["questionId"],
@@ -97,7 +101,7 @@ def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
         def asked(order: tuple[int, ...]) -> Item:
             options = ", ".join(f"({_letter(n)}) {choices[i]}" for n, i in enumerate(order))
             return question(
-                "science_qa",
+                BENCHMARKS["science_qa"],
                 split,
                 image,
                 key,
@@ -139,16 +143,16 @@ def _letter(index: int) -> str:
     return chr(ord("A") + index)
 
 
-LAYOUTS = (
-    Layout(
-        name="ai2d",
+SOURCES = (
+    published(
+        BENCHMARKS["ai2d"],
         splits=("train", "test"),
         files=lambda split: (("ai2d_test_ids.csv", "ai2d/ai2d_test_ids.csv"),),
         read=_read_ai2d,
         publisher="prior.allenai.org/projects/diagrams",
     ),
-    Layout(
-        name="science_qa",
+    published(
+        BENCHMARKS["science_qa"],
         splits=("train", "val", "test"),
         files=lambda split: (("problems.json", "data/scienceqa/problems.json"),),
         read=_read_science,

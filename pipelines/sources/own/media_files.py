@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from pipelines.records.schema import Reject
-from pipelines.sources.item import Corpus, Item
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
+from pipelines.sources.spec import SourceSpec
 
 _SIDECARS = (".json", ".md", ".srt", ".txt", ".vtt", ".csv")
 """Texts that lie beside media; everything else is taken for media, whatever its extension."""
@@ -33,3 +35,23 @@ def _read(corpus: Corpus, name: str, *, video: bool) -> Iterator[Item | Reject]:
             suffixes=("",),
             task=name,
         )
+
+
+SOURCES = (
+    SourceSpec(
+        name="images",
+        folder="images",
+        splits=("train",),
+        read=read_images,
+        antialias=True,
+        antialias_eval=True,
+    ),
+    SourceSpec(
+        name="videos",
+        folder="videos",
+        splits=("train",),
+        read=read_videos,
+        antialias=False,
+        antialias_eval=False,
+    ),
+)

@@ -14,9 +14,11 @@ Source: big_vision `datasets/jsonl.py`.
 import re
 from collections.abc import Iterator, Mapping
 
-from pipelines.records.schema import Reject
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.records.schema import BadInput, Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import find, json_lines, read_rows
+from pipelines.sources.spec import SourceSpec
 
 NAME = "jsonl"
 SPLITS = ("train", "val", "test")
@@ -73,3 +75,16 @@ def _texts(row: Mapping, key: str) -> tuple[str, ...]:
     if not values or any(not isinstance(text, str) for text in values):
         raise BadInput(f"{key} must be a text or a list of texts, got {value!r}"[:120])
     return tuple(values)
+
+
+SOURCES = (
+    SourceSpec(
+        name=NAME,
+        folder=NAME,
+        splits=SPLITS,
+        read=read,
+        antialias=True,
+        antialias_eval=True,
+        files=files,
+    ),
+)

@@ -8,10 +8,13 @@ The authors' repository has the texts as data/{lang}/annotations/marvl-{lang}.js
 
 from pathlib import Path
 
-from pipelines.benchmarks.pairs import MARVL_SIZES
-from pipelines.sources.item import BadInput, Corpus, Item
-from pipelines.sources.layout import Found, Layout, json_lines, question, read_rows, text_of
+from pipelines.benchmarks.pairs import BENCHMARKS, MARVL_SIZES
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
+from pipelines.sources.layout import Found, json_lines, question, read_rows, text_of
 from pipelines.sources.pairs.nlvr import LABELS
+from pipelines.sources.spec import published
 
 
 def _read(corpus: Corpus, split: str, file: Path) -> Found:
@@ -27,7 +30,7 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
         place = concept if concept.is_dir() else folder
         pair = tuple(corpus.media(place / name) for name in names)
         return question(
-            "marvl",
+            BENCHMARKS["marvl"],
             split,
             pair,
             row["id"],
@@ -41,9 +44,9 @@ def _read(corpus: Corpus, split: str, file: Path) -> Found:
     yield from read_rows(corpus, file, f"marvl/{split}", json_lines(file), make)
 
 
-LAYOUTS = (
-    Layout(
-        name="marvl",
+SOURCES = (
+    published(
+        BENCHMARKS["marvl"],
         splits=tuple(MARVL_SIZES),
         files=lambda lang: (
             (

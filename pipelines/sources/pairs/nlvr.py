@@ -14,12 +14,13 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.registry import get
-from pipelines.records.schema import Reject
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.benchmarks.pairs import BENCHMARKS
+from pipelines.records.schema import BadInput, Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
+from pipelines.sources.spec import of_benchmark
 
 SPLITS = ("train", "dev", "test")
-PUBLISHER = "github.com/lil-lab/nlvr"
 LABELS = {"true": "True", "false": "False"}
 """A label as published, in lower case -> as it is asked for."""
 
@@ -39,7 +40,7 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                         id=f"nlvr/{split}/{name}",
                         part="nlvr",
                         media=tuple(corpus.media(image) for image in pair),
-                        prefix=get("nlvr").prefix(row["sentence"]),
+                        prefix=BENCHMARKS["nlvr"].prefix(row["sentence"]),
                         suffixes=(label,),
                         task="nlvr",
                         answers=(label,),
@@ -93,3 +94,14 @@ def _pair_of_second(file: Path, split: str, row: Mapping) -> Iterator[tuple[str,
     if "directory" in row and (folder / str(row["directory"])).is_dir():
         folder /= str(row["directory"])
     yield str(row["identifier"]), [folder / f"{stem}-img{k}.png" for k in (0, 1)]
+
+
+SOURCES = (
+    of_benchmark(
+        BENCHMARKS["nlvr"],
+        splits=SPLITS,
+        files=files,
+        read=read,
+        publisher="github.com/lil-lab/nlvr",
+    ),
+)

@@ -11,16 +11,19 @@ big_vision's "nonum". "test_2" is the second test set, of Philadelphia.
 
 from pathlib import Path
 
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.benchmarks.remote_sensing import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     indexed,
     load_list,
     question,
     read_rows,
     text_of,
 )
+from pipelines.sources.spec import published
 
 _NUMERIC = ("count", "area")
 
@@ -37,7 +40,7 @@ def _reader(name: str, folder: str, extension: str):
             if found is None or not found["active"] or found["question_id"] != row["id"]:
                 raise BadInput(f"question {row['id']} has no answer {answer_id}")
             return question(
-                name,
+                BENCHMARKS[name],
                 split,
                 corpus.media(corpus.folder / folder / f"{int(row['img_id'])}{extension}"),
                 row["id"],
@@ -60,16 +63,16 @@ def _files(prefix: str):
     return files
 
 
-LAYOUTS = (
-    Layout(
-        name="rsvqa_hr",
+SOURCES = (
+    published(
+        BENCHMARKS["rsvqa_hr"],
         splits=("train", "val", "test", "test_2"),
         files=_files("USGS"),
         read=_reader("rsvqa_hr", "Data", ".png"),
         publisher="zenodo.org/records/6344367",
     ),
-    Layout(
-        name="rsvqa_lr",
+    published(
+        BENCHMARKS["rsvqa_lr"],
         splits=("train", "val", "test"),
         files=_files("LR"),
         read=_reader("rsvqa_lr", "Images_LR", ".tif"),

@@ -20,10 +20,12 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.registry import get
+from pipelines.benchmarks.segmentation import BENCHMARKS
 from pipelines.records.schema import MASK_MARKER, Reject
-from pipelines.sources.item import BOX_MARKER, Corpus, Item, Media
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import BOX_MARKER, Item, Media
 from pipelines.sources.layout import image_folder
+from pipelines.sources.spec import of_benchmark
 
 _SETS = {"refcoco": "refcoco", "refcocoplus": "refcoco+", "refcocog": "refcocog"}
 _USED = {"refcoco": "unc", "refcoco+": "unc", "refcocog": "umd"}
@@ -35,7 +37,6 @@ SPLITS = (
     "refcocoplus_val", "refcocoplus_testA", "refcocoplus_testB",
     "refcocog_val", "refcocog_test",
 )  # fmt: skip
-PUBLISHER = "github.com/lichengunc/refer"
 _TARGET = f"{BOX_MARKER}{MASK_MARKER}"
 
 
@@ -190,7 +191,7 @@ def _referred(
     x, y, w, h = map(float, annotation["bbox"])
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape
-    prefix = get("refcoco").prefix
+    prefix = BENCHMARKS["refcoco"].prefix
     media = corpus.media(find(str(image["file_name"])))
     ids = {key: ref[key] for key in ("ref_id", "ann_id", "image_id")}
     return _Referred(
@@ -241,3 +242,15 @@ def _together(found: list[_Referred]) -> Item:
         annotated_size=firsts[0].size,
         meta=firsts[0].meta,
     )
+
+
+SOURCES = (
+    of_benchmark(
+        BENCHMARKS["refcoco"],
+        splits=SPLITS,
+        files=files,
+        read=read,
+        publisher="github.com/lichengunc/refer",
+        whole=lambda split: split.rpartition("_")[2],
+    ),
+)

@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.benchmarks.video import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     grouped,
     image_folder,
     load_dict,
@@ -35,9 +37,9 @@ from pipelines.sources.layout import (
     text_of,
     texts_of,
 )
-from pipelines.sources.video.files import video_finder
+from pipelines.sources.spec import published
+from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
 
-SPLITS = ("train", "val", "test")
 _ACTIVITYNET = {"train": "train", "val": "val_1", "test": "val_2"}
 _MSRVTT = {"train": "train", "val": "validate", "test": "test"}
 _VATEX = {
@@ -61,7 +63,7 @@ def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Found:
         if not (said := sentences[number].strip()):
             raise BadInput(f"sentence {number} of {video} is empty")
         return question(
-            "activitynet_cap",
+            BENCHMARKS["activitynet_cap"],
             split,
             corpus.media(find(video, video.removeprefix("v_")), video=True, start=start, end=end),
             number,
@@ -98,11 +100,6 @@ def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Found:
     yield from read_rows(corpus, file, f"msrvtt_cap/{split}", rows, make)
 
 
-def msrvtt_folder(corpus: Corpus, split: str) -> Path:
-    """Returns where the videos of a split of MSR-VTT lie."""
-    return image_folder(corpus, "TestVideo" if split == "test" else "TrainValVideo", "msrvtt")
-
-
 def _read_vatex(corpus: Corpus, split: str, file: Path) -> Found:
     find = video_finder(image_folder(corpus, "videos", "vatex"))
 
@@ -121,12 +118,14 @@ def _captioned(
     if not said:
         raise BadInput(f"{video} has no caption")
     media = corpus.media(path, video=True)
-    return question(name, split, media, 0, "", said, image=video, meta={"video_id": video})
+    return question(
+        BENCHMARKS[name], split, media, 0, "", said, image=video, meta={"video_id": video}
+    )
 
 
-LAYOUTS = (
-    Layout(
-        name="activitynet_cap",
+SOURCES = (
+    published(
+        BENCHMARKS["activitynet_cap"],
         splits=SPLITS,
         files=lambda split: (
             (f"{_ACTIVITYNET[split]}.json", f"captions/{_ACTIVITYNET[split]}.json"),
@@ -134,8 +133,8 @@ LAYOUTS = (
         read=_read_activitynet,
         publisher="cs.stanford.edu/people/ranjaykrishna/densevid",
     ),
-    Layout(
-        name="msrvtt_cap",
+    published(
+        BENCHMARKS["msrvtt_cap"],
         splits=SPLITS,
         files=lambda split: (
             (f"{'test' if split == 'test' else 'train_val'}_videodatainfo.json",),
@@ -143,8 +142,8 @@ LAYOUTS = (
         read=_read_msrvtt,
         publisher="ms-multimedia-challenge.com/2017/dataset",
     ),
-    Layout(
-        name="vatex_cap",
+    published(
+        BENCHMARKS["vatex_cap"],
         splits=SPLITS,
         files=lambda split: ((f"vatex_{_VATEX[split]}.json",),),
         read=_read_vatex,

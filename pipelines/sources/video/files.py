@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.layout import image_folder
+
+SPLITS = ("train", "val", "test")
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi")
 
 
@@ -21,3 +25,8 @@ def video_finder(folder: Path, published: str = SUFFIXES[0]) -> Callable[..., Pa
         return folder / next((file for file in files if file in present), files[0])
 
     return find
+
+
+def msrvtt_folder(corpus: Corpus, split: str) -> Path:
+    """Returns where the videos of a split of MSR-VTT lie."""
+    return image_folder(corpus, "TestVideo" if split == "test" else "TrainValVideo", "msrvtt")

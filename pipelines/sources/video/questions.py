@@ -15,10 +15,12 @@ Videos may be .mp4, .mkv, .webm or .avi, whatever is published. ActivityNet's fi
 
 from pathlib import Path
 
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.benchmarks.video import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     image_folder,
     indexed,
     load_list,
@@ -26,8 +28,8 @@ from pipelines.sources.layout import (
     read_rows,
     text_of,
 )
-from pipelines.sources.video.captions import SPLITS, msrvtt_folder
-from pipelines.sources.video.files import video_finder
+from pipelines.sources.spec import published
+from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
 
 _BOTH_QA = "github.com/xudejing/video-question-answering"
 
@@ -42,7 +44,7 @@ def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path
             raise BadInput(f"question {key} has no answer")
         name = text_of(row, "video_name").removeprefix("v_")
         return question(
-            "activitynet_qa",
+            BENCHMARKS["activitynet_qa"],
             split,
             corpus.media(find(f"v_{name}", name), video=True),
             key,
@@ -84,7 +86,7 @@ def _asked(corpus: Corpus, name: str, split: str, row: dict, video: str, path: P
     """Returns the would-be record of a question, which has one answer."""
     media = corpus.media(path, video=True)
     asked, answers = text_of(row, "question"), [_answer_of(row)]
-    return question(name, split, media, row["id"], asked, answers, image=video)
+    return question(BENCHMARKS[name], split, media, row["id"], asked, answers, image=video)
 
 
 def _answer_of(row: dict) -> str:
@@ -95,9 +97,9 @@ def _answer_of(row: dict) -> str:
     return str(answer)
 
 
-LAYOUTS = (
-    Layout(
-        name="activitynet_qa",
+SOURCES = (
+    published(
+        BENCHMARKS["activitynet_qa"],
         splits=SPLITS,
         files=lambda split: tuple(
             (f"dataset/{split}_{part}.json", f"{split}_{part}.json") for part in "qa"
@@ -105,15 +107,15 @@ LAYOUTS = (
         read=_read_activitynet,
         publisher="github.com/MILVLG/activitynet-qa",
     ),
-    Layout(
-        name="msrvtt_qa",
+    published(
+        BENCHMARKS["msrvtt_qa"],
         splits=SPLITS,
         files=lambda split: ((f"{split}_qa.json",),),
         read=_read_msrvtt,
         publisher=_BOTH_QA,
     ),
-    Layout(
-        name="msvd_qa",
+    published(
+        BENCHMARKS["msvd_qa"],
         splits=SPLITS,
         files=lambda split: ((f"{split}_qa.json",), ("youtube_mapping.txt",)),
         read=_read_msvd,

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from pipelines.sources.item import BadInput, Corpus, Item, Media
+from pipelines.benchmarks.vqa import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item, Media
 from pipelines.sources.layout import (
     Found,
-    Layout,
     image_folder,
     json_lines,
     load_list,
@@ -24,6 +26,7 @@ from pipelines.sources.layout import (
     read_rows,
     text_of,
 )
+from pipelines.sources.spec import published
 
 _POPE = ("random", "popular", "adversarial")
 _SIMPLE = {"test_simple": True, "test_complex": False}
@@ -44,7 +47,7 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Found:
             folders[top] = image_folder(corpus, top, "visual_genome", "coco")
         answer = str(int(row["answer"]))
         return question(
-            "tallyqa",
+            BENCHMARKS["tallyqa"],
             part,
             corpus.media(folders[top] / name),
             row["question_id"],
@@ -76,7 +79,7 @@ def _read_countbench(corpus: Corpus, split: str, table: Path, questions: Path) -
             place = corpus.spool.put(data)
             media = Media(path=corpus.relative(table), member=f"{number:04d}", **place)  # type: ignore[arg-type]
             return question(
-                "countbenchqa", split, media, number, text_of(ask, "question"),
+                BENCHMARKS["countbenchqa"], split, media, number, text_of(ask, "question"),
                 [str(int(row["number"]))],
             )  # fmt: skip
 
@@ -103,15 +106,15 @@ def _read_pope(corpus: Corpus, split: str, file: Path) -> Found:
             raise BadInput(f"label must be yes or no, got {row['label']!r}")
         media = corpus.media(folder / text_of(row, "image"))
         text = text_of(row, "text")
-        return question("pope", split, media, row["question_id"], text, [label],
+        return question(BENCHMARKS["pope"], split, media, row["question_id"], text, [label],
                         meta={"kind": split})  # fmt: skip
 
     yield from read_rows(corpus, file, f"pope/{split}", json_lines(file), make)
 
 
-LAYOUTS = (
-    Layout(
-        name="countbenchqa",
+SOURCES = (
+    published(
+        BENCHMARKS["countbenchqa"],
         splits=("huggingface",),
         files=lambda split: (
             ("data/*.parquet", "*.parquet"),
@@ -121,18 +124,19 @@ LAYOUTS = (
         publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
         "datasets/countbenchqa/data)",
     ),
-    Layout(
-        name="pope",
+    published(
+        BENCHMARKS["pope"],
         splits=_POPE,
         files=lambda split: ((f"coco_pope_{split}.json", f"output/coco/coco_pope_{split}.json"),),
         read=_read_pope,
         publisher="github.com/RUCAIBox/POPE",
     ),
-    Layout(
-        name="tallyqa",
+    published(
+        BENCHMARKS["tallyqa"],
         splits=("train", "test", *_SIMPLE),
         files=lambda split: ((f"{split.partition('_')[0]}.json",),),
         read=_read_tallyqa,
         publisher="github.com/manoja328/TallyQA_dataset",
+        whole=lambda split: split.partition("_")[0],
     ),
 )

@@ -14,11 +14,13 @@ import re
 import sys
 from pathlib import Path
 
-from pipelines.benchmarks.vqa import BETWEEN
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.benchmarks.prompts import BETWEEN
+from pipelines.benchmarks.vqa import BENCHMARKS
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     image_folder,
     index_of,
     indexed,
@@ -28,6 +30,7 @@ from pipelines.sources.layout import (
     text_of,
     texts_of,
 )
+from pipelines.sources.spec import published
 
 _COCO_SPLITS = {
     "train": "train2014",
@@ -61,7 +64,7 @@ def _read_coco(name: str):
             file = f"COCO_{images}_{int(row['image_id']):012d}.jpg"
             kinds = {k: found[k] for k in ("question_type", "answer_type") if k in found}
             return question(
-                name,
+                BENCHMARKS[name],
                 split,
                 corpus.media(folder / file),
                 key,
@@ -100,7 +103,7 @@ def _read_aokvqa(name: str):
             else:
                 answers = [choices[index_of(row, "correct_choice_idx", choices)]]
             return question(
-                name,
+                BENCHMARKS[name],
                 split,
                 corpus.media(folder / f"{int(row['image_id']):012d}.jpg"),
                 row["question_id"],
@@ -128,7 +131,7 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path) -> Found:
         numbers = re.findall(r"\d+", row["image"])
         key = int(numbers[-1])
         return question(
-            "vizwizvqa",
+            BENCHMARKS["vizwizvqa"],
             split,
             corpus.media(folder / row["image"]),
             key,
@@ -141,10 +144,10 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path) -> Found:
     yield from read_rows(corpus, file, f"vizwizvqa/{split}", rows, make)
 
 
-LAYOUTS = (
+SOURCES = (
     *(
-        Layout(
-            name=name,
+        published(
+            BENCHMARKS[name],
             splits=("train", "val", "test"),
             folder="aokvqa",
             files=lambda split: ((f"aokvqa_v1p0_{split}.json",),),
@@ -153,22 +156,22 @@ LAYOUTS = (
         )
         for name in ("aokvqa_da", "aokvqa_mc")
     ),
-    Layout(
-        name="okvqa",
+    published(
+        BENCHMARKS["okvqa"],
         splits=("train", "val"),
         files=_coco_files(""),
         read=_read_coco("okvqa"),
         publisher="okvqa.allenai.org/download.html",
     ),
-    Layout(
-        name="vizwizvqa",
+    published(
+        BENCHMARKS["vizwizvqa"],
         splits=("train", "val", "test"),
         files=lambda split: ((f"annotations/{split}.json", f"Annotations/{split}.json"),),
         read=_read_vizwiz,
         publisher="vizwiz.org/tasks-and-datasets/vqa",
     ),
-    Layout(
-        name="vqav2",
+    published(
+        BENCHMARKS["vqav2"],
         splits=tuple(_COCO_SPLITS),
         files=_coco_files("v2_"),
         read=_read_coco("vqav2"),

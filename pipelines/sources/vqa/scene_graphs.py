@@ -11,17 +11,19 @@ The language of an xGQA record is its question's, since scores are averaged by i
 
 from pathlib import Path
 
-from pipelines.benchmarks.vqa import XGQA_LANGUAGES
-from pipelines.sources.item import BadInput, Corpus, Item
+from pipelines.benchmarks.vqa import BENCHMARKS, XGQA_LANGUAGES
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
-    Layout,
     image_folder,
     load_dict,
     question,
     read_rows,
     text_of,
 )
+from pipelines.sources.spec import published
 
 LANGUAGES = ("en", *XGQA_LANGUAGES)
 _SPLITS = ("train_balanced", "val_balanced", "testdev_balanced")
@@ -41,7 +43,14 @@ def _reader(name: str):
             media = corpus.media(folder / f"{image}.jpg")
             meta = {"question_id": key}
             return question(
-                name, split, media, key, text_of(row, "question"), [answer], lang=lang, meta=meta
+                BENCHMARKS[name],
+                split,
+                media,
+                key,
+                text_of(row, "question"),
+                [answer],
+                lang=lang,
+                meta=meta,
             )
 
         rows = load_dict(corpus, file).items()
@@ -59,16 +68,16 @@ def _xgqa_files(split: str) -> tuple[tuple[str, ...], ...]:
     return ((f"annotations/{name}", f"data/{name}", name),)
 
 
-LAYOUTS = (
-    Layout(
-        name="gqa",
+SOURCES = (
+    published(
+        BENCHMARKS["gqa"],
         splits=_SPLITS,
         files=lambda split: ((f"{split}_questions.json", f"questions/{split}_questions.json"),),
         read=_reader("gqa"),
         publisher="cs.stanford.edu/people/dorarad/gqa/download.html",
     ),
-    Layout(
-        name="xgqa",
+    published(
+        BENCHMARKS["xgqa"],
         splits=(*LANGUAGES, *(f"{part}_{x}" for part in ("dev", "test") for x in LANGUAGES)),
         files=_xgqa_files,
         read=_reader("xgqa"),

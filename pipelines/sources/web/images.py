@@ -24,7 +24,9 @@ from tarfile import (
 from typing import Self
 
 from pipelines.records.schema import Reject
-from pipelines.sources.item import MAX_ENCODED, Corpus, Item, Media
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import MAX_ENCODED, Item, Media
+from pipelines.sources.spec import SourceSpec
 from pipelines.sources.web import tables as web_tables
 from pipelines.sources.web.tasks import STAGE, Sample, sample_items
 
@@ -180,3 +182,15 @@ def _sample(
     if not isinstance(metadata, dict):
         return reject(f"metadata is a {type(metadata).__name__}, not an object")
     return Sample(id=identity, media=media, text=text, metadata=metadata)
+
+
+SOURCES = (
+    SourceSpec(
+        name="web",
+        folder="web",
+        splits=("train",),
+        read=read,
+        antialias=True,
+        antialias_eval=True,
+    ),
+)

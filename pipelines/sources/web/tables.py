@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pipelines.records.schema import Reject
-from pipelines.sources.item import BadInput, Corpus, Media
+from pipelines.records.schema import BadInput, Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Media
 from pipelines.sources.web.tasks import STAGE, Sample
 
 _PATHS = ("image_path", "image", "images", "file_name", "path", "video", "videos")

@@ -15,8 +15,9 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from pipelines.records.schema import MASK_MARKER, Reject
-from pipelines.sources.item import BOX_MARKER, BadInput, Item, Media, stable_hash
+from pipelines.records.hashing import stable_hash
+from pipelines.records.schema import MASK_MARKER, BadInput, Reject
+from pipelines.sources.item import BOX_MARKER, Item, Media
 
 STAGE = "read"
 _MALFORMED = (BadInput, KeyError, TypeError, ValueError, AttributeError, OverflowError)

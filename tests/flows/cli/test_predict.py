@@ -19,8 +19,8 @@ from model.data.loader import decode_images
 from model.seeds import Seeds
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths, fit
+from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.records.schema import Record
-from pipelines.transforms.images import ImageSpec, prepare_image
 from tests.model.tiny_data import COLORS, color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
 

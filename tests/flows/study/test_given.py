@@ -1,11 +1,21 @@
 """What a study is given: found before anything starts, and told apart by content."""
 
+import os
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from flows.study.given import files_of, paths_of
+from flows.study.given import files_of, paths_of, raw_files
 from flows.study.load import ConfigError, load
+from infra.store.store import Store
+
+
+def test_real_sample_asks_for_its_data_root(tmp_path: Path):
+    config = Path(__file__).parents[3] / "configs/real_sample.yaml"
+    with pytest.raises(ConfigError, match=r"data_root must be given, .* nlvr, videos, web_image"):
+        paths_of(load(config))
+    assert paths_of(load(config, [f"data_root={tmp_path}"])) == {}
 
 
 def test_nothing_is_given_by_default():
@@ -26,6 +36,13 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
         (["tokenizer.path=gone.model"], "tokenizer.path must be an existing file, got gone.model"),
         (["mask_codec.path=gone.npz"], "mask_codec.path must be an existing file, got gone.npz"),
         (["start=gone"], "start must be the folder of a checkpoint, .* got gone"),
+        (["data_root=gone"], "data_root must be an existing folder, got gone"),
+        (
+            ["sources=[{reader: nlvr}, {reader: web}, {reader: images, path: web}]"],
+            r"data_root must be given, the folder that holds nlvr: .* drawn, of chartqa, msvd_qa, "
+            r"refcoco, web\. Add data_root=DIR",
+        ),
+        (["corpus.num_web=0"], "the folder that holds web: "),
     ],
 )
 def test_what_is_not_there_is_told_by_its_key(overrides: list[str], told: str):
@@ -48,3 +65,17 @@ def test_contents_count_and_places_do_not(tmp_path: Path):
     assert a != c
     assert [name for name, _, _ in a.files] == ["params/0"]
     assert files_of(tmp_path / "a" / "params" / "0").files[0][0] == "0"
+
+
+def test_a_store_remembers_the_digests_of_what_is_given(tmp_path: Path):
+    (tmp_path / "raw").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "raw" / name).write_text(name)
+        os.utime(tmp_path / "raw" / name, (1_600_000_000, 1_600_000_000))
+    store = Store(tmp_path / "store")
+    read = files_of(tmp_path / "raw", raw_files(store))
+    assert read == files_of(tmp_path / "raw")
+    with sqlite3.connect(tmp_path / "store/cache/raw_files/digests.sqlite") as connection:
+        connection.execute("UPDATE files SET sha256 = 'remembered'")
+    again = files_of(tmp_path / "raw", raw_files(store))
+    assert [digest for _, digest, _ in again.files] == ["remembered", "remembered"]

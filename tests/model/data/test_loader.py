@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.data.config import BatchConfig
-from model.data.loader import Loader, decode_images, samples_of_step
+from model.data.loader import Loader, decode_images, open_parts, samples_of_step
 from model.data.text import eval_row, fit_words, prefix_ids, train_row
 from model.masks.codec import MaskCodec, MaskCodecConfig, init_params
 from model.seeds import Seeds
@@ -170,3 +170,12 @@ def test_words_read_off_a_picture_are_dropped_until_they_fit(tokenizer, words, s
     else:
         longest = max(len(tokenizer.encode(f" {word}")) for word in whole.split(" "))
         assert len(tokenizer.encode(cut)) > room - longest - 1  # No more than is needed.
+
+
+def test_images_stored_smaller_than_the_models_are_refused(data: str, tokenizer: Tokenizer):
+    told = r"data must hold images of at least 48 px, .* has 32 px\. Prepare it with .*image_px=48"
+    with pytest.raises(ValueError, match=told):
+        Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=None, image_px=48, seed=0)
+    with pytest.raises(ValueError, match=told):
+        open_parts([data], 48)
+    assert open_parts([data], 32)

@@ -86,7 +86,7 @@ def _prepare(source: str, root: str, out: str) -> _Told:
     from pipelines.prepare.__main__ import main
 
     words = [source, "train", "--data-root", root, "--out", out, "--image-px", "32"]
-    words += ["--max-reject-rate", "1", "--num-frames", "2", "--clip-timeout-s", "10"]
+    words += ["--max-reject-rate", "1", "--num-frames", "2", "--clip-cpu-s", "10"]
     error = io.StringIO()
     with contextlib.redirect_stderr(error), contextlib.redirect_stdout(io.StringIO()):
         code = main(words)

@@ -15,16 +15,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.images.square import decode_image
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
-from pipelines.records.schema import Reject
+from pipelines.records.schema import BadInput, Reject
 from pipelines.sources import item
-from pipelines.sources.item import BadInput, Corpus, Media, Spool
+from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.item import Media
 from pipelines.sources.web import images as web
 from pipelines.sources.web import tables as web_tables
-from pipelines.transforms.images import decode_image
 from pipelines.transforms.masks import normalize_mask
 from pipelines.video.probe import probe
 

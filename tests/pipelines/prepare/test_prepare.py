@@ -12,8 +12,9 @@ import pytest
 
 from pipelines.prepare import shards
 from pipelines.prepare.__main__ import main
-from pipelines.prepare.run import PrepareConfig, RejectRateError, inventory, prepare
+from pipelines.prepare.run import PrepareConfig, RejectRateError, prepare
 from pipelines.records.dataset import Dataset
+from pipelines.sources.inventory import inventory
 
 TASKS = ("caption", "detect", "grounded_caption", "vqa")
 CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5, tasks=TASKS)

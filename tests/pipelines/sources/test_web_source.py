@@ -11,7 +11,8 @@ from pyarrow import parquet
 
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import MASK_MARKER
-from pipelines.sources.item import BOX_MARKER, Corpus, Spool
+from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.item import BOX_MARKER
 from pipelines.sources.registry import get
 
 MASK = json.loads(encode_mask(np.eye(23, 31, dtype=bool)))

@@ -17,12 +17,12 @@ from PIL import Image
 from flows.commands.boxes import OBJECT, pixel_box
 from flows.study.graph import datasets_of
 from flows.study.load import load
+from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.transforms.augment import METHODS, Augmentation, Change, augment_image
-from pipelines.transforms.images import ImageSpec, prepare_image
 
 STRONG = {"augment_resize": 1.0, "augment_jpeg": 0.5, "augment_crop": 0.2}
 CONFIG = PrepareConfig(image_px=64, encoding="png", num_shards=2, num_workers=1, seed=3, **STRONG)

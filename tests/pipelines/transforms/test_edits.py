@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.dataset import Dataset
-from pipelines.sources.item import BadInput, Edit
-from pipelines.transforms.edits import edit_original, edit_stored
-from pipelines.transforms.images import ImageSpec, prepare_image
+from pipelines.records.schema import BadInput
+from pipelines.sources.item import Edit
+from pipelines.transforms.edits import edit_image, edit_original, edit_stored
 from tests.pipelines.sources.caption_layouts import write_textvqa, write_widgetcap
 from tests.pipelines.sources.document_layouts import write_ai2d
 from tests.pipelines.sources.writing import put_image
@@ -76,9 +77,7 @@ def test_no_edit_gives_the_same_bytes():
     buffer = io.BytesIO()
     grey(30, 20).save(buffer, "PNG")
     spec = ImageSpec(image_px=14)
-    assert prepare_image(buffer.getvalue(), spec) == prepare_image(
-        buffer.getvalue(), spec, Edit()
-    )  # fmt: skip
+    assert prepare_image(buffer.getvalue(), spec) == edit_image(buffer.getvalue(), spec, Edit())
 
 
 def prepared(tmp_path, source: str, split: str) -> Dataset:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from pipelines.records.rle import decode_mask, encode_mask
-from pipelines.records.schema import MASK_MARKER
-from pipelines.sources.item import BOX_MARKER, BadInput, Item, Media
+from pipelines.records.schema import MASK_MARKER, BadInput
+from pipelines.sources.item import BOX_MARKER, Item, Media
+from pipelines.transforms.decode import Pixels
 from pipelines.transforms.locations import box_tokens
 from pipelines.transforms.masks import normalize_mask, polygon_mask
-from pipelines.transforms.render import Pixels, render
+from pipelines.transforms.render import render
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from pipelines.sources.item import BadInput
+from pipelines.records.schema import BadInput
 from pipelines.video.decoders import DECODERS, choose, decode_pyav
 from pipelines.video.probe import probe
 from tests.pipelines.video.test_frames import in_sequence, picture

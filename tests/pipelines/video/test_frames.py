@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from pipelines.images.square import ImageSpec
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare
 from pipelines.records.dataset import Dataset
-from pipelines.sources.item import BadInput
-from pipelines.transforms.images import ImageSpec
+from pipelines.records.schema import BadInput
 from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.decoders import DECODERS, choose
 from pipelines.video.probe import open_video, probe
@@ -121,7 +121,7 @@ def test_any_window_has_its_times_recorded(files, child, kind):
     spec = ImageSpec(image_px=16, encoding="png")
     for window in ("first", "centre", "random"):
         sampling = FrameSampling(num_frames=4, stride=5, window=window, draw=0.7)
-        pixels = child.sample(str(files[kind]), "", sampling, spec)
+        pixels = child.sample(str(files[kind]), sampling, spec)
         assert len(pixels.images) == len(pixels.requested) == len(pixels.decoded) == 4
         shown = [t for t, _ in in_sequence(files[kind])]
         for requested, decoded in zip(pixels.requested, pixels.decoded, strict=True):
@@ -148,7 +148,7 @@ def test_windows_stay_inside_and_loop(num, stride, draw):
 
 def test_rotation_turns_pixels_and_size(files, child):
     pixels = child.sample(
-        str(files["rotated.mp4"]), "", FrameSampling(num_frames=1, stride=1), ImageSpec(image_px=64)
+        str(files["rotated.mp4"]), FrameSampling(num_frames=1, stride=1), ImageSpec(image_px=64)
     )
     assert pixels.size == (48, 64)
     upright = np.asarray(Image.open(io.BytesIO(pixels.images[0])))
@@ -184,13 +184,13 @@ def test_memory_limit_holds_while_decoding(tmp_path):
     child = VideoChild(VideoLimits(memory_mb=500))
     try:
         with pytest.raises(BadInput, match=r"died|[Mm]emory"):
-            child.sample(str(path), "", FrameSampling(num_frames=16, stride=1), spec)
+            child.sample(str(path), FrameSampling(num_frames=16, stride=1), spec)
     except BaseException:
         child.close()
         raise
     child.close()
     generous = VideoChild(VideoLimits())
-    assert len(generous.sample(str(path), "", sampling, spec).images) == 2
+    assert len(generous.sample(str(path), sampling, spec).images) == 2
     generous.close()
 
 

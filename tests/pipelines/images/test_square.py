@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.sources.item import BadInput
-from pipelines.transforms.images import (
+from pipelines.images.square import (
     ImageSpec,
     decode_image,
     encode_image,
@@ -16,6 +15,7 @@ from pipelines.transforms.images import (
     resize_bilinear,
     squash,
 )
+from pipelines.records.schema import BadInput
 
 SPEC = ImageSpec(image_px=14, min_side=2)
 

@@ -8,8 +8,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps
 
-from pipelines.sources.item import BadInput, Edit
-from pipelines.transforms.edits import edit_original, edit_stored
+from pipelines.records.schema import BadInput
 
 ENCODINGS = ("jpeg", "png")
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -51,21 +50,14 @@ class ImageSpec:
             )
 
 
-def prepare_image(
-    data: bytes, spec: ImageSpec, edit: Edit | None = None
-) -> tuple[bytes, tuple[int, int]]:
+def prepare_image(data: bytes, spec: ImageSpec) -> tuple[bytes, tuple[int, int]]:
     """Returns the squashed, encoded image, and the width and height it had upright [pixels].
 
     Raises:
       BadInput: if it cannot be decoded or its size is refused.
     """
     image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
-    if edit is not None:
-        image = edit_original(image, edit)
-    small = squash(image, spec)
-    if edit is not None:
-        small = edit_stored(small, edit, image.size)
-    return encode_image(small, spec.encoding), image.size
+    return encode_image(squash(image, spec), spec.encoding), image.size
 
 
 def decode_image(data: bytes, *, min_side: int, max_pixels: int) -> Image.Image:

@@ -1,0 +1,50 @@
+"""A study must not train on the splits it is scored on, unless its config says so."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
+from pipelines.sources.registry import get
+
+if TYPE_CHECKING:
+    from flows.study.config import SourceConfig
+
+
+def check_held_out(
+    sources: "Sequence[SourceConfig]", transfers: Mapping[str, TransferConfig]
+) -> None:
+    """Refuses a mixture, or a transfer, that may hold records of a split that is scored.
+
+    Splits are compared by name, folder and slice: "train[:98%]" and "train[98%:]" are two things.
+    Copies under other names are for `hygiene` to find.
+
+    Raises:
+      ValueError: naming the field, the split, what is scored on it, and the cure.
+    """
+    for name, transfer in transfers.items():
+        if not transfer.transfer or transfer.allow_train_on_eval:
+            continue
+        trained = trained_on(name)
+        folder, split = train_data(name, transfers)
+        field = f"transfers.{trained if trained in transfers else name}.train_split"
+        read = [(field, trained, folder, split)]
+        read += [(f"sources.{i}.split", s.reader, s.path, s.split) for i, s in enumerate(sources)]
+        for row in rows_of(name, transfer):
+            for field, reader, folder, split in read:
+                if _share(reader, folder, split, name, transfer.path, row.split):
+                    raise ValueError(
+                        f"{field} must be held out from what is scored, got {split}: {name} is "
+                        f"scored on {row.split}. Train on another split, or state "
+                        f"transfers.{name}.allow_train_on_eval: true."
+                    )
+
+
+def _share(
+    reader: str, folder: str, split: str, scored: str, scored_folder: str, scored_split: str
+) -> bool:
+    spec, other = get(reader), get(scored)
+    if spec.folder != other.folder or spec.splits != other.splits:
+        return False  # Files of another benchmark; A-OKVQA's two tasks have the same ones.
+    if (folder or spec.folder) != (scored_folder or other.folder):
+        return False
+    return spec.shares(split, scored_split)

@@ -1,0 +1,139 @@
+"""Digests of files outside of the store, remembered so that no file is read twice in vain."""
+
+import hashlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+_SETTLED_NS = 2_000_000_000
+"""Age from which a file's time of change tells it apart [ns]: within the tick of a file system's
+clock, which is 2 s on FAT, a second write leaves the same time behind."""
+
+_CHUNK = 1000
+"""Files looked up, read and remembered together; what an interrupted run has read is kept."""
+
+_BUSY_S = 60.0
+"""Longest wait for another process to finish its write [s]."""
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS files (
+    path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode TEXT, sha256 TEXT
+) WITHOUT ROWID
+"""
+
+
+class Digest(NamedTuple):
+    """Content of a file: sha256 [hex] and size [bytes]."""
+
+    sha256: str
+    size: int
+
+
+class _State(NamedTuple):
+    """What tells that a file is still the one that was read."""
+
+    size: int
+    mtime_ns: int
+    inode: str  # May exceed the 63 bits of an SQLite integer.
+
+    @classmethod
+    def of(cls, stat: os.stat_result) -> "_State":
+        return cls(stat.st_size, stat.st_mtime_ns, str(stat.st_ino))
+
+
+class RawFiles:
+    """A memory of digests by path, size, time of change and inode, shared by processes.
+
+    It may be deleted at any time: then files are read again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] = ":memory:") -> None:
+        """Opens the SQLite file `path`, made when first written; by default nothing is kept."""
+        self._path = os.fspath(path)
+        self._connection: sqlite3.Connection | None = None
+
+    def digests(self, paths: Sequence[Path]) -> list[Digest]:
+        """Returns the content of each file, reading those only that are new or changed.
+
+        Raises:
+          OSError: if a file is missing or cannot be read.
+        """
+        found: list[Digest] = []
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for start in range(0, len(paths), _CHUNK):
+                chunk = [Path(os.path.abspath(path)) for path in paths[start : start + _CHUNK]]
+                known = self._look_up(chunk)
+                states = [_State.of(path.stat()) for path in chunk]
+                current = {
+                    path: known[path][1]
+                    for path, state in zip(chunk, states, strict=True)
+                    if path in known and known[path][0] == state
+                }
+                changed = [path for path in dict.fromkeys(chunk) if path not in current]
+                read = dict(zip(changed, pool.map(_read, changed), strict=True))
+                self._remember(read)
+                current |= {path: digest for path, (_, digest) in read.items()}
+                found += [current[path] for path in chunk]
+        return found
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _look_up(self, paths: Sequence[Path]) -> dict[Path, tuple[_State, Digest]]:
+        marks = ",".join("?" * len(paths))
+        query = f"SELECT path, size, mtime_ns, inode, sha256 FROM files WHERE path IN ({marks})"
+        try:
+            rows = self._opened().execute(query, [os.fsencode(path) for path in paths]).fetchall()
+        except sqlite3.Error as error:
+            self._complain(error)
+            return {}
+        return {
+            Path(os.fsdecode(path)): (_State(size, mtime_ns, inode), Digest(sha256, size))
+            for path, size, mtime_ns, inode, sha256 in rows
+        }
+
+    def _remember(self, read: dict[Path, tuple[_State | None, Digest]]) -> None:
+        rows = [
+            (os.fsencode(path), state.size, state.mtime_ns, state.inode, digest.sha256)
+            for path, (state, digest) in read.items()
+            if state is not None
+        ]
+        try:
+            with self._opened() as connection:
+                connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
+        except sqlite3.Error as error:
+            self._complain(error)
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            if self._path != ":memory:":
+                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(self._path, timeout=_BUSY_S)
+            self._connection.execute(_TABLE)
+        return self._connection
+
+    def _complain(self, error: sqlite3.Error) -> None:
+        # A memory that fails costs time, never a run or a wrong digest.
+        logging.getLogger(__name__).warning(
+            "%s cannot be used (%s): raw files are read again. Delete it.", self._path, error
+        )
+
+
+def _read(path: Path) -> tuple[_State | None, Digest]:
+    """Returns the content of a file, and its state if that will tell the next change."""
+    with path.open("rb") as file:
+        before = _State.of(os.fstat(file.fileno()))
+        began = time.time_ns()
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()
+        after = _State.of(os.fstat(file.fileno()))
+    settled = before == after and began - before.mtime_ns > _SETTLED_NS
+    return before if settled else None, Digest(sha256, size)

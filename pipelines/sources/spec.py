@@ -1,0 +1,168 @@
+"""One corpus layout: its splits, its reader, and how its pixels are prepared.
+
+Each reader's module states its own in `SOURCES`; `pipelines.sources.registry` only gathers them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from pipelines.benchmarks.row import Benchmark
+from pipelines.records.schema import Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
+from pipelines.sources.layout import Found, find
+from pipelines.sources.slicing import Slice, disjoint, parse_slice, sliced
+
+Files = Callable[[str], tuple[tuple[str, ...], ...]]
+"""Split -> its annotation files below the source's folder, each as the names it may have, the
+published one first."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceSpec:
+    """One corpus layout.
+
+    Attributes:
+      name: in configs.
+      folder: where it is looked for below the data root, unless told otherwise.
+      splits: the splits it may have.
+      read: lists its would-be records, lazily.
+      antialias: whether images of training splits are filtered when made smaller.
+      antialias_eval: whether those of other splits are.
+      num_frames: frames per video, unless told otherwise.
+      frame_stride: their distance at 25 frames a second, unless told otherwise [frames].
+      files: the annotation files of a split.
+      publisher: where its authors publish it; "" for layouts that many write.
+      whole: a split -> the one it is a part of, as "test_human" is of "test"; itself for most.
+    """
+
+    name: str
+    folder: str
+    splits: tuple[str, ...]
+    read: Callable[[Corpus, str], Iterator[Item | Reject]]
+    antialias: bool
+    antialias_eval: bool
+    num_frames: int = 16
+    frame_stride: int = 30
+    files: Files = lambda split: ()
+    publisher: str = ""
+    whole: Callable[[str], str] = lambda split: split
+
+    def read_splits(self, corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+        """Yields the would-be records of `split`; "train+val" is both, "val[:5%]" a part.
+
+        Raises:
+          FileNotFoundError: if a file is missing, naming it and where it is published.
+        """
+        try:
+            for one in self._slices(split):
+                yield from sliced(one, lambda one=one: self.read(corpus, one.split))
+        except FileNotFoundError as error:
+            if not self.publisher:
+                raise
+            raise FileNotFoundError(
+                f"{str(error).rstrip('.')}; its authors publish it at {self.publisher}."
+            ) from error
+
+    def parse(self, split: str) -> list[str]:
+        """Returns the splits of "a+b", without what is sliced of them.
+
+        Raises:
+          ValueError: if one is not of this source.
+        """
+        return [one.split for one in self._slices(split)]
+
+    def shares(self, split: str, other: str) -> bool:
+        """Returns whether two splits, such as "train+val[:5%]" and "val", may share records.
+
+        Raises:
+          ValueError: if one is not of this source.
+        """
+        return any(
+            not disjoint(a, b)
+            if a.split == b.split
+            else a.split == self.whole(b.split) or b.split == self.whole(a.split)
+            for a in self._slices(split)
+            for b in self._slices(other)
+        )
+
+    def antialias_of(self, split: str) -> bool:
+        """Returns whether a dataset's images are filtered: "train+val" is a training split."""
+        return self.antialias if split.startswith("train") else self.antialias_eval
+
+    def _slices(self, split: str) -> list[Slice]:
+        slices = [parse_slice(one) for one in split.split("+")]
+        names = [one.split for one in slices]
+        for one in names:
+            if one not in self.splits or names.count(one) > 1:
+                raise ValueError(
+                    f"split of {self.name} must be one of {', '.join(self.splits)} "
+                    f'(or several, each once, as "a+b"; a part as "a[:5%]"), got {split!r}.'
+                )
+        return slices
+
+
+def of_benchmark(
+    benchmark: Benchmark,
+    *,
+    splits: tuple[str, ...],
+    files: Files,
+    read: Callable[[Corpus, str], Found],
+    publisher: str,
+    folder: str = "",
+    whole: Callable[[str], str] = lambda split: split,
+) -> SourceSpec:
+    """Returns the source of a benchmark, whose row says how its pixels are prepared.
+
+    Args:
+      benchmark: its row.
+      splits: the splits it has.
+      files: the annotation files of a split; any may be missing, `read` finds its own.
+      read: (corpus, split) -> would-be records, lazily.
+      publisher: where its authors publish it.
+      folder: where it is looked for below the data root; "" is its name.
+      whole: a split -> the one it is a part of.
+    """
+    frames = {"num_frames": benchmark.num_frames, "frame_stride": benchmark.frame_stride}
+    return SourceSpec(
+        name=benchmark.name,
+        folder=folder or benchmark.name,
+        splits=splits,
+        read=read,
+        antialias=benchmark.antialias != "never",
+        antialias_eval=benchmark.antialias == "always",
+        files=files,
+        publisher=publisher,
+        whole=whole,
+        **(frames if benchmark.num_frames else {}),
+    )
+
+
+def published(
+    benchmark: Benchmark,
+    *,
+    splits: tuple[str, ...],
+    files: Files,
+    read: Callable[..., Found],
+    publisher: str,
+    folder: str = "",
+    whole: Callable[[str], str] = lambda split: split,
+) -> SourceSpec:
+    """Returns the source of a benchmark that is read from fixed annotation files.
+
+    As `of_benchmark`, but `read` is (corpus, split, path of each file): one that is missing is an
+    error before anything is read.
+    """
+
+    def read_files(corpus: Corpus, split: str) -> Found:
+        yield from read(corpus, split, *[find(corpus, *names) for names in files(split)])
+
+    return of_benchmark(
+        benchmark,
+        splits=splits,
+        files=files,
+        read=read_files,
+        publisher=publisher,
+        folder=folder,
+        whole=whole,
+    )

@@ -1,0 +1,125 @@
+"""Media -> pixels as they are stored: decoded, changed at random or by the benchmark, squashed."""
+
+import dataclasses
+import hashlib
+
+from pipelines.images.square import ImageSpec, prepare_image
+from pipelines.records.hashing import stable_hash
+from pipelines.records.schema import BadInput
+from pipelines.sources.item import Item, Media
+from pipelines.transforms.augment import Augmentation, Change, augment_image
+from pipelines.transforms.edits import edit_image
+from pipelines.video.client import VideoChild
+from pipelines.video.sampling import FrameSampling
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """What was decoded from one image or video.
+
+    Attributes:
+      images: encoded squares.
+      size: width and height before squashing [pixels].
+      sha256: digest of the encoded original [hex].
+      requested: per frame, the time asked for [s].
+      decoded: per frame, the time of the frame found [s].
+      crop: x0, y0, x1, y1 of what was kept of it; None for all [pixels].
+    """
+
+    images: tuple[bytes, ...]
+    size: tuple[int, int]
+    sha256: str
+    requested: tuple[float, ...] = ()
+    decoded: tuple[float, ...] = ()
+    crop: tuple[int, int, int, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeConfig:
+    """How the media of a dataset become pixels.
+
+    Attributes:
+      image: how squares are stored, and which inputs are refused.
+      sampling: which frames of a video; windows of single clips are filled in here.
+      augmentation: of images; frames of videos are not augmented.
+      seed: of random windows and augmentation; each file draws its own from it.
+    """
+
+    image: ImageSpec
+    sampling: FrameSampling
+    augmentation: Augmentation
+    seed: int
+
+
+class DecodeMedia:
+    """Decodes media and remembers the last item's: items of the same pixels follow each other."""
+
+    def __init__(self, data_root: str, config: DecodeConfig, video: VideoChild) -> None:
+        self._data_root = data_root
+        self._config = config
+        self._video = video
+        self._media: Media | None = None
+        self._results: dict[Change | None, tuple[Pixels | BadInput, str]] = {}
+        self.sha256 = ""
+
+    def __call__(self, media: Media, item: Item, *, plain: bool = False) -> Pixels:
+        """Returns the pixels of `media`; `self.sha256` is its digest even if that fails.
+
+        Args:
+          media: where it is.
+          item: whose it is; what precedes "#" in its id decides how it is augmented.
+          plain: without augmentation.
+
+        Raises:
+          BadInput: if it cannot be decoded.
+        """
+        key = f"{item.id.partition('#')[0]} {media.source}"
+        plain = plain or media.edit is not None  # A benchmark's own edit is all it gets.
+        drawn = None if plain else self._config.augmentation.draw(self._config.seed, key)
+        if self._media != media:
+            self._media, self._results = media, {}
+        if drawn not in self._results:
+            self.sha256 = ""
+            try:
+                result: Pixels | BadInput = self._decode(media, drawn)
+            except BadInput as error:
+                result = error
+            self._results[drawn] = (result, self.sha256)
+        result, self.sha256 = self._results[drawn]
+        if isinstance(result, BadInput):
+            raise result
+        return result
+
+    def _decode(self, media: Media, change: Change | None) -> Pixels:
+        if media.video:
+            return self._decode_video(media)
+        data, spec, crop = media.read(self._data_root), self._config.image, None
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        if change is not None:
+            image, size, crop = augment_image(data, spec, change)
+        elif media.edit is not None:
+            image, size = edit_image(data, spec, media.edit)
+        else:
+            image, size = prepare_image(data, spec)
+        return Pixels(images=(image,), size=size, sha256=self.sha256, crop=crop)
+
+    def _decode_video(self, media: Media) -> Pixels:
+        path = media.location(self._data_root)
+        try:
+            with open(path, "rb") as file:
+                self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise BadInput(f"{error.strerror or type(error).__name__}: {media.source}") from error
+        # Whoever prepares a file draws the same window: its records share its pixels.
+        draw = (stable_hash(f"{self._config.seed} {media.source}") >> 11) / 2**53
+        sampling = dataclasses.replace(
+            self._config.sampling, draw=draw, start=media.start, end=media.end
+        )
+        clip = self._video.sample(path, sampling, self._config.image)
+        return Pixels(
+            images=clip.images,
+            size=clip.size,
+            sha256=self.sha256,
+            requested=clip.requested,
+            decoded=clip.decoded,
+        )

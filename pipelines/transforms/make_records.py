@@ -1,0 +1,53 @@
+"""Items in, a record or a reject for each."""
+
+from collections.abc import Iterable, Iterator
+
+from pipelines.records.schema import BadInput, Record, Reject
+from pipelines.sources.item import Item
+from pipelines.transforms.decode import DecodeMedia, Pixels
+from pipelines.transforms.render import render
+
+
+class MakeRecords:
+    """Decodes what items refer to and renders their texts."""
+
+    def __init__(self, decode: DecodeMedia) -> None:
+        self._decode = decode
+
+    def __call__(self, items: Iterable[Item]) -> Iterator[tuple[Item, Record | Reject]]:
+        """Yields each item with its record, or with the reject that says why there is none.
+
+        Args:
+          items: sorted by id; the second of two with the same id is a reject.
+        """
+        previous = ""
+        for item in items:
+            if item.id == previous:
+                yield item, _reject(item, "read", "duplicate id", "")
+            else:
+                yield item, self._record(item)
+            previous = item.id
+
+    def _record(self, item: Item) -> Record | Reject:
+        try:
+            pixels = [self._decode(media, item) for media in item.media]
+        except BadInput as error:
+            return _reject(item, "decode", str(error), self._decode.sha256)
+        try:
+            return self._render(item, pixels)
+        except BadInput as error:
+            return _reject(item, "render", str(error), pixels[0].sha256)
+
+    def _render(self, item: Item, pixels: list[Pixels]) -> Record:
+        """Returns the record; where a crop cuts off its objects, that of the whole picture."""
+        try:
+            return render(item, pixels)
+        except BadInput:
+            if not any(one.crop for one in pixels):
+                raise
+        return render(item, [self._decode(media, item, plain=True) for media in item.media])
+
+
+def _reject(item: Item, stage: str, reason: str, sha256: str) -> Reject:
+    source = item.media[0].source
+    return Reject(id=item.id, stage=stage, reason=reason, source=source, source_sha256=sha256)
