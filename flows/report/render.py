@@ -12,7 +12,7 @@ from flows.report.markdown import Link, to_markdown
 
 COLUMNS = (
     "benchmark", "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high",
-    "chance", "metric", "scores", "group", "resolution",
+    "chance", "error", "margin", "above_chance", "metric", "scores", "group", "resolution",
 )  # fmt: skip
 AGGREGATE_COLUMNS = (
     "name", "resolution", "method", "budget", "rows", "expected", "mean", "retention", "partial",
@@ -79,7 +79,8 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 
 def _numbers(cell: Cell) -> dict[str, Any]:
     seeds = " ".join(f"{s.seed}={s.score:.4f}" for s in cell.scores)
-    return {**vars(cell), "scores": seeds}
+    own = {"margin": cell.margin, "above_chance": cell.above_chance}
+    return {**vars(cell), **own, "scores": seeds}
 
 
 def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
@@ -95,7 +96,10 @@ def _field(value: object) -> object:
 
 
 def _cell_json(cell: Cell) -> dict[str, Any]:
-    fields = ("method", "budget", "mean", "std", "n", "expected", "retention", "low", "high")
+    fields = (
+        "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high", "error",
+        "margin", "above_chance",
+    )  # fmt: skip
     seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
     return {**{f: _rounded(getattr(cell, f)) for f in fields}, "scores": seeds}
 

@@ -12,7 +12,7 @@ from typing import Any
 from flows.report.cells import Plan, Score
 from flows.steps.worker import Progress, Work
 from model.config import ModelConfig
-from model.eval.run import EvalConfig, evaluate
+from model.eval.run import PREDICTIONS, EvalConfig, evaluate
 from model.train.config import TrainConfig
 from pipelines.prepare.config import PrepareConfig
 
@@ -217,9 +217,11 @@ def _chance(work: Work) -> Iterator[Progress]:
 
     from model.eval.chance import blind_baseline
 
-    score = blind_baseline(str(work.inputs["train"]), str(work.inputs["eval"]), work.config)
-    (work.out / "chance.json").write_text(json.dumps({"score": score}) + "\n")
-    work.counts["score"] = round(score, 4)
+    blind = blind_baseline(str(work.inputs["train"]), str(work.inputs["eval"]), work.config)
+    (work.out / "chance.json").write_text(json.dumps({"score": blind.score}) + "\n")
+    rows = [{"id": key, "source_sha256": sha, "score": value} for key, sha, value in blind.items]
+    (work.out / PREDICTIONS).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    work.counts["score"] = round(blind.score, 4)
     yield Progress(done=1, total=1)
 
 
@@ -228,15 +230,18 @@ def _results(work: Work) -> Iterator[Progress]:
 
     from flows.lineage.pages import page_link
     from flows.report.build import build
+    from flows.report.items import read_items
     from flows.report.plot import plot
     from flows.report.render import FORMATS, render
 
     plan: Plan = work.config
-    scores, chance = [], {}
+    scores, chance, guesses = [], {}, {}
     for role, folder in work.inputs.items():
         parts = role.split("/")
         if parts[0] == "chance":
-            chance[parts[1]] = json.loads((folder / "chance.json").read_text())["score"]
+            blind = json.loads((folder / "chance.json").read_text())["score"]
+            chance[parts[1]] = blind
+            guesses[parts[1]] = read_items(folder / PREDICTIONS, blind)
             continue
         benchmark, method, budget, seed = parts
         found = json.loads((folder / "score.json").read_text())
@@ -244,9 +249,10 @@ def _results(work: Work) -> Iterator[Progress]:
             Score(
                 benchmark=benchmark, method=method, budget=int(budget), seed=int(seed),
                 score=found["score"], metric=found["metric"], artifact=folder.parents[1].name,
+                items=read_items(folder / PREDICTIONS, found["score"]),
             )
         )  # fmt: skip
-    report = build(plan, scores, chance)
+    report = build(plan, scores, chance, guesses)
     for form in FORMATS:
         (work.out / f"results.{form}").write_text(render(report, form))
     linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)

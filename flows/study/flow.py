@@ -206,7 +206,9 @@ class _Study:
                 Spec(
                     kind="checkpoint",
                     name=f"intermediary {method}",
-                    config=FitSpec(model=config.model_of(method), train=config.intermediary),
+                    config=FitSpec(
+                        model=config.model_of(method), train=config.intermediary_of(method)
+                    ),
                     seed=config.seed,
                     num_cpus=config.compute.cpus_per_cell,
                 ),
@@ -226,13 +228,16 @@ class _Study:
                 Spec(
                     kind="checkpoint",
                     name=f"transfer {method} {benchmark} seed={seed}",
-                    config=FitSpec(model=self.config.model_of(method, transfer=True), train=train),
+                    config=FitSpec(
+                        model=self.config.model_of(method, transfer=True),
+                        train=self.config.fine_tuning_of(benchmark, method),
+                    ),
                     seed=seed,
                     num_cpus=self.config.compute.cpus_per_cell,
                 ),
                 {"data/0": datasets[f"{benchmark}/train"], **shared, "init": checkpoints[method]},
             )
-            for benchmark, train in self.config.fine_tunings.items()
+            for benchmark in self.config.fine_tunings
             for method in self.config.methods
             for seed in self.config.seeds
         }
