@@ -63,7 +63,7 @@ class Scene:
 
 
 def make_scene(rng: np.random.Generator, *, height: int, width: int) -> Scene:
-    """Returns a random scene; two sizes and nine cells, so that boxes take few values."""
+    """Returns a random scene; one size and nine cells, so that boxes take few values."""
     count = 1 + int(rng.choice(len(_OBJECT_ODDS), p=_OBJECT_ODDS))
     colors = rng.permutation(list(COLORS))[:count]
     cells = np.sort(rng.permutation(GRID * GRID)[:count])
