@@ -1,4 +1,4 @@
-"""What a model is made of. Frozen and hashable, so a configuration is static under `jit`.
+"""A model's configuration. Frozen and hashable, so a configuration is static under `jit`.
 
 Each part's configuration lies beside the part; here they are joined, and checked together.
 """

@@ -77,7 +77,7 @@ class Slots:
 
 
 class Prompt(typing.NamedTuple):
-    """What a batch of examples reads: images, then text.
+    """The input of a batch: images, then text.
 
     Attributes:
       images: frames or image pairs along I, in [-1, 1] or bytes; each gets the same budget.

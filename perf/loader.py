@@ -26,6 +26,7 @@ from PIL import Image
 
 from model.data.loader import Loader
 from model.data.text import train_row
+from model.files import TOKENIZER
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from model.train.config import TrainConfig
@@ -102,12 +103,12 @@ def write_data(
         name="photos", parts=parts, num_inputs=num_records, num_rejected=0, image_px=PX
     )
     info.write(folder)
-    train_tokenizer(captions, str(folder / "tokenizer.model"), 400)
+    train_tokenizer(captions, str(folder / TOKENIZER), 400)
 
 
 def open_loader(folder: Path, train: TrainConfig) -> Loader:
     """Returns the project's loader."""
-    tokenizer = Tokenizer(folder / "tokenizer.model")
+    tokenizer = Tokenizer(folder / TOKENIZER)
     return Loader(
         str(folder),
         train.batches,
@@ -122,7 +123,7 @@ def tf_data_batches(folder: Path, train: TrainConfig, num_images: int) -> Any:
     """Returns a `tf.data.Dataset` of `train.total_steps` batches, in an order of its own."""
     import tensorflow as tf
 
-    tokenizer = Tokenizer(folder / "tokenizer.model")
+    tokenizer = Tokenizer(folder / TOKENIZER)
     names = ("text", "mask_ar", "mask_loss")
 
     def tokenize(prefix: bytes, suffix: bytes) -> list[np.ndarray]:

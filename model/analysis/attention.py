@@ -17,7 +17,7 @@ from model.vision.layers import Attention
 
 
 class Watched(typing.NamedTuple):
-    """What a connector made of features, and how.
+    """A connector's output, and where its queries looked.
 
     Attributes:
       tokens: the soft tokens, not yet projected.
@@ -47,7 +47,7 @@ class WatchedAttention:
         *,
         visible: Bool[Array, " S"] | None = None,
     ) -> Float[Array, "B N C"]:
-        """Returns what the layer returns (see `Attention`), up to rounding."""
+        """Returns the layer's own output (see `Attention`), up to rounding."""
         layer, shape = self.attention, queries.shape
         scale = (shape[-1] // layer.num_heads) ** -0.5
         projected = layer.query(queries) * scale, layer.key(keys), layer.value(values)

@@ -21,7 +21,7 @@ PAPER_BUDGETS = (16, 64, 256)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Modality:
-    """What one prompt is made of.
+    """The size of a prompt.
 
     Attributes:
       name: of the modality.
@@ -89,7 +89,7 @@ class Row:
 
 
 def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
-    """Returns what one prompt costs, at a budget that the connector serves.
+    """Returns the cost of one prompt, at a budget that the connector serves.
 
     Raises:
       ValueError: if it does not serve it.
@@ -149,7 +149,7 @@ def patch_flops(cfg: ModelConfig, modality: Modality) -> int:
 
 
 def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
-    """Returns what the paper counts and our programs skip, as no output reads it.
+    """Returns the FLOPs that the paper counts and our programs skip, as no output reads them.
 
     PARCEL's self-attention computes the rows of queries only; with unrolled layers, the decoder's
     last block computes the rows of text only.

@@ -23,7 +23,7 @@ _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to convert.
+    """A conversion that is asked for.
 
     Attributes:
       paths: source and target, or the target alone with `siglip` and `gemma`.

@@ -36,7 +36,7 @@ _FIXED = (
 
 
 class Facts(typing.NamedTuple):
-    """What the shapes of a checkpoint do not tell.
+    """Facts that the shapes of a checkpoint do not tell.
 
     Attributes:
       vision_heads: of the image tower.

@@ -15,7 +15,7 @@ _Q, _KV = "llm/layers/attn/q_einsum/w", "llm/layers/attn/kv_einsum/w"
 
 
 def big_vision_facts(shapes: Mapping[str, Shape]) -> Facts:
-    """Returns what big_vision's attention kernels tell: heads come as an axis of their own.
+    """Returns the facts in big_vision's attention kernels: heads are an axis of their own there.
 
     Args:
       shapes: of every array, keys without `params/`.

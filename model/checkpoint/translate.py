@@ -110,7 +110,7 @@ def hugging_face_shapes(cfg: ModelConfig) -> dict[str, Shape]:
 
 
 def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Returns what shape each of ours gets from a file of either codebase.
+    """Returns the shape each of our parameters gets from a file of either codebase.
 
     Those whose source has too few axes are left out: `check_shapes` finds them.
     """

@@ -1,4 +1,4 @@
-"""What every connector is: image features in, soft tokens at a budget out."""
+"""The interface of every connector: image features in, soft tokens at a budget out."""
 
 import typing
 

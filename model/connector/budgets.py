@@ -153,7 +153,7 @@ def training_budgets(cfg: ConnectedConfig, listed: tuple[int, ...] | None) -> tu
     served = supported_budgets(cfg)
     if listed is None:
         return served
-    chosen = tuple(budget for budget in listed if budget in set(served))
+    chosen = tuple(budget for budget in listed if budget in served)
     if not chosen:
         raise ValueError(
             f"train.budgets must hold some of {_describe(served)} for connector "

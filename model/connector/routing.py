@@ -1,4 +1,4 @@
-"""What tells the methods apart: one value for each kind of connector, in one table.
+"""How the methods differ: one value for each kind of connector, in one table.
 
 A method pools features, or asks them with learned queries, or does both:
 

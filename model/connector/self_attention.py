@@ -1,4 +1,4 @@
-"""What gives the baselines the capacity of PARCEL: pre-norm layers, a residual around each."""
+"""Layers that give the baselines PARCEL's capacity: pre-norm, a residual around each."""
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float

@@ -23,7 +23,7 @@ from model.text.gemma import Cached, Rows
 
 
 class Hypotheses(typing.NamedTuple):
-    """What the rows have found so far: `n` live hypotheses each, and the best finished one.
+    """The hypotheses of each row so far: `n` live ones, and the best finished one.
 
     Attributes:
       step: tokens of every live hypothesis.

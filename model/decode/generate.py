@@ -42,7 +42,7 @@ GREEDY = SamplingParams()
 
 
 class Prefilled(typing.NamedTuple):
-    """What decoding starts from.
+    """The start of decoding: the prompt has been read.
 
     Attributes:
       logits: of the first new token.

@@ -22,7 +22,7 @@ _PROMPT_STEP = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a checkpoint answered, and what it took.
+    """A checkpoint's answer, and the time it took.
 
     Attributes:
       text: of the answer.

@@ -125,7 +125,7 @@ class Totals:
 
 
 def fields_of(record: Record) -> dict[str, Any]:
-    """Returns what metrics may read of a record; of several objects, the one `prefix` refers to."""
+    """Returns the fields metrics may read; of several objects, the one `prefix` refers to."""
     return {
         **record.meta,
         "id": record.id,

@@ -48,7 +48,7 @@ def softcap(x: Float[Array, "*B"], cap: float) -> Float[Array, "*B"]:
 def attend(
     queries: Float[Array, "B L H h"], parts: tuple[Keys, ...], *, cap: float
 ) -> Float[Array, "B L D"]:
-    """Returns what each query reads from all parts together, heads side by side.
+    """Returns each query's mixture of the values of all parts, heads side by side.
 
     Key head k serves the queries of heads G k ... G (k + 1) - 1, where G = H / K. Logits are
     capped before they are masked; the softmax is in float32.

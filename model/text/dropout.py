@@ -20,7 +20,7 @@ _fold_in_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
 
 
 class Dropout(typing.NamedTuple):
-    """What one update drops.
+    """The dropout of one update.
 
     Attributes:
       rate: of elements zeroed, static; the others are scaled up to keep the mean [fraction].
@@ -31,7 +31,7 @@ class Dropout(typing.NamedTuple):
     key: PRNGKeyArray
 
     def in_layers(self, positions: Int32[Array, "B L"]) -> Callable[[Int[Array, ""]], Drop]:
-        """Returns what gives, for a layer's number, what drops elements there.
+        """Returns a function from layer number to that layer's dropout.
 
         Args:
           positions: of all rows; a branch may have the last ones only.

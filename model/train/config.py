@@ -87,7 +87,7 @@ class TrainConfig:
 
     @property
     def batches(self) -> BatchConfig:
-        """What the loader needs to know."""
+        """The part of it that the loader reads."""
         names = (field.name for field in dataclasses.fields(BatchConfig))
         return BatchConfig(**{name: getattr(self, name) for name in names})
 

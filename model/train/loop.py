@@ -29,7 +29,7 @@ from model.train.step import Rates, State, dropout_key, make_state, params_of, s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagePaths:
-    """What a stage reads, and where it writes.
+    """Files that a stage reads, and folders it writes to.
 
     Attributes:
       data: prepared dataset folders; parts of the same name are joined [paths].

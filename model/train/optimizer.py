@@ -34,8 +34,8 @@ def optimizer(
 ) -> optax.GradientTransformation:
     """Returns the transformation of gradients (by path) into what is added to the parameters.
 
-    The rates are arguments, which a step makes anew from numbers it is given: what optax keeps
-    between steps does not depend on them, so a program serves every rate, and every stage.
+    A step builds the chain anew around the rates it is given. The state does not depend on them,
+    so one program serves every rate, and every stage.
 
     The decay comes after the learning rate, not before it as in AdamW: a step takes away
     weight_decay * schedule of a parameter, however small the learning rate is.
@@ -55,14 +55,14 @@ def optimizer(
 
 
 def init_optimizer(train: TrainConfig, params: Flat) -> optax.OptState:
-    """Returns what the optimizer keeps before the first update: moments of 0, like the params."""
+    """Returns the optimizer's state before the first update: two moments of 0 per parameter."""
     return optimizer(train).init(params)
 
 
 def update_params(
     chain: optax.GradientTransformation, gradients: Flat, state: optax.OptState, params: Flat
 ) -> tuple[Flat, optax.OptState]:
-    """Returns the parameters, and what the optimizer keeps, after one update."""
+    """Returns the parameters and the optimizer's state after one update."""
     # optax raises a Python float to the power of an integer count, which strict promotion, where
     # it is switched on, refuses.
     with jax.numpy_dtype_promotion("standard"):

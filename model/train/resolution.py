@@ -1,4 +1,4 @@
-"""What a checkpoint of one resolution becomes at another."""
+"""Fits a checkpoint of one resolution to another."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

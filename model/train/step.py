@@ -23,7 +23,7 @@ from model.train.sharding import make_mesh, shard_batch, shard_tree
 
 
 class State(NamedTuple):
-    """What a step changes, and the frozen parameters it does not; by path."""
+    """Parameters by path, and the optimizer's state. A step changes all but the frozen ones."""
 
     trained: Flat
     frozen: Flat

@@ -40,3 +40,10 @@ def test_the_accelerator_benchmark_imports_there_too():
     words = [sys.executable, "-c", code, ",".join(ABSENT)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-1500:]
+
+
+def test_configurations_and_names_of_files_come_without_jax():
+    code = "import sys, model.files, model.config, model.train.config, model.seeds\n"
+    code += "assert not {'jax', 'flax', 'optax'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-1500:]
