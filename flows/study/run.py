@@ -1,6 +1,5 @@
 """Runs a study from the terminal: the flow, then what came of it."""
 
-import contextlib
 import logging
 import time
 from typing import Any
@@ -52,8 +51,7 @@ def run_study(
         console.print(Markdown(table)) if console.is_terminal else print(table)
     _sum_up(console, config, store, result, time.monotonic() - began)
     console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)
-    with contextlib.suppress(Exception):  # A view; what it shows is in the store.
-        flush()
+    published(flush)
     published(settle_ended, store.root)
     return 1 if result.failed else 0
 

@@ -114,3 +114,37 @@ def test_cron_schedule_can_be_set(served: Served):
     schedule = [{"schedule": {"cron": "0 3 * * 1", "timezone": "UTC"}, "active": True}]
     path = f"/deployments/{deployment(served)['id']}/schedules"
     assert served.ask(path, json.dumps(schedule).encode())[0]["schedule"]["cron"] == "0 3 * * 1"
+
+
+def test_a_foreign_page_starts_nothing(served: Served):
+    import urllib.error
+    import urllib.request
+
+    path = f"/deployments/{deployment(served)['id']}/create_flow_run"
+    for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {}):
+        request = urllib.request.Request(
+            f"{served.url}/api{path}",
+            data=b"{}",
+            headers={"content-type": "application/json", **headers},
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        assert refused.value.code == 403, headers
+
+
+def test_the_form_takes_the_served_store_only(served: Served, tmp_path: Path):
+    import urllib.error
+
+    found = deployment(served)
+    body = {"parameters": {**found["parameters"], "store": str(tmp_path / "other")}}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        served.ask(f"/deployments/{found['id']}/create_flow_run", json.dumps(body).encode())
+    assert refused.value.code == 409
+    assert not (tmp_path / "other").exists()
+
+
+def test_beyond_loopback_there_must_be_an_auth_string(tmp_path: Path):
+    done = parcel(tmp_path, "serve", "--host", "0.0.0.0", timeout=60)
+    assert done.returncode == 2
+    assert "--auth must be given with --host 0.0.0.0" in done.stderr
+    assert done.stderr.count("\n") == 1
