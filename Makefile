@@ -1,3 +1,4 @@
+PYTHON ?= python3
 PY := .venv/bin/python
 # Tests compute on the CPU; `make demo` takes a GPU where there is one.
 check test test-deep: export JAX_PLATFORMS ?= cpu
@@ -9,7 +10,8 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 setup: .venv/.installed
 
 .venv/.installed: pyproject.toml constraints.txt
-	python3 -m venv .venv
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v == (3, 11) or sys.exit(f"python: needs 3.11, got {v[0]}.{v[1]} from $(PYTHON); name another one: make $(MAKECMDGOALS) PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

@@ -177,8 +177,8 @@ def token_losses(
     backward pass; positions without loss are skipped.
 
     Args:
-      structure: of the model.
-      params: of the model.
+      structure: the model's structure.
+      params: its parameters.
       example: what to read and to predict.
       slots: for soft tokens.
       label_smoothing: probability mass moved from the target to all other tokens.
@@ -228,6 +228,8 @@ def _soft_tokens(
     features = features.reshape(batch * count, patches, width)
     bucket, budget = slots.bucket, jnp.asarray(slots.budget, jnp.int32)
     tokens = model.projector(model.connector(features, bucket=bucket, budget=budget))
+    # Slots from `budget` on hold something, but nobody sees it: they are masked as keys, take no
+    # position, and their own rows are never read.
     valid = jnp.tile(jnp.arange(bucket) < budget, count)
     shape = (batch, count * bucket)
     return tokens.reshape(*shape, -1), jnp.broadcast_to(valid[None], shape)

@@ -26,6 +26,7 @@ from PIL import Image
 
 from model.data.loader import Loader
 from model.data.text import train_row
+from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from model.train.config import TrainConfig
 from perf.timing import table, take_turns
@@ -107,7 +108,14 @@ def write_data(
 def open_loader(folder: Path, train: TrainConfig) -> Loader:
     """Returns the project's loader."""
     tokenizer = Tokenizer(folder / "tokenizer.model")
-    return Loader(str(folder), train, tokenizer=tokenizer, mask_codec=None, image_px=PX, seed=0)
+    return Loader(
+        str(folder),
+        train.batches,
+        tokenizer=tokenizer,
+        mask_codec=None,
+        image_px=PX,
+        seeds=Seeds.of(0),
+    )
 
 
 def tf_data_batches(folder: Path, train: TrainConfig, num_images: int) -> Any:

@@ -11,6 +11,7 @@ from flows.cli.options import DEFAULT_STORE, StoreOption
 gc_app = typer.Typer()
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_PLURALS = {"artifact": "artifacts", "attempt": "attempts", "source": "sources"}
 _LISTED = ("artifact", "set aside", "attempt", "scratch")
 """Sorts told one by one; files of sources and half-written records are only counted."""
 
@@ -48,9 +49,12 @@ def gc(
             typer.echo(f"{verb} {item.sort} {item.name}{told}: {_bytes(item.size)}, {days}")
     total = _bytes(sum(item.size for item in found))
     counts = Counter(item.sort for item in found)
-    sorts = ", ".join(f"{count} {sort}" for sort, count in sorted(counts.items())) or "nothing"
+    sorts = ", ".join(
+        f"{count} {sort if count == 1 else _PLURALS.get(sort, sort)}"
+        for sort, count in sorted(counts.items())
+    )
     hint = "" if delete or not found else "; nothing is deleted without --delete"
-    typer.echo(f"{verb} {sorts}: {total}{hint}")
+    typer.echo(f"{verb} {sorts or 'nothing'}: {total}{hint}")
 
 
 def _seconds(age: str) -> float:

@@ -147,6 +147,11 @@ def convert(
         )  # fmt: skip
         for line in lines_of(request):
             typer.echo(line)
+        if request.check is not None:
+            from model.decode.reference_check import check_file
+
+            for line in check_file(request.paths[-1], request.check):
+                typer.echo(line)
     except RequestError as error:
         raise ConfigError(str(error)) from None
 

@@ -124,7 +124,7 @@ def study(
             published(publish_results, opened, config.name, results.key)
             asked = dataclasses.asdict(config)
             note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
-        why = f"{len(result.failed)} of the steps failed, first {result.failed[:1]}"
-        journal.close(*(("failed", why) if result.failed else ("completed", "")))
+        why = "; ".join([f"{len(result.failed)} steps failed", *result.failed[:1]])
+        journal.close("failed" if result.failed else "completed", why if result.failed else "")
     RESULTS.append(result)
     return Failed(message=why, data=result) if result.failed else result

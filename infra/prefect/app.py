@@ -22,7 +22,7 @@ from infra.processes.identity import ProcessNote
 
 _LOOK_EVERY = 0.5
 """Between two looks at whether anybody uses the server [s]."""
-_END_TIMEOUT = 2.0
+_END_TIMEOUT = 1.5
 """For the server to end politely once nobody does; all it knows is in its database [s]."""
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]

@@ -14,6 +14,7 @@ deleted, and a gc that is killed half-way leaves artifacts, or garbage, never ha
 
 import contextlib
 import dataclasses
+import graphlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -132,10 +133,17 @@ class _View:
         self._needed = _with_inputs(roots, self._made)
 
     def artifacts(self) -> Iterator[Garbage]:
-        """Yields artifacts that nothing needs."""
-        for key, artifact in self._made.items():
-            if key not in self._needed:
-                yield self._artifact("artifact", artifact, self._store.manifest_path(key))
+        """Yields artifacts that nothing needs; each before what it was made from.
+
+        So whatever is still there when gc is killed has its whole history.
+        """
+        spare = {key: made for key, made in self._made.items() if key not in self._needed}
+        inputs = {
+            key: {entry.key for entry in made.manifest.inputs.values()} & spare.keys()
+            for key, made in spare.items()
+        }
+        for key in reversed([*graphlib.TopologicalSorter(inputs).static_order()]):
+            yield self._artifact("artifact", spare[key], self._store.manifest_path(key))
 
     def aside(self) -> Iterator[Garbage]:
         """Yields artifacts that were set aside."""
@@ -151,7 +159,7 @@ class _View:
         """Yields folders of attempts that no manifest names and nobody writes to."""
         every = (*self._made.values(), *self._set_aside.values())
         named = {artifact.path for artifact in every}
-        for key in self._store.files.folders(ARTIFACTS):
+        for key in filter(KEY.fullmatch, self._store.files.folders(ARTIFACTS)):
             folder = self._store.root / ARTIFACTS / key / ATTEMPTS
             alive = _at_work(folder.parent)
             for name in self._store.files.folders(f"{ARTIFACTS}/{key}/{ATTEMPTS}"):
@@ -214,16 +222,16 @@ class _View:
         return self._age(path) >= self._older_than
 
     def _age(self, path: Path) -> float:
-        """Returns the time since anything at or below a path was written [s]."""
-        newest = max((found.st_mtime_ns for found in _stats(path)), default=0)
-        return max(0, self._now - newest) / 1e9
+        return _age(self._now, path)
 
 
 def _named_by_runs(store: Store) -> set[str]:
-    """Returns every key in the records of runs, in whatever field."""
+    """Returns every key in the records of runs, in whatever field, path or link."""
     names = store.files.listing(RUNS)
     texts = (store.files.read(f"{RUNS}/{name}").decode() for name in names)
-    return {key for text in texts for key in KEY.findall(text)}
+    found = [key.split("-") for text in texts for key in KEY.findall(text)]
+    # "lineage-results-…" is found as one key and holds another: every ending counts.
+    return {"-".join(words[i:]) for words in found for i in range(len(words))}
 
 
 def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]:
@@ -276,6 +284,8 @@ def _remove(store: Store, found: Garbage) -> bool:
     if held is None:
         return False  # Somebody has begun with it: another time.
     try:
+        if found.sort in ("attempt", "scratch") and _age(store.files.now(), path) < found.age:
+            return False  # Somebody has been there since.
         if found.sort == "scratch":
             shutil.rmtree(path)
             return True
@@ -306,6 +316,12 @@ def _remove_attempt(store: Store, found: Garbage, path: Path) -> bool:
 
 def _aside(found: Garbage) -> str:
     return aside_name(found.name, Path(found.path).name)
+
+
+def _age(now: int, path: Path) -> float:
+    """Returns the time since anything at or below a path was written [s]; `now` in [ns]."""
+    newest = max((found.st_mtime_ns for found in _stats(path)), default=0)
+    return max(0, now - newest) / 1e9
 
 
 def _stats(path: Path) -> Iterator[os.stat_result]:

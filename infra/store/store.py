@@ -12,6 +12,7 @@
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
         cache/…                          compiled programs and the like; safe to delete
+        gc.json, partial/, .guard        who decides what goes; records being written; see `files`
 
 What may be deleted, and by whom: the holder of a step clears its own scratch, and folders of
 attempts whose process is gone and that no manifest names; everything else is `gc`'s.
@@ -329,9 +330,12 @@ class Store:
 
     def aside(self, key: str | None = None) -> dict[str, Artifact]:
         """Returns artifacts that were set aside, of one key or all, by their record's name."""
-        names = [f"{ASIDE}/{name}" for name in self.files.listing(ASIDE)]
-        wanted = [n for n in names if key is None or n.startswith(f"{ASIDE}/{key}.")]
-        return {name: self._parsed(name, self.files.read(name)) for name in wanted}
+        found = {}
+        for name in (f"{ASIDE}/{listed}" for listed in self.files.listing(ASIDE)):
+            if key is None or name.startswith(f"{ASIDE}/{key}."):
+                with contextlib.suppress(FileNotFoundError):  # gc was quicker.
+                    found[name] = self._parsed(name, self.files.read(name))
+        return found
 
     def begin(self, key: str, begun: Begun) -> None:
         """Notes an attempt at a key."""
@@ -409,10 +413,11 @@ class Store:
 
     def _sweep(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
-        root = self.artifact_root(key)
-        over = {begun.id for begun in attempts(root) if begun.is_over}
-        for name in over - self.named_attempts(key):
-            shutil.rmtree(root / ATTEMPTS / name, ignore_errors=True)
+        folder = self.artifact_root(key) / ATTEMPTS
+        over = [begun.id for begun in attempts(folder.parent) if begun.is_over]
+        if left := {name for name in over if (folder / name).exists()}:
+            for name in left - self.named_attempts(key):
+                shutil.rmtree(folder / name, ignore_errors=True)
 
     def _note_ends(self, key: str, begun: list[Begun]) -> None:
         """Notes that this holder's attempts are over; if that fails, its process's end tells."""

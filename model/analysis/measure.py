@@ -65,7 +65,7 @@ def measure(
 
     Args:
       cfg: the model.
-      params: of the model.
+      params: its parameters.
       images: pixels as in training; at least one.
       at: budgets, all of which the connector serves.
 

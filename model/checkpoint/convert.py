@@ -1,25 +1,20 @@
-"""One conversion, start to end: what `parcel convert` does."""
+"""One conversion, start to end; `parcel convert` checks its outcome afterwards."""
 
 import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 
-from model import vlm
-from model.checkpoint import array_files
 from model.checkpoint.array_files import BFLOAT16
-from model.checkpoint.digest import unflatten
 from model.checkpoint.exporter import export_checkpoint
-from model.checkpoint.folder import load_config
+from model.checkpoint.hugging_face_config import GEMMA_PIECES
 from model.checkpoint.importer import Source, check_tokenizer, import_checkpoint, open_source
-from model.checkpoint.stage0 import GEMMA_PIECES, open_towers
+from model.checkpoint.stage0 import open_towers
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
-from model.decode.reference_check import Finding, compare, uncompared
-from model.files import CONFIG, PARAMS, TOKENIZER
+from model.files import CONFIG, TOKENIZER
 from model.text.tokenizer import Tokenizer
 from pipelines.records.codes import EXTRA_TOKENS
 
@@ -37,7 +32,7 @@ class Request:
       config: Hugging Face's `config.json` where none lies beside the source.
       dtype: of what is written for other codebases; "" is what it was imported from.
       seed: of the rows that a Stage 0 adds to the embedding.
-      check: reference inputs and outputs, an `.npz`.
+      check: reference inputs and outputs, an `.npz`, for `decode.reference_check.check_file`.
     """
 
     paths: tuple[Path, ...]
@@ -79,7 +74,6 @@ def convert(request: Request) -> Iterator[str]:
     Raises:
       RequestError: if the request is wrong.
       ValueError: if the source is not whole.
-      CheckError: if an output is beyond its tolerance, after all lines.
     """
     target = request.paths[-1]
     if request.outward:
@@ -91,12 +85,6 @@ def convert(request: Request) -> Iterator[str]:
         yield f"{target}: {_count(source.model):,} parameters, digest {digest[:12]}"
         if request.tokenizer is None and source.tokenizer is None:
             yield f"no {TOKENIZER}: `parcel predict` needs one; copy it into the folder"
-    if request.check is not None:
-        yield from _check(request, request.check)
-
-
-class CheckError(ValueError):
-    """Outputs differ from the reference."""
 
 
 def _source(request: Request) -> Source:
@@ -113,37 +101,3 @@ def _count(model: ModelConfig) -> int:
     from model.checkpoint.translate import hugging_face_shapes
 
     return sum(math.prod(shape) for shape in hugging_face_shapes(model).values())
-
-
-def _check(request: Request, file: Path) -> Iterator[str]:
-    with np.load(file) as opened:
-        expected = {key: opened[key] for key in opened.files}
-    wrong = []
-    for finding in compare(*_result(request), expected):
-        yield _line(finding)
-        wrong += [] if finding.close else [finding.key]
-    for key in uncompared(expected):
-        yield f"{key:22} not compared: no such output is known"
-    if wrong:
-        raise CheckError(f"--check: beyond tolerance: {', '.join(wrong)} ({file}).")
-
-
-def _line(finding: Finding) -> str:
-    verdict = "ok" if finding.close else "WRONG"
-    if finding.tolerance == 0:
-        return f"{finding.key:22} {finding.error:9.1%} of tokens differ, accepted none   {verdict}"
-    return (
-        f"{finding.key:22} {finding.error:9.2e} largest relative error, accepted "
-        f"{finding.tolerance:.0e}   {verdict}"
-    )
-
-
-def _result(request: Request) -> tuple[ModelConfig, vlm.Params]:
-    """Returns what was written, read again: the check is of the files."""
-    target = request.paths[-1]
-    if request.outward:
-        made = open_source(target)
-        model, arrays = made.model, made.parameters()
-    else:
-        model, arrays = load_config(target), array_files.read_orbax(target / PARAMS).items()
-    return model, unflatten({path: jnp.asarray(array) for path, array in arrays})

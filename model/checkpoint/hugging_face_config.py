@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from model.config import ModelConfig
+from pipelines.records.codes import EXTRA_TOKENS
 
-VOCAB_SIZE = 257_152
-"""Rows that mean something in every published PaliGemma: 256000 pieces, 1024 loc, 128 seg."""
+GEMMA_PIECES = 256_000
+"""Rows of Gemma's embedding that are pieces; published files have up to 128 unused ones more."""
+VOCAB_SIZE = GEMMA_PIECES + len(EXTRA_TOKENS)
+"""Rows that mean something in every published PaliGemma."""
 PADDED_ROWS = 64
 """Rows transformers adds for `<image>` and for alignment. Source: its PaliGemma 2 converter."""
 

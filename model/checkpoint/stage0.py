@@ -11,13 +11,11 @@ import numpy as np
 
 from model.checkpoint import array_files
 from model.checkpoint.array_files import Arrays, Entry
+from model.checkpoint.hugging_face_config import GEMMA_PIECES
 from model.checkpoint.importer import Source, big_vision_source
 from model.checkpoint.names import NamesError
 from model.checkpoint.target import RequestError
 from pipelines.records.codes import EXTRA_TOKENS
-
-GEMMA_PIECES = 256_000
-"""Rows of Gemma's embedding that are pieces; published files have up to 128 unused ones more."""
 
 EXTRA_STD = 0.02
 """Deviation of the rows of new tokens. Source: PaliGemma, arXiv 2407.07726, section 5.3."""

@@ -171,7 +171,7 @@ def draw_budget(
 
     Args:
       cfg: the model.
-      seed: of the budgets (see `train.seeds`).
+      seed: of the budgets (see `seeds`).
       step: the update it is for.
       listed: see `training_budgets`.
     """

@@ -37,6 +37,8 @@ class Mqt(nnx.Module):
         positions = sincos_positions(self.grid, width, features.dtype)
         bank = self.queries[:bucket].astype(features.dtype) + positions[:bucket]
         queries = jnp.broadcast_to(self.query_norm(bank)[None], (batch, bucket, width))
+        # Cut here, not after the attention: queries do not see each other, so the first `bucket`
+        # give what they would give among all.
         keys = jnp.broadcast_to(positions[None], features.shape)
         if not self.positional_keys:
             keys = keys + features

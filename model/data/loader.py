@@ -9,12 +9,13 @@ import grain
 import numpy as np
 from PIL import Image
 
-from model.data.sampling import choose_texts
+from model.data.config import BatchConfig
+from model.data.sampling import choose_texts, words_generator
 from model.data.text import TextRow, fit_words, train_row
 from model.masks.codec import MaskCodec
 from model.masks.tokens import MaskTokens
+from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
-from model.train.config import TrainConfig
 from pipelines.records.dataset import Dataset, Part
 from pipelines.records.schema import Record
 
@@ -51,17 +52,22 @@ class Examples:
 
     Args:
       data: dataset folders; parts of the same name are joined [paths].
-      train: its mixture and sampling.
-      seed: of the order, and of what is drawn of each record.
+      config: its mixture and sampling.
+      seeds: of the order, and of the texts drawn from each record.
       image_px: least side of the stored images [pixels].
     """
 
     def __init__(
-        self, data: str | Sequence[str], train: TrainConfig, seed: int, *, image_px: int = 1
+        self,
+        data: str | Sequence[str],
+        config: BatchConfig,
+        seeds: Seeds,
+        *,
+        image_px: int = 1,
     ) -> None:
         self.parts = open_parts([data] if isinstance(data, str) else data, image_px)
-        self._train, self._seed = train, seed
-        weights = dict(train.mixture) or {name: float(len(p)) for name, p in self.parts.items()}
+        self._config, self._seeds = config, seeds
+        weights = dict(config.mixture) or {name: float(len(p)) for name, p in self.parts.items()}
         for name in weights:
             if name not in self.parts:
                 raise ValueError(
@@ -69,7 +75,8 @@ class Examples:
                 )
         names = sorted(weights)
         streams = [
-            _stream(self.parts[name], name, seed, number) for number, name in enumerate(names)
+            _stream(self.parts[name], name, seeds.order, number)
+            for number, name in enumerate(names)
         ]
         self._num_records = sum(len(self.parts[name]) for name in names)
         self._mixed = grain.MapDataset.mix(streams, [weights[name] for name in names])
@@ -78,9 +85,10 @@ class Examples:
         """Returns the number of records that are drawn from."""
         return self._num_records
 
-    def draws(self, step: int, batch_size: int) -> list[Draw]:
+    def draws(self, step: int) -> list[Draw]:
         """Returns the examples of one batch."""
-        numbers = range(step * batch_size, (step + 1) * batch_size)
+        size = self._config.batch_size
+        numbers = range(step * size, (step + 1) * size)
         return [Draw(*self._mixed[number], number) for number in numbers]  # type: ignore[misc]
 
     def record(self, draw: Draw) -> Record:
@@ -90,7 +98,11 @@ class Examples:
     def texts(self, draw: Draw, record: Record) -> tuple[str, int]:
         """Returns the prefix that one example reads, and which suffix of the record it writes."""
         return choose_texts(
-            record, self._train.sampling, seed=self._seed, visit=draw.visit, number=draw.number
+            record,
+            self._config.sampling,
+            seed=self._seeds.texts,
+            visit=draw.visit,
+            number=draw.number,
         )
 
     def max_images(self, limit: int) -> int:
@@ -122,16 +134,15 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Sequence[Rec
 
 
 def samples_of_step(
-    data: str | Sequence[str], train: TrainConfig, seed: int, step: int
+    data: str | Sequence[str], config: BatchConfig, seeds: Seeds, step: int
 ) -> list[tuple[str, str, str]]:
     """Returns (record id, prefix, suffix) of what one update saw, in the order of the batch.
 
     Masks of a suffix are still markers.
     """
-    examples = Examples(data, train, seed)
-    draws = examples.draws(step, train.batch_size)
+    examples = Examples(data, config, seeds)
     samples = []
-    for draw in draws:
+    for draw in examples.draws(step):
         record = examples.record(draw)
         prefix, chosen = examples.texts(draw, record)
         samples.append((record.id, prefix, record.suffixes[chosen]))
@@ -144,16 +155,16 @@ class Loader:
     def __init__(
         self,
         data: str | Sequence[str],
-        train: TrainConfig,
+        config: BatchConfig,
         *,
         tokenizer: Tokenizer,
         mask_codec: MaskCodec | None,
         image_px: int,
-        seed: int,
+        seeds: Seeds,
     ) -> None:
-        self.examples = Examples(data, train, seed, image_px=image_px)
-        self.num_images = self.examples.max_images(train.max_frames)
-        self._train, self._seed, self._image_px = train, seed, image_px
+        self.examples = Examples(data, config, seeds, image_px=image_px)
+        self.num_images = self.examples.max_images(config.max_frames)
+        self._text_len, self._seed, self._image_px = config.text_len, seeds.texts, image_px
         self._tokenizer = tokenizer
         self._masks = MaskTokens(mask_codec)
         self._pool = ThreadPoolExecutor(_DECODE_THREADS)
@@ -163,7 +174,7 @@ class Loader:
 
         Keys: image uint8 (B, I, H, W, 3); text int32 (B, T+1); mask_ar, mask_loss int32 (B, T+1).
         """
-        draws = self.examples.draws(step, self._train.batch_size)
+        draws = self.examples.draws(step)
         records = [self.examples.record(draw) for draw in draws]
         self._masks.prepare(records)
         px = self._image_px
@@ -188,11 +199,10 @@ class Loader:
     def _row(self, draw: Draw, record: Record) -> TextRow:
         prefix, chosen = self.examples.texts(draw, record)
         suffix = self._masks.fill(record, chosen)
-        text_len = self._train.text_len
         if record.task == "ocr":
-            rng = np.random.default_rng([self._seed, draw.number])
-            suffix = fit_words(self._tokenizer, prefix, suffix, text_len, rng)
-        return train_row(self._tokenizer, prefix, suffix, text_len)
+            rng = words_generator(self._seed, draw.number)
+            suffix = fit_words(self._tokenizer, prefix, suffix, self._text_len, rng)
+        return train_row(self._tokenizer, prefix, suffix, self._text_len)
 
 
 def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:
@@ -233,6 +243,9 @@ def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
 
 
 def _stream(part: Sequence[Record], name: str, seed: int, number: int) -> grain.MapDataset:
+    # A lazy map from a number to an example: nothing is read or shuffled in advance, so example
+    # 10,000,000 costs as much as example 0. `repeat` shuffles each pass anew; which pass an index
+    # lies in is how often its record was visited before.
     positions = grain.MapDataset.range(len(part)).seed(_seed32(seed, number))
     return (
         positions.shuffle()

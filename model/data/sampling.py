@@ -6,6 +6,10 @@ import numpy as np
 
 from pipelines.records.schema import Record, SuffixSampling
 
+_PREFIX, _WORDS = 1, 2
+"""Ends of the entropy of one example's draws, so that they do not draw alike; the suffix's has
+none."""
+
 
 def choose_texts(
     record: Record, how: SuffixSampling, *, seed: int, visit: int, number: int
@@ -20,7 +24,7 @@ def choose_texts(
     Args:
       record: what is visited.
       how: see `TrainConfig.sampling`.
-      seed: of the run.
+      seed: of texts (see `seeds`).
       visit: how often the record was visited before.
       number: of the example in the stream of examples.
 
@@ -37,7 +41,12 @@ def choose_texts(
         entropy = [seed, zlib.crc32(record.id.encode()), walk]
         chosen = int(np.random.default_rng(entropy).permutation(count)[place])
     prefixes = record.prefixes_of(chosen)
-    return prefixes[_any_of(len(prefixes), seed, number, 1)], chosen
+    return prefixes[_any_of(len(prefixes), seed, number, _PREFIX)], chosen
+
+
+def words_generator(seed: int, number: int) -> np.random.Generator:
+    """Returns the generator that drops words of an example's suffix (see `choose_texts`)."""
+    return np.random.default_rng([seed, number, _WORDS])
 
 
 def _any_of(count: int, *entropy: int) -> int:

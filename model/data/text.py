@@ -53,6 +53,7 @@ def fit_words(
     def kept(num_dropped: int) -> str:
         return " ".join(words[i] for i in sorted(order[num_dropped:]))
 
+    # Fewer words are fewer tokens, so the fewest drops that fit can be found by bisection.
     fewest = bisect.bisect_left(
         range(len(words)), True, key=lambda dropped: len(tokenizer.encode(kept(dropped))) <= room
     )

@@ -64,8 +64,8 @@ def search(
     preferred. big_vision decodes tasks without beams greedily; so does `decoding.decode`.
 
     Args:
-      structure: of the model.
-      params: of the model.
+      structure: the model's structure.
+      params: its parameters.
       prompt: to continue; rows that are not real come back as PAD.
       slots: for soft tokens.
       max_new_tokens: M; every answer ends within it.
@@ -103,6 +103,7 @@ def search(
         found, cache = state
         logits, cache = _read(model, start, found, cache)
         found, parents = grow(found, logits, num_beams, stop)
+        # A hypothesis that is continued twice has its cache copied, one that is not loses it.
         index = parents[None, :, :, None, None, None]
         return found, _Cache(*(jnp.take_along_axis(part, index, axis=2) for part in cache))
 
@@ -123,6 +124,8 @@ def grow(
     ends = jnp.concatenate([found.best_score[:, None], found.scores + logs[:, :, stop]], axis=1)
     best = jnp.argmax(ends, axis=1)[:, None]  # The first of equals, like `top_k`.
 
+    # One of a hypothesis's likeliest tokens may be the stop token, which does not go on: with one
+    # token more, `num_beams` continuations are left even if all of the best come from one.
     steps, tokens = jax.lax.top_k(logs, num_beams + 1)
     sums = found.scores[:, :, None] + steps
     sums = jnp.where(tokens != stop, sums, jnp.finfo(sums.dtype).min)

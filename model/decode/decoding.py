@@ -73,8 +73,8 @@ def decode(
     """Returns the answer's tokens to each prompt: the stop token last, then PAD.
 
     Args:
-      structure: of the model.
-      params: of the model.
+      structure: the model's structure.
+      params: its parameters.
       prompt: to answer.
       slots: for soft tokens.
       max_new_tokens: M.

@@ -84,8 +84,8 @@ def generate(
     Ends early once every real row has stopped.
 
     Args:
-      structure: of the model.
-      params: of the model.
+      structure: the model's structure.
+      params: its parameters.
       prompt: to continue.
       slots: for soft tokens.
       max_new_tokens: M.
@@ -122,6 +122,8 @@ def generate(
             state.tokens, token[:, None], state.step, axis=1
         )
         state = state._replace(tokens=tokens, done=done)
+        # The last token needs no logits after it: without this, each answer would cost one pass
+        # through the decoder too many.
         return jax.lax.cond(
             go_on(state._replace(step=state.step + 1)),
             lambda s: _extend(model, start, s, token),
@@ -170,6 +172,7 @@ def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
     """Returns the likeliest tokens: as few as together reach `top_p`."""
     order = jnp.argsort(-logits, axis=-1)
     sorted_probs = jnp.take_along_axis(jax.nn.softmax(logits, axis=-1), order, axis=-1)
+    # A token stays if those before it do not reach `top_p` yet: the one that crosses it does too.
     kept = jnp.cumsum(sorted_probs, axis=-1) - sorted_probs < top_p
     return jnp.take_along_axis(kept, jnp.argsort(order, axis=-1), axis=-1)
 

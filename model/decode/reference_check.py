@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +18,13 @@ import numpy as np
 from jaxtyping import Float
 
 from model import vlm
+from model.checkpoint import array_files
+from model.checkpoint.digest import unflatten
+from model.checkpoint.folder import load_config
+from model.checkpoint.importer import open_source
 from model.config import ModelConfig
 from model.decode.generate import generate
+from model.files import CONFIG, PARAMS
 
 TOLERANCE = 1e-4
 """Largest relative error of a float32 output, through whole towers."""
@@ -47,6 +53,54 @@ class Finding(typing.NamedTuple):
     def close(self) -> bool:
         """Whether the error is within tolerance; NaN is not."""
         return self.error <= self.tolerance
+
+
+class CheckError(ValueError):
+    """Outputs differ from the reference."""
+
+
+def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
+    """Yields how far each output of a reference file is from a checkpoint's, a line each.
+
+    Args:
+      checkpoint: a folder of ours, or what another codebase reads: it is read from disk, so that
+        a conversion is checked together with what it wrote.
+      file: reference inputs and outputs, an `.npz`.
+
+    Raises:
+      ValueError: if the file lacks inputs, or outputs.
+      CheckError: if an output is beyond its tolerance, after all lines.
+    """
+    with np.load(file) as opened:
+        expected = {key: opened[key] for key in opened.files}
+    wrong = []
+    for finding in compare(*_read(checkpoint), expected):
+        yield _line(finding)
+        wrong += [] if finding.close else [finding.key]
+    for key in uncompared(expected):
+        yield f"{key:22} not compared: no such output is known"
+    if wrong:
+        raise CheckError(f"--check: beyond tolerance: {', '.join(wrong)} ({file}).")
+
+
+def _line(finding: Finding) -> str:
+    verdict = "ok" if finding.close else "WRONG"
+    if finding.tolerance == 0:
+        return f"{finding.key:22} {finding.error:9.1%} of tokens differ, accepted none   {verdict}"
+    return (
+        f"{finding.key:22} {finding.error:9.2e} largest relative error, accepted "
+        f"{finding.tolerance:.0e}   {verdict}"
+    )
+
+
+def _read(checkpoint: Path) -> tuple[ModelConfig, vlm.Params]:
+    if (checkpoint / CONFIG).is_file():
+        model = load_config(checkpoint)
+        arrays = array_files.read_orbax(checkpoint / PARAMS).items()
+    else:
+        source = open_source(checkpoint)
+        model, arrays = source.model, source.parameters()
+    return model, unflatten({path: jnp.asarray(array) for path, array in arrays})
 
 
 def relative_error(ours: np.ndarray, expected: np.ndarray) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Float
 
 from infra.progress import Progress
@@ -24,13 +25,7 @@ from model.masks.codec import (
     nearest_codes,
 )
 from model.masks.tokens import located_masks
-from model.train.optimizer import (
-    Moments,
-    adam_direction,
-    apply_update,
-    clip_by_global_norm,
-    init_moments,
-)
+from model.seeds import Seeds
 from pipelines.records.codes import NUM_SEG, SEG_PER_MASK
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
@@ -66,18 +61,19 @@ def fit_codec(
       crops: masks in their boxes, 64x64, bool or in [0, 1].
       config: widths and length of the training.
       out: an existing folder [path].
-      seed: of the initial values and the order.
+      seed: of initial values and order, which have seeds of their own (see `seeds`).
 
     Raises:
       ValueError: if there are no crops.
     """
     if len(crops) == 0:
         raise ValueError("crops is empty: no record has a mask; add a corpus with masks.")
-    rng = np.random.default_rng(seed)
+    seeds = Seeds.of(seed)
+    rng = np.random.default_rng(seeds.order)
     chosen = np.sort(rng.permutation(len(crops))[: config.max_crops])
     data = np.asarray(crops)[chosen].astype(np.float32)
-    params = init_params(config, seed)
-    moments = init_moments(params)
+    params = init_params(config, seeds.init)
+    kept = _optimizer().init(params)
     loss = jnp.float32(jnp.nan)
     free_steps = config.train_steps // 3
     for step in range(config.train_steps):
@@ -87,7 +83,7 @@ def fit_codec(
         batch = data[rng.integers(len(data), size=config.batch_size)]
         quantized = jnp.float32(step >= free_steps)
         rate = jnp.float32(_learning_rate(config, step))
-        params, moments, loss = _step(params, moments, jnp.asarray(batch), quantized, rate)
+        params, kept, loss = _step(params, kept, jnp.asarray(batch), quantized, rate)
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.train_steps:
             yield Progress(
                 done=step + 1,
@@ -140,20 +136,31 @@ def _learning_rate(config: MaskCodecConfig, step: int) -> float:
     return config.peak_lr * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * (1 - done))
 
 
+def _optimizer(rate: jax.Array | float = 0.0) -> optax.GradientTransformation:
+    """The rate is an argument of the step, so that one program serves all of them."""
+    return optax.chain(
+        optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=_B2), optax.scale(-rate)
+    )  # type: ignore[arg-type]
+
+
 @jax.jit
 def _step(
-    params: Params, moments: Moments, crops: jax.Array, quantized: jax.Array, rate: jax.Array
-) -> tuple[Params, Moments, jax.Array]:
+    params: Params, kept: optax.OptState, crops: jax.Array, quantized: jax.Array, rate: jax.Array
+) -> tuple[Params, optax.OptState, jax.Array]:
     loss, gradients = jax.value_and_grad(_loss)(params, crops, quantized)
-    clipped = clip_by_global_norm(gradients, 1.0)
-    direction, moments = adam_direction(clipped, moments, _B2)
-    return apply_update(params, direction, rate, jnp.float32(0)), moments, loss
+    # See `train.optimizer.update_params`.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, kept = _optimizer(rate).update(gradients, kept)
+        changed = optax.apply_updates(params, updates)
+    return changed, kept, loss  # type: ignore[return-value]
 
 
 def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
     """Squared error in [-1, 1], the codebook's distance and the encoder's commitment."""
     features = encode_features(params, crops)
     codes = look_up(params, nearest_codes(params, features))
+    # The nearest code has no gradient. Forward this is the code; backward the bracket is a
+    # constant, so the encoder gets the decoder's gradient as if there had been no code at all.
     through = features + jax.lax.stop_gradient(codes - features)
     grid = jnp.where(quantized > 0, through, features)
     error = jnp.mean((decode_features(params, grid) - (crops * 2 - 1)) ** 2)
@@ -165,12 +172,14 @@ def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
 def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) -> Params:
     """Returns the parameters with the codebook at the clusters of the encoder's outputs."""
     features = np.asarray(encode_features(params, crops)).reshape(len(crops) * SEG_PER_MASK, -1)
+    # Masks repeat (an empty corner is like any other): noise keeps two centers from being equal.
     features = features + rng.normal(0, 1e-4, features.shape).astype(np.float32)
     centers = features[rng.integers(len(features), size=NUM_SEG)]
     for _ in range(_KMEANS_ROUNDS):
         distances = (centers**2).sum(1)[None] - 2 * features @ centers.T
         owner = distances.argmin(1)
         for code in range(NUM_SEG):
+            # A center that owns nothing starts again elsewhere, or its code would never be used.
             mine = features[owner == code]
             centers[code] = mine.mean(0) if len(mine) else features[rng.integers(len(features))]
     return {**params, _CODEBOOK: jnp.asarray(centers, jnp.float32)}

@@ -63,6 +63,8 @@ def attend(
     q = (queries * head_dim**-0.5).reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
     if len(parts) == 1:
         return _attend_one(q, parts[0], cap)
+    # Cache and new rows stay apart: joined, their keys would be copied at every token. Only their
+    # logits are joined, as the softmax must run over all of them.
     logits = []
     for part in parts:
         raw = jnp.einsum("blkgh,bskh->bkgls", q, part.keys, preferred_element_type=jnp.float32)

@@ -36,6 +36,8 @@ class Dropout(typing.NamedTuple):
         Args:
           positions: of all rows; a branch may have the last ones only.
         """
+        # A key for every (example, position), made by folding one number in after the other: two
+        # programs of different shapes then agree wherever they compute the same element.
         examples = _fold_in_each(self.key, jnp.arange(len(positions)))
         rows = jax.vmap(_fold_in_each)(examples, positions)
         return lambda layer: functools.partial(self._drop, rows, layer * _BRANCHES)

@@ -76,6 +76,8 @@ class Block(nnx.Module):
           past: cached parts, attended to besides.
           drop: dropout, after attention's norm and before the MLP's, as big_vision has it.
         """
+        # Every row is read as key and value, but only the mask's rows go on: in the last block
+        # those are the text's, as no output reads the soft tokens after it.
         num_rows = mask.shape[1]
         y = self.pre_attn_norm(x)
         key = rotate(self._heads(y, self.key), turn)
@@ -181,6 +183,8 @@ class Gemma(nnx.Module):
         masks = [(mask, self._reach(positions, positions))]
         masks += [(p.mask, self._reach(positions, p.positions)) for p in past]
 
+        # One body for all layers, so that they can be scanned: what differs between them (weights,
+        # reach, cache, number) is scanned over, stacked on axis 0.
         drop_in = dropout.in_layers(positions) if dropout else lambda number: nothing
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
@@ -203,6 +207,8 @@ class Gemma(nnx.Module):
             body = jax.checkpoint(body, static_argnums=2)
         if self.model.scan_layers:
             return jax.lax.scan(lambda x, layer: body(x, layer, length), x, layers)
+        # Unrolled, the last block knows that it is the last: its keys and values come from all
+        # rows, but only those that are read afterwards go through attention's output and the MLP.
         kept = []
         for i in range(depth):
             layer = jax.tree.map(lambda leaf, i=i: leaf[i], layers)

@@ -23,6 +23,7 @@ def chunked_losses(
     """
     batch, length = targets.shape
     chunk = min(decoder.model.loss_chunk, length)
+    # False sorts before True: wanted positions come first, in their order.
     order = jnp.argsort(~wanted, axis=1, stable=True)
     hidden = jnp.take_along_axis(hidden, order[..., None], axis=1)
     targets, wanted = (jnp.take_along_axis(a, order, axis=1) for a in (targets, wanted))
@@ -40,6 +41,7 @@ def chunked_losses(
     parts = _chunks(hidden, chunk), _chunks(targets, chunk), _chunks(wanted, chunk)
     _, losses = jax.lax.scan(body, None, parts)
     losses = jnp.moveaxis(losses, 0, 1).reshape(batch, -1)[:, :length]
+    # Sorting a permutation gives its inverse: every loss goes back to where its target stood.
     back = jnp.argsort(order, axis=1)
     return jnp.take_along_axis(losses, back, axis=1)
 

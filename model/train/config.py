@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal, get_args
 
 from infra.store.digest import NOT_IDENTITY
+from model.data.config import BatchConfig
 from pipelines.records.schema import SuffixSampling
 
 Schedule = Literal["rsqrt", "cosine", "constant"]
@@ -83,6 +84,12 @@ class TrainConfig:
         self._require("mixture", ok, "(part, weight) pairs with positive weights")
         names = [name for name, _ in self.mixture]
         self._require("mixture", len(set(names)) == len(names), "without repeated parts")
+
+    @property
+    def batches(self) -> BatchConfig:
+        """What the loader needs to know."""
+        names = (field.name for field in dataclasses.fields(BatchConfig))
+        return BatchConfig(**{name: getattr(self, name) for name in names})
 
     def in_steps(self, num_records: int) -> "TrainConfig":
         """Returns the same, its epochs as updates."""

@@ -1,17 +1,18 @@
-"""The optimizer chain of big_vision: clip, Adam, learning rate, decay, schedule.
+"""The optimizer of big_vision: clip, Adam, learning rate, decay, schedule; made of optax.
 
-Source: big_vision `optax.py` and `utils.py` (`create_learning_rate_schedule`). The decay is added
-after the learning rate: a step takes away weight_decay * schedule of a parameter.
+Source: big_vision `optax.py` and `utils.py` (`create_learning_rate_schedule`). An update equals
+that formula, written out in float32, up to rounding: about 1e-7 of a parameter, as optax divides
+and multiplies where it clips, and raises Adam's decays to an integer count.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
+import numpy as np
+import optax
+from jaxtyping import Array, Float
 
 from model.train.config import TrainConfig
 
@@ -26,83 +27,84 @@ _B1, _EPS = 0.9, 1e-8
 _RSQRT_TIMESCALE = 10_000.0
 
 
-class Moments(NamedTuple):
-    """Adam's running means of gradients and of their squares, by path; the updates so far."""
+def optimizer(
+    train: TrainConfig,
+    learning: Float[Array, ""] | float = 0.0,
+    decay: Float[Array, ""] | float = 0.0,
+) -> optax.GradientTransformation:
+    """Returns the transformation of gradients (by path) into what is added to the parameters.
 
-    first: Flat
-    second: Flat
-    updates: Int32[Array, ""]
+    The rates are arguments, which a step makes anew from numbers it is given: what optax keeps
+    between steps does not depend on them, so a program serves every rate, and every stage.
 
-
-def schedule(train: TrainConfig, step: int) -> float:
-    """Returns the factor on the learning rate at a step, in [0, 1]; step 0 of a warm-up is 0."""
-    warmup = train.warmup * train.total_steps
-    factor = min(1.0, step / warmup) if warmup >= 1 else 1.0
-    if train.schedule == "cosine":
-        done = min(1.0, max(0.0, (step - warmup) / max(1.0, train.total_steps - warmup)))
-        return factor * 0.5 * (1 + math.cos(math.pi * done))
-    if train.schedule == "rsqrt":
-        return factor / math.sqrt(1 + max(0.0, step - warmup) / _RSQRT_TIMESCALE)
-    return factor
-
-
-def init_moments(params: Flat) -> Moments:
-    """Returns the moments before the first update, float32."""
-    zeros = {path: jnp.zeros(value.shape, jnp.float32) for path, value in params.items()}
-    return Moments(zeros, {path: jnp.zeros_like(value) for path, value in zeros.items()},
-                   jnp.int32(0))  # fmt: skip
-
-
-def clip_by_global_norm(gradients: Flat, limit: float) -> Flat:
-    """Returns the gradients scaled down so that their joint norm is at most `limit`."""
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in gradients.values()))
-    scale = jnp.minimum(1.0, limit / jnp.maximum(norm, 1e-16))
-    return {path: gradient * scale.astype(gradient.dtype) for path, gradient in gradients.items()}
-
-
-def adam_direction(gradients: Flat, moments: Moments, b2: float) -> tuple[Flat, Moments]:
-    """Returns Adam's bias-corrected direction, and the moments after it."""
-    count = moments.updates + 1
-    done = count.astype(jnp.float32)
-    first_unbias, second_unbias = 1 - _B1**done, 1 - b2**done
-
-    def blend(old: Float[Array, "..."], new: Float[Array, "..."], keep: float) -> jax.Array:
-        return keep * old + (1 - keep) * new.astype(jnp.float32)
-
-    first = {p: blend(moments.first[p], g, _B1) for p, g in gradients.items()}
-    second = {p: blend(moments.second[p], jnp.square(g), b2) for p, g in gradients.items()}
-    direction = {
-        p: (first[p] / first_unbias) / (jnp.sqrt(second[p] / second_unbias) + _EPS) for p in first
-    }
-    return direction, Moments(first, second, count)
-
-
-def apply_update(
-    params: Flat,
-    direction: Flat,
-    rate: Float[Array, ""],
-    weight_decay: Float[Array, ""],
-) -> Flat:
-    """Returns the parameters after one update.
+    The decay comes after the learning rate, not before it as in AdamW: a step takes away
+    weight_decay * schedule of a parameter, however small the learning rate is.
 
     Args:
-      params: path -> value.
-      direction: Adam's output for them.
-      rate: peak learning rate times schedule.
-      weight_decay: decay times schedule; reaches `DECAYED` only.
+      train: clipping and Adam's b2.
+      learning: peak learning rate times schedule.
+      decay: weight decay times schedule; reaches `DECAYED` only.
     """
+    return optax.chain(
+        optax.clip_by_global_norm(train.grad_clip),
+        optax.scale_by_adam(b1=_B1, b2=train.b2, eps=_EPS),
+        optax.scale(learning),  # type: ignore[arg-type]
+        optax.add_decayed_weights(decay, mask=_decayed),  # type: ignore[arg-type]
+        optax.scale(-1.0),
+    )
 
-    def one(path: str) -> jax.Array:
-        value = params[path].astype(jnp.float32)
-        change = rate * direction[path]
-        if DECAYED.match(path):
-            change = change + weight_decay * value
-        return (value - change).astype(params[path].dtype)
 
-    return {path: one(path) for path in params}
+def init_optimizer(train: TrainConfig, params: Flat) -> optax.OptState:
+    """Returns what the optimizer keeps before the first update: moments of 0, like the params."""
+    return optimizer(train).init(params)
+
+
+def update_params(
+    chain: optax.GradientTransformation, gradients: Flat, state: optax.OptState, params: Flat
+) -> tuple[Flat, optax.OptState]:
+    """Returns the parameters, and what the optimizer keeps, after one update."""
+    # optax raises a Python float to the power of an integer count, which strict promotion, where
+    # it is switched on, refuses.
+    with jax.numpy_dtype_promotion("standard"):
+        updates, state = chain.update(gradients, state, params)
+        changed = optax.apply_updates(params, updates)
+    return changed, state  # type: ignore[return-value]
+
+
+def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
+    """Returns the factor on the learning rate at every step, in [0, 1]; a warm-up starts at 0.
+
+    All at once: read one by one, these would make the host wait for the device at every step.
+    """
+    warmup = train.warmup * train.total_steps
+    after = {
+        "cosine": optax.cosine_decay_schedule(1.0, max(1.0, train.total_steps - warmup)),  # type: ignore[arg-type]
+        "rsqrt": _rsqrt,
+        "constant": optax.constant_schedule(1.0),
+    }[train.schedule]
+    # A warm-up may end between two steps; one of less than a step is none.
+    before = optax.linear_schedule(0.0, 1.0, warmup) if warmup >= 1 else lambda step: 1.0  # type: ignore[arg-type]
+    joined = optax.join_schedules([before, after], [warmup])  # type: ignore[list-item]
+    with jax.numpy_dtype_promotion("standard"):
+        steps = jnp.arange(train.total_steps, dtype=jnp.float32)
+        return np.broadcast_to(np.asarray(joined(steps)), steps.shape)
 
 
 def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[Flat, Flat]:
-    """Returns (trained, frozen) parameters; the optimizer never sees frozen ones."""
+    """Returns (trained, frozen) parameters.
+
+    Frozen ones have no gradient, no moments and no part in the norm that is clipped: the optimizer
+    never sees them, which is simpler than optax's masks over a whole tree.
+    """
     frozen = {p: v for p, v in params.items() if train.freeze_vision and VISION.match(p)}
     return {p: v for p, v in params.items() if p not in frozen}, frozen
+
+
+def _decayed(params: Flat) -> dict[str, bool]:
+    return {path: bool(DECAYED.match(path)) for path in params}
+
+
+def _rsqrt(step: Float[Array, " steps"]) -> Float[Array, " steps"]:
+    """The inverse square root of the steps after warm-up; optax has no such schedule."""
+    # Steps of the warm-up count below 0 here, and are overruled; they must not become NaN.
+    return jax.lax.rsqrt(1.0 + jnp.maximum(step, 0.0) / _RSQRT_TIMESCALE)

@@ -32,6 +32,7 @@ def resize_positions(
             f"{POSITIONS} must be of a square grid, got {len(positions)} for {num_patches}."
         )
     grid = positions.reshape(old, old, -1).astype(np.float64)
+    # Bilinear interpolation takes the axes apart: one small matrix serves rows and columns.
     weights = _weights(old, new)
     resized = np.einsum("ai,bj,ijc->abc", weights, weights, grid, optimize=True)
     return resized.reshape(num_patches, -1).astype(positions.dtype)

@@ -40,6 +40,7 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, num_devices: int) 
     rule = next(how for pattern, how in RULES if re.match(pattern, path))
     if rule == "replicate" or num_devices == 1 or np.prod(shape) * itemsize <= _MIN_BYTES:
         return P()
+    # The largest dimension first, so that every device's part is a solid block.
     for dim in sorted(range(len(shape)), key=lambda d: -shape[d]):
         if shape[dim] % num_devices == 0:
             return P(*(AXIS if d == dim else None for d in range(len(shape))))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from model import vlm
@@ -17,15 +18,7 @@ from model.connector import budgets
 from model.data.loader import Batch
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
-from model.train.optimizer import (
-    Flat,
-    Moments,
-    adam_direction,
-    apply_update,
-    clip_by_global_norm,
-    init_moments,
-    split_frozen,
-)
+from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
 from model.train.sharding import make_mesh, shard_batch, shard_tree
 
 
@@ -34,12 +27,11 @@ class State(NamedTuple):
 
     trained: Flat
     frozen: Flat
-    moments: Moments
+    optimizer: optax.OptState
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rates:
-    """The numbers of one step that are no part of its program.
+class Rates(NamedTuple):
+    """The numbers of one step that are arguments of its program, not part of it.
 
     Attributes:
       learning: peak learning rate times schedule.
@@ -55,7 +47,7 @@ class Rates:
 def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
     """Returns the state before the first step, on the mesh."""
     trained, frozen = split_frozen(dict(flatten(params)), train)
-    return shard_tree(State(trained, frozen, init_moments(trained)), mesh)
+    return shard_tree(State(trained, frozen, init_optimizer(train, trained)), mesh)
 
 
 def params_of(state: State) -> dict[str, Any]:
@@ -90,22 +82,24 @@ class StepPrograms:
                 f"budget {budget} needs a program for {bucket} tokens, which is not declared; "
                 f"declared: {sorted(self._declared)}. Add the budget to train.budgets."
             )
-        scalars = np.int32(budget), np.float32(rates.learning), np.float32(rates.decay)
         if (rates.dropout_key is None) != (not self._train.dropout):
             raise ValueError(
                 f"dropout_key must be given exactly where train.dropout={self._train.dropout} is "
                 f"above 0, got {rates.dropout_key}; take it from `dropout_key`."
             )
-        args = (state, shard_batch(batch, self.mesh), *scalars, rates.dropout_key)
+        args = state, shard_batch(batch, self.mesh), vlm.Slots(bucket, budget), rates
         shapes = tuple(sorted((name, value.shape) for name, value in batch.items()))
         key = (bucket, shapes)
         if key not in self._compiled:
-            self._compiled[key] = self._compile(bucket, args)
+            self._compiled[key] = self._compile(args)
         return self._compiled[key](*args)
 
-    def _compile(self, bucket: int, args: tuple[Any, ...]) -> Any:
+    def _compile(self, args: tuple[Any, ...]) -> Any:
         started = time.monotonic()
-        step = functools.partial(_step, model=self._model, train=self._train, bucket=bucket)
+        step = functools.partial(_step, model=self._model, train=self._train)
+        # The new state takes over the memory of the old one (donation), which only works if it
+        # lies on the devices in the same way. `jit` would compile a program it lacks at any call;
+        # compiled ahead, an undeclared shape is an error instead of a stall of minutes.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, args[0])
         jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
         compiled = jitted.lower(*args).compile()
@@ -120,7 +114,13 @@ def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
 
 
 def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
-    """Returns the key of one update's dropout, a pure function of (seed, step); None without."""
+    """Returns the key of one update's dropout, a pure function of (seed, step); None without.
+
+    Args:
+      train: its rate.
+      seed: of dropout (see `seeds`).
+      step: the update.
+    """
     return np.random.SeedSequence([seed, step]).generate_state(2) if train.dropout else None
 
 
@@ -149,33 +149,31 @@ def _cached_programs(model: ModelConfig, train: TrainConfig, devices: Any) -> St
 def _step(
     state: State,
     batch: dict[str, jax.Array],
-    budget: jax.Array,
-    learning: jax.Array,
-    decay: jax.Array,
-    key: jax.Array | None,
+    slots: vlm.Slots,
+    rates: Rates,
     *,
     model: ModelConfig,
     train: TrainConfig,
-    bucket: int,
 ) -> tuple[State, jax.Array]:
-    dropout = None if key is None else Dropout(train.dropout, jax.random.wrap_key_data(key))
+    key = rates.dropout_key
+    dropout = None if key is None else Dropout(train.dropout, jax.random.wrap_key_data(key))  # type: ignore[arg-type]
 
     def loss_fn(trained: Flat) -> jax.Array:
         losses = vlm.token_losses(
             vlm.structure(model),
             unflatten({**trained, **state.frozen}),
             vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
-            vlm.Slots(bucket, budget),
+            slots,
             label_smoothing=train.label_smoothing,
             dropout=dropout,
         )
         return batch_loss(losses, batch["mask_loss"][:, 1:])
 
+    # Frozen parameters are constants to `loss_fn`: the backward pass ends where they begin.
     loss, gradients = jax.value_and_grad(loss_fn)(state.trained)
-    clipped = clip_by_global_norm(gradients, train.grad_clip)
-    direction, moments = adam_direction(clipped, state.moments, train.b2)
-    trained = apply_update(state.trained, direction, learning, decay)
-    return State(trained, state.frozen, moments), loss
+    chain = optimizer(train, rates.learning, rates.decay)
+    trained, kept = update_params(chain, gradients, state.optimizer, state.trained)
+    return State(trained, state.frozen, kept), loss
 
 
 def batch_loss(losses: jax.Array, mask_loss: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """A small study, run once through the real command, and what tests need to poke at it."""
 
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -64,14 +65,15 @@ class Served:
     store: Path
 
     def ask(self, path: str, body: bytes = b"{}", method: str = "POST"):
-        import json
+        headers = {"content-type": "application/json"}
+        if method != "GET":
+            token = self._send("/csrf-token?client=tests", None, {}, "GET")["token"]
+            headers |= {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "tests"}
+        return self._send(path, body if method != "GET" else None, headers, method)
 
-        request = urllib.request.Request(
-            f"{self.url}/api{path}",
-            data=body if method != "GET" else None,
-            headers={"content-type": "application/json"},
-            method=method,
-        )
+    def _send(self, path: str, body: bytes | None, headers: dict[str, str], method: str):
+        url = f"{self.url}/api{path}"
+        request = urllib.request.Request(url, data=body, headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text else None

@@ -20,23 +20,21 @@ class FitSpec:
 
 def make(work: Work) -> Iterator[Progress]:
     """Trains the stage of a `FitSpec`, on from `init` if there is one."""
-    from model.train.loop import fit
+    from model.seeds import Seeds
+    from model.train.loop import StagePaths, fit
 
     spec: FitSpec = work.config
-    data = [str(path) for role, path in sorted(work.inputs.items()) if role.startswith("data/")]
     codec = work.inputs.get("mask_codec")
-    steps, loss = 0, float("nan")
-    for item in fit(
-        spec.model,
-        spec.train,
-        data=data,
+    paths = StagePaths(
+        data=tuple(str(p) for role, p in sorted(work.inputs.items()) if role.startswith("data/")),
         init=str(work.inputs["init"]) if "init" in work.inputs else None,
         tokenizer=str(work.inputs["tokenizer"] / files.TOKENIZER),
         mask_codec=str(codec / files.MASK_CODEC) if codec else None,
         scratch=str(work.scratch),
         out=str(work.out),
-        seed=work.seed or 0,
-    ):
+    )
+    steps, loss = 0, float("nan")
+    for item in fit(spec.model, spec.train, paths, Seeds.of(work.seed or 0)):
         steps, loss = item.done, item.loss
         yield item
     work.counts.update(steps=steps, loss=round(loss, 4))

@@ -16,8 +16,9 @@ from flows.commands.predict import read_pixels
 from infra.store.manifest import Step
 from infra.store.store import Attempt, Store
 from model.data.loader import decode_images
+from model.seeds import Seeds
 from model.train.config import TrainConfig
-from model.train.loop import fit
+from model.train.loop import StagePaths, fit
 from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.records.schema import Record
 from tests.model.tiny_data import COLORS, color_record, write_dataset, write_tokenizer
@@ -36,11 +37,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train = TrainConfig(
         batch_size=6, total_steps=60, peak_lr=2e-2, text_len=24, budgets=(16, 30), log_steps=60
     )
-    for _ in fit(
-        tiny_model("parcel", (30, 64)), train, data=data, init=None,
-        tokenizer=write_tokenizer(folder / "tokenizer.model"), mask_codec=None,
-        scratch=str(folder / "scratch"), out=str(out), seed=1,
-    ):  # fmt: skip
+    paths = StagePaths(
+        data=data, tokenizer=write_tokenizer(folder / "tokenizer.model"),
+        scratch=str(folder / "scratch"), out=str(out),
+    )  # fmt: skip
+    for _ in fit(tiny_model("parcel", (30, 64)), train, paths, Seeds.of(1)):
         pass
     return out
 

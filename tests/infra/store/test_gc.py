@@ -36,7 +36,8 @@ def make(store: Store, name: str, *inputs: Artifact, source: str = "") -> Artifa
 
 def note_run(store: Store, *named: Artifact) -> None:
     (store.root / "runs").mkdir(exist_ok=True)
-    record = {"name": "r", "results": named[0].key, "more": [found.key for found in named[1:]]}
+    links = [f"{store.root}/artifacts/{found.key}/a, lineage-{found.key}" for found in named[1:]]
+    record = {"name": "r", "results": named[0].key, "more": {"links": links}}
     (store.root / "runs" / "r.json").write_text(json.dumps(record))
 
 
@@ -220,6 +221,20 @@ def test_error_while_it_hides_a_manifest_leaves_whole_artifacts(
     assert all(store.find(made.key) is not None for made in every)
     assert len(gc.delete(store, older_than=0)) == 3
     assert list((store.root / "aside").iterdir()) == []
+
+
+def test_what_is_left_when_it_is_killed_has_its_whole_history(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    chain = [make(store, "0")]
+    for i in range(1, 6):
+        chain.append(make(store, str(i), *chain))
+    victim = chain[2].key
+    with monkeypatch.context() as failing:
+        fail(failing, "unlink", STALE, when=lambda path: f"manifests/dataset/{victim}" in path)
+        with pytest.raises(OSError, match="Stale"):
+            gc.delete(store, older_than=0)
+    assert {made.key for made in store.artifacts()} == {made.key for made in chain[:3]}
 
 
 def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(

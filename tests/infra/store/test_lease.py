@@ -58,7 +58,7 @@ def test_step_of_a_killed_process_is_free_at_once_and_its_progress_is_kept(tmp_p
     holder.join()
     began = time.monotonic()
     with Store(tmp_path).lock(STEP.key) as scratch:
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 15  # Of 120 until it would lapse.
         assert (scratch / "progress").read_text() == "12"
     with Store(tmp_path).lock(STEP.key) as scratch:
         assert (scratch / "progress").read_text() == "12"
@@ -98,16 +98,16 @@ def test_lease_of_another_machine_is_taken_once_it_lapses(tmp_path: Path):
     leave(tmp_path, ELSEWHERE, ttl=0.6)
     began = time.monotonic()
     with hold(files_of(tmp_path), NAME):
-        assert 0.5 < time.monotonic() - began < 10
+        assert 0.5 < time.monotonic() - began < 60
 
 
 def test_lapsed_lease_whose_holder_wakes_is_left_to_it(tmp_path: Path):
     # After a laptop's sleep both are awake again, and the lease looks old to whoever is first.
     files = files_of(tmp_path)
-    text = leave(tmp_path, ELSEWHERE, ttl=1.2)
+    text = leave(tmp_path, ELSEWHERE, ttl=30)
     os.utime(tmp_path / NAME, (0, 0))
     looks = iter(range(1000))
-    lease = Lease(token="t", holder=ELSEWHERE, since="2026-11-22", ttl=1.2, renewals=1)
+    lease = Lease(token="t", holder=ELSEWHERE, since="2026-11-22", ttl=30, renewals=1)
 
     def waiting() -> bool:
         if next(looks) == 0:

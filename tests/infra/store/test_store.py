@@ -174,7 +174,8 @@ def test_damage_is_not_repaired_by_looking(tmp_path: Path):
 
 def test_damaged_artifact_is_set_aside_whole_when_its_step_commits(tmp_path: Path):
     store = Store(tmp_path)
-    old = make(store)
+    with store.lock(STEP.key):
+        old = make(store)
     (old.path / "other.txt").write_text("what is left of it")
     (old.path / "part" / "a.txt").unlink()
     with store.lock(STEP.key):
@@ -288,7 +289,8 @@ def test_key_of_another_form_is_refused(tmp_path: Path, key: str):
 @pytest.mark.parametrize("text", ["", "{", "[]", "\0\0\0\0"])
 def test_garbled_manifest_is_an_error_that_names_the_file(tmp_path: Path, text: str):
     store = Store(tmp_path)
-    made = make(store)
+    with store.lock(STEP.key):
+        made = make(store)
     store.manifest_path(STEP.key).write_text(text)
     with pytest.raises(ValueError, match=r"cannot be read: .*; restore it") as caught:
         store.find(STEP.key)

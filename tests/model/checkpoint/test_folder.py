@@ -3,7 +3,7 @@ import pytest
 
 from model.checkpoint.config_json import config_from_json, config_to_json
 from model.checkpoint.digest import flatten, params_digest, unflatten
-from model.checkpoint.folder import load_config, load_params, save_checkpoint
+from model.checkpoint.folder import checked_digest, load_config, load_params, save_checkpoint
 from model.config import ModelConfig
 from model.connector.config import ConnectorConfig
 from model.text.config import TextConfig
@@ -46,6 +46,14 @@ def test_folder_round_trip(tmp_path):
     (out / "digest.txt").unlink()
     with pytest.raises(ValueError, match="is not finished"):
         load_params(out)
+
+
+def test_stated_digest_is_not_believed(tmp_path):
+    stated = save_checkpoint(tmp_path, model=MODEL, params=PARAMS, tokenizer=None, mask_codec=None)
+    assert checked_digest(tmp_path) == stated
+    (tmp_path / "digest.txt").write_text("0" * 64)
+    with pytest.raises(ValueError, match=r"digest .* states '000000000000': it was changed; con"):
+        checked_digest(tmp_path)
 
 
 def test_digest_sees_names_types_shapes_and_values():

@@ -6,16 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.data.config import BatchConfig
 from model.data.loader import Loader, decode_images, open_parts, samples_of_step
 from model.data.text import eval_row, fit_words, prefix_ids, train_row
 from model.masks.codec import MaskCodec, MaskCodecConfig, init_params
+from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
-from model.train.config import TrainConfig
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import Record
 from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer
 
-TRAIN = TrainConfig(batch_size=5, text_len=40, mixture=(("color", 3.0), ("segment", 1.0)))
+TRAIN = BatchConfig(batch_size=5, text_len=40, mixture=(("color", 3.0), ("segment", 1.0)))
+
+
+SEEDS = Seeds.of(0)
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +37,13 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
 
 
 def make_loader(
-    data: str, tokenizer: Tokenizer, seed: int = 3, train: TrainConfig = TRAIN
+    data: str, tokenizer: Tokenizer, seed: int = 3, train: BatchConfig = TRAIN
 ) -> Loader:
     config = MaskCodecConfig(width=8, embed_dim=8)
     codec = MaskCodec({n: np.asarray(v) for n, v in init_params(config, 0).items()})
-    return Loader(data, train, tokenizer=tokenizer, mask_codec=codec, image_px=32, seed=seed)
+    return Loader(
+        data, train, tokenizer=tokenizer, mask_codec=codec, image_px=32, seeds=Seeds.of(seed)
+    )
 
 
 def test_batches_do_not_depend_on_where_reading_starts(data: str, tokenizer: Tokenizer):
@@ -54,7 +60,7 @@ def test_batches_do_not_depend_on_where_reading_starts(data: str, tokenizer: Tok
 def test_samples_of_step_are_those_of_the_batch(data: str, tokenizer: Tokenizer):
     loader = make_loader(data, tokenizer)
     for step in (0, 11):
-        samples = samples_of_step(data, TRAIN, 3, step)
+        samples = samples_of_step(data, TRAIN, Seeds.of(3), step)
         records = {r.id: r for part in loader.examples.parts.values() for r in part}
         batch = loader.batch(step)
         for (key, prefix, suffix), image, text in zip(
@@ -64,11 +70,12 @@ def test_samples_of_step_are_those_of_the_batch(data: str, tokenizer: Tokenizer)
             assert suffix in records[key].suffixes
             read = f"{prefix}\n{suffix}".partition("<mask>")[0]
             assert read in tokenizer.decode(text[1:])
-    assert samples_of_step(data, TRAIN, 4, 0) != samples_of_step(data, TRAIN, 3, 0)
+    first = samples_of_step(data, TRAIN, Seeds.of(3), 0)
+    assert samples_of_step(data, TRAIN, Seeds.of(4), 0) != first
 
 
 def test_mixture_follows_the_weights_and_passes_cover_every_record(data: str):
-    ids = [i for step in range(28) for i, _, _ in samples_of_step(data, TRAIN, 0, step)]
+    ids = [i for step in range(28) for i, _, _ in samples_of_step(data, TRAIN, SEEDS, step)]
     colors = [i for i in ids if i.startswith("color")]
     assert len(colors) / len(ids) == pytest.approx(0.75, abs=0.02)
     for start in range(0, 7 * (len(colors) // 7), 7):
@@ -96,7 +103,7 @@ def test_each_suffix_has_its_own_mask(tmp_path: Path, tokenizer: Tokenizer):
         suffixes=(*one.suffixes, *other.suffixes),
         masks=(*one.masks, *other.masks),
     )
-    train = TrainConfig(batch_size=2, text_len=40)  # Two visits: each suffix once.
+    train = BatchConfig(batch_size=2, text_len=40)  # Two visits: each suffix once.
 
     def suffixes(*records: Record) -> set[str]:
         name = "-".join(str(len(record.masks)) for record in records)
@@ -109,11 +116,13 @@ def test_each_suffix_has_its_own_mask(tmp_path: Path, tokenizer: Tokenizer):
 
 def test_unknown_part_names_those_there_are(data: str, tokenizer: Tokenizer):
     with pytest.raises(ValueError, match=r"no part 'vqa' in the data. Accepted: color, segment"):
-        samples_of_step(data, TrainConfig(mixture=(("vqa", 1.0),)), 0, 0)
+        samples_of_step(data, BatchConfig(mixture=(("vqa", 1.0),)), SEEDS, 0)
 
 
 def test_masks_without_codec_are_an_error(data: str, tokenizer: Tokenizer):
-    loader = Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=None, image_px=32, seed=3)
+    loader = Loader(
+        data, TRAIN, tokenizer=tokenizer, mask_codec=None, image_px=32, seeds=Seeds.of(3)
+    )
     with pytest.raises(ValueError, match="no mask codec"):
         list(loader.batches(0, 4))
 
@@ -166,7 +175,7 @@ def test_words_read_off_a_picture_are_dropped_until_they_fit(tokenizer, words, s
 def test_images_stored_smaller_than_the_models_are_refused(data: str, tokenizer: Tokenizer):
     told = r"data must hold images of at least 48 px, .* has 32 px\. Prepare it with .*image_px=48"
     with pytest.raises(ValueError, match=told):
-        Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=None, image_px=48, seed=0)
+        Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=None, image_px=48, seeds=SEEDS)
     with pytest.raises(ValueError, match=told):
         open_parts([data], 48)
     assert open_parts([data], 32)

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.data.config import BatchConfig
 from model.data.loader import samples_of_step
 from model.data.sampling import choose_texts
-from model.train.config import TrainConfig
+from model.seeds import Seeds
 from pipelines.records.schema import SuffixSampling
 from tests.model.tiny_data import color_record, write_dataset
+
+ONE = Seeds.of(1)
 
 
 def several(number: int, count: int):
@@ -71,17 +74,17 @@ def data(tmp_path_factory) -> str:
 
 
 def test_a_run_draws_every_suffix_of_every_record_equally_often(data: str):
-    train = TrainConfig(batch_size=9)  # Parts have their share: a pass over one is one over all.
-    seen = [sample for step in range(6) for sample in samples_of_step(data, train, 1, step)]
+    train = BatchConfig(batch_size=9)  # Parts have their share: a pass over one is one over all.
+    seen = [sample for step in range(6) for sample in samples_of_step(data, train, ONE, step)]
     assert all(n == 2 for (i, *_), n in Counter(seen).items() if i < "color/004")
     assert all(n == 3 for (i, *_), n in Counter(seen).items() if i >= "color/004")
-    assert seen != [s for step in range(6) for s in samples_of_step(data, train, 2, step)]
+    assert seen != [s for step in range(6) for s in samples_of_step(data, train, Seeds.of(2), step)]
 
 
 def test_a_late_step_draws_what_an_undisturbed_run_does(data: str):
-    one, five = TrainConfig(batch_size=9), TrainConfig(batch_size=45)
-    whole = samples_of_step(data, five, 1, 2)
-    assert whole == [s for step in range(10, 15) for s in samples_of_step(data, one, 1, step)]
+    one, five = BatchConfig(batch_size=9), BatchConfig(batch_size=45)
+    whole = samples_of_step(data, five, ONE, 2)
+    assert whole == [s for step in range(10, 15) for s in samples_of_step(data, one, ONE, step)]
 
 
 def test_a_record_without_suffix_is_an_error(tmp_path: Path):

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from infra.progress import Progress
 from model.checkpoint.digest import flatten
 from model.checkpoint.folder import load_config
 from model.eval.run import EvalConfig, evaluate
+from model.seeds import Seeds
 from model.train.config import TrainConfig
-from model.train.loop import fit, starting_params
+from model.train.loop import StagePaths, fit
+from model.train.start import starting_params
 from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
 
@@ -28,19 +31,13 @@ def inputs(tmp_path_factory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("inputs")
     data = write_dataset(root / "data", {"color": [color_record(i) for i in range(11)]})
     tokenizer = write_tokenizer(root / "tokenizer.model")
-    return {"data": data, "tokenizer": tokenizer, "mask_codec": None, "seed": 5}
+    return {"data": data, "tokenizer": tokenizer}
 
 
-def run(root: Path, inputs: dict[str, Any], model=None, train=TRAIN, init=None) -> Iterator:
+def run(root: Path, inputs: dict[str, Any], model=None, train=TRAIN) -> Iterator[Progress]:
     (root / "out").mkdir(parents=True, exist_ok=True)
-    return fit(
-        model or tiny_model("parcel", (30, 64)),
-        train,
-        init=init,
-        scratch=str(root / "scratch"),
-        out=str(root / "out"),
-        **inputs,
-    )
+    paths = StagePaths(scratch=str(root / "scratch"), out=str(root / "out"), **inputs)
+    return fit(model or tiny_model("parcel", (30, 64)), train, paths, Seeds.of(5))
 
 
 @pytest.mark.slow
@@ -89,10 +86,10 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
 
 @pytest.mark.slow
 def test_connector_is_fresh_and_the_rest_is_loaded(monkeypatch: pytest.MonkeyPatch):
-    from model.train import loop
+    from model.train import start
 
     vanilla = starting_params(tiny_model(), None, 1)
-    monkeypatch.setattr(loop, "load_params", lambda path: vanilla)
+    monkeypatch.setattr(start, "load_params", lambda path: vanilla)
     started = dict(flatten(starting_params(tiny_model("parcel"), "checkpoint", 2)))
     for path, value in flatten(vanilla):
         np.testing.assert_array_equal(started[path], value, err_msg=path)
@@ -100,7 +97,7 @@ def test_connector_is_fresh_and_the_rest_is_loaded(monkeypatch: pytest.MonkeyPat
         path for path in started if path.startswith("connector/")
     }
     broken = {key: value for key, value in vanilla.items() if key != "projector"}
-    monkeypatch.setattr(loop, "load_params", lambda path: broken)
+    monkeypatch.setattr(start, "load_params", lambda path: broken)
     with pytest.raises(ValueError, match=r"missing \['projector/"):
         starting_params(tiny_model(), "checkpoint", 2)
 
@@ -123,7 +120,7 @@ def test_masks_are_trained_on(tmp_path: Path, inputs: dict[str, Any]):
     list(fit_codec(crops, MaskCodecConfig(width=8, embed_dim=8, train_steps=6), str(tmp_path), 0))
     codec = str(tmp_path / "mask_codec.npz")
     train = TrainConfig(batch_size=3, total_steps=2, text_len=48)
-    given = {**inputs, "data": [data], "mask_codec": codec}
+    given = {**inputs, "data": (data,), "mask_codec": codec}
     assert [p.total for p in run(tmp_path / "fit", given, tiny_model(), train)] == [2, 2]
     out = tmp_path / "score"
     out.mkdir()

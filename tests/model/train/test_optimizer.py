@@ -1,17 +1,19 @@
+"""The optimizer against the formulas it had before it was made of optax."""
+
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from model.train.config import TrainConfig
 from model.train.optimizer import (
-    adam_direction,
-    apply_update,
-    clip_by_global_norm,
-    init_moments,
+    init_optimizer,
+    optimizer,
     schedule,
     split_frozen,
+    update_params,
 )
 
 PARAMS = {
@@ -20,35 +22,94 @@ PARAMS = {
 }
 
 
-def test_schedules():
-    cosine = TrainConfig(total_steps=100, warmup=0.1, schedule="cosine")
-    assert [schedule(cosine, s) for s in (0, 5, 10)] == [0.0, 0.5, 1.0]
-    assert schedule(cosine, 55) == pytest.approx(0.5)
-    assert schedule(cosine, 99) == pytest.approx(0.0, abs=1e-3)
-    rsqrt = TrainConfig(total_steps=20_000, warmup=0.0, schedule="rsqrt")
-    assert schedule(rsqrt, 0) == 1.0
-    assert schedule(rsqrt, 10_000) == pytest.approx(0.5**0.5)
-    assert schedule(TrainConfig(schedule="constant", warmup=0.0), 73) == 1.0
+def factor_by_formula(train: TrainConfig, step: int) -> float:
+    """The factor of big_vision's `create_learning_rate_schedule`, in float64."""
+    warmup = train.warmup * train.total_steps
+    factor = min(1.0, step / warmup) if warmup >= 1 else 1.0
+    if train.schedule == "cosine":
+        done = min(1.0, max(0.0, (step - warmup) / max(1.0, train.total_steps - warmup)))
+        return factor * 0.5 * (1 + math.cos(math.pi * done))
+    if train.schedule == "rsqrt":
+        return factor / math.sqrt(1 + max(0.0, step - warmup) / 10_000)
+    return factor
 
 
-def test_without_decay_it_is_optax_adam_after_clipping():
-    reference = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(0.01, b2=0.97))
-    ours, theirs = PARAMS, PARAMS
-    moments, state = init_moments(PARAMS), reference.init(PARAMS)
-    for scale in (0.1, 3.0, -0.7):
-        gradients = {path: scale * value + 0.03 for path, value in PARAMS.items()}
-        direction, moments = adam_direction(clip_by_global_norm(gradients, 0.5), moments, 0.97)
-        ours = apply_update(ours, direction, jnp.float32(0.01), jnp.float32(0.0))
-        with jax.numpy_dtype_promotion("standard"):
-            updates, state = reference.update(gradients, state, theirs)
-            theirs = optax.apply_updates(theirs, updates)
-    for path in PARAMS:
-        np.testing.assert_allclose(ours[path], theirs[path], rtol=1e-5)
+@pytest.mark.parametrize("kind", ["cosine", "rsqrt", "constant"])
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0.0), (7, 0.05), (60, 0.05), (59, 0.3)])
+@pytest.mark.parametrize("times", [1, 211])
+def test_schedules_equal_their_formulas(kind, steps: int, warmup: float, times: int):
+    train = TrainConfig(total_steps=steps * times, warmup=warmup, schedule=kind)
+    expected = [factor_by_formula(train, step) for step in range(train.total_steps)]
+    # optax computes in float32, the formulas in float64.
+    np.testing.assert_allclose(schedule(train), expected, rtol=1e-6, atol=2e-7)
+
+
+def test_schedules_at_places_one_can_check_by_hand():
+    cosine = schedule(TrainConfig(total_steps=100, warmup=0.1, schedule="cosine"))
+    assert cosine[[0, 5, 10]].tolist() == [0.0, 0.5, 1.0]
+    assert cosine[55] == pytest.approx(0.5)
+    assert cosine[99] == pytest.approx(0.0, abs=1e-3)
+    rsqrt = schedule(TrainConfig(total_steps=20_000, warmup=0.0, schedule="rsqrt"))
+    assert rsqrt[0] == 1.0
+    assert rsqrt[10_000] == pytest.approx(0.5**0.5)
+    assert schedule(TrainConfig(schedule="constant", warmup=0.0))[73] == 1.0
+
+
+class ByFormula:
+    """Clip, Adam and decay, as they were written out; one update after another."""
+
+    def __init__(self, params: dict[str, jax.Array], train: TrainConfig) -> None:
+        self.params, self.train, self.updates = dict(params), train, 0
+        self.first = {path: jnp.zeros_like(value) for path, value in params.items()}
+        self.second = dict(self.first)
+
+    def update(self, gradients: dict[str, jax.Array], rate: float, decay: float) -> None:
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in gradients.values()))
+        scale = jnp.minimum(1.0, self.train.grad_clip / jnp.maximum(norm, 1e-16))
+        self.updates += 1
+        done = jnp.float32(self.updates)
+        for path, gradient in gradients.items():
+            clipped = gradient * scale
+            self.first[path] = 0.9 * self.first[path] + (1 - 0.9) * clipped
+            b2 = self.train.b2
+            self.second[path] = b2 * self.second[path] + (1 - b2) * jnp.square(clipped)
+            direction = (self.first[path] / (1 - 0.9**done)) / (
+                jnp.sqrt(self.second[path] / (1 - b2**done)) + 1e-8
+            )
+            change = jnp.float32(rate) * direction
+            if path.endswith("/kernel"):
+                change = change + jnp.float32(decay) * self.params[path]
+            self.params[path] = self.params[path] - change
+
+
+@pytest.mark.parametrize("limit", [0.5, 1e3])
+def test_updates_equal_the_formulas(limit: float):
+    train = TrainConfig(grad_clip=limit, b2=0.97)
+    theirs, ours, state = ByFormula(PARAMS, train), PARAMS, init_optimizer(train, PARAMS)
+
+    @jax.jit
+    def update(gradients, state, params, rate, decay):
+        return update_params(optimizer(train, rate, decay), gradients, state, params)
+
+    rng = np.random.default_rng(0)
+    for step in range(40):
+        rate, decay = np.float32(0.01 / (step + 1)), np.float32(1e-3)
+        gradients = {
+            path: jnp.asarray(rng.normal(size=value.shape), jnp.float32)
+            for path, value in PARAMS.items()
+        }
+        theirs.update(gradients, float(rate), float(decay))
+        ours, state = update(gradients, state, ours, rate, decay)
+        for path in PARAMS:
+            np.testing.assert_allclose(ours[path], theirs.params[path], rtol=2e-6, atol=1e-7)
+    assert update._cache_size() == 1  # Rates are arguments of the program.
 
 
 def test_only_kernels_decay_and_not_by_the_learning_rate():
+    train = TrainConfig()
     still = {path: jnp.zeros_like(value) for path, value in PARAMS.items()}
-    after = apply_update(PARAMS, still, jnp.float32(0.01), jnp.float32(0.1))
+    chain = optimizer(train, 0.01, 0.1)
+    after, _ = update_params(chain, still, init_optimizer(train, PARAMS), PARAMS)
     np.testing.assert_allclose(after["vision/dense/kernel"], 0.9 * PARAMS["vision/dense/kernel"])
     np.testing.assert_array_equal(after["text/embedding"], PARAMS["text/embedding"])
 

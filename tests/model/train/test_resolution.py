@@ -10,9 +10,9 @@ import pytest
 from model import vlm
 from model.checkpoint.digest import flatten, unflatten
 from model.config import ModelConfig
-from model.train import loop
-from model.train.loop import starting_params
+from model.train import start
 from model.train.resolution import POSITIONS, extend_bank, resize_positions
+from model.train.start import starting_params
 from tests.model.tiny_models import VISION, tiny_config
 
 
@@ -100,5 +100,5 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 def _serve(monkeypatch: pytest.MonkeyPatch, params: dict[str, typing.Any]) -> None:
     arrays = unflatten({path: np.asarray(value) for path, value in params.items()})
-    monkeypatch.setattr(loop, "load_params", lambda path: arrays)
+    monkeypatch.setattr(start, "load_params", lambda path: arrays)
     monkeypatch.setattr(vlm, "init_params", init_params)

@@ -84,7 +84,7 @@ import jax, numpy as np
 from model.train import sharding
 from model.connector import budgets
 from model.train.config import TrainConfig
-from model.train.loop import starting_params
+from model.train.start import starting_params
 from model.train.step import Rates, StepPrograms, dropout_key, make_state
 from tests.model.tiny_model import tiny_model
 sharding._MIN_BYTES = 256

@@ -1,0 +1,51 @@
+"""The parameters a stage starts from: fresh ones, or a checkpoint's."""
+
+import functools
+from typing import Any
+
+from model import vlm
+from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.folder import load_params
+from model.config import ModelConfig
+from model.train.resolution import fit_resolution
+
+_FRESH = "connector/"
+"""Parameters that a checkpoint to start from may lack."""
+
+
+def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str, Any]:
+    """Returns fresh parameters, or a checkpoint's with a fresh connector where it has none.
+
+    A checkpoint of another resolution is fitted to the model's (see `resolution`).
+
+    Raises:
+      ValueError: if the checkpoint's parameters do not fit the model, with their names.
+    """
+    if init is None:
+        return vlm.init_params(model, seed)
+
+    @functools.cache
+    def fresh() -> dict[str, Any]:
+        return dict(flatten(vlm.init_params(model, seed)))
+
+    wanted = dict(flatten(vlm.abstract_params(model)))
+    loaded = fit_resolution(dict(flatten(load_params(init))), wanted, fresh)
+    # A connector is all the checkpoint's or all fresh, never a mixture of two methods.
+    has_connector = any(p.startswith(_FRESH) for p in loaded)
+    optional = () if has_connector else _FRESH
+    missing = [p for p in wanted if p not in loaded and not p.startswith(optional)]
+    extra = [p for p in loaded if p not in wanted]
+    shapes = [
+        f"{p}: {loaded[p].shape} for {wanted[p].shape}"
+        for p in loaded
+        if p in wanted and loaded[p].shape != wanted[p].shape
+    ]
+    if missing or extra or shapes:
+        raise ValueError(
+            f"init does not fit the model: missing {missing or 'none'}, unknown {extra or 'none'},"
+            f" of another shape {shapes or 'none'}. Start from a checkpoint with the connector of "
+            f"this model ({model.connector.kind}) or with none, and of at most its resolution."
+        )
+    if loaded.keys() == wanted.keys():
+        return unflatten(loaded)
+    return unflatten({path: loaded.get(path, value) for path, value in fresh().items()})

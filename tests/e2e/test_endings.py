@@ -1,0 +1,307 @@
+"""However a command ends, nothing of it goes on, and the UI says so."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.prefect.server import running
+from infra.store.store import Store
+from tests.e2e.conftest import CONFIG, PARCEL, Finished, environment, parcel
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+MARK = "PARCEL_TEST_FAMILY"
+LONG = ["train", CONFIG, "methods=[vanilla]", "budgets=[256]", "stage1.total_steps=100000"]
+"""A study that trains for hours, on few steps."""
+PHASES = {
+    "start-up": (r"starting Prefect", 0.5),
+    "imports": (r"UI: ", 1.0),
+    "Ray starting": (r"(made|reused) .*tokenizer", 1.5),
+    "training": (r"… stage1 vanilla: \d", 0.0),
+}
+"""Phase -> what the command prints when it begins, and how long after [s]."""
+ENDS = {
+    "TERM": ([signal.SIGTERM], 143),
+    "INT": ([signal.SIGINT], 130),
+    "INT twice": ([signal.SIGINT, signal.SIGINT], 130),
+    "KILL": ([signal.SIGKILL], -9),
+}
+"""Signals, a second apart, and the exit code."""
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+
+@dataclasses.dataclass
+class Command:
+    """A `parcel` command under way, as from a terminal: it leads a process group of its own."""
+
+    process: subprocess.Popen[str]
+    mark: str
+    log: Path
+
+    def wait_for(self, pattern: str, timeout: float = 240) -> None:
+        deadline = time.monotonic() + timeout
+        while not re.search(pattern, self.log.read_text()):
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            time.sleep(0.1)
+
+    def family(self) -> list[psutil.Process]:
+        """Everything it began, wherever that went: it inherits the environment."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK) == self.mark and process.status() != "zombie":
+                    found.append(process)
+        return found
+
+    def end(self, signals: list[signal.Signals]) -> float:
+        """Sends signals as a terminal and a shell do; returns the time to its end [s]."""
+        began = time.monotonic()
+        for i, number in enumerate(signals):
+            time.sleep(1.0 if i else 0.0)
+            with contextlib.suppress(ProcessLookupError):
+                if number == signal.SIGINT:
+                    os.killpg(self.process.pid, number)
+                else:
+                    self.process.send_signal(number)
+        self.process.wait(30)
+        return time.monotonic() - began
+
+    def left_after(self, seconds: float) -> list[str]:
+        deadline = time.monotonic() + seconds
+        while self.family() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return [" ".join(process.cmdline())[:100] for process in self.family()]
+
+
+@contextlib.contextmanager
+def command(store: Path, *words: str, log: Path) -> Iterator[Command]:
+    mark = uuid.uuid4().hex
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [PARCEL, *words],
+            env={**environment(store), MARK: mark},
+            stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+    made = Command(process, mark, log)
+    try:
+        yield made
+    finally:
+        for left in made.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
+        process.wait()
+
+
+def rows(store: Path) -> dict[str, tuple[str, dict[str, str]]]:
+    """Every flow run the UI shows, in order: its state, and its task runs' names and states."""
+    database = sqlite3.connect(f"file:{store}/prefect/prefect.db?mode=ro", uri=True)
+    with contextlib.closing(database):
+        runs = database.execute("select id, state_type from flow_run order by created").fetchall()
+        found = {}
+        for run, state in runs:
+            asked = "select name, state_type from task_run where flow_run_id = ?"
+            tasks = database.execute(asked, (run,)).fetchall()
+            assert len({name for name, _ in tasks}) == len(tasks), "two rows of one node"
+            found[run] = state, dict(tasks)
+    return found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store where the data of the long study are prepared."""
+    made = tmp_path_factory.mktemp("endings") / "store"
+    done = parcel(made, "prepare", *LONG[1:])
+    assert done.returncode == 0, done.stdout + done.stderr
+    return made
+
+
+def check_end(store: Path, log: Path, phase: str, end: str) -> None:
+    pattern, delay = PHASES[phase]
+    signals, code = ENDS[end]
+    with command(store, *LONG, log=log) as run:
+        run.wait_for(pattern)
+        time.sleep(delay)
+        took = run.end(signals)
+        assert run.process.returncode == code, log.read_text()[-3000:]
+        assert took < 5 + len(signals) - 1
+        assert "Traceback" not in log.read_text()
+        assert not run.left_after(10)
+
+
+@pytest.mark.parametrize("end", ["INT twice", "KILL"])
+def test_run_ended_in_training_leaves_no_process(store: Path, tmp_path: Path, end: str):
+    check_end(store, tmp_path / "log", "training", end)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_run_ended_in_any_phase_leaves_no_process(
+    store: Path, tmp_path: Path, phase: str, end: str
+):
+    check_end(store, tmp_path / "log", phase, end)
+
+
+def test_afterwards_the_ui_shows_no_run_or_node_that_goes_on(store: Path, tmp_path: Path):
+    """Runs after those above, on their store."""
+    check_end(store, tmp_path / "log", "training", "TERM")
+    state, tasks = list(rows(store).values())[-1]
+    assert state == "CRASHED"
+    assert tasks["stage1 vanilla"] == "CRASHED"
+    assert tasks["tokenizer"] == "COMPLETED"
+    assert set(tasks.values()) <= FINAL
+    check_end(store, tmp_path / "log", "training", "INT")
+    assert list(rows(store).values())[-1][0] == "CANCELLED"
+    check_end(store, tmp_path / "log", "training", "KILL")
+    assert list(rows(store).values())[-1][0] == "RUNNING"  # Nobody was left to tell.
+    assert parcel(store, "prepare", *LONG[1:]).returncode == 0
+    for state, tasks in rows(store).values():
+        assert state in FINAL
+        assert set(tasks.values()) <= FINAL
+
+
+def test_every_node_of_a_reused_study_has_its_row(finished: Finished):
+    again = parcel(finished.store, "run", CONFIG)
+    assert again.returncode == 0, again.stderr
+    (first_state, first), *_, (state, tasks) = rows(finished.store).values()
+    steps = int(re.search(r"^(\d+) steps in", again.stdout, re.MULTILINE).group(1))  # type: ignore[union-attr]
+    assert (first_state, state) == ("COMPLETED", "COMPLETED")
+    assert set(first) == set(tasks)
+    assert len(tasks) == steps
+    assert set(tasks.values()) == set(first.values()) == {"COMPLETED"}
+    database = sqlite3.connect(f"file:{finished.store}/prefect/prefect.db?mode=ro", uri=True)
+    with contextlib.closing(database):
+        said = [message for (message,) in database.execute("select message from log")]
+    assert any(re.search(r"made in \d+\.\d s: .*score", line) for line in said)
+    assert any("reused: " in line and "score" in line for line in said)
+
+
+def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(finished: Finished):
+    """Records with masks need the codec that this study does not have: Stage 1 fails."""
+    done = parcel(finished.store, "train", CONFIG, "name=broken", "mask_codec=null")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed: stage1 vanilla: " in done.stdout
+    state, tasks = list(rows(finished.store).values())[-1]
+    assert state == "FAILED"
+    assert tasks["stage1 vanilla"] == "FAILED"
+    assert tasks["intermediary parcel"] == "FAILED"  # Not run: an input failed.
+    assert tasks["tokenizer"] == "COMPLETED"
+    assert set(tasks.values()) <= FINAL
+
+
+def test_a_server_that_dies_does_not_end_the_training(finished: Finished, tmp_path: Path):
+    words = ["train", CONFIG, "name=other", "methods=[vanilla]", "budgets=[256]",
+             "stage1.total_steps=7", "stage1.peak_lr=0.002"]  # fmt: skip
+    with command(finished.store, *words, log=tmp_path / "log") as run:
+        run.wait_for(r"(made|reused) .*mask codec")
+        server = running(finished.store)
+        assert server is not None
+        psutil.Process(server.process.pid).kill()
+        assert run.process.wait(400) == 0, run.log.read_text()[-3000:]
+        assert re.search(r"made .*intermediary vanilla", run.log.read_text())
+        assert not run.left_after(10)
+    names = [a.manifest.name for a in Store(finished.store).artifacts()]
+    assert names.count("stage1 vanilla") >= 2
+    assert parcel(finished.store, "prepare", CONFIG).returncode == 0
+    assert all(state in FINAL for state, _ in rows(finished.store).values())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def check_serve(store: Path, log: Path, phase: str, end: str) -> None:
+    signals, code = ENDS[end]
+    port = free_port()
+    with command(store, "serve", "--port", str(port), log=log) as serve:
+        serve.wait_for(r"starting Prefect" if phase == "start-up" else r"UI: ")
+        if phase == "training":
+            with command(store, *LONG, log=log.with_name("run.log")) as run:
+                run.wait_for(PHASES["training"][0])
+                assert f":{port}/v2" in run.log.read_text(), "it has a server of its own"
+                server = running(store)
+                assert server is not None
+                heard = {
+                    entry.laddr.ip
+                    for process in [*serve.family(), *run.family()]
+                    for entry in process.net_connections()
+                    if entry.status == psutil.CONN_LISTEN
+                }
+                assert heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+                run.end([signal.SIGINT])
+                assert not run.left_after(10)
+        else:
+            time.sleep(0.5)
+        took = serve.end(signals)
+        assert serve.process.returncode == code, log.read_text()[-3000:]
+        assert took < 5 + len(signals) - 1
+        assert "Traceback" not in log.read_text()
+        assert not serve.left_after(10)
+
+
+def test_serve_is_the_one_server_and_ends_whole(store: Path, tmp_path: Path):
+    check_serve(store, tmp_path / "log", "training", "INT")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("phase", ["start-up", "serving"])
+def test_serve_ended_in_any_phase_leaves_no_process(
+    store: Path, tmp_path: Path, phase: str, end: str
+):
+    check_serve(store, tmp_path / "log", phase, end)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("end", ENDS)
+def test_a_run_started_from_the_form_ends_with_serve(store: Path, tmp_path: Path, end: str):
+    import pydantic
+
+    from flows.study.load import load
+    from tests.e2e.conftest import Served
+
+    config = load(CONFIG, [w for w in LONG[2:]])
+    values = pydantic.TypeAdapter(type(config)).dump_python(config, mode="json")
+    signals, code = ENDS[end]
+    port = free_port()
+    with command(store, "serve", "--port", str(port), log=tmp_path / "log") as serve:
+        serve.wait_for(r"UI: ")
+        served = Served(f"http://127.0.0.1:{port}", store)
+        found = None
+        deadline = time.monotonic() + 120
+        while found is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                found = served.ask("/deployments/name/study/study", method="GET")
+            time.sleep(0.5)
+        assert found is not None
+        body = {"parameters": {"config": values, "store": str(store), "until": "train"}}
+        path = f"/deployments/{found['id']}/create_flow_run"
+        served.ask(path, json.dumps(body).encode())
+        deadline = time.monotonic() + 240
+        while not any("ray::" in " ".join(p.cmdline()) for p in serve.family()):
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        took = serve.end(signals)
+        assert serve.process.returncode == code
+        assert took < 5 + len(signals) - 1
+        assert not serve.left_after(10)
+    assert parcel(store, "prepare", *LONG[1:]).returncode == 0
+    for state, tasks in rows(store).values():
+        assert state in FINAL
+        assert set(tasks.values()) <= FINAL

@@ -1,0 +1,57 @@
+"""`parcel gc`: tells first, deletes on request, and refuses in one line."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.store.manifest import Step
+from infra.store.store import Artifact, Attempt, Store
+
+
+def make(store: Store, name: str, size: int) -> Artifact:
+    step = Step(kind="dataset", name=name, config=name)
+    with store.lock(step.key):
+        attempt = Attempt(store, step)
+        (attempt.path / "a.bin").write_bytes(b"x" * size)
+        made = attempt.commit({})
+    then = time.time() - 9 * 86400
+    os.utime(store.manifest_path(step.key), (then, then))
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "store")
+    kept = make(store, "kept", 3)
+    make(store, "spare", 2_500_000)
+    (store.root / "runs").mkdir()
+    (store.root / "runs" / "r.json").write_text(json.dumps({"results": kept.key}))
+    return store
+
+
+def test_it_tells_first_and_deletes_on_request(store: Store, parcel):
+    spare = next(made for made in store.artifacts() if made.manifest.name == "spare")
+    line = f"artifact {spare.key} (spare): 2.5 MB, 9.0 days old\n"
+    code, out, _ = parcel("gc", "--store", store.root)
+    total = "1 artifact: 2.5 MB; nothing is deleted without --delete\n"
+    assert (code, out) == (0, f"would delete {line}would delete {total}")
+    assert spare.path.exists()
+    told = "would delete nothing: 0 bytes\n"
+    assert parcel("gc", "--store", store.root, "--older-than", "30d") == (0, told, "")
+    code, out, _ = parcel("gc", "--store", store.root, "--delete")
+    assert (code, out) == (0, f"deleted {line}deleted 1 artifact: 2.5 MB\n")
+    assert not spare.path.exists()
+    assert [made.manifest.name for made in store.artifacts()] == ["kept"]
+
+
+def test_wrong_requests_are_one_line(store: Store, parcel):
+    code, _, err = parcel("gc", "--store", store.root, "--older-than", "week")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--older-than must be a number and d, h, m or s, such as 7d, got 'week'" in err
+    (store.root / "store.json").write_text('{"format": 7}')
+    code, _, err = parcel("gc", "--store", store.root)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "has format 7, and this version understands 2" in err

@@ -1,0 +1,69 @@
+"""The worker: one step after the other, none taking another down, and with no other code."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.steps import worker
+from flows.steps.code import checkout
+from flows.steps.kind import Work
+from flows.steps.registry import KINDS, code_digest
+from infra.progress import Progress
+from infra.store.manifest import Recipe
+from infra.store.store import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def files(store: Store, name: str, **more) -> Recipe:
+    """A recipe of the cheapest kind."""
+    config = {"files": [[name, "0" * 64, 1]]}
+    recipe = Recipe(kind="files", name=name, config=config, code=code_digest("files", config))
+    return dataclasses.replace(recipe, **more)
+
+
+@pytest.fixture
+def working(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(work: Work) -> Iterator[Progress]:
+        yield Progress(done=1, total=2)
+        if "broken" in str(work.config):
+            raise ValueError("the file\nis broken")
+        (work.out / "a.txt").write_text(str(work.config))
+
+    plain = dataclasses.replace(KINDS["files"], make=make)
+    monkeypatch.setitem(KINDS, "files", plain)
+    monkeypatch.setattr(worker, "_check_code", lambda store, recipe: None)
+
+
+@pytest.mark.usefixtures("working")
+def test_a_step_that_fails_leaves_the_others_alone(store: Store):
+    recipes = [files(store, name) for name in ("a", "broken", "b")]
+    items = list(worker.make(str(store.root), recipes, {}))
+    ends = [item for item in items if isinstance(item, worker.Made)]
+    assert [(end.name, end.reused, end.error) for end in ends] == [
+        ("a", False, ""), ("broken", False, "the file is broken"), ("b", False, ""),
+    ]  # fmt: skip
+    assert "ValueError" in ends[1].traceback
+    assert [store.find(recipe.key) is not None for recipe in recipes] == [True, False, True]
+    again = [item for item in worker.make(str(store.root), recipes[:1], {})]
+    assert again == [worker.Made(name="a", reused=True)]
+
+
+def test_a_worker_of_another_checkout_refuses_and_names_the_module(store: Store):
+    recipe = files(store, "a")
+    changed = dict(checkout().files)
+    path = "flows/steps/kinds/files.py"
+    changed[path] = changed[path].replace(b'"files.txt"', b'"other.txt"')
+    source = store.keep(changed)
+    (end,) = worker.make(
+        str(store.root), [dataclasses.replace(recipe, code="0" * 64, source=source)], {}
+    )
+    assert isinstance(end, worker.Made)
+    assert "must be made with code 00000000" in end.error
+    assert "other code in flows.steps.kinds.files; start it" in end.error
+    assert store.find(recipe.key) is None

@@ -1,0 +1,39 @@
+"""Records of runs: kept apart by their results, and without credentials."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.study.load import load
+from flows.study.runs import find_run, note_run
+from infra.store.redact import redact
+from infra.store.store import Store
+
+CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+
+
+def test_record_holds_no_credential(tmp_path: Path):
+    store = Store(tmp_path)
+    options = ["--runner=DataflowRunner", "--password", "x7Kq"]
+    config = {"name": "toy", "prepare": {"runner_options": options}}
+    failed = ["prepare web: https://me:x7Kq@host/ is not there"]
+    note_run(store, config, "results-0123456789abcdef-01234567", flow_run_id="f", failed=failed)
+    (path,) = (tmp_path / "runs").glob("*.json")
+    assert "x7Kq" not in path.read_text()
+    assert json.loads(path.read_text())["config"]["prepare"]["runner_options"][0] == options[0]
+
+
+@pytest.mark.parametrize("path", [None, *CONFIGS], ids=lambda path: path.stem if path else "demo")
+def test_nothing_of_a_shipped_config_looks_like_a_credential(path: Path | None):
+    config = dataclasses.asdict(load(path))
+    assert redact(config) == config
+
+
+def test_results_of_the_same_code_have_records_of_their_own(tmp_path: Path):
+    store = Store(tmp_path)
+    for identity in ("0123456789abcdef", "f123456789abcdef"):
+        note_run(store, {"name": "toy"}, f"results-{identity}-01234567", flow_run_id="f", failed=[])
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 2
+    assert find_run(store, "toy-f123")["results"] == "results-f123456789abcdef-01234567"

@@ -1,0 +1,70 @@
+"""What a process started ends with it, wherever it went."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+FOUNDER = """
+import subprocess, sys, time
+from infra.processes.family import Family
+Family()
+{before}
+# A grandchild in a session of its own, whose parent is gone: nobody's child any more.
+go = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; " \
+     "time.sleep(600)'], start_new_session=True, stdout=-3, stderr=-3); print(p.pid)"
+done = subprocess.run([sys.executable, "-c", go], capture_output=True, text=True)
+print(done.stdout.strip(), flush=True)
+{after}
+"""
+
+
+def started(before: str = "", after: str = "time.sleep(600)") -> tuple[subprocess.Popen[str], int]:
+    code = FOUNDER.format(before=before, after=after)
+    founder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert founder.stdout is not None
+    return founder, int(founder.stdout.readline())
+
+
+def ended(pid: int, within: float = 10.0) -> bool:
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_an_orphan_of_a_killed_founder_is_ended(tmp_path: Path):
+    founder, orphan = started()
+    assert psutil.pid_exists(orphan)
+    guardian = next(c for c in psutil.Process(founder.pid).children() if "family.py" in str(
+        c.cmdline()))  # fmt: skip
+    founder.kill()
+    founder.wait()
+    assert ended(orphan)
+    assert ended(guardian.pid)
+
+
+def test_so_is_that_of_a_founder_that_ends_well():
+    founder, orphan = started(after="")
+    assert founder.wait(20) == 0
+    assert ended(orphan)
+
+
+def test_a_family_within_a_family_ends_alone(tmp_path: Path):
+    from infra.processes.family import MARK, members
+
+    founder, orphan = started(
+        before="import os; "
+        "outer = os.environ['PARCEL_FAMILY']; Family(); "
+        "assert os.environ['PARCEL_FAMILY'].startswith(outer + ':')"
+    )
+    outer, inner = psutil.Process(orphan).environ()[MARK].split(":")
+    assert {orphan} <= {process.pid for process in members(outer)}
+    assert {process.pid for process in members(inner)} == {orphan}
+    founder.kill()
+    founder.wait()
+    assert ended(orphan)
