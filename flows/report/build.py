@@ -6,23 +6,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flows.report.cells import Aggregate, Cell, Plan, Report, Score, Section
+from flows.report.items import Items, standard_error
 from flows.report.spread import summarize
 
 
-def build(plan: Plan, scores: Iterable[Score], chance: Mapping[str, float]) -> Report:
+def build(
+    plan: Plan,
+    scores: Iterable[Score],
+    chance: Mapping[str, float],
+    guesses: Mapping[str, Items] | None = None,
+) -> Report:
     """Returns the report of a study; the order of `scores` does not matter.
 
     Args:
       plan: what there should be.
       scores: what there is so far; cells without any are shown as missing.
       chance: benchmark -> score of the best guess that never sees pixels, 0–100.
+      guesses: benchmark -> the items of that guess; one that is left out counts as exact.
 
     Raises:
       ValueError: if a score is outside the plan, given twice, or in another metric than the
         rest of its benchmark.
     """
     found = _by_cell(scores, plan)
-    sections = tuple(_section(b, found, chance.get(b), plan) for b in plan.benchmarks)
+    known = guesses or {}
+    sections = tuple(
+        _section(b, found, chance.get(b), known.get(b, {}), plan) for b in plan.benchmarks
+    )
     groups = {"all": plan.benchmarks} if len(plan.benchmarks) > 1 else {}
     aggregates = [
         entry
@@ -98,35 +108,40 @@ def _by_cell(scores: Iterable[Score], plan: Plan) -> _Found:
     return found
 
 
-def _section(benchmark: str, found: _Found, chance: float | None, plan: Plan) -> Section:
+def _section(
+    benchmark: str, found: _Found, chance: float | None, guess: Items, plan: Plan
+) -> Section:
     metric = next(
         (s.metric for key, seeds in found.items() if key[0] == benchmark for s in seeds.values()),
         "",
     )
-    empty: dict[str, Any] = {"benchmark": benchmark, "chance": chance, "metric": metric}
-    reference = found.get((benchmark, plan.reference, plan.full), {})
-    cells = []
-    for method in plan.methods:
-        for budget in plan.budgets:
-            seeds = found.get((benchmark, method, budget), {})
-            numbers = summarize([seeds[s].score for s in plan.seeds if s in seeds])
-            cell = Cell(
-                **empty,
-                **numbers,
-                method=method,
-                budget=budget,
-                expected=len(plan.seeds) if plan.runs(method, budget) else 0,
-                retention=_retention(seeds, reference),
-                scores=tuple(seeds[s] for s in plan.seeds if s in seeds),
-            )
-            cells.append(cell)
+    shared: dict[str, Any] = {"benchmark": benchmark, "chance": chance, "metric": metric}
+
+    def cell(method: str, budget: int) -> Cell:
+        seeds = found.get((benchmark, method, budget), {})
+        scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
+        return Cell(
+            **shared,
+            **summarize([s.score for s in scores]),
+            method=method,
+            budget=budget,
+            expected=len(plan.seeds) if plan.runs(method, budget) else 0,
+            retention=_retention(seeds, reference),
+            error=standard_error([s.items for s in scores], guess),
+            scores=scores,
+        )
+
+    # A score that may be chance's own is no measure of what others keep of it.
+    reference: Mapping[int, Score] = {}
+    if cell(plan.reference, plan.full).above_chance is not False:
+        reference = found.get((benchmark, plan.reference, plan.full), {})
     return Section(
-        **empty,
+        **shared,
         methods=plan.methods,
         budgets=plan.budgets,
         reference=plan.reference,
         full_budget=plan.full,
-        cells=tuple(cells),
+        cells=tuple(cell(method, budget) for method in plan.methods for budget in plan.budgets),
         group=next((g for g, members in plan.groups.items() if benchmark in members), ""),
     )
 

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
+from flows.report.items import NUM_ERRORS, Items
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellKey:
@@ -32,6 +34,7 @@ class Score:
       score: 0–100 (CIDEr may exceed 100).
       metric: name of the metric; one per benchmark.
       artifact: key of the predictions artifact the score was computed from.
+      items: its items; empty where they are unknown, or the score is not their plain mean.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
     """
 
@@ -43,6 +46,7 @@ class Score:
     metric: str
     artifact: str
     accepted: bool = False
+    items: Items = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.score):
@@ -110,10 +114,12 @@ class Cell:
       n: seeds there are.
       expected: seeds planned; 0 if the method does not run at this budget.
       retention: 100 · mean / the reference's mean at its full budget, both over the seeds that
-        both have (paired); None if there are none or the reference scores 0.
+        both have (paired); None if there are none, or the reference is not above chance or 0.
       low: lower end of the 95 % Student t interval of the mean over seeds; None below two seeds.
       high: its upper end.
       chance: score of the best guess that never sees pixels; None if unknown.
+      error: standard error of mean - chance, over seeds and items (`items.standard_error`); None
+        if the items are unknown.
       scores: one per seed, in the order of the seeds; empty if only the mean is known.
     """
 
@@ -129,12 +135,32 @@ class Cell:
     high: float | None
     chance: float | None
     metric: str = ""
+    error: float | None = None
     scores: tuple[Score, ...] = ()
+
+    @property
+    def margin(self) -> float | None:
+        """How far the mean lies above chance; None if either is unknown."""
+        return None if self.mean is None or self.chance is None else self.mean - self.chance
+
+    @property
+    def above_chance(self) -> bool | None:
+        """Whether the margin is positive and at least three standard errors; None if unknown."""
+        if self.margin is None:
+            return None
+        if self.margin <= 0:
+            return False
+        return None if self.error is None else self.margin >= NUM_ERRORS * self.error
 
     @property
     def artifacts(self) -> tuple[str, ...]:
         """Keys of the predictions behind the cell, in the order of the seeds."""
         return tuple(s.artifact for s in self.scores)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether a score of it rests on an artifact kept although its code has changed since."""
+        return any(score.accepted for score in self.scores)
 
     @property
     def complete(self) -> bool:

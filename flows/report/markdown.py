@@ -6,14 +6,17 @@ from collections.abc import Callable, Sequence
 from flows.report.cells import Aggregate, Cell, Report, Section
 
 MISSING = "–"
+KEPT = " †"
 Link = Callable[[Cell], str | None]
 
 NOTES = """\
 Scores are mean ± sample standard deviation over seeds; (2/3) says how many of the planned seeds \
 are there, – is missing, an empty cell is a budget the method does not serve. Retention is 100 × \
 mean / {reference}'s mean at {full} tokens, over the seeds both have; over several benchmarks it \
-is the unweighted mean of theirs. The 95 % interval is Student's t over seeds. Chance is the best \
-guess that never sees the pixels.
+is the unweighted mean of theirs; there is none where {reference} is not above chance. The 95 % \
+interval is Student's t over seeds. Chance is the best guess that never sees the pixels; beside a \
+score's margin over it stands the standard error, over seeds and items, and ✗ where the margin is \
+less than three of them.
 """
 
 
@@ -32,6 +35,8 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
     first = report.sections[0]
     full = " or ".join(str(b) for b in dict.fromkeys(s.full_budget for s in report.sections))
     blocks.append(NOTES.format(reference=first.reference, full=full))
+    if any(cell.accepted for section in report.sections for cell in section.cells):
+        blocks.append("† rests on an artifact that was kept although its code has changed since.\n")
     return "\n".join(blocks)
 
 
@@ -41,12 +46,21 @@ def number(value: float | None) -> str:
 
 
 def score_text(cell: Cell) -> str:
-    """Returns `61.2 ± 1.3`, with the seeds there are if some are missing; "" if not planned."""
+    """Returns `61.2 ± 1.3`, with the seeds there are if some are missing; "" if not planned.
+
+    † marks a cell that rests on an artifact kept although its code has changed.
+    """
     if not cell.expected:
         return ""
     spread = "" if cell.std is None else f" ± {cell.std:.1f}"
     seeds = "" if cell.complete else f" ({cell.n}/{cell.expected})"
-    return f"{number(cell.mean)}{spread}{seeds}"
+    return f"{number(cell.mean)}{spread}{seeds}{KEPT if cell.accepted else ''}"
+
+
+def margin_text(cell: Cell) -> str:
+    """Returns `38.2 ± 2.1`, the margin over chance and its error; ✗ marks one that is too small."""
+    error = "" if cell.error is None or cell.margin is None else f" ± {cell.error:.1f}"
+    return f"{number(cell.margin)}{error}{' ✗' if cell.above_chance is False else ''}"
 
 
 def retention_text(entry: Aggregate) -> str:
@@ -87,8 +101,9 @@ def _section(section: Section, link: Link | None) -> str:
         scores = [_linked(c, link) for c in cells]
         kept = [number(c.retention) if c.expected else "" for c in cells]
         spans = [_interval(c) if c.expected else "" for c in cells]
-        lines.append([method, *scores, *kept, *spans, number(section.chance)])
-    names = ("score @{}", "retention @{} [%]", "95 % interval @{}")
+        margins = [margin_text(c) if c.expected else "" for c in cells]
+        lines.append([method, *scores, *kept, *spans, *margins, number(section.chance)])
+    names = ("score @{}", "retention @{} [%]", "95 % interval @{}", "over chance @{}")
     head = [name.format(b) for name in names for b in section.budgets]
     table = _table(["method", *head, "chance"], lines, left=(0,))
     return f"## {_title(section)}\n\n{table}"

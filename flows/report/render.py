@@ -12,7 +12,8 @@ from flows.report.markdown import Link, to_markdown
 
 COLUMNS = (
     "benchmark", "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high",
-    "chance", "metric", "scores", "group", "resolution",
+    "chance", "error", "margin", "above_chance", "accepted", "metric", "scores", "group",
+    "resolution",
 )  # fmt: skip
 AGGREGATE_COLUMNS = (
     "name", "resolution", "method", "budget", "rows", "expected", "mean", "retention", "partial",
@@ -79,7 +80,8 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 
 def _numbers(cell: Cell) -> dict[str, Any]:
     seeds = " ".join(f"{s.seed}={s.score:.4f}" for s in cell.scores)
-    return {**vars(cell), "scores": seeds}
+    own = {name: getattr(cell, name) for name in ("margin", "above_chance", "accepted")}
+    return {**vars(cell), **own, "scores": seeds}
 
 
 def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
@@ -95,7 +97,10 @@ def _field(value: object) -> object:
 
 
 def _cell_json(cell: Cell) -> dict[str, Any]:
-    fields = ("method", "budget", "mean", "std", "n", "expected", "retention", "low", "high")
+    fields = (
+        "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high", "error",
+        "margin", "above_chance", "accepted",
+    )  # fmt: skip
     seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
     return {**{f: _rounded(getattr(cell, f)) for f in fields}, "scores": seeds}
 

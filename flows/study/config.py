@@ -129,6 +129,9 @@ class StudyConfig:
       methods: connectors compared.
       budgets: soft tokens per frame at evaluation; a method is evaluated at those it serves, and
         vanilla at all tokens only.
+      train_budgets: method -> the budgets its intermediary stage and its transfers draw from, each
+        equally often in expectation; a method that is not named draws uniformly from all it serves,
+        as the paper's do.
       num_seeds: transfer seeds of each pretraining seed, shared by all methods; more of them
         begin with the same ones.
       num_pretrain_seeds: how often Stage 1 and the intermediaries are trained; the paper: once.
@@ -162,6 +165,7 @@ class StudyConfig:
         tuple[Annotated[int, Field(ge=2, le=1024)], ...],
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = (16, 64, 256)
+    train_budgets: dict[Method, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     num_seeds: Annotated[int, Field(ge=1, le=100)] = 3
     num_pretrain_seeds: Annotated[int, Field(ge=1, le=MAX_PRETRAIN_SEEDS)] = 1
     data_root: str | None = None
@@ -216,6 +220,8 @@ class StudyConfig:
             )
         for method in self.methods:
             self._check_budgets(method)
+        for method, budgets in self.train_budgets.items():
+            self._check_train_budgets(method, budgets)
 
     def _check_budgets(self, method: Method) -> None:
         if self.budgets_of(method):
@@ -229,6 +235,15 @@ class StudyConfig:
             f"budgets: {method} serves none of {list(self.budgets)}; it serves "
             f"{self._served(method)}. Add one of these, or leave the method out."
         )
+
+    def _check_train_budgets(self, method: Method, budgets: tuple[int, ...]) -> None:
+        served = supported_budgets(self.model_of(method))
+        if not budgets or len(set(budgets)) != len(budgets) or not set(budgets) <= set(served):
+            raise ValueError(
+                f"train_budgets.{method} must be distinct budgets that {method} serves, "
+                f"{self._served(method)}, got {list(budgets)}; without {method} in train_budgets "
+                f"all of them are drawn."
+            )
 
     def _served(self, method: Method) -> str:
         served = supported_budgets(self.model_of(method))
@@ -253,6 +268,19 @@ class StudyConfig:
         return dataclasses.replace(
             self.model, connector=dataclasses.replace(connector, kind=method), **caps
         )
+
+    def intermediary_of(self, method: Method) -> TrainConfig:
+        """Returns how a method is pretrained from Stage 1, with its training budgets."""
+        return self._with_budgets(self.intermediary, method)
+
+    def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
+        """Returns how a method is fine-tuned on one of `fine_tunings`, with its budgets."""
+        return self._with_budgets(self.fine_tunings[benchmark], method)
+
+    def _with_budgets(self, train: TrainConfig, method: Method) -> TrainConfig:
+        if method not in self.train_budgets:
+            return train
+        return dataclasses.replace(train, budgets=self.train_budgets[method])
 
     @property
     def given(self) -> dict[str, str]:

@@ -255,7 +255,9 @@ class _Builder:
                 found[method, number] = self._add(
                     "checkpoint",
                     f"intermediary {method}{suffix}",
-                    config=FitSpec(model=config.model_of(method), train=config.intermediary),
+                    config=FitSpec(
+                        model=config.model_of(method), train=config.intermediary_of(method)
+                    ),
                     seed=config.stage_seed("intermediary", number),
                     inputs={**mixture, **shared, "init": stage1},
                     cpus=config.compute.cpus_per_cell,
@@ -273,13 +275,16 @@ class _Builder:
         """Adds a node per transfer, and returns the predictions of all of them."""
         config = self.config
         cells: dict[CellKey, Step] = {}
-        for benchmark, train in config.fine_tunings.items():
+        for benchmark in config.fine_tunings:
             for method in config.methods:
                 for pretrain, seed in config.seed_pairs:
                     checkpoint = Step(
                         kind="checkpoint",
                         name=f"transfer {method} {benchmark} seed={seed}",
-                        config=FitSpec(model=config.model_of(method, transfer=True), train=train),
+                        config=FitSpec(
+                            model=config.model_of(method, transfer=True),
+                            train=config.fine_tuning_of(benchmark, method),
+                        ),
                         seed=seed,
                         inputs={
                             "data/0": datasets[f"{benchmark}/train"],

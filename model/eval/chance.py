@@ -1,5 +1,6 @@
 """What can be scored without looking: the best guess from the training texts or masks alone."""
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -17,8 +18,21 @@ _GRID = 64
 _THRESHOLDS = np.linspace(0.02, 0.8, 40)
 
 
-def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> float:
-    """Returns the score (0-100) of a guess that never sees the pixels it is asked about.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blind:
+    """What a guess without pixels scores.
+
+    Attributes:
+      score: of all records, 0-100.
+      items: (id, source_sha256, score in 0-1; CIDEr's in 0-10) of each record.
+    """
+
+    score: float
+    items: tuple[tuple[str, str, float], ...]
+
+
+def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
+    """Returns the scores of a guess that never sees the pixels it is asked about.
 
     Texts: the most common training suffix of the same prefix; of all, for a prefix never trained
     on. Masks: the mean training mask, cut where its IoU with the training masks is best.
@@ -28,17 +42,24 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> float:
       eval_dir: the dataset it is scored on [path].
       metric: a name of the registry.
     """
-    chosen = get_metric(metric)
     train, held_out = Dataset(train_dir), Dataset(eval_dir)
-    if chosen.reads_masks:
-        return 100 * _blind_iou(
-            (rle for record in train.records() for rle in record.masks),
-            (rle for record in held_out.records() for rle in fields_of(record)["masks"]),
-        )
-    guess, scorer = _Guess(train.records()), Scorer(metric)
-    for record in held_out.records():
-        scorer.add(guess.best(record.prefix), fields_of(record))
-    return scorer.finish().result.total.score if scorer.num else 0.0
+    rows, scores = [], []
+    if get_metric(metric).reads_masks:
+        guess = _best_mask(rle for record in train.records() for rle in record.masks)
+        for record in held_out.records():
+            rows.append((record.id, record.source_sha256))
+            scores.append(_iou(guess, decode_mask(fields_of(record)["masks"][0])))
+        score = 100 * float(np.mean(scores)) if scores else 0.0
+    else:
+        texts, scorer = _Guess(train.records()), Scorer(metric)
+        for record in held_out.records():
+            rows.append((record.id, record.source_sha256))
+            scorer.add(texts.best(record.prefix), fields_of(record))
+        scored = scorer.finish() if scorer.num else None
+        score = scored.result.total.score if scored else 0.0
+        scores = [item.score for item in scored.items] if scored else []
+    items = tuple((*row, value) for row, value in zip(rows, scores, strict=True))
+    return Blind(score=score, items=items)
 
 
 class _Guess:
@@ -57,18 +78,18 @@ class _Guess:
         return min(counts, key=lambda suffix: (-counts[suffix], suffix)) if counts else ""
 
 
-def _blind_iou(train: Iterable[str], held_out: Iterable[str]) -> float:
-    grids = np.stack([_small(decode_mask(rle)) for rle in train])
+def _best_mask(masks: Iterable[str]) -> Bool[np.ndarray, "64 64"]:
+    grids = np.stack([_small(decode_mask(rle)) for rle in masks])
     mean = grids.mean(axis=0)
     candidates = [mean > t for t in _THRESHOLDS if (mean > t).any()]
-    best = max(candidates, key=lambda guess: _mean_iou(guess, grids > 0.5))
-    ious = []
-    for mask in map(decode_mask, held_out):
-        height, width = mask.shape
-        full = Image.fromarray(best.astype(np.uint8) * 255).resize((width, height))
-        guess = np.asarray(full) > 127
-        ious.append((guess & mask).sum() / max(1, (guess | mask).sum()))
-    return float(np.mean(ious)) if ious else 0.0
+    return max(candidates, key=lambda guess: _mean_iou(guess, grids > 0.5))
+
+
+def _iou(guess: Bool[np.ndarray, "64 64"], mask: Bool[np.ndarray, "H W"]) -> float:
+    height, width = mask.shape
+    full = Image.fromarray(guess.astype(np.uint8) * 255).resize((width, height))
+    drawn = np.asarray(full) > 127
+    return float((drawn & mask).sum() / max(1, (drawn | mask).sum()))
 
 
 def _small(mask: Bool[np.ndarray, "H W"]) -> Float[np.ndarray, "64 64"]:

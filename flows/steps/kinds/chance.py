@@ -12,9 +12,11 @@ def make(work: Work) -> Iterator[Progress]:
     """Guesses the answers of the input `eval` from the texts of the input `train`."""
     from model.eval.chance import blind_baseline
 
-    score = blind_baseline(str(work.inputs["train"]), str(work.inputs["eval"]), work.config)
-    (work.out / files.CHANCE).write_text(json.dumps({"score": score}) + "\n")
-    work.counts["score"] = round(score, 4)
+    blind = blind_baseline(str(work.inputs["train"]), str(work.inputs["eval"]), work.config)
+    (work.out / files.CHANCE).write_text(json.dumps({"score": blind.score}) + "\n")
+    rows = [{"id": key, "source_sha256": sha, "score": value} for key, sha, value in blind.items]
+    (work.out / files.PREDICTIONS).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    work.counts["score"] = round(blind.score, 4)
     yield Progress(done=1, total=1)
 
 

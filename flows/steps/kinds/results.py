@@ -30,15 +30,17 @@ class ResultsSpec:
 def make(work: Work) -> Iterator[Progress]:
     """Gathers the scores of all inputs into tables."""
     from flows.report.build import build
+    from flows.report.items import read_items
     from flows.report.plot import plot
     from flows.report.render import FORMATS, render
 
     spec: ResultsSpec = work.config
-    scores, chance = [], {}
+    scores, chance, guesses = [], {}, {}
     for role, folder in work.inputs.items():
         if role.startswith(CHANCE):
             row = role.removeprefix(CHANCE)
             chance[row] = json.loads((folder / files.CHANCE).read_text())["score"]
+            guesses[row] = read_items(folder / files.PREDICTIONS, chance[row])
             continue
         cell = CellKey.parse(role)
         found = json.loads((folder / files.SCORE).read_text())
@@ -49,11 +51,12 @@ def make(work: Work) -> Iterator[Progress]:
                 metric=found["metric"],
                 artifact=work.keys[role],
                 accepted=cell in spec.accepted,
+                items=read_items(folder / files.PREDICTIONS, found["score"]),
             )
         )
     if not scores:
         raise ValueError("no cell was scored, so there is no table.")
-    report = build(spec.plan, scores, chance)
+    report = build(spec.plan, scores, chance, guesses)
     for form in FORMATS:
         (work.out / f"results.{form}").write_text(render(report, form))
     linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)

@@ -1,5 +1,6 @@
 """Cells: means, spread, retention and what is missing, against numbers worked out by hand."""
 
+import dataclasses
 import math
 import random
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.report.build import build
-from flows.report.cells import Cell, Plan
+from flows.report.cells import Cell, Plan, Score
 from flows.report.spread import summarize, t_quantile
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
@@ -84,6 +85,48 @@ def test_retention_is_missing_without_a_reference_or_when_it_scores_zero():
     section = build(PLAN, [*without, *zero], {}).sections[0]
     assert section.cell("parcel", 256).retention is None
     assert section.cell("vanilla", 256).mean == 0.0
+
+
+def with_items(spread: float) -> list[Score]:
+    """The scores of the study, each of two pictures that differ by twice `spread`."""
+    return [
+        dataclasses.replace(s, items={"a": (1, s.score - spread), "b": (1, s.score + spread)})
+        for s in scores()
+    ]
+
+
+def test_margin_over_chance_is_held_against_three_standard_errors():
+    section = build(PLAN, with_items(6.0), CHANCE).sections[1]  # refcoco, chance 20
+    cell = section.cell("parcel", 64)  # 36 of all seeds; pictures 6 to either side of it
+    assert cell.error == pytest.approx(6.0)  # sqrt(2 · 36 · 2/1 / 2²)
+    assert (cell.margin, cell.above_chance) == (16.0, False)
+    near = build(PLAN, with_items(16 / 3), CHANCE).sections[1].cell("parcel", 64)
+    assert near.above_chance is True
+    assert section.cell("m3", 64).above_chance is False  # 18, below chance
+    assert REFCOCO.cell("parcel", 64).above_chance is None  # Above, but nobody knows how surely.
+    assert REFCOCO.cell("m3", 64).above_chance is False
+
+
+def test_guesses_that_find_the_same_items_easy_make_the_margin_surer():
+    guess = {"refcoco": {"a": (1, 14.0), "b": (1, 26.0)}}
+    cell = build(PLAN, with_items(6.0), CHANCE, guess).sections[1].cell("parcel", 64)
+    assert (cell.error, cell.above_chance) == (0.0, True)
+
+
+def test_there_is_no_retention_of_a_reference_that_is_not_above_chance():
+    refcoco = build(PLAN, with_items(6.0), CHANCE).sections[1]
+    assert refcoco.cell("vanilla", 256).above_chance is True  # 45, 25 above; 6.7 at a time
+    assert refcoco.cell("parcel", 64).retention == pytest.approx(80.0)
+    unsure = build(PLAN, with_items(9.0), CHANCE)
+    chartqa, refcoco = unsure.sections
+    assert refcoco.cell("vanilla", 256).above_chance is False
+    assert {c.retention for c in refcoco.cells} == {None}
+    assert refcoco.cell("parcel", 64).mean == 36.0
+    assert chartqa.cell("parcel", 256).retention == pytest.approx(95.0)
+    found = {(a.method, a.budget): a for a in unsure.aggregates}["parcel", 256]
+    assert (found.rows, found.retention, found.partial) == (1, None, pytest.approx(95.0))
+    below = build(PLAN, scores(), {**CHANCE, "refcoco": 45.0}).sections[1]
+    assert {c.retention for c in below.cells} == {None}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Tables and files of a report: their text, what they show as missing, and their bytes."""
 
 import csv
+import dataclasses
 import io
 import json
 import subprocess
@@ -29,16 +30,19 @@ def test_markdown_shows_scores_retention_intervals_and_chance():
     rows = rows_of(render(REPORT, "md"), "chartqa (relaxed_accuracy)")
     assert rows["method"] == [
         "score @256", "score @64", "retention @256 [%]", "retention @64 [%]",
-        "95 % interval @256", "95 % interval @64", "chance",
+        "95 % interval @256", "95 % interval @64", "over chance @256", "over chance @64", "chance",
     ]  # fmt: skip
     assert rows["parcel"][:4] == ["57.0 ± 3.0", "49.5 ± 2.1 (2/3)", "95.0", "83.9"]
-    assert rows["parcel"][4:] == ["49.5 … 64.5", "30.4 … 68.6", "12.5"]
-    assert rows["vanilla"] == ["60.0 ± 2.0", "", "100.0", "", "55.0 … 65.0", "", "12.5"]
+    assert rows["parcel"][4:] == ["49.5 … 64.5", "30.4 … 68.6", "44.5", "37.0", "12.5"]
+    assert rows["vanilla"] == [
+        "60.0 ± 2.0", "", "100.0", "", "55.0 … 65.0", "", "47.5", "", "12.5",
+    ]  # fmt: skip
+    assert rows_of(render(REPORT, "md"), "refcoco (miou)")["m3"][-2] == "-2.0 ✗"
 
 
 def test_markdown_shows_missing_cells_as_missing_with_the_seeds_there_are():
     rows = rows_of(render(REPORT, "md"), "chartqa")
-    assert rows["m3"] == ["– (0/3)", "45.0 (1/3)", "–", "75.0", "–", "–", "12.5"]
+    assert rows["m3"] == ["– (0/3)", "45.0 (1/3)", "–", "75.0", "–", "–", "–", "32.5", "12.5"]
 
 
 def test_markdown_averages_over_benchmarks_only_when_all_are_there():
@@ -98,6 +102,24 @@ def test_json_holds_every_seed_with_its_artifact():
     missing = next(c for c in chartqa["cells"] if (c["method"], c["budget"]) == ("m3", 256))
     assert (missing["mean"], missing["n"], missing["scores"]) == (None, 0, [])
     assert len(value["aggregates"]) == 5
+
+
+def test_every_form_shows_the_margin_and_no_retention_of_a_reference_below_chance():
+    items = {"a": (1, 50.0), "b": (1, 40.0)}
+    own = [dataclasses.replace(s, items=items) for s in scores() if s.benchmark == "refcoco"]
+    report = build(PLAN, own, {"refcoco": 44.0})  # vanilla has 45; 5 to either side is too much
+    text = rows_of(render(report, "md"), "refcoco")
+    assert text["vanilla"][2] == "–"
+    assert text["vanilla"][6] == "1.0 ± 5.0 ✗"
+    lines = csv.DictReader(io.StringIO(render(report, "csv")))
+    line = next(r for r in lines if (r["benchmark"], r["method"]) == ("refcoco", "vanilla"))
+    shown = [line[c] for c in ("retention", "error", "margin", "above_chance")]
+    assert shown == ["", "5.0000", "1.0000", "False"]
+    cells = json.loads(render(report, "json"))["benchmarks"][1]["cells"]
+    cell = next(c for c in cells if c["method"] == "vanilla")
+    shown = [cell[c] for c in ("retention", "error", "margin", "above_chance")]
+    assert shown == [None, 5.0, 1.0, False]
+    assert r"refcoco & vanilla & $45.0_{\pm 5.0}$ &  & -- &  & 44.0 \\" in render(report, "latex")
 
 
 def test_latex_is_a_balanced_booktabs_table():

@@ -1,5 +1,6 @@
 """Configs: what is accepted, and the one line that says why something is not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,26 @@ def test_demo_compares_four_methods_over_three_shared_seeds():
     assert all(10_000 <= seed <= 100_000 for seed in demo.seeds)
     assert load().seeds == demo.seeds
     assert load(overrides=["seed=1"]).seeds != demo.seeds
+
+
+@pytest.mark.parametrize("source", [None, *CONFIGS], ids=lambda p: p.stem if p else "demo")
+def test_shipped_studies_train_elastic_methods_on_the_budgets_of_their_table(source: Path | None):
+    study = load(source)
+    for method in study.methods:
+        table = None if method == "vanilla" else study.budgets_of(method)
+        assert study.intermediary_of(method).budgets == table
+        for benchmark in study.fine_tunings:
+            assert study.fine_tuning_of(benchmark, method).budgets == table
+    assert study.stage1.budgets is None
+
+
+def test_methods_without_training_budgets_draw_from_all_they_serve():
+    study = load(overrides=["train_budgets={mqt: [16, 64]}"])
+    assert study.intermediary_of("mqt") == replace(study.intermediary, budgets=(16, 64))
+    assert study.intermediary_of("parcel") == study.intermediary
+    assert study.intermediary.budgets is None
+    assert study.fine_tuning_of("chartqa", "mqt").budgets == (16, 64)
+    assert study.fine_tuning_of("chartqa", "parcel") == study.fine_tunings["chartqa"]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
@@ -41,6 +62,16 @@ def test_file_states_only_what_differs_from_its_base(tmp_path: Path):
         ("methods=[parcel,parcel]", "methods must not repeat a value"),
         ("budgets=[16,17,256]", r"no method serves \[17\]\. Accepted: even ones from 2 to 256"),
         ("budgets=[16]", "budgets must hold 256"),
+        (
+            "train_budgets.m3=[16,17]",
+            r"train_budgets\.m3 must be distinct budgets that m3 serves, "
+            r"4, 16, 64, 256, got \[16, 17\]; without m3 in train_budgets all of them are drawn",
+        ),
+        ("train_budgets.parcel=[8,256]", r"that parcel serves, 16…256, even ones, got \[8, 256\]"),
+        ("train_budgets.vanilla=[16,256]", r"that vanilla serves, 256, got \[16, 256\]"),
+        ("train_budgets.mqt=[]", r"train_budgets\.mqt must be distinct budgets .* got \[\]"),
+        ("train_budgets.mqt=[16,16]", r"train_budgets\.mqt must be distinct budgets"),
+        ("train_budgets.mtq=[16]", r"train_budgets\.mtq\.\[key\]: Input should be 'vanilla'"),
         ("stage1.warmup=3", r"stage1: warmup must be .* got 3\.0"),
         ("transfers.vqa={}", r"transfers: no benchmark 'vqa'\. Accepted: activitynet_cap"),
         ("model.text.vocab_size=7", r"vocab_size must be tokenizer\.vocab_size \+ 1152"),

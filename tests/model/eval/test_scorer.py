@@ -164,10 +164,10 @@ def test_chance_is_the_guess_scored_by_the_metric(tmp_path: Path):
     data = write_dataset(tmp_path / "data", {"color": [color_record(i) for i in range(4)]})
     # "red" is asked for in 2 of 4; of the texts it is the most common.
     for metric in ("exact_match", "vqa", "rsvqa", "anls"):
-        assert blind_baseline(data, data, metric) == 50.0, metric
+        assert blind_baseline(data, data, metric).score == 50.0, metric
     # One word of one n-gram order of four, in 2 of 4 images: 10 / 4 / 2, times 100.
-    assert blind_baseline(data, data, "cider") == pytest.approx(125.0)
-    json.dumps(blind_baseline(data, data, "rouge_l"))
+    assert blind_baseline(data, data, "cider").score == pytest.approx(125.0)
+    json.dumps(blind_baseline(data, data, "rouge_l").score)
 
 
 def test_chance_knows_every_prefix_that_a_suffix_answers(tmp_path: Path):
@@ -179,7 +179,7 @@ def test_chance_knows_every_prefix_that_a_suffix_answers(tmp_path: Path):
         for name, records in (("train", [train]), ("eval", asked))
     ]
     # Said: red, red, blue. True: red, green, blue.
-    assert blind_baseline(*folders, "exact_match") == pytest.approx(200 / 3)
+    assert blind_baseline(*folders, "exact_match").score == pytest.approx(200 / 3)
 
 
 def test_of_several_objects_the_first_is_scored():

@@ -1,0 +1,80 @@
+"""Scores item by item, and how far the mean of all would move with other items and seeds."""
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+Items = Mapping[str, tuple[int, float]]
+"""Source -> how many items are asked about it, and the sum of their scores (0-100 each).
+
+A source is the picture or video that items share: what holds for one holds for its neighbours, so
+that sources are drawn from the world, and items are not (Miller, arXiv:2411.00640, sec. 2.2).
+"""
+
+NUM_ERRORS = 3.0
+"""A mean is above chance where it is so by this many standard errors."""
+
+
+def sum_items(rows: Iterable[tuple[str, float]]) -> Items:
+    """Returns the items of (source, score in 0-1) pairs."""
+    found: dict[str, tuple[int, float]] = {}
+    for source, score in rows:
+        count, total = found.get(source, (0, 0.0))
+        found[source] = count + 1, total + 100 * score
+    return found
+
+
+def read_items(path: Path, score: float) -> Items:
+    """Returns the items of a file of predictions; none where `score` is not their plain mean."""
+    with path.open(encoding="utf-8") as file:
+        rows = map(json.loads, file)
+        items = sum_items((row["source_sha256"], row["score"]) for row in rows)
+    return items if items and math.isclose(mean_of(items), score, abs_tol=1e-6) else {}
+
+
+def mean_of(items: Items) -> float:
+    """Returns the plain mean over all items, 0-100."""
+    return math.fsum(total for _, total in items.values()) / _count(items)
+
+
+def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
+    """Returns the standard error of (mean of `runs` - mean of `guess`) over seeds and sources.
+
+    ```
+    variance = spread of the seeds' means / S  +  spread of the sources' sums of differences / N^2
+    ```
+    The first part is the sample variance of the S means; one seed has none. The second is that of
+    clustered means: an item's difference is its score, averaged over seeds, less the guess's, so
+    that what makes an item easy for both cancels. Noise of a single (seed, item) pair is counted in
+    both parts, which errs on the side of doubt.
+
+    Args:
+      runs: items of each seed.
+      guess: of the guess that is compared with; empty where only its mean is known.
+
+    Returns:
+      None where the items are unknown, differ from run to run, or come from a single source.
+    """
+    counts = [{source: count for source, (count, _) in items.items()} for items in (*runs, guess)]
+    own, guessed = counts[:-1], counts[-1]
+    if not own or len(own[0]) < 2 or any(other != own[0] for other in own[1:]):
+        return None
+    if guess and guessed != own[0]:
+        return None
+    num, num_sources = sum(own[0].values()), len(own[0])
+    sums = [
+        math.fsum(run[source][1] for run in runs) / len(runs) - guess.get(source, (0, 0.0))[1]
+        for source in own[0]
+    ]
+    mean = math.fsum(sums) / num
+    off = [total - count * mean for total, count in zip(sums, own[0].values(), strict=True)]
+    over_sources = math.fsum(d * d for d in off) * num_sources / (num_sources - 1) / num**2
+    means = [mean_of(run) for run in runs]
+    over_seeds = statistics.variance(means) / len(means) if len(means) > 1 else 0.0
+    return math.sqrt(over_seeds + over_sources)
+
+
+def _count(items: Items) -> int:
+    return sum(count for count, _ in items.values())

@@ -1,0 +1,69 @@
+"""Every cell of the demo lies above chance; and the check of that, on made-up tables."""
+
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from flows.report.build import build
+from flows.report.cells import Plan
+from flows.report.render import render
+from tests.e2e.conftest import PARCEL, environment
+from tests.e2e.margins import too_close_to_chance
+from tests.flows.report.report_studies import make
+
+PLAN = Plan(methods=("vanilla", "m3"), benchmarks=("chartqa",), budgets=(64, 256), seeds=(1, 2))
+
+
+def table(**means: float) -> str:
+    """The JSON of a study of two pictures, 8 above and 8 below each mean: an error of 8."""
+    scores = []
+    for method, budget in (("vanilla", 256), ("m3", 64), ("m3", 256)):
+        mean = means.get(f"{method}{budget}")
+        if mean is None:
+            continue
+        items = {"a": (1, mean - 8), "b": (1, mean + 8)}
+        for seed in PLAN.seeds:
+            score = make("chartqa", method, budget, seed, mean)
+            scores.append(dataclasses.replace(score, items=items))
+    return render(build(PLAN, scores, {"chartqa": 20.0}), "json")
+
+
+def test_cells_three_errors_above_chance_hold_the_rule():
+    assert too_close_to_chance(table(vanilla256=60.0, m364=44.0, m3256=50.0)) == []
+
+
+def test_cells_too_close_to_chance_below_it_or_missing_are_named():
+    assert too_close_to_chance(table(vanilla256=43.5, m364=3.0)) == [
+        "chartqa/vanilla/256: 43.5 of chance 20.0, error 8.0",
+        "chartqa/m3/64: 3.0 of chance 20.0, error 8.0",
+        "chartqa/m3/256: None of chance 20.0, error None",
+    ]
+
+
+def test_cells_whose_items_are_unknown_are_named_too():
+    value = json.loads(table(vanilla256=60.0, m364=60.0, m3256=60.0))
+    value["benchmarks"][0]["cells"][0]["error"] = None
+    assert len(too_close_to_chance(json.dumps(value))) == 1
+
+
+@pytest.mark.e2e
+@pytest.mark.deep
+@pytest.mark.timeout(3600)
+def test_every_cell_of_the_demo_lies_above_chance(tmp_path: Path):
+    # Compiled as for a user: other tests' hurried programs would take an hour here.
+    env = {k: v for k, v in environment(tmp_path / "store").items() if k != "XLA_FLAGS"}
+
+    def parcel(*words: str) -> str:
+        done = subprocess.run(
+            [PARCEL, *words], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=3500
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    parcel("run")
+    results = parcel("results", "demo", "--format", "json")
+    assert sum(len(b["cells"]) for b in json.loads(results)["benchmarks"]) == 2 * (1 + 3 * 3)
+    assert too_close_to_chance(results) == []

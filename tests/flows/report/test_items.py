@@ -1,0 +1,80 @@
+"""The standard error of a margin over chance, against numbers worked out by hand."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from flows.report.items import mean_of, read_items, standard_error, sum_items
+
+# Picture a has two questions, b one. Right answers count 100.
+GUESS = {"a": (2, 100.0), "b": (1, 0.0)}
+FIRST = {"a": (2, 200.0), "b": (1, 0.0)}
+SECOND = {"a": (2, 100.0), "b": (1, 0.0)}
+
+
+def test_error_over_seeds_and_pictures_is_that_worked_out_by_hand():
+    # The seeds' means are 200/3 and 100/3: variance (100/3)²/2, of two seeds.
+    over_seeds = (100 / 3) ** 2 / 2 / 2
+    # Less the guess, a has 150 - 100 = 50 and b 0; the mean of 3 is 50/3; a is 50 - 2 · 50/3 off,
+    # b 0 - 50/3: two squares of 50/3, times 2/(2 - 1), over 3².
+    over_pictures = 2 * (50 / 3) ** 2 * 2 / 9
+    error = standard_error([FIRST, SECOND], GUESS)
+    assert error == pytest.approx(math.sqrt(over_seeds + over_pictures))
+
+
+def test_one_seed_has_the_error_of_its_pictures_alone():
+    # Less the guess: a 100, b 0, mean 100/3; a is 100 - 200/3 off, b -100/3.
+    assert standard_error([FIRST], GUESS) == pytest.approx(math.sqrt(2 * (100 / 3) ** 2 * 2 / 9))
+
+
+def test_what_is_easy_for_the_guess_too_adds_no_doubt():
+    easy = {"a": (1, 90.0), "b": (1, 10.0), "c": (1, 50.0)}
+    better = {source: (1, total + 5) for source, (_, total) in easy.items()}
+    assert standard_error([better], easy) == pytest.approx(0.0)
+    assert standard_error([better], {}) == pytest.approx(40 / math.sqrt(3))
+
+
+def test_a_picture_asked_twice_counts_as_one():
+    once = {str(i): (1, 100.0 * (i % 2)) for i in range(10)}
+    twice = {source: (2, 2 * total) for source, (_, total) in once.items()}
+    assert standard_error([twice], {}) == pytest.approx(standard_error([once], {}))
+
+
+@pytest.mark.parametrize(
+    ("runs", "guess"),
+    [
+        ([], GUESS),
+        ([{}], {}),
+        ([{"a": (2, 100.0)}], {}),
+        ([FIRST, {"a": (2, 100.0)}], GUESS),
+        ([FIRST], {"a": (1, 0.0), "b": (1, 0.0)}),
+    ],
+)
+def test_error_is_unknown_without_items_or_with_items_that_differ(runs, guess):
+    assert standard_error(runs, guess) is None
+
+
+def test_error_is_that_of_repeated_studies_and_rather_too_large():
+    rng = np.random.default_rng(0)
+    means, squares = [], []
+    for _ in range(600):  # 3 seeds, 20 pictures of 3 questions each, none like those before
+        seeds, pictures = rng.normal(0, 2, (3, 1, 1)), rng.normal(0, 10, (1, 20, 1))
+        scores = (
+            50 + seeds + pictures + rng.normal(0, 10, (1, 20, 3)) + rng.normal(0, 5, (3, 20, 3))
+        )
+        runs = [sum_items((str(p), x / 100) for p in range(20) for x in run[p]) for run in scores]
+        means.append(np.mean([mean_of(run) for run in runs]))
+        error = standard_error(runs, {})
+        assert error is not None
+        squares.append(error**2)
+    assert 0.95 < np.mean(squares) / np.var(means) < 1.25
+
+
+def test_items_of_predictions_are_read_where_the_score_is_their_mean(tmp_path):
+    rows = [("a", 1.0), ("a", 0.5), ("b", 0.0)]
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("".join(json.dumps({"source_sha256": s, "score": x}) + "\n" for s, x in rows))
+    assert read_items(path, 50.0) == {"a": (2, 150.0), "b": (1, 0.0)}
+    assert read_items(path, 60.0) == {}  # Of a benchmark that averages averages.
