@@ -175,7 +175,7 @@ def test_words_read_off_a_picture_are_dropped_until_they_fit(tokenizer, words, s
 def test_images_stored_smaller_than_the_models_are_refused(data: str, tokenizer: Tokenizer):
     told = r"data must hold images of at least 48 px, .* has 32 px\. Prepare it with .*image_px=48"
     with pytest.raises(ValueError, match=told):
-        Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=None, image_px=48, seed=0)
+        Loader(data, TRAIN, tokenizer=tokenizer, mask_codec=None, image_px=48, seeds=SEEDS)
     with pytest.raises(ValueError, match=told):
         open_parts([data], 48)
     assert open_parts([data], 32)
