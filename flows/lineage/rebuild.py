@@ -22,6 +22,8 @@ def rebuild(store: Store) -> int:
         published += 1
     for path in sorted((store.root / "runs").glob("*.json")):
         record = json.loads(path.read_text())
+        if record["results"] is None:
+            continue
         publish_results(store, record["name"], record["results"])
         published += 1
     return published

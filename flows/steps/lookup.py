@@ -9,6 +9,7 @@ from typing import Any, Literal
 from flows.report.cells import CellKey
 from flows.steps.kind import Step
 from flows.steps.registry import code_digest, libraries_of
+from infra.store.gc import ACCEPTED
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
@@ -91,7 +92,7 @@ def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:
 
 
 def _note(store: Store, artifact: Artifact, code: str):
-    return store.root / "accepted" / f"{artifact.key}-as-{code[:16]}.json"
+    return store.root / ACCEPTED / f"{artifact.key}-as-{code[:16]}.json"
 
 
 def _config_of(step: Step, accepted: Set[Step]) -> Any:

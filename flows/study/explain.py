@@ -15,10 +15,11 @@ from typing import Any, Literal
 from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step
 from flows.steps.lookup import Found, look_up
-from flows.steps.registry import code_of
+from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
 from flows.study.load import ConfigError
 from infra.store.digest import canonical_json
+from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
 State = Literal["reused", "accepted", "follows", "stale", "new"]
@@ -224,9 +225,7 @@ class _Known:
 
     @classmethod
     def wanted(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_Known":
-        from flows.steps.registry import libraries_of
-
-        config = _leaves(json.loads(canonical_json(step.config)))
+        config = _leaves(redact(json.loads(canonical_json(step.config))))  # As manifests are.
         read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
         return cls(step.name, {**config, "seed": step.seed, **libraries_of(step.kind), **read})
 

@@ -120,10 +120,16 @@ def study(
             reused=display.counts["reused"],
             flow_run_id=run_id,
         )
+        note_run(
+            opened,
+            dataclasses.asdict(config),
+            result.results,
+            artifacts=[artifact.key for artifact in session.artifacts.values()],
+            flow_run_id=run_id,
+            failed=result.failed,
+        )
         if results:
             published(publish_results, opened, config.name, results.key)
-            asked = dataclasses.asdict(config)
-            note_run(opened, asked, results.key, flow_run_id=run_id, failed=result.failed)
         why = "; ".join([f"{len(result.failed)} steps failed", *result.failed[:1]])
         journal.close("failed" if result.failed else "completed", why if result.failed else "")
     RESULTS.append(result)

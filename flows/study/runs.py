@@ -16,17 +16,21 @@ from pipelines.records.dataset import DESCRIPTION
 def note_run(
     store: Store,
     config: Mapping[str, Any],
-    results: str,
+    results: str | None,
     *,
+    artifacts: Sequence[str],
     flow_run_id: str,
     failed: Sequence[str],
 ) -> None:
-    """Writes the record of a run that came to results; the same results have one record.
+    """Writes the record of a run; the same results have one record.
+
+    What a record names, and what that was made from, is never garbage.
 
     Args:
       store: where.
       config: what was asked for, as plain values; it has a name.
-      results: key of the results artifact.
+      results: key of the results artifact; None where the run came to none.
+      artifacts: keys of all that it made or found.
       flow_run_id: of the Prefect run.
       failed: "step: reason" of each step that failed.
     """
@@ -35,12 +39,14 @@ def note_run(
     record = {
         "name": config["name"],
         "results": results,
+        "artifacts": sorted(artifacts),
         "flow_run_id": flow_run_id,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
         "failed": redact(list(failed)),
         "config": redact(config),
     }
-    path = folder / f"{record['name']}-{results.removeprefix('results-')}.json"
+    own = results.removeprefix("results-") if results else "unfinished"
+    path = folder / f"{record['name']}-{own}.json"
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     partial.replace(path)
@@ -57,6 +63,7 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
       ConfigError: if no run is called so, with those there are.
     """
     records = [(path, json.loads(path.read_text())) for path in _paths(store)]
+    records = [(path, record) for path, record in records if record["results"]]
     matching = [(p, r) for p, r in records if r["name"] == name or p.stem.startswith(name)]
     if not matching:
         known = ", ".join(path.stem for path, _ in records) or "none yet"

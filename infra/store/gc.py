@@ -36,7 +36,9 @@ from infra.store.store import (
     aside_name,
 )
 
-RUNS = "runs"
+RUNS, ACCEPTED = "runs", "accepted"
+RECORDS = (RUNS, ACCEPTED)
+"""Folders of people's records: of runs, and of artifacts kept although their code has changed."""
 
 _GRACE = 3600.0
 """A holder on another machine counts as alive for so long after its lease lapsed [s]."""
@@ -227,8 +229,8 @@ class _View:
 
 def _named_by_runs(store: Store) -> set[str]:
     """Returns every key in the records of runs, in whatever field, path or link."""
-    names = store.files.listing(RUNS)
-    texts = (store.files.read(f"{RUNS}/{name}").decode() for name in names)
+    names = [f"{folder}/{name}" for folder in RECORDS for name in store.files.listing(folder)]
+    texts = (store.files.read(name).decode() for name in names)
     found = [key.split("-") for text in texts for key in KEY.findall(text)]
     # "lineage-results-…" is found as one key and holds another: every ending counts.
     return {"-".join(words[i:]) for words in found for i in range(len(words))}

@@ -61,7 +61,7 @@ class Input:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
+class Recipe:
     """A function of its inputs, config and seed, to one artifact; and the code that runs it.
 
     Attributes:
@@ -110,9 +110,6 @@ class Step:
         return f"{self.identity}-{self.code[:CODE_LENGTH]}"
 
 
-Recipe = Step
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class File:
     """One file of an artifact: its bytes' digest [hex] and size [bytes]."""
@@ -126,7 +123,7 @@ class Manifest:
     """What one artifact is and where it came from.
 
     Attributes:
-      kind, name, key, inputs, config, seed, libraries, code, source: as in `Step`.
+      kind, name, key, inputs, config, seed, libraries, code, source: as in `Recipe`.
       content: digest of what the artifact says. Of all its files, unless its maker states a
         logical one because the format carries clock times (Orbax does).
       folder: the attempt folder that holds the files, relative to the artifact's.

@@ -38,7 +38,7 @@ from infra.store.files import Files
 from infra.store.history import Begun, attempts, note
 from infra.store.holder import Holder
 from infra.store.lease import TTL, Held, Holding, hold, holdings
-from infra.store.manifest import File, Input, Manifest, Step, checked_key, kind_of
+from infra.store.manifest import File, Input, Manifest, Recipe, checked_key, kind_of
 from infra.store.pins import Pin, pin
 
 FORMAT = 2
@@ -71,7 +71,7 @@ class Artifact:
 class Attempt:
     """One try at making an artifact: a folder of its own, and the commit."""
 
-    def __init__(self, store: "Store", step: Step) -> None:
+    def __init__(self, store: "Store", step: Recipe) -> None:
         self.step = step
         self.id = f"{_utc():%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
         self.counts: dict[str, float | int | str] = {}

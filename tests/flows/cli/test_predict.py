@@ -13,7 +13,7 @@ from PIL import Image
 
 from flows.commands.draw import draw_answer
 from flows.commands.predict import read_pixels
-from infra.store.manifest import Step
+from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 from model.data.loader import decode_images
 from model.seeds import Seeds
@@ -101,7 +101,7 @@ def test_checkpoint_may_be_an_artifact(
     checkpoint: Path, files: Path, tmp_path: Path, parcel,
 ):  # fmt: skip
     store = Store(tmp_path / "store")
-    step = Step(kind="checkpoint", name="c", inputs={}, config=None, code="0" * 64, seed=0)
+    step = Recipe(kind="checkpoint", name="c", inputs={}, config=None, code="0" * 64, seed=0)
     with store.lock(step.key):
         attempt = Attempt(store, step)
         shutil.copytree(checkpoint, attempt.path, dirs_exist_ok=True)

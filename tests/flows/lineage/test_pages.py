@@ -5,13 +5,13 @@ from pathlib import Path
 from rich.console import Console
 
 from flows.lineage import pages as lineage
-from infra.store.manifest import Step
+from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
 
 def make(store: Store, kind: str, name: str, **inputs: Artifact) -> Artifact:
     found = {role: artifact.as_input for role, artifact in inputs.items()}
-    attempt = Attempt(store, Step(kind=kind, name=name, inputs=found, config={"n": name}))
+    attempt = Attempt(store, Recipe(kind=kind, name=name, inputs=found, config={"n": name}))
     (attempt.path / "a.txt").write_text(name)
     attempt.counts["records"] = 7
     return attempt.commit({"prefect": {"flow_run_id": "0123456789"}})

@@ -79,11 +79,11 @@ def test_an_empty_store_has_nothing_and_a_full_one_everything(store: Store):
 
 def test_a_changed_value_is_told_by_its_key_in_the_config(store: Store):
     fill(store, study())
-    states = told(store, study("intermediary.peak_lr=0.002", "stage1.b2=0.9"))
+    states = told(store, study("intermediary.peak_lr=0.004", "stage1.b2=0.9"))
     assert states["stage1 vanilla"] == ("new", "stage1.b2 0.95 → 0.9")
     state, why = states["intermediary parcel"]
     assert state == "new"
-    assert why == "intermediary.peak_lr 0.001 → 0.002; stage1 vanilla is new"
+    assert why == "intermediary.peak_lr 0.002 → 0.004; stage1 vanilla is new"
     assert states["tokenizer"][0] == "reused"
     assert states["results demo"][1].endswith("and 9 more are new")
 

@@ -19,7 +19,14 @@ def test_record_holds_no_credential(tmp_path: Path):
     options = ["--runner=DataflowRunner", "--password", "x7Kq"]
     config = {"name": "toy", "prepare": {"runner_options": options}}
     failed = ["prepare web: https://me:x7Kq@host/ is not there"]
-    note_run(store, config, "results-0123456789abcdef-01234567", flow_run_id="f", failed=failed)
+    note_run(
+        store,
+        config,
+        "results-0123456789abcdef-01234567",
+        artifacts=[],
+        flow_run_id="f",
+        failed=failed,
+    )
     (path,) = (tmp_path / "runs").glob("*.json")
     assert "x7Kq" not in path.read_text()
     assert json.loads(path.read_text())["config"]["prepare"]["runner_options"][0] == options[0]
@@ -34,6 +41,22 @@ def test_nothing_of_a_shipped_config_looks_like_a_credential(path: Path | None):
 def test_results_of_the_same_code_have_records_of_their_own(tmp_path: Path):
     store = Store(tmp_path)
     for identity in ("0123456789abcdef", "f123456789abcdef"):
-        note_run(store, {"name": "toy"}, f"results-{identity}-01234567", flow_run_id="f", failed=[])
+        note_run(
+            store,
+            {"name": "toy"},
+            f"results-{identity}-01234567",
+            artifacts=[],
+            flow_run_id="f",
+            failed=[],
+        )
     assert len(list((tmp_path / "runs").glob("*.json"))) == 2
     assert find_run(store, "toy-f123")["results"] == "results-f123456789abcdef-01234567"
+
+
+def test_a_run_without_results_is_no_run_to_look_at_but_keeps_its_artifacts(tmp_path: Path):
+    store = Store(tmp_path)
+    key = "checkpoint-0123456789abcdef-01234567"
+    note_run(store, {"name": "toy"}, None, artifacts=[key], flow_run_id="f", failed=[])
+    assert key in (tmp_path / "runs" / "toy-unfinished.json").read_text()
+    with pytest.raises(ConfigError, match="RUN must name a finished run, got 'toy'"):
+        find_run(store, "toy")

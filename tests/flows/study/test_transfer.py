@@ -58,7 +58,9 @@ def test_rows_are_named_by_benchmark_and_by_split_where_there_are_several():
     ]  # fmt: skip
 
 
-def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints():
+def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+):
     alone, both = study({"marvl": {}}), study({"nlvr": {"train": {"peak_lr": 0.5}}, "marvl": {}})
     train, scored = datasets_of(alone)["nlvr/train"], datasets_of(alone)["marvl/eval"]
     assert (train.reader, train.split) == ("nlvr", "train+dev")

@@ -12,7 +12,7 @@ import pytest
 from infra.store import gc
 from infra.store.holder import Holder
 from infra.store.lease import Lease, hold
-from infra.store.manifest import Step
+from infra.store.manifest import Recipe
 from infra.store.pins import DECIDING
 from infra.store.store import Artifact, Attempt, Store
 from tests.infra.store.faults import STALE, fail
@@ -21,9 +21,9 @@ SPAWN = multiprocessing.get_context("spawn")
 DAY = 86400.0
 
 
-def step_of(name: str, *inputs: Artifact, source: str = "") -> Step:
+def step_of(name: str, *inputs: Artifact, source: str = "") -> Recipe:
     read = {found.manifest.name: found.as_input for found in inputs}
-    return Step(kind="dataset", name=name, config=name, inputs=read, source=source)
+    return Recipe(kind="dataset", name=name, config=name, inputs=read, source=source)
 
 
 def make(store: Store, name: str, *inputs: Artifact, source: str = "") -> Artifact:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from infra.store.graph import Problem, ancestry, edges, verify
-from infra.store.manifest import Step
+from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
 
 def make(store: Store, kind: str, content: str | None = None, **inputs: Artifact) -> Artifact:
-    step = Step(
+    step = Recipe(
         kind=kind, name=kind, inputs={role: found.as_input for role, found in inputs.items()}
     )
     attempt = Attempt(store, step)

@@ -14,11 +14,11 @@ import pytest
 from infra.store.files import Files
 from infra.store.holder import Holder
 from infra.store.lease import Lease, hold, holdings, take
-from infra.store.manifest import Step
+from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 from tests.infra.store.faults import BROKEN, fail
 
-STEP = Step(kind="checkpoint", name="train toy", code="c0de")
+STEP = Recipe(kind="checkpoint", name="train toy", code="c0de")
 NAME = f"leases/{STEP.key}.json"
 SPAWN = multiprocessing.get_context("spawn")
 ELSEWHERE = Holder(host="elsewhere", machine="another boot", pid=1, began=1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.store.manifest import Step
+from infra.store.manifest import Recipe
 from infra.store.redact import REDACTED, redact
 from infra.store.store import Attempt, Store
 
@@ -74,7 +74,7 @@ class Runner:
 
 def test_manifest_on_disk_holds_no_credential(tmp_path: Path):
     store = Store(tmp_path)
-    step = Step(kind="dataset", name="d", config=Runner(("--password", X)))
+    step = Recipe(kind="dataset", name="d", config=Runner(("--password", X)))
     made = Attempt(store, step).commit({"prefect": {"api_key": X, "flow_run_id": "f"}})
     assert X not in store.manifest_path(step.key).read_text()
     assert made.manifest.config == {"options": ["--password", REDACTED], "region": "eu"}

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.store.manifest import Input, Manifest, Step
+from infra.store.manifest import Input, Manifest, Recipe
 from infra.store.store import Artifact, Attempt, Store
 from tests.infra.store.faults import BROKEN, STALE, fail, journal
 
-STEP = Step(kind="dataset", name="prepare toy", config={"px": 7}, code="c0de", seed=3)
+STEP = Recipe(kind="dataset", name="prepare toy", config={"px": 7}, code="c0de", seed=3)
 
 
-def make(store: Store, step: Step = STEP, text: str = "hello") -> Artifact:
+def make(store: Store, step: Recipe = STEP, text: str = "hello") -> Artifact:
     attempt = Attempt(store, step)
     (attempt.path / "part").mkdir()
     (attempt.path / "part" / "a.txt").write_text(text)

@@ -1,0 +1,70 @@
+"""`parcel lineage`: where an artifact or a number comes from."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, open_store
+
+lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
+
+
+@lineage_app.command("show", epilog="Example: parcel lineage show results-3f9a")
+def lineage_show(
+    key: Annotated[str, typer.Argument(help="An artifact's key, or its beginning.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints the manifest of an artifact."""
+    typer.echo(open_store(store).resolve(key).manifest.to_json(), nl=False)
+
+
+@lineage_app.command("trace", epilog="Example: parcel lineage trace demo --cell chartqa/parcel/64")
+def lineage_trace(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A study's name, or an artifact.")],
+    cell: Annotated[str, typer.Option(help="benchmark/method/budget")] = "",
+    samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints everything a cell of the table was made from, down to the source samples."""
+    from flows.lineage.trace import trace
+
+    trace(open_store(store), run, cell, samples)
+
+
+@lineage_app.command("verify", epilog="Example: parcel lineage verify")
+def lineage_verify(
+    key: Annotated[str | None, typer.Argument(help="An artifact; all of them by default.")] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Checks the bytes of artifacts against their manifests."""
+    from infra.store.graph import verify
+
+    opened = open_store(store)
+    keys = [opened.resolve(key).key] if key else opened.keys()
+    logical = {kind: _params_digest for kind in ("checkpoint", "start")}
+    problems = [problem for one in keys for problem in verify(opened, one, logical)]
+    for problem in problems:
+        typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
+    typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")
+    if problems:
+        raise typer.Exit(1)
+
+
+@lineage_app.command("rebuild", epilog="Example: parcel lineage rebuild")
+def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
+    """Makes the UI's lineage and results pages again from the manifests."""
+    opened = open_store(store)
+    apply_prefect(opened)
+    from infra.prefect.server import reporting
+
+    with reporting(opened.root):
+        from flows.lineage.rebuild import rebuild
+
+        typer.echo(f"{rebuild(opened)} pages published")
+
+
+def _params_digest(checkpoint: Path) -> str:
+    from model.checkpoint.folder import params_digest_of
+
+    return params_digest_of(checkpoint)

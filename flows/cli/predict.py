@@ -1,0 +1,71 @@
+"""`parcel predict`: one answer about an image, a pair or a video."""
+
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import DEFAULT_STORE, StoreOption
+
+predict_app = typer.Typer()
+
+
+@predict_app.command(
+    epilog='Example: parcel predict checkpoint/ cat.jpg --prompt "caption en" --budget 64'
+)
+def predict(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A checkpoint's folder, or an artifact's key, or its beginning.")
+    ],
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE...", help="An image, a pair, or a video file.")
+    ],
+    prompt: Annotated[str, typer.Option(help='The prefix, as trained on: "answer en is it red?".')],
+    budget: Annotated[int, typer.Option(help="Soft tokens per image or frame.")],
+    max_tokens: Annotated[int, typer.Option(help="Longest answer [tokens].")] = 64,
+    beams: Annotated[int, typer.Option(help="Hypotheses of beam search; 1 is greedy.")] = 1,
+    temperature: Annotated[float, typer.Option(help="Draws the answer; 0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Draws only from so much probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    frames: Annotated[int | None, typer.Option(help="Frames of a video; else 16.")] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Their distance at 25 frames a second; else 30.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Prepare pixels as records of this source are: nlvr, msvd_qa, ..."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer file, where the checkpoint has none.")
+    ] = None,
+    draw: Annotated[
+        str | None, typer.Option(help="PNG to write: the image with the answer's boxes and masks.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Answer, token ids, budget, bucket and timings.")
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Answers a prompt about an image, an image pair or a video, at any budget."""
+    import json
+
+    from flows.commands import predict as prediction
+
+    decoding = {"beams": beams, "temperature": temperature, "top_p": top_p, "seed": seed}
+    found = prediction.predict(
+        checkpoint,
+        images,
+        prompt,
+        budget=budget,
+        max_tokens=max_tokens,
+        decoding=decoding,
+        store=store,
+        tokenizer=tokenizer,
+        source=source,
+        frames=frames,
+        stride=stride,
+    )
+    if draw:
+        from flows.commands.draw import draw_answer
+
+        draw_answer(images, found["answer"], prediction.find_checkpoint(checkpoint, store), draw)
+    typer.echo(json.dumps(found, ensure_ascii=False) if as_json else found["answer"])

@@ -1,0 +1,40 @@
+"""`parcel serve`: the UI, and what is started there."""
+
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
+
+serve_app = typer.Typer()
+
+
+@serve_app.command(epilog="Example: parcel serve --port 4200")
+def serve(
+    store: StoreOption = DEFAULT_STORE,
+    host: Annotated[str, typer.Option(help="Beyond loopback it needs --auth.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port; 4200 by default.")] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PARCEL_AUTH",
+            metavar="NAME:PASSWORD|@FILE",
+            help="What browsers and clients must give; in the variable or a file nobody sees it.",
+        ),
+    ] = None,
+    any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
+    any_runner: Annotated[bool, typer.Option(help="Let the form name a Beam runner.")] = False,
+) -> None:
+    """Starts the Prefect server and UI on loopback, with the study deployment registered."""
+    heed_signals()
+    from flows.study.serve import auth_of
+    from flows.study.serve import serve as serve_forever
+
+    serve_forever(
+        open_store(store).root,
+        host=host,
+        port=port,
+        auth=auth_of(auth),
+        any_store=any_store,
+        any_runner=any_runner,
+    )
