@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from flows.study.load import ConfigError
 from flows.study.runs import folder_of
 from model.data.loader import decode_images
-from model.decode.decoding import Decoding
+from model.decode.config import Decoding
 from model.decode.predict import Predictor
 from model.files import CONFIG, DIGEST
 from pipelines.images.square import FORMATS, ImageSpec, prepare_image

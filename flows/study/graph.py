@@ -27,8 +27,8 @@ from flows.study.given import files_of, inventory_of, paths_of
 from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawFiles
-from model.decode.decoding import Decoding
-from model.eval.run import EvalConfig
+from model.decode.config import Decoding
+from model.eval.config import EvalConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.prepare.config import PrepareConfig
 

@@ -5,7 +5,6 @@ where they are. (big_vision's is bfloat16 even beside float32 activations; then 
 cache would not equal reading everything anew.)
 """
 
-import dataclasses
 import functools
 import typing
 
@@ -14,28 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, PRNGKeyArray
 
 from model import vlm
+from model.decode.config import SamplingParams
 from model.text.gemma import Cached, Rows
 
 PAD, EOS = 0, 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SamplingParams:
-    """How the next token is chosen.
-
-    Attributes:
-      temperature: 0 takes the likeliest token (greedy); above, draws from logits / temperature.
-      top_p: draws from the fewest tokens that hold this much probability; 1 is all of them.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature must be 0 (greedy) or above, got {self.temperature}.")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
 
 
 GREEDY = SamplingParams()

@@ -13,7 +13,8 @@ from model import vlm
 from model.checkpoint.folder import load_config, load_params, tokenizer_path
 from model.connector import budgets
 from model.data.text import prefix_ids
-from model.decode.decoding import Decoding
+from model.decode.config import Decoding
+from model.decode.decoding import program
 from model.text.tokenizer import Tokenizer
 
 _PROMPT_STEP = 16
@@ -102,7 +103,7 @@ class Predictor:
         text = np.full((1, -(-len(read) // _PROMPT_STEP) * _PROMPT_STEP), 0, np.int32)
         text[0, : len(read)] = read
         real = (np.arange(text.shape[1]) < len(read))[None].astype(np.int32)
-        function, extra = decoding.program(0)
+        function, extra = program(decoding, 0)
         key = extra.pop("key", None)
         static = {"max_new_tokens": max_tokens, "stop": self._tokenizer.eos_id, **extra}
         arrays = self._params, vlm.Prompt(images[None], text, real), slots

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flows.steps.kind import Kind, Work
 from infra.progress import Progress
 from model import files
-from model.eval.run import EvalConfig, evaluate
+from model.eval.config import EvalConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,8 @@ class EvaluateSpec:
 
 def make(work: Work) -> Iterator[Progress]:
     """Evaluates the input `checkpoint` on the input `data`."""
+    from model.eval.run import evaluate
+
     spec: EvaluateSpec = work.config
     yield from evaluate(
         str(work.inputs["checkpoint"]),

@@ -6,7 +6,8 @@ import pytest
 
 from model.decode import beam
 from model.decode.beam import Hypotheses, grow
-from model.decode.decoding import Decoding, decode
+from model.decode.config import Decoding
+from model.decode.decoding import decode
 from model.decode.generate import generate
 from tests.model.decode.test_generate import make_case
 from tests.model.eval import recomputed

@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose
 
 from model import vlm
 from model.decode import generate as module
-from model.decode.generate import SamplingParams, choose, generate, prefill
+from model.decode.config import SamplingParams
+from model.decode.generate import choose, generate, prefill
 from tests.model.eval import recomputed
 from tests.model.eval.recomputed import NUM_NEW, Case
 from tests.model.tiny_models import TEXT, init_params, tiny_config

@@ -9,7 +9,8 @@ import pytest
 from model import vlm
 from model.checkpoint.folder import save_checkpoint
 from model.data.text import eval_row
-from model.decode.decoding import Decoding, decode
+from model.decode.config import Decoding
+from model.decode.decoding import decode
 from model.decode.predict import Predictor
 from model.text.tokenizer import Tokenizer
 from tests.model.tiny_data import write_tokenizer

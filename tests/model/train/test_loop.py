@@ -13,7 +13,8 @@ import pytest
 from infra.progress import Progress
 from model.checkpoint.digest import flatten
 from model.checkpoint.folder import load_config
-from model.eval.run import EvalConfig, evaluate
+from model.eval.config import EvalConfig
+from model.eval.run import evaluate
 from model.seeds import Seeds
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths, fit

@@ -1,0 +1,58 @@
+"""How answers are decoded, as configuration: no JAX comes with it."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen.
+
+    Attributes:
+      temperature: 0 takes the likeliest token (greedy); above, draws from logits / temperature.
+      top_p: draws from the fewest tokens that hold this much probability; 1 is all of them.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be 0 (greedy) or above, got {self.temperature}.")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """The choice of a benchmark, or of a question; the default is greedy.
+
+    Attributes:
+      beams: live hypotheses of beam search; 1 is no beam search.
+      temperature: above 0 draws from logits / temperature; 0 takes the likeliest token.
+      top_p: draws from the fewest tokens that hold this much probability; 1 is all of them.
+      seed: of the draws.
+    """
+
+    beams: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beams < 1:
+            raise ValueError(f"beams must be at least 1 (greedy), got {self.beams}.")
+        if self.seed < 0:
+            raise ValueError(f"seed must be at least 0, got {self.seed}.")
+        if self.beams > 1 and self.temperature:
+            raise ValueError(
+                f"temperature must be 0 with beams={self.beams}: beam search draws nothing, "
+                f"got {self.temperature}."
+            )
+        if self.top_p < 1 and not self.temperature:
+            raise ValueError(f"top_p needs a temperature above 0 to draw at, got {self.top_p}.")
+        _ = self.sampling
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How `generate` chooses tokens."""
+        return SamplingParams(temperature=self.temperature, top_p=self.top_p)
