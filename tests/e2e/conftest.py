@@ -97,7 +97,11 @@ def served(finished: Finished) -> Iterator[Served]:
             assert server.poll() is None, (finished.store.parent / "serve.log").read_text()
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.5)
-        yield Served(f"http://127.0.0.1:{port}", finished.store)
+        made = Served(f"http://127.0.0.1:{port}", finished.store)
+        while not made.ask("/deployments/filter"):
+            assert time.monotonic() < deadline, "the study was not registered"
+            time.sleep(0.5)
+        yield made
     finally:
         end_tree(server)
         log.close()
