@@ -5,12 +5,14 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import psutil
 from rich.console import Console
 
 from flows.study.load import ConfigError
 from flows.study.served import limit_to
+from infra.prefect.published import published
 from infra.prefect.server import ServerConflict, is_loopback, running, server_of
 from infra.prefect.settings import apply
 from infra.processes.signals import before_leaving, install
@@ -59,10 +61,12 @@ def serve(
         port = DEFAULT_PORT
     try:
         with server_of(store, host=host, port=port, auth=auth) as server:
-            console.print(f"UI: {server.ui}  (store {store}); end with Ctrl-C")
             before_leaving(_end_runs)
+            deployment = _deployment(store, any_store=any_store)
+            # Not before: Prefect's modules deadlock where two threads import them.
             threading.Thread(target=_settle_forever, args=(store,), daemon=True).start()
-            _run_deployments(store, any_store=any_store)
+            console.print(f"UI: {server.ui}  (store {store}); end with Ctrl-C")
+            _run(deployment)
     except ServerConflict as error:
         raise ConfigError(str(error)) from None
 
@@ -99,7 +103,6 @@ def _end_runs(number: signal.Signals) -> None:
 
 
 def _settle_forever(store: Path) -> None:
-    from infra.prefect.published import published
     from infra.prefect.rows import settle_ended
 
     while True:
@@ -107,12 +110,10 @@ def _settle_forever(store: Path) -> None:
         time.sleep(_SETTLE_EVERY)
 
 
-def _run_deployments(store: Path, *, any_store: bool) -> None:
-    from typing import Any, cast
-
+def _deployment(store: Path, *, any_store: bool) -> Any:
+    """Returns the study as the form of the UI offers it."""
     import pydantic
     from prefect import Flow
-    from prefect import serve as serve_deployments
     from prefect.types.entrypoint import EntrypointType
 
     from flows.study.config import StudyConfig
@@ -130,4 +131,11 @@ def _run_deployments(store: Path, *, any_store: bool) -> None:
     if not any_store:  # The server refuses another at once; the run checks it again.
         schema: Mapping[str, Any] = deployment._parameter_openapi_schema.properties
         schema["store"]["enum"] = [str(store)]
+    return deployment
+
+
+def _run(deployment: Any) -> None:
+    """Registers the deployment and runs what is started of it, for ever."""
+    from prefect import serve as serve_deployments
+
     serve_deployments(deployment, print_starting_message=False)

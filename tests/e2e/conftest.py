@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,9 +75,15 @@ class Served:
     def _send(self, path: str, body: bytes | None, headers: dict[str, str], method: str):
         url = f"{self.url}/api{path}"
         request = urllib.request.Request(url, data=body, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
+        for again in range(10):  # 503 asks for that: the database was locked.
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    text = answer.read()
+                return json.loads(text) if text else None
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or again == 9:
+                    raise
+                time.sleep(1)
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +104,11 @@ def served(finished: Finished) -> Iterator[Served]:
             assert server.poll() is None, (finished.store.parent / "serve.log").read_text()
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.5)
-        yield Served(f"http://127.0.0.1:{port}", finished.store)
+        made = Served(f"http://127.0.0.1:{port}", finished.store)
+        while not made.ask("/deployments/filter"):
+            assert time.monotonic() < deadline, "the study was not registered"
+            time.sleep(0.5)
+        yield made
     finally:
         end_tree(server)
         log.close()

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -166,28 +167,36 @@ def test_ended_in_training_the_ui_shows_nothing_that_goes_on(store: Path, tmp_pa
         assert set(tasks.values()) <= FINAL
 
 
-def test_every_node_of_a_reused_study_has_its_row(finished: Finished):
-    again = parcel(finished.store, "run", CONFIG)
+@pytest.fixture(scope="module")
+def copied(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The finished study's store, for runs that others should not see in theirs."""
+    copy = tmp_path_factory.mktemp("copied") / "store"
+    shutil.copytree(finished.store, copy)
+    return copy
+
+
+def test_every_node_of_a_reused_study_has_its_row(copied: Path):
+    again = parcel(copied, "run", CONFIG)
     assert again.returncode == 0, again.stderr
-    (first_state, first), *_, (state, tasks) = rows(finished.store).values()
+    (first_state, first), *_, (state, tasks) = rows(copied).values()
     steps = int(re.search(r"^(\d+) steps in", again.stdout, re.MULTILINE).group(1))  # type: ignore[union-attr]
     assert (first_state, state) == ("COMPLETED", "COMPLETED")
     assert set(first) == set(tasks)
     assert len(tasks) == steps
     assert set(tasks.values()) == set(first.values()) == {"COMPLETED"}
-    database = sqlite3.connect(f"file:{finished.store}/prefect/prefect.db?mode=ro", uri=True)
+    database = sqlite3.connect(f"file:{copied}/prefect/prefect.db?mode=ro", uri=True)
     with contextlib.closing(database):
         said = [message for (message,) in database.execute("select message from log")]
     assert any(re.search(r"made in \d+\.\d s: .*score", line) for line in said)
     assert any("reused: " in line and "score" in line for line in said)
 
 
-def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(finished: Finished):
+def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(copied: Path):
     """Records with masks need the codec that this study does not have: Stage 1 fails."""
-    done = parcel(finished.store, "train", CONFIG, "name=broken", "mask_codec=null")
+    done = parcel(copied, "train", CONFIG, "name=broken", "mask_codec=null")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "failed: stage1 vanilla: " in done.stdout
-    state, tasks = list(rows(finished.store).values())[-1]
+    state, tasks = list(rows(copied).values())[-1]
     assert state == "FAILED"
     assert tasks["stage1 vanilla"] == "FAILED"
     assert tasks["intermediary parcel"] == "FAILED"  # Not run: an input failed.
@@ -195,21 +204,21 @@ def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(finished: Finis
     assert set(tasks.values()) <= FINAL
 
 
-def test_a_server_that_dies_does_not_end_the_training(finished: Finished, tmp_path: Path):
+def test_a_server_that_dies_does_not_end_the_training(copied: Path, tmp_path: Path):
     words = ["train", CONFIG, "name=other", "methods=[vanilla]", "budgets=[256]",
              "stage1.total_steps=7", "stage1.peak_lr=0.002"]  # fmt: skip
-    with command(finished.store, *words, log=tmp_path / "log") as run:
+    with command(copied, *words, log=tmp_path / "log") as run:
         run.wait_for(r"(made|reused) .*mask codec")
-        server = running(finished.store)
+        server = running(copied)
         assert server is not None
         psutil.Process(server.process.pid).kill()
         assert run.process.wait(400) == 0, run.log.read_text()[-3000:]
         assert re.search(r"made .*intermediary vanilla", run.log.read_text())
         assert not run.left_after(10)
-    names = [a.manifest.name for a in Store(finished.store).artifacts()]
+    names = [a.manifest.name for a in Store(copied).artifacts()]
     assert names.count("stage1 vanilla") >= 2
-    assert parcel(finished.store, "prepare", CONFIG).returncode == 0
-    assert all(state in FINAL for state, _ in rows(finished.store).values())
+    assert parcel(copied, "prepare", CONFIG).returncode == 0
+    assert all(state in FINAL for state, _ in rows(copied).values())
 
 
 def free_port() -> int:
