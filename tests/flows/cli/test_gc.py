@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.manifest import Step
+from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
 
 def make(store: Store, name: str, size: int) -> Artifact:
-    step = Step(kind="dataset", name=name, config=name)
+    step = Recipe(kind="dataset", name=name, config=name)
     with store.lock(step.key):
         attempt = Attempt(store, step)
         (attempt.path / "a.bin").write_bytes(b"x" * size)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.study.load import load
+from flows.study.load import ConfigError, load
 from flows.study.runs import find_run, note_run
 from infra.store.redact import redact
 from infra.store.store import Store
