@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from flows.study.held_out import check_held_out
 from flows.study.image_size import check_image_px, with_image_px
+from flows.study.source import SourceConfig
 from flows.study.transfer import (
     EvalRow,
     TransferConfig,
@@ -40,28 +41,6 @@ SEED_RANGE = (10_000, 100_000)
 
 MAX_PRETRAIN_SEEDS = 20
 """Most pretraining seeds of a study; each has a part of the transfer seeds to itself."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceConfig:
-    """One training corpus of the mixture.
-
-    Attributes:
-      reader: its published layout: "web", "nlvr", "videos", ...
-      path: its folder below the data root; "" takes the reader's usual one.
-      split: which split, where the layout has several.
-      prepare: settings of this corpus that differ from the study's; none by default.
-    """
-
-    reader: str
-    path: str = ""
-    split: str = "train"
-    prepare: PrepareConfig | None = None
-
-    @property
-    def name(self) -> str:
-        """Names the dataset it becomes."""
-        return f"mixture/{self.path or self.reader}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,7 +185,7 @@ class StudyConfig:
         for name, transfer in self.transfers.items():
             check_transfer(name, transfer)
         check_held_out(self.sources, self.transfers)
-        check_image_px(self)
+        check_image_px(self.model.vision.image_px, self.prepare, self.sources, self.transfers)
         vocabulary = self.tokenizer.vocab_size + len(EXTRA_TOKENS)
         if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
             raise ValueError(

@@ -1,17 +1,14 @@
 """A study must not train on the splits it is scored on, unless its config says so."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from flows.study.source import SourceConfig
 from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
 from pipelines.sources.registry import get
 
-if TYPE_CHECKING:
-    from flows.study.config import SourceConfig
-
 
 def check_held_out(
-    sources: "Sequence[SourceConfig]", transfers: Mapping[str, TransferConfig]
+    sources: Sequence[SourceConfig], transfers: Mapping[str, TransferConfig]
 ) -> None:
     """Refuses a mixture, or a transfer, that may hold records of a split that is scored.
 

@@ -1,10 +1,11 @@
 """Images are prepared at the size the model reads: neither enlarged nor reduced twice."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from flows.study.config import StudyConfig
+from flows.study.source import SourceConfig
+from flows.study.transfer import TransferConfig
+from pipelines.prepare.config import PrepareConfig
 
 
 def with_image_px(values: Any) -> Any:
@@ -31,25 +32,23 @@ def with_image_px(values: Any) -> Any:
     return values
 
 
-def check_image_px(config: "StudyConfig") -> None:
-    """Refuses settings that prepare images at another size than the model's.
+def check_image_px(
+    image_px: int,
+    prepare: PrepareConfig,
+    sources: Sequence[SourceConfig],
+    transfers: Mapping[str, TransferConfig],
+) -> None:
+    """Refuses settings that prepare images at another size than the model's `image_px` [pixels].
 
     Raises:
       ValueError: naming the field, the sizes and the cure.
     """
-    for field, stated in _stated(config):
-        if stated != (px := config.model.vision.image_px):
+    stated: dict[str, PrepareConfig | None] = {"prepare": prepare}
+    stated |= {f"sources.{i}.prepare": source.prepare for i, source in enumerate(sources)}
+    stated |= {f"transfers.{name}.prepare": entry.prepare for name, entry in transfers.items()}
+    for field, own in stated.items():
+        if own is not None and own.image_px != image_px:
             raise ValueError(
-                f"{field}.image_px must be model.vision.image_px={px}, got {stated}; leave it out "
-                f"to have it so."
+                f"{field}.image_px must be model.vision.image_px={image_px}, got {own.image_px}; "
+                f"leave it out to have it so."
             )
-
-
-def _stated(config: "StudyConfig") -> Iterator[tuple[str, int]]:
-    yield "prepare", config.prepare.image_px
-    for i, source in enumerate(config.sources):
-        if source.prepare:
-            yield f"sources.{i}.prepare", source.prepare.image_px
-    for name, transfer in config.transfers.items():
-        if transfer.prepare:
-            yield f"transfers.{name}.prepare", transfer.prepare.image_px

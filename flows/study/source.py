@@ -1,0 +1,27 @@
+"""One training corpus of a study's mixture."""
+
+import dataclasses
+
+from pipelines.prepare.config import PrepareConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """One training corpus of the mixture.
+
+    Attributes:
+      reader: its published layout: "web", "nlvr", "videos", ...
+      path: its folder below the data root; "" takes the reader's usual one.
+      split: which split, where the layout has several.
+      prepare: settings of this corpus that differ from the study's; none by default.
+    """
+
+    reader: str
+    path: str = ""
+    split: str = "train"
+    prepare: PrepareConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """Names the dataset it becomes."""
+        return f"mixture/{self.path or self.reader}"
