@@ -5,17 +5,29 @@ from typing import Annotated
 import typer
 
 from flows.cli.options import DEFAULT_STORE, StoreOption, open_store
+from flows.cli.run import StudyArguments, load_study
 
 accept_app = typer.Typer()
 
 
-@accept_app.command(epilog="Example: parcel accept 'transfer parcel *'")
+@accept_app.command(epilog="Example: parcel accept 'transfer parcel *' configs/small.yaml")
 def accept(
-    step: Annotated[str, typer.Argument(help="A step's name, which may hold *, or a key.")],
+    step: Annotated[
+        str, typer.Argument(help="A step as --explain names it, which may hold *, or a key.")
+    ],
+    arguments: StudyArguments = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Keeps stale artifacts: they count as made with the code of now, and cells say so."""
-    from flows.commands.accept import accept_stale
+    """Keeps stale artifacts of a study: they count as made with the code of now, and cells say so.
 
-    for line in accept_stale(open_store(store), step):
+    `parcel run --rebuild STEP` takes it back.
+    """
+    config, opened = load_study(arguments), open_store(store)
+    from flows.commands.accept import accept_stale
+    from flows.study.explain import Explanation
+    from flows.study.given import raw_files
+    from flows.study.graph import graph_of
+
+    explanation = Explanation(opened, graph_of(config, known=raw_files(opened)))
+    for line in accept_stale(opened, explanation, step):
         typer.echo(line)

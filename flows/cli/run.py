@@ -95,15 +95,24 @@ def report(
     _study(arguments, store, "report", explain, rebuild)
 
 
+def load_study(arguments: list[str] | None) -> Any:
+    """Returns the study that the words of a command line mean.
+
+    Raises:
+      ConfigError: naming the file, the field, the value and what is accepted.
+    """
+    words = list(arguments or [])
+    path = words.pop(0) if words and "=" not in words[0] else None
+    from flows.study.load import load
+
+    return load(path, words)
+
+
 def _study(
     arguments: list[str] | None, store: str, until: Any, explain: bool, rebuild: list[str] | None
 ) -> None:
-    words = list(arguments or [])
-    path = words.pop(0) if words and "=" not in words[0] else None
     heed_signals()
-    from flows.study.load import load
-
-    config = load(path, words)
+    config = load_study(arguments)
     opened = open_store(store)
     from flows.study.explain import Explanation
     from flows.study.given import raw_files

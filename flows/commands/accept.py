@@ -1,46 +1,39 @@
-"""`parcel accept`: finds the stale artifacts that a name means, and keeps them."""
+"""`parcel accept`: keeps the stale artifacts of a study that a name means."""
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
-from flows.steps.lookup import accept, is_accepted
+from flows.steps.lookup import accept
 from flows.steps.registry import code_digest
+from flows.study.explain import Explanation
 from flows.study.load import ConfigError
-from infra.store.store import Artifact, Store
+from infra.store.store import Store
 
 
-def accept_stale(store: Store, name: str) -> Iterator[str]:
-    """Keeps the newest stale artifact of every identity that a name means; yields a line for each.
+def accept_stale(store: Store, explanation: Explanation, name: str) -> Iterator[str]:
+    """Keeps the stale artifacts of steps that a name means; yields a line for each.
 
     Args:
       store: where they are.
-      name: a step's name, which may hold `*`, or the beginning of a key.
+      explanation: of the study.
+      name: a step's name as `--explain` shows it, which may hold `*`, or the beginning of a key.
 
     Raises:
-      ConfigError: if nothing is called so, or nothing of it is stale.
+      ConfigError: if no step is called so, or none of them is stale.
     """
-    named = [
-        artifact
-        for artifact in store.artifacts()
-        if fnmatchcase(artifact.manifest.name, name) or artifact.key.startswith(name)
-    ]
-    if not named:
+    stale = explanation.stale()
+    keys = {step: explanation.steps[step].artifact for step in stale}
+    by_key = [step for step, artifact in keys.items() if artifact and artifact.key.startswith(name)]
+    nodes = [node for node in explanation.graph.nodes if node.matches(name)]
+    if not nodes and not by_key:
         raise ConfigError(
-            f"STEP must be the name of a step or a key in {store.root}, got {name!r}."
+            f"STEP must be the name of a step of the study, or the key of a stale artifact, got "
+            f"{name!r}; `parcel run --explain` lists them."
         )
-    newest: dict[str, Artifact] = {}
-    fresh: set[str] = set()
-    for artifact in sorted(named, key=lambda a: a.manifest.started):
-        manifest = artifact.manifest
-        identity = artifact.key.rpartition("-")[0]
-        code = code_digest(manifest.kind, manifest.config)
-        newest[identity] = artifact
-        if manifest.code == code or is_accepted(store, artifact, code):
-            fresh.add(identity)
-    stale = [artifact for identity, artifact in newest.items() if identity not in fresh]
-    if not stale:
-        raise ConfigError(f"STEP {name!r} is not stale: its code is that of its artifacts.")
-    for artifact in stale:
-        manifest = artifact.manifest
-        accept(store, artifact, code_digest(manifest.kind, manifest.config))
-        yield f"kept {artifact.key} ({manifest.name}, made {manifest.started})"
+    named = by_key or [step for node in nodes for step in node.steps if step in keys]
+    if not named:
+        raise ConfigError(f"STEP {name!r} is not stale; `parcel run --explain` says what is.")
+    for step in named:
+        artifact = keys[step]
+        assert artifact is not None
+        accept(store, artifact, code_digest(step.kind, step.config))
+        yield f"kept {artifact.key} ({step.name}, made {artifact.manifest.started})"

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.tree import Tree
 
 from flows.lineage import pages as lineage
+from flows.report.cells import CellKey
 from flows.study.load import ConfigError
 from flows.study.runs import results_of
 from infra.store.store import Artifact, Store
@@ -39,13 +40,10 @@ def _print(tree: Tree) -> None:
 
 def _cell_inputs(results: Artifact, cell: str) -> list[tuple[str, str]]:
     inputs = sorted(results.manifest.inputs.items())
-    found = [
-        (f"seed {role.split('/')[3]}", entry.key)
-        for role, entry in inputs
-        if role.startswith(f"{cell}/")
-    ]
+    keyed = [(key, entry.key) for role, entry in inputs if (key := CellKey.of_role(role))]
+    found = [(f"seed {key.seed}", artifact) for key, artifact in keyed if key.cell == cell]
     if not found:
-        cells = sorted({role.rpartition("/")[0] for role, _ in inputs if role.count("/") == 3})
+        cells = sorted({key.cell for key, _ in keyed})
         raise ConfigError(
             f"--cell must be benchmark/method/budget of the table, got {cell!r}. "
             f"Accepted: {', '.join(cells)}."

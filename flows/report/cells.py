@@ -17,13 +17,21 @@ class CellKey:
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.benchmark}/{self.method}/{self.budget}/{self.seed}"
+        return f"{self.cell}/{self.seed}"
+
+    @property
+    def cell(self) -> str:
+        """Names the cell of the table: all seeds share it."""
+        return f"{self.benchmark}/{self.method}/{self.budget}"
 
     @classmethod
-    def parse(cls, text: str) -> "CellKey":
-        """Returns the key that `str` spelt so."""
-        benchmark, method, budget, seed = text.split("/")
-        return cls(benchmark=benchmark, method=method, budget=int(budget), seed=int(seed))
+    def of_role(cls, role: str) -> "CellKey | None":
+        """Returns the cell whose `str` is the role of a report's input; None if it is no cell."""
+        match role.split("/"):
+            case [benchmark, method, budget, seed]:
+                return cls(benchmark=benchmark, method=method, budget=int(budget), seed=int(seed))
+            case _:
+                return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

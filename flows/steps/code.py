@@ -6,8 +6,9 @@
 
 From the module of the function, imports are followed wherever they stand, inside functions too, and
 so are strings that spell a module's name (`python -m pipelines.video.child`). `infra`, which moves
-bytes and decides none, and the worker that calls the function are outside. An import that only a
-running program could follow is refused: the digest would not see what it brings in.
+bytes and decides none, and the worker that calls the function are outside. Relative imports, and
+those that only a running program could follow, are refused: the digest would not see what they
+bring in.
 """
 
 import ast
@@ -27,7 +28,9 @@ ROOTS = ("flows", "model", "pipelines")
 OUTSIDE = ("flows.steps.kind", "flows.steps.registry", "flows.steps.worker")
 """Modules that carry every step and decide the bytes of none."""
 
-_DYNAMIC = ("import_module", "__import__", "exec", "eval", "run_module", "run_path")
+_IMPORTERS = {"import_module", "__import__", "spec_from_file_location", "run_module", "run_path"}
+_DYNAMIC = _IMPORTERS | {"exec", "eval"}
+"""Names whose very mention is refused; `eval` as a method, as of `model.eval`, is none of them."""
 
 
 class DynamicImportError(ValueError):
@@ -102,7 +105,12 @@ def code_sha256(modules: Mapping[str, str]) -> str:
 
 @functools.cache
 def checkout() -> Tree:
-    """Returns the sources that this process runs."""
+    """Returns the sources as this process found them when it first asked."""
+    return read_checkout()
+
+
+def read_checkout() -> Tree:
+    """Returns the sources as they are on the disk now."""
     files: dict[str, bytes] = {}
     for root in (*ROOTS, "infra"):
         spec = importlib.util.find_spec(root)
@@ -153,23 +161,21 @@ def _read(text: bytes) -> Module:
         match node:
             case ast.Import(names=aliases):
                 names.update(alias.name for alias in aliases)
+            case ast.ImportFrom(level=level, names=aliases) if level or _IMPORTERS & {
+                alias.name for alias in aliases
+            }:
+                dynamic = f"{node.lineno}: {aliases[0].name}"
             case ast.ImportFrom(module=str(package), names=aliases):
                 names.update((package, *(f"{package}.{alias.name}" for alias in aliases)))
             case ast.Constant(value=str(word)) if "." in word:
                 names.add(word)
-            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called)):
-                computed = not (node.args and isinstance(node.args[0], ast.Constant))
-                if called in _DYNAMIC and computed and not _is_method(node, called):
-                    dynamic = f"{node.lineno}: {called}"
+            case ast.Name(id=said) if said in _DYNAMIC:
+                dynamic = f"{node.lineno}: {said}"
+            case ast.Attribute(attr=said) if said in _IMPORTERS:
+                dynamic = f"{node.lineno}: {said}"
     digest = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
     ours = (name for name in names if name.partition(".")[0] in ROOTS)
     return Module(digest, frozenset(ours), dynamic)
-
-
-def _is_method(node: ast.Call, called: str) -> bool:
-    """Whether a call such as `model.eval()` only shares its name with what imports."""
-    named = isinstance(node.func, ast.Attribute)
-    return named and called in ("exec", "eval", "__import__")
 
 
 def _bare(text: bytes) -> ast.Module:
@@ -214,4 +220,7 @@ def _definitions(text: bytes) -> dict[str, str]:
             elif isinstance(node, _Scope):
                 yield f"{prefix}{node.name}", ast.unparse(node)
 
-    return dict(walk(_bare(text).body, ""))
+    found: dict[str, str] = {}
+    for name, source in walk(_bare(text).body, ""):
+        found[name] = f"{found[name]}\n{source}" if name in found else source  # A setter, say.
+    return found

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from flows.report.cells import CellKey
 from flows.steps.kind import Step
+from flows.steps.kinds.results import CHANCE
 from flows.steps.registry import code_digest, libraries_of
 from infra.store.gc import ACCEPTED
 from infra.store.manifest import Recipe
@@ -77,28 +78,28 @@ def look_up(
 
 def accept(store: Store, artifact: Artifact, code: str) -> None:
     """Notes that an artifact is as good as one made with the code of digest `code`."""
-    path = _note(store, artifact, code)
-    path.parent.mkdir(exist_ok=True)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     text = json.dumps({"artifact": artifact.key, "code": code, "accepted": now}, indent=1)
-    partial = path.with_suffix(".partial")
-    partial.write_text(text + "\n")
-    partial.replace(path)
+    store.files.create(_note(artifact, code), f"{text}\n".encode())
 
 
 def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:
     """Whether `accept` was called with these."""
-    return _note(store, artifact, code).exists()
+    return _note(artifact, code).rpartition("/")[2] in store.files.listing(ACCEPTED)
 
 
-def _note(store: Store, artifact: Artifact, code: str):
-    return store.root / ACCEPTED / f"{artifact.key}-as-{code[:16]}.json"
+def _note(artifact: Artifact, code: str) -> str:
+    return f"{ACCEPTED}/{artifact.key}-as-{code[:16]}.json"
 
 
 def _config_of(step: Step, accepted: Set[Step]) -> Any:
-    """Returns the step's config; a report's says which of its cells rest on what was kept."""
+    """Returns the step's config; a report's says which of its cells rest on what was kept.
+
+    A row whose chance was kept is above it, or not, on that word: all its cells rest on it.
+    """
     if step.kind != "results":
         return step.config
-    kept = sorted(role for role, read in step.inputs.items() if read in accepted)
-    cells = tuple(CellKey.parse(role) for role in kept if role.count("/") == 3)
-    return dataclasses.replace(step.config, accepted=cells)
+    kept = {role for role, read in step.inputs.items() if read in accepted}
+    cells = [cell for role in step.inputs if (cell := CellKey.of_role(role))]
+    marked = [c for c in cells if str(c) in kept or f"{CHANCE}{c.benchmark}" in kept]
+    return dataclasses.replace(step.config, accepted=tuple(sorted(marked, key=str)))

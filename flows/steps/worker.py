@@ -1,14 +1,21 @@
 """Makes artifacts, in whatever process: hold the step, run its function, commit."""
 
 import dataclasses
+import importlib
+import sys
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flows.steps.kind import Work
 from infra.progress import Progress
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
+
+_NOTED_EVERY = 5.0
+"""Between two notes of the time that an attempt has taken [s]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,23 +72,61 @@ def _make(store: Store, recipe: Recipe, context: Mapping[str, Any]) -> Any:
             return True
         attempt = Attempt(store, recipe)
         work = Work(recipe, store, attempt.path, scratch)
+        clock = _Clock(scratch / "seconds")
         for progress in KINDS[recipe.kind].make(work):
+            clock.note()
             yield recipe.name, progress
+        attempt.earlier_seconds = clock.earlier
         attempt.counts, attempt.content = work.counts, work.content
         attempt.commit(context)
         store.clear_scratch(recipe.key)
         return False
 
 
+class _Clock:
+    """The time that killed attempts at a step took: making it again would cost that, too."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.earlier = float(path.read_text()) if path.exists() else 0.0
+        self._began = self._noted = time.monotonic()
+
+    def note(self) -> None:
+        """Notes the time so far, now and then."""
+        now = time.monotonic()
+        if now - self._noted > _NOTED_EVERY:
+            self._noted = now
+            partial = self._path.with_suffix(".partial")
+            partial.write_text(str(self.earlier + now - self._began))
+            partial.replace(self._path)
+
+
+def bind(kind: str, config: Any) -> dict[str, str]:
+    """Imports the code of a kind, and returns module -> digest of what was imported.
+
+    Afterwards an edit of a file is nothing to this process. Until then it is: imports are inside
+    functions, and a study may run for days before it reaches one.
+    """
+    from flows.steps.code import checkout, read_checkout
+    from flows.steps.registry import code_of
+
+    reached = code_of(kind, config, checkout())
+    if any(module not in sys.modules for module in reached):
+        reached = code_of(kind, config, read_checkout())
+        for module in reached:
+            importlib.import_module(module)
+    return reached
+
+
 def _check_code(store: Store, recipe: Recipe) -> None:
     """Refuses to make a step with other code: its key, and its name in a table, would lie."""
-    from flows.steps.code import Tree, checkout
-    from flows.steps.registry import code_digest, code_of
+    from flows.steps.code import Tree, code_sha256
+    from flows.steps.registry import code_of
 
-    if recipe.code == code_digest(recipe.kind, recipe.config):
+    here = bind(recipe.kind, recipe.config)
+    if recipe.code == code_sha256(here):
         return
     asked = code_of(recipe.kind, recipe.config, Tree(store.source(recipe.source)))
-    here = code_of(recipe.kind, recipe.config, checkout())
     differ = sorted(name for name in asked | here if asked.get(name) != here.get(name))
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "

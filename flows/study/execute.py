@@ -1,14 +1,13 @@
 """Runs a graph: a Prefect task per node, each as soon as those it reads are done."""
 
-import contextlib
 import dataclasses
 import functools
 import graphlib
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -39,6 +38,7 @@ from infra.prefect.published import published
 from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
 from infra.ray.cluster import Cluster, WorkerLost
+from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
 
@@ -62,11 +62,12 @@ class Session:
       journal: what the run did, for the UI's rows.
       pin: keeps artifacts from garbage collection until the run ends.
       retries: more tries of a node whose worker died.
-      rebuild: names of nodes to make again at any cost; may hold `*`.
+      rebuild: names of steps to make again at any cost, kept ones included; may hold `*`.
       rebuild_seconds: work on other stale steps that may still be done again [s].
       artifacts: step -> its artifact, as they come.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node -> why it failed.
+      allowed: keys of stale artifacts whose making is already charged.
     """
 
     study: str
@@ -81,6 +82,7 @@ class Session:
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
+    allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     @functools.cached_property
@@ -106,23 +108,30 @@ class Session:
         return found
 
     def allow(self, node: Node, stale: Artifact) -> None:
-        """Takes the making of a stale artifact off what may be done again.
+        """Charges a stale artifact to the work that may be done again, once.
 
         Before the run nobody could know that this one would be stale: an input came out anew.
 
         Raises:
           StepFailedError: if that is more than is left.
         """
-        if any(fnmatchcase(node.name, pattern) for pattern in self.rebuild):
+        if self.rebuilds(node):
             return
         with self.lock:
+            if stale.key in self.allowed:
+                return  # A worker was lost, and this is the next try.
             if stale.manifest.seconds > self.rebuild_seconds:
                 raise StepFailedError(
                     f"{stale.key} was made by other code, and making it again is above "
                     f"compute.rebuild_limit; run with --rebuild {node.name!r}, or keep it with "
                     f"`parcel accept {stale.key}`"
                 )
+            self.allowed.add(stale.key)
             self.rebuild_seconds -= stale.manifest.seconds
+
+    def rebuilds(self, node: Node) -> bool:
+        """Whether somebody asked to make a node again."""
+        return any(node.matches(pattern) for pattern in self.rebuild)
 
 
 def run_graph(session: Session, graph: Graph, reused: Sequence[Node]) -> None:
@@ -140,9 +149,8 @@ def run_graph(session: Session, graph: Graph, reused: Sequence[Node]) -> None:
     upstream = graph.upstream()
     shared = set(reused) if len(reused) > MAX_REUSED_ROWS else set[Node]()
     for node in graph.nodes:  # In its order: what a re-used node reads is re-used, too.
-        if node in shared:
-            with contextlib.suppress(Exception):  # Told; those that read it fail.
-                _run_and_tell(session, node)
+        if node in shared and not _find(session, node):
+            shared.remove(node)  # It was damaged, or collected, since somebody looked.
     order = graphlib.TopologicalSorter(
         {
             node: [before for before in upstream[node] if before not in shared]
@@ -164,6 +172,22 @@ def run_graph(session: Session, graph: Graph, reused: Sequence[Node]) -> None:
         order.done(ended.get())
     for future in futures.values():
         future.wait()
+
+
+def _find(session: Session, node: Node) -> bool:
+    """Finds the artifacts of a node that is re-used; returns whether all of them are there."""
+    if session.rebuilds(node):
+        return False
+    try:
+        for step in node.steps:
+            found = session.look_up(step)
+            if found.artifact is None or found.state == "stale":
+                return False
+            session.artifacts[step] = found.artifact
+    except (StepFailedError, OSError, ValueError):
+        return False
+    _run_and_tell(session, node)
+    return True
 
 
 def _task(session: Session, node: Node) -> Task[..., Any]:
@@ -227,30 +251,34 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
     outcome: Literal["made", "reused"] = "reused"
     errors: dict[str, str] = {}
     for job in node.jobs:
-        found: dict[Step, Found] = {}
+        missing: dict[Step, Recipe] = {}
         for step in job.steps:
             try:
-                found[step] = session.look_up(step)
-                if found[step].state == "stale":
-                    session.allow(node, cast(Artifact, found[step].artifact))
+                found = session.look_up(step)
+                remade = found.state == "accepted" and session.rebuilds(node)
+                if found.state == "stale":
+                    session.allow(node, cast(Artifact, found.artifact))
+                if found.artifact is None or found.state == "stale" or remade:
+                    missing[step] = found.recipe
+                else:
+                    session.artifacts[step] = found.artifact
+                    _publish(session, step, found.artifact, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
-        missing = [
-            one.recipe
-            for step, one in found.items()
-            if one.state in ("stale", "missing") and step.name not in errors
-        ]
-        ends = _run_job(session, node, job, missing) if missing else {}
-        outcome = "made" if missing else outcome
-        for step, one in found.items():
-            end = ends.get(step.name)
-            if end and end.error:
-                get_run_logger().error("%s: %s", step.name, end.traceback)
-                errors[step.name] = end.error
-            elif step.name not in errors:
-                key = one.recipe.key if end else cast(Artifact, one.artifact).key
-                artifact = session.artifacts[step] = session.store.get(key)
-                _publish(session, step, artifact, reused=end is None or end.reused)
+        ends: dict[str, worker.Made] = {}
+        try:
+            if missing:
+                _run_job(session, node, job, list(missing.values()), ends)
+        finally:  # A worker that is lost takes with it nothing that it had committed.
+            for step, recipe in missing.items():
+                end = ends.get(step.name)
+                if end and end.error:
+                    get_run_logger().error("%s: %s", step.name, end.traceback)
+                    errors[step.name] = end.error
+                elif end:
+                    artifact = session.artifacts[step] = session.store.get(recipe.key)
+                    outcome = outcome if end.reused else "made"
+                    _publish(session, step, artifact, reused=end.reused)
         if errors:
             alone = len(node.steps) == 1
             told = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
@@ -259,16 +287,21 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
 
 
 def _run_job(
-    session: Session, node: Node, job: Job, recipes: Sequence[Any]
-) -> dict[str, worker.Made]:
-    """Runs the missing steps of a job, showing progress; returns how each ended."""
-    context = TaskRunContext.get()
-    run = context.task_run if context else None
+    session: Session,
+    node: Node,
+    job: Job,
+    recipes: Sequence[Recipe],
+    ends: dict[str, worker.Made],
+) -> None:
+    """Runs the missing steps of a job, showing progress; `ends` gets how each ended, as it does."""
+    running = TaskRunContext.get()
+    run = running.task_run if running else None
     prefect = {
         "task_run_id": str(run.id) if run else None,
         "flow_run_id": str(run.flow_run_id) if run else None,
     }
-    words = str(session.store.root), recipes, {"prefect": prefect}
+    context = {"prefect": prefect, "devices": max(1, math.ceil(job.gpus))}
+    words = str(session.store.root), recipes, context
     if job.cpus:
         stream = session.cluster.stream(
             worker.make, *words, num_cpus=job.cpus, num_gpus=job.gpus, name=node.name
@@ -276,7 +309,6 @@ def _run_job(
     else:
         stream = worker.make(*words)
     show = _progress_artifact(recipes[0].key, node.name)
-    ends: dict[str, worker.Made] = {}
     for item in stream:  # To its very end: a stream left early takes its worker with it.
         if isinstance(item, worker.Made):
             ends[item.name] = item
@@ -287,7 +319,6 @@ def _run_job(
     for recipe in recipes:
         if recipe.name not in ends:
             raise StepFailedError(f"{recipe.name} ended without an artifact")
-    return ends
 
 
 def _publish(session: Session, step: Step, artifact: Artifact, *, reused: bool) -> None:

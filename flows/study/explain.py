@@ -9,7 +9,6 @@ new      intermediary parcel   intermediary.peak_lr 0.001 → 0.002
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from flows.steps.code import Tree, changes, checkout
@@ -22,9 +21,17 @@ from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
-State = Literal["reused", "accepted", "follows", "stale", "new"]
-STATES: tuple[State, ...] = ("reused", "accepted", "follows", "stale", "new")
-"""From the least to the most work: a node is in the last state that one of its steps is in."""
+State = Literal["reused", "accepted", "follows", "new", "stale"]
+STATES: tuple[State, ...] = ("reused", "accepted", "follows", "new", "stale")
+"""A node is in the last of these states that one of its steps is in: what may cost work that was
+done before is told first.
+"""
+
+_SEED = "the seed"
+"""Leaf of a step's own seed; its config may have one, too."""
+
+_COMPARED = 200
+"""Artifacts of other names that a new step is compared with."""
 
 _NAMED = 3
 """Reasons told of one step; the others are counted."""
@@ -41,7 +48,7 @@ class Verdict:
       why: the reasons, for people.
       changed: functions that changed, of a stale one.
       artifact: the one there is; None where the step is new.
-      seconds: of its making; what it would cost to make it again [s].
+      seconds: of its making, times its devices; the cost of making it again [device-seconds].
     """
 
     state: State
@@ -77,7 +84,6 @@ class Explanation:
             why=worst.why,
             changed=worst.changed,
             artifact=verdicts[0].artifact,
-            seconds=sum(v.seconds for v in verdicts if v.state in ("stale", "follows")),
         )
 
     def check(self, limit: float, rebuild: Sequence[str]) -> None:
@@ -93,33 +99,46 @@ class Explanation:
         Raises:
           ConfigError: naming the steps, the functions that changed, and what to do.
         """
-        names = [node.name for node in self.graph.nodes] + [s.name for s in self.graph.steps]
         for pattern in rebuild:
-            if not any(fnmatchcase(name, pattern) for name in names):
+            if not any(node.matches(pattern) for node in self.graph.nodes):
                 raise ConfigError(
                     f"--rebuild must name a step of the study, got {pattern!r}; "
                     f"`--explain` lists them."
                 )
-        stale = [
-            (node, verdict)
-            for node in self.graph.nodes
-            if (verdict := self.of_node(node)).state == "stale"
-            and not any(fnmatchcase(node.name, pattern) for pattern in rebuild)
-        ]
-        follow = [v for s, v in self.steps.items() if v.state == "follows"] if stale else []
-        hours = (sum(v.seconds for _, v in stale) + sum(v.seconds for v in follow)) / 3600
+        stale = self.stale(but=rebuild)
+        hours = self._at_stake(stale) / 3600
         if not stale or hours <= limit:
             return
         ran: dict[str, list[str]] = {}
-        for node, verdict in stale:
-            ran.setdefault(verdict.changed, []).append(node.name)
-        told = "; ".join(f"{what} changed, which {_listed(who)} ran" for what, who in ran.items())
-        raise ConfigError(
-            f"the code of {len(stale)} finished steps has changed, and making them and what "
-            f"follows again takes about {hours:.2g} device-hours, above compute.rebuild_limit="
-            f"{limit:g}: {told}. Make them again with --rebuild STEP (or '*'), or keep them "
-            f"with `parcel accept STEP`."
+        for step in stale:
+            ran.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
+        told = "; ".join(
+            f"{what} changed, which {_listed(list(dict.fromkeys(who)))} ran"
+            for what, who in ran.items()
         )
+        raise ConfigError(
+            f"the code of {len(stale)} artifacts has changed, and making them and what follows "
+            f"again takes about {hours:.2g} device-hours, above compute.rebuild_limit={limit:g}: "
+            f"{told}. Make them again with --rebuild STEP (or '*'), or keep them with `parcel "
+            f"accept STEP`."
+        )
+
+    def stale(self, *, but: Sequence[str] = ()) -> list[Step]:
+        """Returns the stale steps, without those of nodes that a name in `but` means."""
+        named = {node for node in self.graph.nodes for pattern in but if node.matches(pattern)}
+        return [
+            step
+            for step, verdict in self.steps.items()
+            if verdict.state == "stale" and self._owner[step] not in named
+        ]
+
+    def _at_stake(self, stale: Sequence[Step]) -> float:
+        """Returns the cost of some stale steps, and of all that follows them [device-seconds]."""
+        touched = set(stale)
+        for step in self.graph.steps:  # In order: what a step reads was seen before it.
+            if self.steps[step].state == "follows" and touched & set(step.inputs.values()):
+                touched.add(step)
+        return sum(self.steps[step].seconds for step in touched)
 
     def keys(self) -> list[str]:
         """Returns the keys of all artifacts that there are already."""
@@ -134,14 +153,14 @@ class Explanation:
             counts[verdict.state] += 1
             yield f"{verdict.state:<8}  {node.name:<{width}}  {'; '.join(verdict.why)}".rstrip()
         found = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-        hours = sum(v.seconds for v in self.steps.values() if v.state in ("stale", "follows"))
-        cost = f"; made again, what is stale takes about {hours:.0f} s" if hours else ""
-        yield f"{len(self.graph.nodes)} steps: {found}{cost}"
+        cost = self._at_stake(self.stale())
+        told = f"; made again, what is stale takes about {cost:.0f} device-seconds" if cost else ""
+        yield f"{len(self.graph.nodes)} steps: {found}{told}"
 
     def markdown(self) -> str:
         """Returns the same as a table."""
         rows = [
-            f"| {verdict.state} | {node.name} | {'; '.join(verdict.why)} |"
+            f"| {verdict.state} | {node.name} | {'; '.join(verdict.why).replace('|', '/')} |"
             for node in self.graph.nodes
             for verdict in [self.of_node(node)]
         ]
@@ -157,7 +176,8 @@ class Explanation:
         found = look_up(self._store, step, inputs, self._accepted)
         if found.artifact is None:
             return Verdict(state="new", why=tuple(self._differences(step, inputs)))
-        seconds = found.artifact.manifest.seconds
+        manifest = found.artifact.manifest
+        seconds = manifest.seconds * manifest.environment.get("devices", 1)
         if found.state == "stale":
             changed = self._changed(found)
             why = (f"{changed} changed since {found.artifact.key}",)
@@ -190,18 +210,22 @@ class Explanation:
                 recipe.kind, recipe.config, now
             )
             self._changes[key] = changes(then, now, reached)
-        return _listed(self._changes[key])
+        return _listed(self._changes[key]) or "its code"
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
         """Tells how a step differs from the nearest artifact there is."""
         if step.kind not in self._known:
             self._known[step.kind] = [_Known.of(a) for a in self._store.artifacts(step.kind)]
         wanted = _Known.wanted(step, inputs)
-        candidates = self._known[step.kind]
-        if not candidates:
+        every = self._known[step.kind]
+        if not every:
             return ["the first of its kind"] if not step.inputs or inputs else []
+        # Those of its name first: a large sweep has thousands of others.
+        candidates = [c for c in every if c.name == step.name] or every[-_COMPARED:]
         far = [(wanted.differs_from(c), c.name != step.name) for c in candidates]
         nearest, _ = min(far, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
+        if not nearest and inputs:
+            return ["the artifact there was is damaged"]
         told = [_spoken(path, was, now, step) for path, was, now in nearest]
         more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
         return told[:_NAMED] + more
@@ -220,14 +244,14 @@ class _Known:
         inputs = {f"input {role}": entry.content for role, entry in manifest.inputs.items()}
         return cls(
             manifest.name,
-            {**_leaves(manifest.config), "seed": manifest.seed, **manifest.libraries, **inputs},
+            {**_leaves(manifest.config), _SEED: manifest.seed, **manifest.libraries, **inputs},
         )
 
     @classmethod
     def wanted(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_Known":
         config = _leaves(redact(json.loads(canonical_json(step.config))))  # As manifests are.
         read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
-        return cls(step.name, {**config, "seed": step.seed, **libraries_of(step.kind), **read})
+        return cls(step.name, {**config, _SEED: step.seed, **libraries_of(step.kind), **read})
 
     def differs_from(self, other: "_Known") -> list[tuple[str, Any, Any]]:
         """Returns (path, its value there, the value here) of leaves that are not the same.
@@ -265,8 +289,10 @@ def _spoken(path: str, was: Any, now: Any, step: Step) -> str:
     head, _, rest = path.partition(".")
     if head in step.keys:
         path = f"{step.keys[head]}.{rest}"
-    elif "" in step.keys and path != "seed":
+    elif "" in step.keys and path != _SEED:
         path = f"{step.keys['']}.{path}"
+    elif path == _SEED:
+        path = "seed"
     return f"{path} {_short(was)} → {_short(now)}"
 
 

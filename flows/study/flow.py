@@ -11,6 +11,7 @@ from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.lineage.rebuild import publish_results
+from flows.steps.worker import bind
 from flows.study.config import StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
@@ -108,6 +109,10 @@ def study(
                 rebuild=rebuild,
                 rebuild_seconds=3600 * config.compute.rebuild_limit,
             )
+            for node in graph.nodes:
+                if node not in reused:  # What runs in this process is the code of now until then.
+                    for step in (s for job in node.jobs if not job.cpus for s in job.steps):
+                        bind(step.kind, step.config)
             try:
                 run_graph(session, graph, reused)
             finally:

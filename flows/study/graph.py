@@ -13,6 +13,7 @@ Submitting, counting, `--explain` and the plan read this one list.
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from flows.report.cells import CellKey, Plan
@@ -67,6 +68,12 @@ class Node:
     def steps(self) -> tuple[Step, ...]:
         """Every step, in order."""
         return tuple(step for job in self.jobs for step in job.steps)
+
+    def matches(self, pattern: str) -> bool:
+        """Whether a name, which may hold `*`, means the node or one of its steps."""
+        return any(
+            fnmatchcase(name, pattern) for name in (self.name, *(s.name for s in self.steps))
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

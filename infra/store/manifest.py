@@ -132,7 +132,7 @@ class Manifest:
       attempts: every attempt to make it, the last being this one.
       environment: git commit, packages, hardware, Prefect run ids.
       started: when this attempt began [ISO 8601, UTC].
-      seconds: how long it took.
+      seconds: how long it took, with the attempts that it went on from.
     """
 
     kind: str

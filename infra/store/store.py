@@ -76,6 +76,7 @@ class Attempt:
         self.id = f"{_utc():%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
         self.counts: dict[str, float | int | str] = {}
         self.content: str | None = None
+        self.earlier_seconds = 0.0
         self._store = store
         self._root = store.artifact_root(step.key)
         self.path = self._root / ATTEMPTS / self.id
@@ -121,7 +122,7 @@ class Attempt:
             attempts=[begun.shown for begun in attempts(self._root)],
             environment={**environment(), **context},
             started=self._started,
-            seconds=round(time.monotonic() - self._clock, 3),
+            seconds=round(self.earlier_seconds + time.monotonic() - self._clock, 3),
         )
         # Bytes, then names, then the manifest: after a power cut there is no manifest without data.
         self._store.files.sync(f"{ARTIFACTS}/{step.key}/{manifest.folder}")

@@ -41,4 +41,4 @@ def make(work: Work) -> Iterator[Progress]:
     work.content = (work.out / files.DIGEST).read_text().strip()
 
 
-CHECKPOINT = Kind(name="checkpoint", make=make)
+CHECKPOINT = Kind(name="checkpoint", make=make, libraries=("pillow", "sentencepiece"))

@@ -2,9 +2,13 @@
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 from flows.steps.kind import Kind, Work
 from infra.progress import Progress
+from infra.store.digest import file_sha256
+
+NOTES = "files.txt"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,9 +21,25 @@ class FilesSpec:
 def make(work: Work) -> Iterator[Progress]:
     """Notes the files of a `FilesSpec` by digest; their bytes stay where they are."""
     lines = [f"{sha256}  {size}  {path}\n" for path, sha256, size in work.config.files]
-    (work.out / "files.txt").write_text("".join(lines))
+    (work.out / NOTES).write_text("".join(lines))
     work.counts["files"] = len(lines)
     yield Progress(done=1, total=1)
+
+
+def check_given(folder: Path, noted: Path) -> None:
+    """Makes sure that copies of given files are the files that a study noted.
+
+    Args:
+      folder: the copies.
+      noted: folder of the `files` artifact.
+
+    Raises:
+      ValueError: naming the file that has changed since.
+    """
+    for line in (noted / NOTES).read_text().splitlines():
+        sha256, _, path = line.split("  ", 2)
+        if file_sha256(folder / path) != sha256:
+            raise ValueError(f"{path} has changed since the study noted it; run it again.")
 
 
 FILES = Kind(name="files", make=make)

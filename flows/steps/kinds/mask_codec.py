@@ -22,4 +22,4 @@ def make(work: Work) -> Iterator[Progress]:
     work.counts.update(json.loads((work.out / files.CODEC_REPORT).read_text()))
 
 
-MASK_CODEC = Kind(name="mask_codec", make=make)
+MASK_CODEC = Kind(name="mask_codec", make=make, libraries=("pillow",))

@@ -35,4 +35,4 @@ def make(work: Work) -> Iterator[Progress]:
     work.counts.update(score=result["score"], num=result["num"])
 
 
-PREDICTIONS = Kind(name="predictions", make=make)
+PREDICTIONS = Kind(name="predictions", make=make, libraries=("pillow", "sentencepiece"))

@@ -37,12 +37,12 @@ def make(work: Work) -> Iterator[Progress]:
     spec: ResultsSpec = work.config
     scores, chance, guesses = [], {}, {}
     for role, folder in work.inputs.items():
-        if role.startswith(CHANCE):
+        cell = CellKey.of_role(role)
+        if cell is None:
             row = role.removeprefix(CHANCE)
             chance[row] = json.loads((folder / files.CHANCE).read_text())["score"]
             guesses[row] = read_items(folder / files.PREDICTIONS, chance[row])
             continue
-        cell = CellKey.parse(role)
         found = json.loads((folder / files.SCORE).read_text())
         scores.append(
             Score(

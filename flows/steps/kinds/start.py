@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 
 from flows.steps.kind import Kind, Work
+from flows.steps.kinds.files import check_given
 from infra.progress import Progress
 
 
@@ -13,6 +14,8 @@ def make(work: Work) -> Iterator[Progress]:
 
     work.content = checked_digest(work.location or "")
     shutil.copytree(work.location or "", work.out, dirs_exist_ok=True)
+    if "given" in work.inputs:
+        check_given(work.out, work.inputs["given"])
     yield Progress(done=1, total=1)
 
 

@@ -3,8 +3,10 @@
 import shutil
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 
 from flows.steps.kind import Kind, Work
+from flows.steps.kinds.files import check_given
 from infra.progress import Progress
 from model import files
 
@@ -16,7 +18,10 @@ def make(work: Work) -> Iterator[Progress]:
 
     target = work.out / files.TOKENIZER
     if work.location:
-        shutil.copyfile(work.location, target)
+        copy = work.out / Path(work.location).name
+        shutil.copyfile(work.location, copy)
+        check_given(work.out, work.inputs["given"])
+        copy.rename(target)
     else:
         texts = (
             text

@@ -128,6 +128,10 @@ def test_imports_are_followed_wherever_they_stand():
         "__import__(name)",
         "exec(text)",
         "runpy.run_module(name)",
+        "from .b import name",
+        "from importlib import import_module as im",
+        "load = importlib.import_module",
+        "importlib.util.spec_from_file_location(name, text)",
     ],
 )
 def test_imports_by_a_computed_name_are_refused(line: str):

@@ -165,13 +165,17 @@ def test_much_stale_work_is_refused_and_little_is_not(store: Store, edit: Any):
 def test_an_accepted_artifact_is_kept_and_its_cells_say_so(store: Store, edit: Any):
     fill(store, study())
     edit("model/train/step.py", "jnp.maximum(", "jnp.minimum(")
-    lines = list(accept_stale(store, "stage1 *"))
+
+    def keep(name: str) -> list[str]:
+        return list(accept_stale(store, Explanation(store, study()), name))
+
+    lines = keep("stage1 *")
     assert len(lines) == 1
     assert "stage1 vanilla" in lines[0]
     assert told(store, study())["stage1 vanilla"][0] == "accepted"
     assert told(store, study())["intermediary parcel"][0] == "stale"
-    assert len(list(accept_stale(store, "intermediary *"))) == 2
-    list(accept_stale(store, "transfer *"))
+    assert len(keep("intermediary *")) == 2
+    assert len(keep("transfer *")) == 2 * 2 * 3
     states = told(store, study())
     assert {state for name, (state, _) in states.items() if name.startswith("transfer")} == {
         "accepted"
@@ -179,6 +183,26 @@ def test_an_accepted_artifact_is_kept_and_its_cells_say_so(store: Store, edit: A
     # The table is another one: it says which cells rest on what was kept.
     assert states["results demo"][0] == "new"
     with pytest.raises(ConfigError, match="is not stale"):
-        list(accept_stale(store, "stage1 *"))
-    with pytest.raises(ConfigError, match="must be the name of a step or a key"):
-        list(accept_stale(store, "stage9"))
+        keep("stage1 *")
+    with pytest.raises(ConfigError, match="STEP must be the name of a step of the study"):
+        keep("stage9")
+
+
+def test_what_a_node_hides_is_kept_by_the_nodes_name(store: Store, edit: Any):
+    fill(store, study())
+    edit("model/eval/metrics/miou.py", "np.", "numpy.")
+    assert told(store, study())["transfer parcel refcoco seed=56703"][0] == "stale"
+    kept = list(accept_stale(store, Explanation(store, study()), "transfer parcel *"))
+    assert all("(evaluate parcel " in line for line in kept)
+    assert told(store, study())["transfer parcel refcoco seed=56703"][0] == "accepted"
+    assert told(store, study())["transfer vanilla refcoco seed=56703"][0] == "stale"
+
+
+def test_a_new_step_beside_stale_ones_does_not_hide_what_they_cost(store: Store, edit: Any):
+    fill(store, study(), seconds=3600)
+    edit("model/train/step.py", "jnp.maximum(", "jnp.minimum(")
+    wider = study("budgets=[64,256]")
+    assert told(store, wider)["transfer parcel chartqa seed=56703"][0] == "stale"
+    with pytest.raises(ConfigError, match=r"model\.train\.step\.batch_loss changed"):
+        Explanation(store, wider).check(1.0, ())
+    Explanation(store, wider).check(0.0, ("*",))
