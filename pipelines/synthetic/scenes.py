@@ -6,13 +6,9 @@ import numpy as np
 
 from pipelines.synthetic.drawing import COLORS, SHAPES, mask_of, outline, paint, paper
 
-GRID = 3
-PLACES = (
-    ("top left", "top center", "top right"),
-    ("center left", "center", "center right"),
-    ("bottom left", "bottom center", "bottom right"),
-)
-_OBJECT_ODDS = (0.5, 0.4, 0.1)  # of one, two and three objects in a picture
+GRID = 2
+PLACES = (("top left", "top right"), ("bottom left", "bottom right"))
+_OBJECT_ODDS = (0.75, 0.2, 0.05)  # of one, two and three objects in a picture
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,14 +59,14 @@ class Scene:
 
 
 def make_scene(rng: np.random.Generator, *, height: int, width: int) -> Scene:
-    """Returns a random scene; one size and nine cells, so that boxes take few values."""
+    """Returns a random scene; one size and four cells, so that boxes take few values."""
     count = 1 + int(rng.choice(len(_OBJECT_ODDS), p=_OBJECT_ODDS))
     colors = rng.permutation(list(COLORS))[:count]
     cells = np.sort(rng.permutation(GRID * GRID)[:count])
     items = []
     for color, cell in zip(colors, cells, strict=True):
         row, column = divmod(int(cell), GRID)
-        size = min(height, width) // 10 * 3
+        size = min(height, width) // 10 * 4
         items.append(
             Item(
                 color=str(color),
@@ -109,21 +105,12 @@ def expressions(item: Item, scene: Scene, rng: np.random.Generator) -> list[str]
     """Returns two or three ways to refer to one object and to no other."""
     name = item.label
     sentences = [name if rng.random() < 0.7 else f"{name} in the {item.place}", f"the {name}"]
-    side, axis = _side(item)
+    side = ("on the left", "on the right")[item.column]
     twins = [
         other
         for other in scene.items
-        if other is not item
-        and other.shape == item.shape
-        and getattr(other, axis) == getattr(item, axis)
+        if other is not item and other.shape == item.shape and other.column == item.column
     ]
     if not twins and rng.random() < 0.5:
         sentences.append(f"{item.shape} {side}")
     return sentences
-
-
-def _side(item: Item) -> tuple[str, str]:
-    """Returns where an object is in few words, and the grid axis that decides it."""
-    if item.column != 1:
-        return ("on the left" if item.column == 0 else "on the right"), "column"
-    return ("at the top", "in the middle", "at the bottom")[item.row], "row"

@@ -100,7 +100,7 @@ def test_web_masks_are_the_drawn_pixels_and_boxes_hold_them(corpus):
             assert np.abs(np.subtract(tight, item["box"])).max() <= 1
             assert_painted(image, mask, item["label"].split()[0], tolerance=60)
             checked += 1
-    assert checked >= 15
+    assert checked >= 10
 
 
 def test_web_words_are_inside_their_boxes_in_raster_order(corpus):

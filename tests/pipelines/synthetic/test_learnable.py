@@ -165,4 +165,4 @@ def test_scenes_are_told_apart_and_boxes_take_few_values():
         assert len(said) == len(set(said))
         for asked in scene_questions(scene, rng, count=3):
             assert asked["answer"]
-    assert len(edges) == 3
+    assert len(edges) == 2
