@@ -1,5 +1,6 @@
 """`parcel run`, and its phases."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -29,70 +30,47 @@ RebuildOption = Annotated[
 ]
 
 
-@run_app.command(epilog="Example: parcel run configs/small.yaml num_seeds=2 --store ~/studies")
-def run(
-    arguments: StudyArguments = None,
-    explain: ExplainOption = False,
-    rebuild: RebuildOption = None,
-    store: StoreOption = DEFAULT_STORE,
-) -> None:
-    """Runs a whole study: prepare, train, transfer, evaluate, report."""
-    _study(arguments, store, "report", explain, rebuild)
+_COMMANDS = {
+    "run": (
+        "report", "Runs a whole study: prepare, train, transfer, evaluate, report.",
+        "configs/small.yaml num_seeds=2 --store ~/studies",
+    ),
+    "prepare": ("prepare", "Prepares a study's datasets, and stops.", "configs/small.yaml"),
+    "train": (
+        "train", "Trains Stage 1 and the intermediary of every method, and stops.",
+        "configs/small.yaml stage1.total_steps=200",
+    ),
+    "transfer": (
+        "transfer", "Fine-tunes on every benchmark with every seed, and stops.",
+        "configs/small.yaml",
+    ),
+    "evaluate": (
+        "evaluate", "Evaluates every transferred checkpoint at every budget, and stops.",
+        "configs/small.yaml",
+    ),
+    "report": (
+        "report", "Makes the results table of a study, running whatever of it is missing.",
+        "configs/small.yaml",
+    ),
+}  # fmt: skip
+"""Command -> the last phase it runs, its help, and the words of an example."""
 
 
-@run_app.command(epilog="Example: parcel prepare configs/small.yaml")
-def prepare(
-    arguments: StudyArguments = None,
-    explain: ExplainOption = False,
-    rebuild: RebuildOption = None,
-    store: StoreOption = DEFAULT_STORE,
-) -> None:
-    """Prepares a study's datasets, and stops."""
-    _study(arguments, store, "prepare", explain, rebuild)
+def _command(until: Any) -> Callable[..., None]:
+    def command(
+        arguments: StudyArguments = None,
+        explain: ExplainOption = False,
+        rebuild: RebuildOption = None,
+        store: StoreOption = DEFAULT_STORE,
+    ) -> None:
+        _study(arguments, store, until, explain, rebuild)
+
+    return command
 
 
-@run_app.command(epilog="Example: parcel train configs/small.yaml stage1.total_steps=200")
-def train(
-    arguments: StudyArguments = None,
-    explain: ExplainOption = False,
-    rebuild: RebuildOption = None,
-    store: StoreOption = DEFAULT_STORE,
-) -> None:
-    """Trains Stage 1 and the intermediary of every method, and stops."""
-    _study(arguments, store, "train", explain, rebuild)
-
-
-@run_app.command(epilog="Example: parcel transfer configs/small.yaml")
-def transfer(
-    arguments: StudyArguments = None,
-    explain: ExplainOption = False,
-    rebuild: RebuildOption = None,
-    store: StoreOption = DEFAULT_STORE,
-) -> None:
-    """Fine-tunes on every benchmark with every seed, and stops."""
-    _study(arguments, store, "transfer", explain, rebuild)
-
-
-@run_app.command(epilog="Example: parcel evaluate configs/small.yaml")
-def evaluate(
-    arguments: StudyArguments = None,
-    explain: ExplainOption = False,
-    rebuild: RebuildOption = None,
-    store: StoreOption = DEFAULT_STORE,
-) -> None:
-    """Evaluates every transferred checkpoint at every budget, and stops."""
-    _study(arguments, store, "evaluate", explain, rebuild)
-
-
-@run_app.command(epilog="Example: parcel report configs/small.yaml")
-def report(
-    arguments: StudyArguments = None,
-    explain: ExplainOption = False,
-    rebuild: RebuildOption = None,
-    store: StoreOption = DEFAULT_STORE,
-) -> None:
-    """Makes the results table of a study, running whatever of it is missing."""
-    _study(arguments, store, "report", explain, rebuild)
+for _name, (_until, _help, _words) in _COMMANDS.items():
+    _example = f"Example: parcel {_name} {_words}"
+    run_app.command(_name, help=_help, epilog=_example)(_command(_until))
 
 
 def load_study(arguments: list[str] | None) -> Any:

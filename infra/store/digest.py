@@ -1,9 +1,7 @@
-"""Digests: of bytes on disk, of plain values, and of code."""
+"""Digests: of bytes on disk and of plain values."""
 
 import dataclasses
-import functools
 import hashlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,26 +44,6 @@ def canonical_json(value: object) -> str:
 def value_sha256(value: object) -> str:
     """Returns the sha256 of a plain value's canonical JSON [hex]."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
-
-
-@functools.cache
-def code_sha256(*modules: str) -> str:
-    """Returns one digest over the Python sources of modules and whole packages [hex].
-
-    Names and contents count; where the checkout lies does not.
-    """
-    sources: dict[str, str] = {}
-    for module in modules:
-        spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None:
-            raise ValueError(f"module {module!r} has no source to digest.")
-        origin = Path(spec.origin)
-        if origin.name == "__init__.py":
-            for path in sorted(origin.parent.rglob("*.py")):
-                sources[f"{module}/{path.relative_to(origin.parent)}"] = file_sha256(path)
-        else:
-            sources[module] = file_sha256(origin)
-    return value_sha256(sources)
 
 
 def listing_sha256(files: Mapping[str, str]) -> str:
