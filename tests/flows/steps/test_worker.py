@@ -1,18 +1,29 @@
 """The worker: one step after the other, none taking another down, and with no other code."""
 
 import dataclasses
+import hashlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from flows.steps import worker
+from flows.steps import registry, worker
 from flows.steps.code import checkout
 from flows.steps.kind import Work
+from flows.steps.kinds.files import FilesSpec, check_given
 from flows.steps.registry import KINDS, code_digest
 from infra.progress import Progress
 from infra.store.manifest import Recipe
 from infra.store.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _fresh_digests() -> Iterator[None]:
+    """Tests give a kind other functions; what was computed for one must not serve another."""
+    registry._digest.cache_clear()
+    yield
+    registry._digest.cache_clear()
 
 
 @pytest.fixture
@@ -67,3 +78,40 @@ def test_a_worker_of_another_checkout_refuses_and_names_the_module(store: Store)
     assert "must be made with code 00000000" in end.error
     assert "other code in flows.steps.kinds.files; start it" in end.error
     assert store.find(recipe.key) is None
+
+
+def test_the_cost_of_a_step_is_that_of_all_its_attempts(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    tries: list[float] = []
+
+    def make(work: Work) -> Iterator[Progress]:
+        began = time.monotonic()
+        while time.monotonic() - began < 0.2:
+            yield Progress(done=0, total=1)
+        tries.append(time.monotonic() - began)
+        if len(tries) == 1:
+            raise OSError("the machine was taken away")
+        (work.out / "a.txt").write_text("a")
+
+    monkeypatch.setitem(KINDS, "files", dataclasses.replace(KINDS["files"], make=make))
+    monkeypatch.setattr(worker, "_check_code", lambda store, recipe: None)
+    monkeypatch.setattr(worker, "_NOTED_EVERY", 0.01)
+    recipe = files(store, "a")
+    for _ in range(2):
+        list(worker.make(str(store.root), [recipe], {}))
+    assert len(tries) == 2
+    assert store.get(recipe.key).manifest.seconds >= 0.38
+
+
+def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store, tmp_path: Path):
+    (tmp_path / "pieces.model").write_bytes(b"pieces")
+    digest = hashlib.sha256(b"pieces").hexdigest()
+    config = {"files": [["pieces.model", digest, 6]]}
+    code = code_digest("files", config)
+    noted = Recipe(kind="files", name="files", config=FilesSpec(**config), code=code)
+    assert list(worker.make(str(store.root), [noted], {}))[-1] == worker.Made(name="files")
+    check_given(tmp_path, store.get(noted.key).path)
+    (tmp_path / "pieces.model").write_bytes(b"others")
+    with pytest.raises(ValueError, match=r"pieces\.model has changed since the study noted it"):
+        check_given(tmp_path, store.get(noted.key).path)
