@@ -61,9 +61,11 @@ def _sum_up(
 ) -> None:
     for failure in result.failed:
         console.print(f"failed: {failure}", markup=False, soft_wrap=True)
-    steps = result.made + result.reused
-    summary = "everything re-used" if not result.made else f"{result.reused} re-used"
-    console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}")
+    steps = result.made + result.reused + len(result.failed)
+    idle = not result.made and not result.failed
+    summary = "everything re-used" if idle else f"{result.reused} re-used"
+    failed = f", {len(result.failed)} failed" if result.failed else ""
+    console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
     if result.results:
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)

@@ -108,10 +108,11 @@ def command(store: Path, *words: str, log: Path) -> Iterator[Command]:
 
 
 def rows(store: Path) -> dict[str, tuple[str, dict[str, str]]]:
-    """Every flow run the UI shows, in order: its state, and its task runs' names and states."""
+    """Every flow run that began, in order: its state, and its task runs' names and states."""
     database = sqlite3.connect(f"file:{store}/prefect/prefect.db?mode=ro", uri=True)
     with contextlib.closing(database):
-        runs = database.execute("select id, state_type from flow_run order by created").fetchall()
+        asked = "select id, state_type from flow_run where state_type != 'SCHEDULED'"
+        runs = database.execute(f"{asked} order by created").fetchall()
         found = {}
         for run, state in runs:
             asked = "select name, state_type from task_run where flow_run_id = ?"
