@@ -11,7 +11,7 @@ from pipelines.synthetic.drawing import SHAPES
 from pipelines.synthetic.encode import jpeg_bytes
 from pipelines.synthetic.scenes import Item, Scene, expressions, make_scene
 
-SPLITS = {"train": 0.7, "val": 0.1, "testA": 0.1, "testB": 0.1}
+SPLITS = {"train": 0.6, "val": 0.2, "testA": 0.1, "testB": 0.1}
 _PICKLE_PROTOCOL = 2  # the published files were written by Python 2
 
 

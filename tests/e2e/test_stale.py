@@ -76,7 +76,7 @@ def test_changed_code_is_told_refused_kept_and_marked(edited: Path, store: Path)
     assert done.stderr.count("\n") == 1
     assert {artifact.key for artifact in Store(store).artifacts()} == before
 
-    done = run(edited, store, "accept", "evaluate *")
+    done = run(edited, store, "accept", "transfer *", CONFIG)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2 * 2 * (1 + 3 * 2)
     done = run(edited, store, "run", CONFIG, "compute.rebuild_limit=0")
