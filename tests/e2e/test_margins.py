@@ -52,7 +52,6 @@ def test_cells_whose_items_are_unknown_are_named_too():
 @pytest.mark.e2e
 @pytest.mark.deep
 @pytest.mark.timeout(3600)
-@pytest.mark.xfail(reason="M3 at 16 tokens does not learn where things are in the demo's few steps")
 def test_every_cell_of_the_demo_lies_above_chance(tmp_path: Path):
     # Compiled as for a user: other tests' hurried programs would take an hour here.
     env = {k: v for k, v in environment(tmp_path / "store").items() if k != "XLA_FLAGS"}
