@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import DEFAULT_STORE, StoreOption
+from flows.cli.options import DEFAULT_STORE, StoreOption, open_store
 
 gc_app = typer.Typer()
 
@@ -30,15 +30,9 @@ def gc(
     uses; what somebody is working on; what is younger than AGE. Delete a run's record to let go
     of its results.
     """
-    from flows.study.load import ConfigError
     from infra.store import gc as garbage
-    from infra.store.store import Store
 
-    age = _seconds(older_than)
-    try:
-        opened = Store(store)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"--store: {error}") from None
+    age, opened = _seconds(older_than), open_store(store)
     collect = garbage.delete if delete else garbage.find
     found = collect(opened, older_than=age)
     verb = "deleted" if delete else "would delete"

@@ -1,4 +1,4 @@
-"""What `parcel data check` prints."""
+"""The text of `parcel data check`."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ _MAX_LANGS = 6
 def check_what(
     what: str | None, *, source: str | None, split: str, path: str, store: str, as_json: bool
 ) -> str:
-    """Returns what a dataset or a corpus holds, to be printed.
+    """Returns the contents of a dataset or a corpus, counted, as text.
 
     Args:
       what: a dataset's folder or artifact; with `source`, a data root.

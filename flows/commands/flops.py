@@ -1,4 +1,4 @@
-"""What a prefill costs, for every connector and budget of a model: `parcel flops`."""
+"""The cost of a prefill, for every connector and budget of a model: `parcel flops`."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What a report is made of: scores of single runs, the plan, and the cells they become."""
+"""The parts of a report: scores of single runs, the plan, and the cells they become."""
 
 import dataclasses
 import math

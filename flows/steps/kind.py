@@ -1,4 +1,4 @@
-"""What a study is made of: steps, each of a kind, each leaving one artifact.
+"""The words of a study: steps, each of a kind, each leaving one artifact.
 
     TOKENIZER = Kind(name="tokenizer", make=train)            a kind: a name and a function
     texts = Step(kind="dataset", name="prepare web", …)       a step: what to make …

@@ -1,4 +1,4 @@
-"""What a store holds for a step: the artifact, or one that other code made."""
+"""Looks a step up in the store: the artifact itself, or one that other code made."""
 
 import dataclasses
 import datetime
@@ -19,7 +19,7 @@ State = Literal["reused", "accepted", "stale", "missing"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """A step whose inputs are known, and what the store has of it.
+    """A step whose inputs are known, and its artifact in the store.
 
     Attributes:
       state: "reused" is of this code; "accepted" of other code, and somebody said to keep it;
@@ -41,7 +41,7 @@ def look_up(
     source: str = "",
     pin: Callable[..., None] = lambda *keys: None,
 ) -> Found:
-    """Returns what the store has of a step.
+    """Looks a step up in the store.
 
     Args:
       store: where.
@@ -74,6 +74,12 @@ def look_up(
     if others:
         return Found(recipe=recipe, state="stale", artifact=others[0])
     return Found(recipe=recipe, state="missing", artifact=None)
+
+
+def device_seconds(artifact: Artifact) -> float:
+    """Returns the cost of making an artifact again: its time, times its devices."""
+    manifest = artifact.manifest
+    return manifest.seconds * manifest.environment.get("devices", 1)
 
 
 def accept(store: Store, artifact: Artifact, code: str) -> None:

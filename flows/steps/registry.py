@@ -38,24 +38,27 @@ def code_of(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:
       config: the step's, as it is or as plain values.
       tree: where the code is; None takes what this process runs.
     """
-    found = KINDS[kind]
-    begin = [found.make.__module__, *_also(found, config)]
-    return (tree or checkout()).reach(begin, stop=found.stop)
+    return _reach(kind, _also(kind, config), tree or checkout())
 
 
 def code_digest(kind: str, config: Any) -> str:
     """Returns the digest of the code that this process would make a step with [hex]."""
-    return _digest(kind, _also(KINDS[kind], config))
+    return _digest(kind, _also(kind, config))
 
 
-def _also(kind: Kind, config: Any) -> tuple[str, ...]:
-    return tuple(kind.also(json.loads(canonical_json(config)))) if kind.also else ()
+def _also(kind: str, config: Any) -> tuple[str, ...]:
+    also = KINDS[kind].also
+    return tuple(also(json.loads(canonical_json(config)))) if also else ()
+
+
+def _reach(kind: str, also: tuple[str, ...], tree: Tree) -> dict[str, str]:
+    found = KINDS[kind]
+    return tree.reach([found.make.__module__, *also], stop=found.stop)
 
 
 @functools.cache
 def _digest(kind: str, also: tuple[str, ...]) -> str:
-    found = KINDS[kind]
-    return code_sha256(checkout().reach([found.make.__module__, *also], stop=found.stop))
+    return code_sha256(_reach(kind, also, checkout()))
 
 
 @functools.cache

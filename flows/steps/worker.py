@@ -11,6 +11,7 @@ from typing import Any
 
 from flows.steps.kind import Work
 from infra.progress import Progress
+from infra.reason import reason_of
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 
@@ -57,7 +58,7 @@ def make(
         try:
             reused = yield from _make(opened, recipe, context)
         except Exception as error:  # As text: not every exception survives the way back.
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = reason_of(error)
             yield Made(name=recipe.name, error=reason, traceback=traceback.format_exc())
         else:
             yield Made(name=recipe.name, reused=reused)

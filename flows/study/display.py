@@ -1,4 +1,4 @@
-"""What a person at the terminal sees while a study runs."""
+"""The terminal while a study runs: a bar per step, or plain lines."""
 
 import sys
 import threading

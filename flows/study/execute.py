@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -30,7 +30,7 @@ from flows.steps import worker
 from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.lookup import Found, look_up
+from flows.steps.lookup import Found, device_seconds, look_up
 from flows.study.display import Display
 from flows.study.graph import Graph, Job, Node
 from infra.prefect.journal import Journal
@@ -38,6 +38,7 @@ from infra.prefect.published import published
 from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
 from infra.ray.cluster import Cluster, WorkerLost
+from infra.reason import reason_of
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
@@ -54,7 +55,7 @@ class StepFailedError(RuntimeError):
 
 @dataclasses.dataclass
 class Session:
-    """What the tasks of one run share.
+    """The state that the tasks of one run share.
 
     Attributes:
       study: its name.
@@ -63,7 +64,7 @@ class Session:
       pin: keeps artifacts from garbage collection until the run ends.
       retries: more tries of a node whose worker died.
       rebuild: names of steps to make again at any cost, kept ones included; may hold `*`.
-      rebuild_seconds: work on other stale steps that may still be done again [s].
+      rebuild_seconds: work on other stale steps that may still be done again [device-seconds].
       artifacts: step -> its artifact, as they come.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node -> why it failed.
@@ -91,7 +92,7 @@ class Session:
         return self.store.keep(checkout().files)
 
     def look_up(self, step: Step) -> Found:
-        """Returns what the store has of a step.
+        """Looks a step up in the store.
 
         Raises:
           StepFailedError: if an input of it was not made.
@@ -120,21 +121,21 @@ class Session:
         with self.lock:
             if stale.key in self.allowed:
                 return  # A worker was lost, and this is the next try.
-            if stale.manifest.seconds > self.rebuild_seconds:
+            if device_seconds(stale) > self.rebuild_seconds:
                 raise StepFailedError(
                     f"{stale.key} was made by other code, and making it again is above "
                     f"compute.rebuild_limit; run with --rebuild {node.name!r}, or keep it with "
                     f"`parcel accept {stale.key}`"
                 )
             self.allowed.add(stale.key)
-            self.rebuild_seconds -= stale.manifest.seconds
+            self.rebuild_seconds -= device_seconds(stale)
 
     def rebuilds(self, node: Node) -> bool:
         """Whether somebody asked to make a node again."""
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
-def run_graph(session: Session, graph: Graph, reused: Sequence[Node]) -> None:
+def run_graph(session: Session, graph: Graph, reused: Set[Node]) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
     A node that lacks an input fails, too, and says so; the others go on.
@@ -225,7 +226,7 @@ def _run_and_tell(session: Session, node: Node) -> str:
     try:
         outcome = _run_node(session, node)
     except BaseException as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
         session.failures[node.name] = reason
         again = isinstance(error, WorkerLost) and _tries_left()
         told = "again" if again else "failed"

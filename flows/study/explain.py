@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step
-from flows.steps.lookup import Found, look_up
+from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
 from flows.study.load import ConfigError
@@ -176,8 +176,7 @@ class Explanation:
         found = look_up(self._store, step, inputs, self._accepted)
         if found.artifact is None:
             return Verdict(state="new", why=tuple(self._differences(step, inputs)))
-        manifest = found.artifact.manifest
-        seconds = manifest.seconds * manifest.environment.get("devices", 1)
+        seconds = device_seconds(found.artifact)
         if found.state == "stale":
             changed = self._changed(found)
             why = (f"{changed} changed since {found.artifact.key}",)

@@ -96,7 +96,7 @@ def study(
             description="Before the run",
         )
         there = ("reused", "accepted")
-        reused = [node for node in graph.nodes if explanation.of_node(node).state in there]
+        reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
         with Display(len(graph.nodes)) as display:
             session = Session(
                 study=config.name,

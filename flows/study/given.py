@@ -18,7 +18,7 @@ from pipelines.synthetic.render import FOLDERS
 
 
 def paths_of(config: StudyConfig) -> dict[str, Path]:
-    """Returns what a study is given, by the key of its config.
+    """Returns the path of each file a study is given, by the key of its config.
 
     Raises:
       ConfigError: if one of them does not exist, raw data included, or a start comes without its
@@ -44,7 +44,7 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
 
 
 def raw_files(store: Store) -> RawFiles:
-    """Returns what a store remembers of the digests of files outside of it."""
+    """Returns the digests of files outside a store that it remembers."""
     return RawFiles(store.cache("raw_files") / "digests.sqlite")
 
 

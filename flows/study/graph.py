@@ -326,7 +326,7 @@ class _Builder:
         checkpoint: Step,
         datasets: Mapping[str, Step],
     ) -> Iterator[tuple[CellKey, Step]]:
-        """Yields what one checkpoint is scored on: its benchmark's rows, and zero-shot ones."""
+        """Yields the evaluations of one checkpoint: its benchmark's rows, and zero-shot ones."""
         for row, found in self.config.rows.items():
             if trained_on(found.benchmark) != trained:
                 continue

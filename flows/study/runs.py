@@ -1,4 +1,4 @@
-"""What a store remembers: runs, what was asked for and came of it, and artifacts by name."""
+"""Records of runs: their configs and results; and artifacts found by name."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""What a run started from the UI may not choose: where it writes, and what runs its Beam graph."""
+"""Limits of a run started from the UI: where it writes, and which runner its Beam graph gets."""
 
 import dataclasses
 import os

@@ -78,7 +78,7 @@ def trained_on(name: str) -> str:
 
 
 def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str, str]:
-    """Returns what a benchmark's checkpoints are trained on: folder ("" for the usual), split."""
+    """Returns the training data of a benchmark's checkpoints: folder ("" for the usual), split."""
     trained = trained_on(name)
     own = transfers.get(trained)
     split = (own or transfers[name]).train_split or BENCHMARKS[trained].train_split

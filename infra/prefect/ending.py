@@ -10,6 +10,7 @@ from infra.prefect.journal import Journal
 from infra.prefect.published import published
 from infra.prefect.rows import flush, settle
 from infra.processes.signals import before_leaving, install
+from infra.reason import reason_of
 
 _LAST_PATIENCE = 1.5
 """For the server to write the rows of a run that a signal ends; the next command has more [s]."""
@@ -37,7 +38,7 @@ def recorded(store: Path, flow_run_id: str) -> Iterator[Journal]:
     try:
         yield journal
     except BaseException as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
         journal.close("failed" if isinstance(error, Exception) else "crashed", reason)
         raise
     finally:

@@ -1,4 +1,4 @@
-"""What a run did, line by line, in the store: the truth that the UI's rows are settled against.
+"""The journal of a run, line by line, in the store: the UI's rows are settled against it.
 
 <store>/runs/active/<flow run>.jsonl    a run under way, or one whose rows are not settled yet
         runs/ended/<flow run>.jsonl     one whose rows tell what its journal tells
@@ -124,7 +124,7 @@ def folder(store: Path) -> Path:
 
 
 def read(path: Path) -> RunRecord | None:
-    """Returns what a journal tells; None if not even its first line was written."""
+    """Reads a journal; None if not even its first line was written."""
     record: RunRecord | None = None
     for line in _lines(path):
         at = datetime.datetime.fromisoformat(line["at"])

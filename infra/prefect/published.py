@@ -1,4 +1,4 @@
-"""What is shown in the UI, in one place: a view that cannot be published never stops the work."""
+"""Calls to the UI, in one place: a view that cannot be published never stops the work."""
 
 import os
 import socket
@@ -8,6 +8,8 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
+
+from infra.reason import reason_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,7 +23,7 @@ _warned = False
 
 
 def published(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """Returns what a call to Prefect's API returns, or None if it could not be made.
+    """Makes a call to Prefect's API and returns its result, or None if it could not be made.
 
     Prefect tries a call for more than a minute: where no server answers, it is not even made.
     """
@@ -56,5 +58,5 @@ def _warn_once(error: Exception) -> None:
         if _warned:
             return
         _warned = True
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = reason_of(error)
     print(f"parcel: the UI could not be told ({reason}); the work goes on.", file=sys.stderr)

@@ -210,7 +210,7 @@ def _event(
     state: State[Any],
     now: datetime.datetime,
 ) -> dict[str, Any]:
-    """Returns what Prefect's engine sends when a task run changes its state.
+    """Returns the event that Prefect's engine sends when a task run changes its state.
 
     Source: prefect 3.8.8, utilities/engine: emit_task_run_state_change_event.
     """

@@ -239,7 +239,7 @@ class _Driver:
         self._lose_all()
 
     def stream(self, payload: bytes, options: dict[str, Any], name: str) -> Iterator[Any]:
-        """Yields what a task yields; see `Cluster.stream`."""
+        """Passes on the items of a task; see `Cluster.stream`."""
         number, items = next(self._numbers), queue.SimpleQueue[tuple]()
         with self._registering:
             if not self._alive:

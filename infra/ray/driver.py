@@ -6,7 +6,9 @@ own. It reads orders from a socket, answers with what tasks yield, and leaves as
 socket closes or its cluster is damaged; the kernel then ends the head it started (Ray asks for
 that with PR_SET_PDEATHSIG), and the other end of the socket hears of it.
 
-What is run, and what it yields, passes through as bytes: only workers know the study's code.
+What is run, and what it yields, passes through as bytes: only workers know the study's code. They
+are pickles. None comes from outside: the socket is a pair that only parent and child hold, and who
+can put bytes into the cluster can run code there anyway.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What a step ran with: commit, packages, hardware."""
+"""The environment of a step: commit, packages, hardware."""
 
 import functools
 import hashlib

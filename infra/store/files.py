@@ -29,7 +29,7 @@ _GUARD = ".guard"
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
-    """What a listing tells of a file.
+    """A file as a listing shows it.
 
     Attributes:
       size: [bytes].

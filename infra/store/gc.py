@@ -69,7 +69,7 @@ class Garbage:
 
 
 def find(store: Store, *, older_than: float) -> list[Garbage]:
-    """Returns what may go, and touches nothing.
+    """Returns the garbage, and touches nothing.
 
     Args:
       store: where.

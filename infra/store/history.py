@@ -35,7 +35,7 @@ class Begun:
 
     @property
     def shown(self) -> dict[str, str]:
-        """What a manifest tells of it."""
+        """Its entry in a manifest."""
         who = {"host": self.holder.host, "pid": str(self.holder.pid)}
         return {"id": self.id, "started": self.started, **who}
 

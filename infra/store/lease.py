@@ -37,7 +37,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lease:
-    """What a lease's file says.
+    """The contents of a lease's file.
 
     Attributes:
       token: names this holding of it.
@@ -81,7 +81,7 @@ class Held:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What it says its holder relies on."""
+        """Keys of the artifacts that its holder relies on."""
         return self._lease.keys
 
     def renew(self, keys: Iterable[str] = ()) -> bool:

@@ -120,7 +120,7 @@ class File:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What one artifact is and where it came from.
+    """One artifact: its contents and its origin.
 
     Attributes:
       kind, name, key, inputs, config, seed, libraries, code, source: as in `Recipe`.

@@ -28,7 +28,7 @@ _RUN = re.compile(r"\w[\w.-]*")
 
 
 class Pin:
-    """What one run relies on; it only grows."""
+    """The artifacts that one run relies on; they only grow."""
 
     def __init__(self, files: Files, held: Held) -> None:
         self._files, self._held = files, held

@@ -35,7 +35,7 @@ class Digest(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What tells that a file is still the one that was read."""
+    """A file's state: unchanged, it is still the file that was read."""
 
     size: int
     mtime_ns: int

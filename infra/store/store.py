@@ -64,7 +64,7 @@ class Artifact:
 
     @property
     def as_input(self) -> Input:
-        """What a step that reads this artifact notes of it."""
+        """The note of this artifact in a step that reads it."""
         return Input(key=self.manifest.key, content=self.manifest.content)
 
 

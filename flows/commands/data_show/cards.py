@@ -1,4 +1,4 @@
-"""What a contact sheet shows of a dataset: a card per record, and the rejects."""
+"""The cards of a contact sheet: one per record of a dataset, and the rejects."""
 
 import dataclasses
 import io
