@@ -21,6 +21,7 @@ import pytest
 from infra.prefect.server import running
 from infra.store.store import Store
 from tests.e2e.conftest import CONFIG, PARCEL, Finished, environment, parcel
+from tests.processes import command_line, listened
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -85,7 +86,7 @@ class Command:
         deadline = time.monotonic() + seconds
         while self.family() and time.monotonic() < deadline:
             time.sleep(0.2)
-        return [" ".join(process.cmdline())[:100] for process in self.family()]
+        return [command_line(process)[:100] for process in self.family()]
 
 
 @contextlib.contextmanager
@@ -239,12 +240,7 @@ def check_serve(store: Path, log: Path, phase: str, end: str) -> None:
                 assert f":{port}/v2" in run.log.read_text(), "it has a server of its own"
                 server = running(store)
                 assert server is not None
-                heard = {
-                    entry.laddr.ip
-                    for process in [*serve.family(), *run.family()]
-                    for entry in process.net_connections()
-                    if entry.status == psutil.CONN_LISTEN
-                }
+                heard = listened([*serve.family(), *run.family()])
                 assert heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
                 run.end([signal.SIGINT])
                 assert not run.left_after(10)
@@ -296,7 +292,7 @@ def test_a_run_started_from_the_form_ends_with_serve(store: Path, tmp_path: Path
         path = f"/deployments/{found['id']}/create_flow_run"
         served.ask(path, json.dumps(body).encode())
         deadline = time.monotonic() + 240
-        while not any("ray::" in " ".join(p.cmdline()) for p in serve.family()):
+        while not any("ray::" in command_line(p) for p in serve.family()):
             assert time.monotonic() < deadline
             time.sleep(0.5)
         took = serve.end(signals)

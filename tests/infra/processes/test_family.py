@@ -7,6 +7,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.processes import command_line
+
 FOUNDER = """
 import subprocess, sys, time
 from infra.processes.family import Family
@@ -31,7 +33,10 @@ def started(before: str = "", after: str = "time.sleep(600)") -> tuple[subproces
 def ended(pid: int, within: float = 10.0) -> bool:
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.1)
     return False
@@ -40,8 +45,8 @@ def ended(pid: int, within: float = 10.0) -> bool:
 def test_an_orphan_of_a_killed_founder_is_ended(tmp_path: Path):
     founder, orphan = started()
     assert psutil.pid_exists(orphan)
-    guardian = next(c for c in psutil.Process(founder.pid).children() if "family.py" in str(
-        c.cmdline()))  # fmt: skip
+    children = psutil.Process(founder.pid).children()
+    guardian = next(child for child in children if "family.py" in command_line(child))
     founder.kill()
     founder.wait()
     assert ended(orphan)

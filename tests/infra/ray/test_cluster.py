@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from infra.ray.cluster import Cluster, WorkerLost, devices, usable_gpus
+from tests.processes import command_line, listened
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,7 @@ def below() -> list[psutil.Process]:
 
 
 def killed(name: str) -> None:
-    next(process for process in below() if process.name() == name).kill()
+    next(process for process in below() if command_line(process).startswith(name)).kill()
 
 
 def test_streams_items_errors_and_lost_workers(cluster: Cluster):
@@ -84,20 +85,15 @@ def test_a_dead_head_is_a_lost_worker_and_the_next_try_starts_a_fresh_one(
 def test_it_listens_on_loopback_only(cluster: Cluster):
     assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
     family = below()
-    assert {"raylet", "gcs_server"} <= {process.name() for process in family}
-    heard = {
-        entry.laddr.ip
-        for process in family
-        for entry in process.net_connections()
-        if entry.status == psutil.CONN_LISTEN
-    }
+    assert {"raylet", "gcs_server"} <= {command_line(process).split(" ")[0] for process in family}
+    heard = listened(family)
     assert heard
     assert heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def test_stopped_twice_and_from_two_threads_it_leaves_no_process(cluster: Cluster):
     assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
-    left = [process for process in below() if "resource_tracker" not in " ".join(process.cmdline())]
+    left = [process for process in below() if "resource_tracker" not in command_line(process)]
     threads = [threading.Thread(target=cluster.stop) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -19,6 +19,7 @@ from pipelines.prepare import graph
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records import lines
 from pipelines.records.dataset import Dataset
+from tests.processes import command_line
 
 CONFIG = PrepareConfig(
     image_px=16,
@@ -189,7 +190,7 @@ def test_a_killed_worker_ends_the_run_in_time_and_leaves_no_process(tmp_path, en
     while process.poll() is None and not any(out.glob("*.partial")):
         time.sleep(0.01)
     workers = psutil.Process(process.pid).children(recursive=True)
-    next(p for p in workers if "python" in p.name()).kill()
+    next(p for p in workers if command_line(p).startswith("python")).kill()
     _, told = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "error: FnApiRunner did not finish within timeout_s=" in told

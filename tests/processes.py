@@ -1,0 +1,23 @@
+"""Questions about processes that may end between two looks at them."""
+
+import contextlib
+
+import psutil
+
+
+def command_line(process: psutil.Process) -> str:
+    """Returns a process's name and command line; nothing where it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return " ".join([process.name(), *process.cmdline()])
+    return ""
+
+
+def listened(processes: list[psutil.Process]) -> set[str]:
+    """Returns the addresses that any of them listens on."""
+    heard = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            for entry in process.net_connections():
+                if entry.status == psutil.CONN_LISTEN:
+                    heard.add(entry.laddr.ip)
+    return heard
