@@ -95,18 +95,22 @@ def _aggregates(entries: list[Aggregate], budgets: Sequence[int]) -> str:
 
 
 def _section(section: Section, link: Link | None) -> str:
-    lines = []
+    """Returns two tables, since one of all columns is wider than a page of the UI."""
+    scores, spreads = [], []
     for method in section.methods:
         cells = [section.cell(method, b) for b in section.budgets]
-        scores = [_linked(c, link) for c in cells]
         kept = [number(c.retention) if c.expected else "" for c in cells]
         spans = [_interval(c) if c.expected else "" for c in cells]
         margins = [margin_text(c) if c.expected else "" for c in cells]
-        lines.append([method, *scores, *kept, *spans, *margins, number(section.chance)])
-    names = ("score @{}", "retention @{} [%]", "95 % interval @{}", "over chance @{}")
-    head = [name.format(b) for name in names for b in section.budgets]
-    table = _table(["method", *head, "chance"], lines, left=(0,))
-    return f"## {_title(section)}\n\n{table}"
+        scores.append([method, *(_linked(c, link) for c in cells), *kept, number(section.chance)])
+        spreads.append([method, *spans, *margins])
+
+    def head(*names: str) -> list[str]:
+        return ["method", *(name.format(b) for name in names for b in section.budgets)]
+
+    first = _table([*head("score @{}", "retention @{} [%]"), "chance"], scores, left=(0,))
+    second = _table(head("95 % interval @{}", "over chance @{}"), spreads, left=(0,))
+    return f"## {_title(section)}\n\n{first}\n{second}"
 
 
 def _title(section: Section) -> str:
