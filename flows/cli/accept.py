@@ -4,24 +4,37 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import DEFAULT_STORE, StoreOption, open_store
+from flows.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
 from flows.cli.run import StudyArguments, load_study
 
 accept_app = typer.Typer()
 
 
-@accept_app.command(epilog="Example: parcel accept 'transfer parcel *' configs/small.yaml")
+@accept_app.command(
+    epilog="Example: parcel accept 'transfer parcel *' configs/small.yaml --replay 20"
+)
 def accept(
     step: Annotated[
         str, typer.Argument(help="A step as --explain names it, which may hold *, or a key.")
     ],
     arguments: StudyArguments = None,
+    replay: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Keep it only if the code of then and that of now agree to the last digit on the "
+            "first N updates of a training, or on the whole of any other step.",
+            show_default=False,
+        ),
+    ] = 0,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Keeps stale artifacts of a study: they count as made with the code of now, and cells say so.
 
     `parcel run --rebuild STEP` takes it back.
     """
+    heed_signals()
     config, opened = load_study(arguments), open_store(store)
     from flows.commands.accept import accept_stale
     from flows.study.explain import Explanation
@@ -29,5 +42,5 @@ def accept(
     from flows.study.graph import graph_of
 
     explanation = Explanation(opened, graph_of(config, known=raw_files(opened)))
-    for line in accept_stale(opened, explanation, step):
+    for line in accept_stale(opened, explanation, step, units=replay):
         typer.echo(line)

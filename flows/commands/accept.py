@@ -2,23 +2,32 @@
 
 from collections.abc import Iterator
 
+from flows.steps.code import checkout
+from flows.steps.kind import Step
 from flows.steps.lookup import accept
 from flows.steps.registry import code_digest
+from flows.steps.replay import ReplayError, replay
 from flows.study.explain import Explanation
 from flows.study.load import ConfigError
-from infra.store.store import Store
+from infra.store.manifest import Recipe
+from infra.store.store import Artifact, Store
 
 
-def accept_stale(store: Store, explanation: Explanation, name: str) -> Iterator[str]:
+def accept_stale(
+    store: Store, explanation: Explanation, name: str, *, units: int = 0
+) -> Iterator[str]:
     """Keeps the stale artifacts of steps that a name means; yields a line for each.
 
     Args:
       store: where they are.
       explanation: of the study.
       name: a step's name as `--explain` shows it, which may hold `*`, or the beginning of a key.
+      units: updates of a training to make again under the code of then and of now, other steps
+        being made whole; an artifact is kept if both agree to the last digit. 0 makes nothing.
 
     Raises:
-      ConfigError: if no step is called so, or none of them is stale.
+      ConfigError: if no step is called so, or none of them is stale; or if the two codes do not
+        agree, or one of them fails. Those before it are kept then.
     """
     stale = explanation.stale()
     keys = {step: explanation.steps[step].artifact for step in stale}
@@ -35,5 +44,43 @@ def accept_stale(store: Store, explanation: Explanation, name: str) -> Iterator[
     for step in named:
         artifact = keys[step]
         assert artifact is not None
-        accept(store, artifact, code_digest(step.kind, step.config))
-        yield f"kept {artifact.key} ({step.name}, made {artifact.manifest.started})"
+        agreed = _agreed(store, step, artifact, units) if units else ""
+        accept(store, artifact, code_digest(step.kind, step.config), replayed=agreed)
+        told = f"; both codes give {agreed}" if agreed else ""
+        yield f"kept {artifact.key} ({step.name}, made {artifact.manifest.started}{told})"
+
+
+def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
+    """Returns what the code of then and that of now both give, in the end."""
+    manifest = artifact.manifest
+    if not manifest.source:
+        raise ConfigError(f"{step.name} is not kept: the code that made it is not in the store.")
+    recipe = Recipe(
+        kind=step.kind,
+        name=step.name,
+        inputs=manifest.inputs,
+        config=step.config,
+        seed=step.seed,
+        location=step.location,
+    )
+    ends = []
+    for when, tree in (("then", store.source(manifest.source)), ("now", checkout().files)):
+        try:
+            ends.append(replay(store, recipe, tree, units))
+        except ReplayError as error:
+            raise ConfigError(
+                f"{step.name} is not kept: under the code of {when} it fails: {error}"
+            ) from None
+    then, now = ends
+    for before, after in zip(then, now, strict=False):
+        if before != after:
+            raise ConfigError(
+                f"{step.name} is not kept: the code of then gives {before}, that of now {after}; "
+                f"`parcel run --rebuild` makes it again."
+            )
+    if len(then) != len(now):
+        raise ConfigError(
+            f"{step.name} is not kept: the code of then tells of its loss at other updates than "
+            f"that of now; `parcel run --rebuild` makes it again."
+        )
+    return now[-1]

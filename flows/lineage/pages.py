@@ -5,13 +5,14 @@ Views only: all of it is made from the manifests, and can be made again from the
 
 import collections
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.markup import escape
 from rich.tree import Tree
 
 from flows.lineage.links import page_link
+from flows.steps.lookup import accepted_codes
 from infra.store.graph import Node, ancestry, edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -19,6 +20,11 @@ from model.files import PREDICTIONS
 
 _GRAPH_NODES = 14
 """Boxes in one diagram; above it, inputs of one kind share a box."""
+
+_NAMED = 5
+"""Artifacts named in one sentence."""
+
+_KEPT = "kept although its code has changed since"
 
 _SHORT = 12
 """Hex digits of a digest shown to people."""
@@ -48,8 +54,9 @@ def page(store: Store, artifact: Artifact, *, reused: bool) -> str:
         "files": f"{len(manifest.files)}, {sum(f.size for f in manifest.files.values()):,} bytes",
         **{name.replace("_", " "): value for name, value in manifest.counts.items()},
     }
-    lines = [f"# {manifest.name}", "", f"{state}.", "", "```mermaid", *_mermaid(store, artifact)]
-    lines += ["```", "", "| | |", "|---|---|"]
+    kept = accepted_codes(store)
+    lines = [f"# {manifest.name}", "", f"{state}.", "", *_word_of_kept(store, manifest, kept)]
+    lines += ["```mermaid", *_mermaid(store, artifact, kept), "```", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
     lines += ["", "## Made from", "", *_inputs_table(store, manifest)]
     config = json.dumps(manifest.config, indent=1, sort_keys=True)
@@ -67,8 +74,25 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
     return rows
 
 
-def _mermaid(store: Store, artifact: Artifact) -> Iterator[str]:
-    """Yields a small graph: a box per ancestor, or per sort of step where they are too many."""
+def _word_of_kept(
+    store: Store, manifest: Manifest, kept: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Yields a paragraph where the artifact was kept by `parcel accept`, or rests on such."""
+    if codes := kept.get(manifest.key):
+        yield f"† It was {_KEPT}: it counts as made with code `{codes[-1][:_SHORT]}`."
+        yield ""
+    below = {found.key: found.name for found, _, _ in edges(store, manifest.key)}
+    if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
+        more = f" and {len(links) - _NAMED} more" if len(links) > _NAMED else ""
+        yield f"† It rests on what was {_KEPT}: {', '.join(links[:_NAMED])}{more}."
+        yield ""
+
+
+def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator[str]:
+    """Yields a small graph: a box per ancestor, or per sort of step where they are too many.
+
+    The artifact's own has a thick border; those with one that was kept, a dashed one.
+    """
     found = edges(store, artifact.key)
     manifests = {m.key: m for m in (artifact.manifest, *(e[0] for e in found))}
     box_of = {key: manifest.name for key, manifest in manifests.items()}
@@ -87,7 +111,10 @@ def _mermaid(store: Store, artifact: Artifact) -> Iterator[str]:
     for source, target in sorted(arrows):
         if source != target:
             yield f"  {source} --> {target}"
-    yield f"  style {ids[box_of[artifact.key]]} stroke-width:4px"
+    own = ids[box_of[artifact.key]]
+    yield f"  style {own} stroke-width:4px"
+    for box in sorted({ids[box_of[key]] for key in manifests if key in kept} - {own}):
+        yield f"  style {box} stroke-dasharray:6 4"
 
 
 def tree(
@@ -103,9 +130,11 @@ def tree(
       shown: keys that need no second telling; grows.
     """
     told = set() if shown is None else shown
+    kept = accepted_codes(store)
 
     def grow(node: Node, parent: Tree | None) -> Tree:
-        branch = Tree(_headline(node)) if parent is None else parent.add(_headline(node))
+        line = _headline(node) + (f" [dim]† {_KEPT}[/]" if node.artifact.key in kept else "")
+        branch = Tree(line) if parent is None else parent.add(line)
         if node.artifact.key in told:
             branch.add("[dim](shown above)")
             return branch

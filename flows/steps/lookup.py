@@ -82,20 +82,37 @@ def device_seconds(artifact: Artifact) -> float:
     return manifest.seconds * manifest.environment.get("devices", 1)
 
 
-def accept(store: Store, artifact: Artifact, code: str) -> None:
-    """Notes that an artifact is as good as one made with the code of digest `code`."""
+def accept(store: Store, artifact: Artifact, code: str, *, replayed: str = "") -> None:
+    """Notes that an artifact is as good as one made with the code of digest `code`.
+
+    Args:
+      store: where it is.
+      artifact: what to keep.
+      code: of now.
+      replayed: what both codes agreed on, if they were compared.
+    """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    text = json.dumps({"artifact": artifact.key, "code": code, "accepted": now}, indent=1)
-    store.files.create(_note(artifact, code), f"{text}\n".encode())
+    said = {"artifact": artifact.key, "code": code, "accepted": now, "replayed": replayed}
+    text = json.dumps(said, indent=1)
+    store.files.create(_note(artifact.key, code), f"{text}\n".encode())
 
 
 def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:
     """Whether `accept` was called with these."""
-    return _note(artifact, code).rpartition("/")[2] in store.files.listing(ACCEPTED)
+    return _note(artifact.key, code).rpartition("/")[2] in store.files.listing(ACCEPTED)
 
 
-def _note(artifact: Artifact, code: str) -> str:
-    return f"{ACCEPTED}/{artifact.key}-as-{code[:16]}.json"
+def accepted_codes(store: Store) -> dict[str, list[str]]:
+    """Returns key -> the codes, each its first 16 digits, that `accept` was called with."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(store.files.listing(ACCEPTED)):
+        key, _, code = name.removesuffix(".json").rpartition("-as-")
+        found.setdefault(key, []).append(code)
+    return found
+
+
+def _note(key: str, code: str) -> str:
+    return f"{ACCEPTED}/{key}-as-{code[:16]}.json"
 
 
 def _config_of(step: Step, accepted: Set[Step]) -> Any:

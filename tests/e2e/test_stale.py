@@ -1,6 +1,7 @@
 """A checkout whose code has changed, on a store that was filled before: told, refused, kept."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,14 +18,22 @@ ROOT = Path(__file__).parents[2]
 EDITED = "model/eval/metrics/relaxed_accuracy.py"
 
 
+UNUSED = "\n\ndef _unused() -> None:\n    pass\n"
+
+
+def copied(folder: Path) -> Path:
+    """Returns a copy of the checkout."""
+    for package in ("flows", "infra", "model", "pipelines"):
+        shutil.copytree(ROOT / package, folder / package)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def edited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout in which one metric is another program, to the same effect."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for package in ("flows", "infra", "model", "pipelines"):
-        shutil.copytree(ROOT / package, copy / package)
+    copy = copied(tmp_path_factory.mktemp("checkout"))
     path = copy / EDITED
-    path.write_text(path.read_text() + "\n\ndef _unused() -> None:\n    pass\n")
+    path.write_text(path.read_text() + UNUSED)
     return copy
 
 
@@ -52,9 +61,7 @@ def states(output: str) -> dict[str, str]:
 
 
 def test_a_comment_changes_nothing(edited: Path, store: Path, tmp_path: Path):
-    commented = Path(shutil.copytree(ROOT / "model", tmp_path / "model")).parent
-    for package in ("flows", "infra", "pipelines"):
-        shutil.copytree(ROOT / package, commented / package)
+    commented = copied(tmp_path)
     path = commented / "model" / "train" / "step.py"
     path.write_text(f"# Said again.\n{path.read_text()}")
     done = run(commented, store, "run", CONFIG, "--explain")
@@ -89,3 +96,28 @@ def test_changed_code_is_told_refused_kept_and_marked(edited: Path, store: Path)
     # The checkout of before has its own table still.
     done = run(ROOT, store, "run", CONFIG, "--explain")
     assert set(states(done.stdout).values()) == {"reused"}
+
+
+def test_a_training_is_kept_if_both_codes_agree_on_its_losses(store: Path, tmp_path: Path):
+    words = ("accept", "stage1 vanilla", CONFIG, "--replay", "3")
+    copy = copied(tmp_path)
+    step, rates = copy / "model" / "train" / "step.py", copy / "model" / "train" / "optimizer.py"
+    before = rates.read_text()
+    changed = before.replace("b2=", "b2=0.5 * ")
+    assert changed != before
+    rates.write_text(changed)
+    done = run(copy, store, *words)
+    assert done.returncode == 2
+    assert re.search(
+        r"stage1 vanilla is not kept: the code of then gives loss \d\.\d+ after [23] updates, that "
+        r"of now loss \d\.\d+ after", done.stderr
+    ), done.stderr  # fmt: skip
+    rates.write_text(before)
+    step.write_text(step.read_text() + UNUSED)
+    done = run(copy, store, *words)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"both codes give loss \d\.\d+ after 3 updates\)$", done.stdout.strip())
+    kept = run(copy, store, "run", CONFIG, "--explain")
+    assert states(kept.stdout)["stage1 vanilla"] == "accepted"
+    traced = run(copy, store, "lineage", "trace", "tiny", "--cell", "chartqa/vanilla/256")
+    assert re.search(r"stage1 vanilla.* † kept although its code has changed since", traced.stdout)

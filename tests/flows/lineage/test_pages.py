@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flows.lineage import pages as lineage
+from flows.steps.lookup import accept
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
@@ -52,3 +53,24 @@ def test_tree_tells_shared_ancestors_once(tmp_path: Path):
     assert [text.index(name) for name in ("top", "left", "right")] == sorted(
         text.index(name) for name in ("top", "left", "right")
     )
+
+
+def test_pages_and_trees_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = make(store, "corpus", "corpus")
+    dataset = make(store, "dataset", "prepare web", raw=corpus)
+    top = make(store, "results", "top", data=dataset)
+    assert "†" not in lineage.page(store, top, reused=True)
+    accept(store, dataset, "0123456789abcdef" * 4)
+    own, above = (lineage.page(store, artifact, reused=True) for artifact in (dataset, top))
+    said = "kept although its code has changed since"
+    assert f"† It was {said}: it counts as made with code `0123456789ab`." in own
+    link = f"[prepare web](/v2/artifacts/key/lineage-{dataset.key})"
+    assert f"† It rests on what was {said}: {link}." in above
+    assert above.count("stroke-dasharray") == 1
+    assert "†" not in lineage.page(store, corpus, reused=True)
+    console = Console(record=True, width=200, file=(tmp_path / "out").open("w"))
+    console.print(lineage.tree(store, top.key, samples=0))
+    marked = [line for line in console.export_text().splitlines() if "† kept although" in line]
+    assert len(marked) == 1
+    assert "prepare web" in marked[0]

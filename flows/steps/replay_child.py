@@ -1,0 +1,38 @@
+"""Makes a step under whatever source tree is on the path; run as a file by `flows.steps.replay`.
+
+    python -P replay_child.py STORE FOLDER < recipe       with PYTHONPATH=FOLDER/tree
+
+It is today's file whatever the tree's age, so it asks of the tree only what all of them have.
+"""
+
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Writes a JSON line per progress told, and one with the contents at the end."""
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Libraries print what they like.
+    store, folder = sys.argv[1], Path(sys.argv[2])
+    from flows.steps.kind import Work
+    from flows.steps.registry import KINDS
+    from infra.store.digest import file_sha256, listing_sha256
+    from infra.store.store import Store
+
+    recipe = pickle.load(sys.stdin.buffer)  # From our parent, and nobody else.
+    out, scratch = folder / "out", folder / "scratch"
+    out.mkdir()
+    scratch.mkdir()
+    work = Work(recipe, Store(store), out, scratch)
+    for progress in KINDS[recipe.kind].make(work):
+        print(json.dumps({"done": progress.done, "loss": progress.loss}), file=told, flush=True)
+    files = {p.relative_to(out).as_posix(): p for p in out.rglob("*") if p.is_file()}
+    listing = listing_sha256({name: file_sha256(path) for name, path in files.items()})
+    print(json.dumps({"content": work.content or listing}), file=told, flush=True)
+
+
+if __name__ == "__main__":
+    main()
