@@ -154,6 +154,27 @@ def test_run_ended_in_any_phase_leaves_no_process(
     check_end(store, tmp_path / "log", phase, end)
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("pattern", [r"(made|reused) .*mask codec", r"\d+ steps in"])
+def test_run_ended_at_its_end_leaves_no_process(
+    store: Path, tmp_path: Path, pattern: str, end: str
+):
+    """The signal meets the last rows, the cluster's end, the table, or the server's end."""
+    signals, code = ENDS[end]
+    with command(store, "prepare", *LONG[1:], log=tmp_path / "log") as run:
+        run.wait_for(pattern)
+        took = run.end(signals)
+        assert run.process.returncode in (0, code), run.log.read_text()[-3000:]
+        assert took < 5 + len(signals) - 1
+        assert "Traceback" not in run.log.read_text()
+        assert not run.left_after(10)
+    assert parcel(store, "prepare", *LONG[1:]).returncode == 0
+    for state, tasks in rows(store).values():
+        assert state in FINAL
+        assert set(tasks.values()) <= FINAL
+
+
 def test_ended_in_training_the_ui_shows_nothing_that_goes_on(store: Path, tmp_path: Path):
     check_end(store, tmp_path / "log", "training", "INT")
     state, tasks = list(rows(store).values())[-1]
