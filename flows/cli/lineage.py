@@ -58,7 +58,7 @@ def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
     apply_prefect(opened)
     from infra.prefect.server import reporting
 
-    with reporting(opened.root):
+    with reporting(opened.state):
         from flows.lineage.rebuild import rebuild
 
         typer.echo(f"{rebuild(opened)} pages published")

@@ -31,7 +31,7 @@ def apply_prefect(store: Any) -> None:
     """Sets Prefect up for a store; Prefect must be imported after."""
     from infra.prefect.settings import apply
 
-    apply(store.root)
+    apply(store.state)
 
 
 def heed_signals() -> None:

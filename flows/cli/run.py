@@ -107,8 +107,8 @@ def _study(
     apply_prefect(opened)
     from infra.prefect.server import reporting
 
-    print(f"study {config.name}: store {opened.root}\nstarting Prefect …", flush=True)
-    with reporting(opened.root) as (ui, stays):
+    print(f"study {config.name}: store {opened.uri}\nstarting Prefect …", flush=True)
+    with reporting(opened.state) as (ui, stays):
         print(f"UI: {ui}", flush=True)
         from flows.study.run import run_study
 

@@ -1,11 +1,10 @@
 """Makes the UI's pages again from the records of a store."""
 
-import json
-
 from prefect.artifacts import create_markdown_artifact
 
 from flows.lineage import pages
 from flows.lineage.links import page_key, page_link
+from flows.study.runs import records
 from infra.store.store import Store
 
 
@@ -20,8 +19,7 @@ def rebuild(store: Store) -> int:
             description=manifest.name,
         )
         published += 1
-    for path in sorted((store.root / "runs").glob("*.json")):
-        record = json.loads(path.read_text())
+    for record in records(store).values():
         if record["results"] is None:
             continue
         publish_results(store, record["name"], record["results"])

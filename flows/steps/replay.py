@@ -45,7 +45,7 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
         with errors.open("wb") as heard:
             # -P: not the child's own folder but the tree is where modules are looked for.
             child = subprocess.Popen(
-                [sys.executable, "-P", replay_child.__file__, str(store.root), str(folder)],
+                [sys.executable, "-P", replay_child.__file__, store.uri, str(folder)],
                 env={**os.environ, "PYTHONPATH": str(folder / "tree")},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

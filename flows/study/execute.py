@@ -302,7 +302,7 @@ def _run_job(
         "flow_run_id": str(run.flow_run_id) if run else None,
     }
     context = {"prefect": prefect, "devices": max(1, math.ceil(job.gpus))}
-    words = str(session.store.root), recipes, context
+    words = session.store.uri, recipes, context
     if job.cpus:
         stream = session.cluster.stream(
             worker.make, *words, num_cpus=job.cpus, num_gpus=job.gpus, name=node.name

@@ -84,7 +84,7 @@ def study(
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
     with (
-        recorded(opened.root, run_id) as journal,
+        recorded(opened.state, run_id) as journal,
         opened.pinned(run_id or uuid.uuid4().hex) as pin,
     ):
         pin.add(*explanation.keys())  # At once; the look-ups of the run then add what is new.

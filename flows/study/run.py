@@ -32,11 +32,11 @@ def run_study(
     logging.getLogger().handlers[:] = [logging.NullHandler()]
     console = Console(highlight=False)
     began = time.monotonic()
-    published(settle_ended, store.root)  # Of runs that were killed before they could.
+    published(settle_ended, store.state)  # Of runs that were killed before they could.
     flow: Any = study  # Its type has no `return_state`.
     try:
         state = flow(
-            config=config, store=str(store.root), until=until, rebuild=rebuild, return_state=True
+            config=config, store=store.uri, until=until, rebuild=rebuild, return_state=True
         )
     except Exception:
         if not RESULTS:
@@ -52,7 +52,7 @@ def run_study(
     _sum_up(console, config, store, result, time.monotonic() - began)
     console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)
     published(flush)
-    published(settle_ended, store.root)
+    published(settle_ended, store.state)
     return 1 if result.failed else 0
 
 

@@ -2,12 +2,12 @@
 
 import datetime
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flows.study.load import ConfigError
+from infra.store.gc import RUNS
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import DESCRIPTION
@@ -34,8 +34,6 @@ def note_run(
       flow_run_id: of the Prefect run.
       failed: "step: reason" of each step that failed.
     """
-    folder = store.root / "runs"
-    folder.mkdir(exist_ok=True)
     record = {
         "name": config["name"],
         "results": results,
@@ -46,10 +44,8 @@ def note_run(
         "config": redact(config),
     }
     own = results.removeprefix("results-") if results else "unfinished"
-    path = folder / f"{record['name']}-{own}.json"
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
-    partial.replace(path)
+    text = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
+    store.files.put(f"{RUNS}/{record['name']}-{own}.json", text)
 
 
 def find_run(store: Store, name: str) -> dict[str, Any]:
@@ -62,13 +58,19 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
     Raises:
       ConfigError: if no run is called so, with those there are.
     """
-    records = [(path, json.loads(path.read_text())) for path in _paths(store)]
-    records = [(path, record) for path, record in records if record["results"]]
-    matching = [(p, r) for p, r in records if r["name"] == name or p.stem.startswith(name)]
+    finished = {run: record for run, record in records(store).items() if record["results"]}
+    matching = [r for run, r in finished.items() if r["name"] == name or run.startswith(name)]
     if not matching:
-        known = ", ".join(path.stem for path, _ in records) or "none yet"
-        raise ConfigError(f"RUN must name a finished run, got {name!r}. In {store.root}: {known}.")
-    return max(matching, key=lambda entry: entry[1]["finished"])[1]
+        known = ", ".join(finished) or "none yet"
+        raise ConfigError(f"RUN must name a finished run, got {name!r}. In {store.uri}: {known}.")
+    return max(matching, key=lambda record: record["finished"])
+
+
+def records(store: Store) -> dict[str, dict[str, Any]]:
+    """Returns the record of every run that came to its end, by the run's full name."""
+    names = [name for name in store.files.listing(RUNS) if name.endswith(".json")]
+    texts = {name.removesuffix(".json"): store.files.read(f"{RUNS}/{name}") for name in names}
+    return {run: json.loads(text) for run, text in texts.items()}
 
 
 def folder_of(what: str, name: str, store: str) -> Path:
@@ -83,7 +85,8 @@ def folder_of(what: str, name: str, store: str) -> Path:
       ConfigError: if there is a store, and `name` is neither.
     """
     folder = Path(name)
-    if folder.is_dir() or not Path(store).expanduser().is_dir():
+    there = "://" in store or Path(store).expanduser().is_dir()
+    if folder.is_dir() or not there:
         return folder
     try:
         return Store(store).resolve(name).path
@@ -115,7 +118,3 @@ def results_of(store: Store, name: str) -> Artifact:
       ConfigError: if there is no such run.
     """
     return store.get(find_run(store, name)["results"])
-
-
-def _paths(store: Store) -> list[Path]:
-    return sorted((store.root / "runs").glob("*.json"))

@@ -15,25 +15,23 @@ deleted, and a gc that is killed half-way leaves artifacts, or garbage, never ha
 import contextlib
 import dataclasses
 import graphlib
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 
-from infra.store.files import PARTIAL
-from infra.store.history import attempts
+from infra.store.disk import PARTIAL
+from infra.store.files import Files, Stat
+from infra.store.history import ARTIFACTS, attempts
 from infra.store.lease import hold, holdings, take
 from infra.store.manifest import KEY, Manifest
 from infra.store.pins import DECIDING, PINS, pins
 from infra.store.sources import SOURCES
 from infra.store.store import (
-    ARTIFACTS,
     ATTEMPTS,
     LEASES,
     SCRATCH,
     Artifact,
     Store,
     aside_name,
+    manifest_name,
 )
 
 RUNS, ACCEPTED = "runs", "accepted"
@@ -104,7 +102,7 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
                 _restore(store, found)
             raise RuntimeError("gc was stopped for too long and put everything back; run it again.")
         for found in loose:  # Under the lease: no run begins, and keeps its source, meanwhile.
-            (store.root / found.path).unlink(missing_ok=True)
+            store.files.remove(found.path)
     for folder in (PINS, LEASES):
         for held in holdings(store.fleeting, folder):
             if not held.is_live(_GRACE):
@@ -127,11 +125,11 @@ class _View:
         self._is_idle = not pinned and not self._busy
         roots = {key for held in pinned for key in held.lease.keys} | self._busy
         for key in self._busy:
-            roots.update(*(begun.inputs for begun in attempts(store.root / ARTIFACTS / key)))
+            roots.update(*(begun.inputs for begun in attempts(store.files, key)))
         roots |= _named_by_runs(store)
         self._set_aside = store.aside()
         self._made = {artifact.key: artifact for artifact in store.artifacts()}
-        roots |= {key for key in self._made if not self._is_old(store.manifest_path(key))}
+        roots |= {key for key in self._made if not self._is_old(manifest_name(key))}
         self._needed = _with_inputs(roots, self._made)
 
     def artifacts(self) -> Iterator[Garbage]:
@@ -145,33 +143,32 @@ class _View:
             for key, made in spare.items()
         }
         for key in reversed([*graphlib.TopologicalSorter(inputs).static_order()]):
-            yield self._artifact("artifact", spare[key], self._store.manifest_path(key))
+            yield self._artifact("artifact", spare[key], manifest_name(key))
 
     def aside(self) -> Iterator[Garbage]:
         """Yields artifacts that were set aside."""
-        in_place = {artifact.path for artifact in self._made.values()}
+        in_place = {artifact.folder for artifact in self._made.values()}
         for name, artifact in self._set_aside.items():
-            record = self._store.root / name
-            if artifact.path in in_place or artifact.key in self._busy:
+            if artifact.folder in in_place or artifact.key in self._busy:
                 continue  # The first: who set it aside was killed half-way.
-            if self._is_old(record):
-                yield self._artifact("set aside", artifact, record)
+            if self._is_old(name):
+                yield self._artifact("set aside", artifact, name)
 
     def attempts(self) -> Iterator[Garbage]:
         """Yields folders of attempts that no manifest names and nobody writes to."""
         every = (*self._made.values(), *self._set_aside.values())
-        named = {artifact.path for artifact in every}
+        named = {artifact.folder for artifact in every}
         for key in filter(KEY.fullmatch, self._store.files.folders(ARTIFACTS)):
-            folder = self._store.root / ARTIFACTS / key / ATTEMPTS
-            alive = _at_work(folder.parent)
-            for name in self._store.files.folders(f"{ARTIFACTS}/{key}/{ATTEMPTS}"):
-                if folder / name not in named and name not in alive:
-                    yield from self._unless_busy("attempt", folder / name, key)
+            alive = _at_work(self._store, key)
+            folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
+            for name in self._store.files.folders(folder):
+                if f"{folder}/{name}" not in named and name not in alive:
+                    yield from self._unless_busy("attempt", f"{folder}/{name}", key)
 
     def scratch(self) -> Iterator[Garbage]:
         """Yields resumable progress that nobody goes on with."""
-        for key in self._store.files.folders(SCRATCH):
-            yield from self._unless_busy("scratch", self._store.root / SCRATCH / key, key)
+        for key in self._store.here.folders(SCRATCH):
+            yield from self._unless_busy("scratch", f"{SCRATCH}/{key}", key)
 
     def sources(self) -> Iterator[Garbage]:
         """Yields files of source trees that no manifest names.
@@ -187,44 +184,40 @@ class _View:
                 used |= {listing, *self._store.source(listing).digests.values()}
         for name in self._store.files.listing(SOURCES):
             if name not in used:
-                yield from self._old("source", self._store.root / SOURCES / name, name)
+                yield from self._old("source", f"{SOURCES}/{name}", name)
 
     def partials(self) -> Iterator[Garbage]:
         """Yields records whose writer was killed."""
         for name in self._store.files.listing(PARTIAL):
-            path = self._store.root / PARTIAL / name
-            if self._age(path) >= _PARTIAL_AGE:
-                yield from self._old("partial", path, name)
+            stat = self._store.files.measure(f"{PARTIAL}/{name}")
+            if self._age(stat) >= _PARTIAL_AGE:
+                yield from self._old("partial", f"{PARTIAL}/{name}", name)
 
-    def _unless_busy(self, sort: str, path: Path, key: str) -> Iterator[Garbage]:
+    def _unless_busy(self, sort: str, path: str, key: str) -> Iterator[Garbage]:
         if key not in self._busy:
             yield from self._old(sort, path, key)
 
-    def _old(self, sort: str, path: Path, name: str) -> Iterator[Garbage]:
-        if self._is_old(path):
-            yield Garbage(
-                sort=sort,
-                name=name,
-                size=sum(found.st_size for found in _stats(path)),
-                age=self._age(path),
-                path=str(path.relative_to(self._store.root)),
-            )
+    def _old(self, sort: str, path: str, name: str) -> Iterator[Garbage]:
+        stat = _place(self._store, sort).measure(path)
+        age = self._age(stat)
+        if age >= self._older_than:
+            yield Garbage(sort=sort, name=name, size=stat.size, age=age, path=path)
 
-    def _artifact(self, sort: str, artifact: Artifact, record: Path) -> Garbage:
+    def _artifact(self, sort: str, artifact: Artifact, record: str) -> Garbage:
         return Garbage(
             sort=sort,
             name=artifact.key,
             told=artifact.manifest.name,
             size=sum(file.size for file in artifact.manifest.files.values()),
-            age=self._age(record),
-            path=str(artifact.path.relative_to(self._store.root)),
+            age=self._age(self._store.files.measure(record)),
+            path=artifact.folder,
         )
 
-    def _is_old(self, path: Path) -> bool:
-        return self._age(path) >= self._older_than
+    def _is_old(self, record: str) -> bool:
+        return self._age(self._store.files.measure(record)) >= self._older_than
 
-    def _age(self, path: Path) -> float:
-        return _age(self._now, path)
+    def _age(self, stat: Stat) -> float:
+        return max(0, self._now - stat.modified) / 1e9
 
 
 def _named_by_runs(store: Store) -> set[str]:
@@ -249,17 +242,23 @@ def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]
     return needed
 
 
-def _at_work(root: Path) -> set[str]:
-    """Returns the attempts below an artifact's folder that a process of this machine writes to.
+def _place(store: Store, sort: str) -> Files:
+    """Returns where a sort of garbage lies: progress is on this machine, all else in the store."""
+    return store.here if sort == "scratch" else store.files
+
+
+def _at_work(store: Store, key: str) -> set[str]:
+    """Returns the attempts at a key that a process of this machine writes to.
 
     Those of another machine have a lease as long as it is there.
     """
-    return {begun.id for begun in attempts(root) if begun.holder.is_here and not begun.is_over}
+    every = attempts(store.files, key)
+    return {begun.id for begun in every if begun.holder.is_here and not begun.is_over}
 
 
 def _hide(store: Store, found: Garbage) -> bool:
     """Moves an artifact's manifest out of the way, unless it was replaced meanwhile."""
-    place = store.manifest_path(found.name).relative_to(store.root).as_posix()
+    place = manifest_name(found.name)
     try:
         text = store.files.read(place)
     except FileNotFoundError:
@@ -270,7 +269,7 @@ def _hide(store: Store, found: Garbage) -> bool:
 
 
 def _restore(store: Store, found: Garbage) -> None:
-    place = store.manifest_path(found.name).relative_to(store.root).as_posix()
+    place = manifest_name(found.name)
     text = store.files.read(_aside(found))
     if store.files.create(place, text):
         store.files.drop(_aside(found), text)
@@ -278,59 +277,44 @@ def _restore(store: Store, found: Garbage) -> None:
 
 def _remove(store: Store, found: Garbage) -> bool:
     """Deletes data, looking once more whether they may go; returns whether they went."""
-    path = store.root / found.path
+    place = _place(store, found.sort)
     if found.sort == "partial":
-        path.unlink(missing_ok=True)
+        place.remove(found.path)
         return True
     held = take(store.fleeting, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
     if held is None:
         return False  # Somebody has begun with it: another time.
     try:
-        if found.sort in ("attempt", "scratch") and _age(store.files.now(), path) < found.age:
-            return False  # Somebody has been there since.
+        if found.sort in ("attempt", "scratch"):
+            age = (place.now() - place.measure(found.path).modified) / 1e9
+            if age < found.age:
+                return False  # Somebody has been there since.
         if found.sort == "scratch":
-            shutil.rmtree(path)
+            place.remove(found.path)
             return True
-        return _remove_attempt(store, found, path)
+        return _remove_attempt(store, found)
     finally:
         held.release()
 
 
-def _remove_attempt(store: Store, found: Garbage, path: Path) -> bool:
+def _remove_attempt(store: Store, found: Garbage) -> bool:
     """Deletes an attempt's folder unless a manifest names it; the caller holds its key."""
-    root, kept = store.artifact_root(found.name), set[str]()
+    kept = set[str]()
     if found.sort == "attempt":
         # First this, then the manifests: who stopped working may have committed just before.
-        kept |= _at_work(root)
+        kept |= _at_work(store, found.name)
     else:
         # First the record: killed here, gc leaves the folder of an attempt that nobody names.
         with contextlib.suppress(FileNotFoundError):
             store.files.drop(_aside(found), store.files.read(_aside(found)))
     kept |= (named := store.named_attempts(found.name))
-    if path.name in kept:
+    if found.path.rpartition("/")[2] in kept:
         return False
-    if path.exists():
-        shutil.rmtree(path)
+    store.files.remove(found.path)
     if not named and not store.files.folders(f"{ARTIFACTS}/{found.name}/{ATTEMPTS}"):
-        shutil.rmtree(root)  # Its history is all that is left.
+        store.files.remove(f"{ARTIFACTS}/{found.name}")  # Its history is all that is left.
     return True
 
 
 def _aside(found: Garbage) -> str:
-    return aside_name(found.name, Path(found.path).name)
-
-
-def _age(now: int, path: Path) -> float:
-    """Returns the time since anything at or below a path was written [s]; `now` in [ns]."""
-    newest = max((found.st_mtime_ns for found in _stats(path)), default=0)
-    return max(0, now - newest) / 1e9
-
-
-def _stats(path: Path) -> Iterator[os.stat_result]:
-    """Yields the state of a file, or of a folder and all below it; what vanishes is left out."""
-    with contextlib.suppress(FileNotFoundError):
-        yield os.stat(path)
-    for folder, folders, names in os.walk(path):
-        for name in (*folders, *names):
-            with contextlib.suppress(FileNotFoundError):
-                yield os.lstat(os.path.join(folder, name))
+    return aside_name(found.name, found.path.rpartition("/")[2])

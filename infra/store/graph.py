@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from infra.store.digest import file_sha256, listing_sha256
+from infra.store.digest import listing_sha256
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
@@ -91,7 +91,8 @@ def verify(
     manifest, sound = artifact.manifest, True
     for name, file in manifest.files.items():
         try:
-            reason = "" if file_sha256(artifact.path / name) == file.sha256 else _OTHER_BYTES
+            stored = store.files.sha256(f"{artifact.folder}/{name}")
+            reason = "" if stored == file.sha256 else _OTHER_BYTES
         except FileNotFoundError:
             reason = "missing"
         if reason:

@@ -1,17 +1,17 @@
-"""attempts.jsonl: every attempt ever begun at a key, and the end of those whose holder saw it."""
+"""artifacts/<key>/history/<attempt>.json: every attempt begun, and its end if its holder saw it."""
 
 import dataclasses
 import json
-from pathlib import Path
 
+from infra.store.files import Files
 from infra.store.holder import Holder
 
-HISTORY = "attempts.jsonl"
+ARTIFACTS, HISTORY = "artifacts", "history"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Begun:
-    """An attempt; each change of it is one more line of the history.
+    """An attempt.
 
     Attributes:
       id: names its folder.
@@ -40,26 +40,38 @@ class Begun:
         return {"id": self.id, "started": self.started, **who}
 
 
-def note(folder: Path, begun: Begun) -> None:
-    """Appends an attempt, or its end, to the history in an artifact's folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / HISTORY).open("a") as history:
-        history.write(json.dumps(dataclasses.asdict(begun)) + "\n")
+def note_begin(files: Files, key: str, begun: Begun) -> None:
+    """Notes an attempt at a key; afterwards its folder is somebody's."""
+    files.create(_name(key, begun), _text(begun))
 
 
-def attempts(folder: Path) -> list[Begun]:
-    """Returns every attempt that the history in an artifact's folder knows, oldest first."""
+def note_end(files: Files, key: str, begun: Begun, ended: str) -> None:
+    """Notes that an attempt is over."""
+    files.swap(_name(key, begun), _text(begun), _text(dataclasses.replace(begun, ended=ended)))
+
+
+def attempts(files: Files, key: str) -> list[Begun]:
+    """Returns every attempt that the history of a key knows, oldest first."""
+    folder, found = f"{ARTIFACTS}/{key}/{HISTORY}", []
+    for name in files.listing(folder):
+        try:
+            found.append(_parse(files.read(f"{folder}/{name}")))
+        except FileNotFoundError:
+            continue  # gc was quicker.
+    return sorted(filter(None, found), key=lambda begun: (begun.started, begun.id))
+
+
+def _name(key: str, begun: Begun) -> str:
+    return f"{ARTIFACTS}/{key}/{HISTORY}/{begun.id}.json"
+
+
+def _text(begun: Begun) -> bytes:
+    return (json.dumps(dataclasses.asdict(begun)) + "\n").encode()
+
+
+def _parse(text: bytes) -> Begun | None:
     try:
-        lines = (folder / HISTORY).read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    # A later line of the same attempt tells its end.
-    return list({begun.id: begun for line in lines if (begun := _parse(line))}.values())
-
-
-def _parse(line: str) -> Begun | None:
-    try:
-        raw = json.loads(line)  # A writer killed mid-line leaves half of one.
+        raw = json.loads(text)  # A power cut may leave half of one.
         holder, inputs = Holder(**raw.pop("holder")), tuple(raw.pop("inputs"))
         return Begun(holder=holder, inputs=inputs, **raw)
     except (TypeError, KeyError, AttributeError, ValueError):

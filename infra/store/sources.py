@@ -49,7 +49,7 @@ class Source(Mapping[str, bytes]):
         try:
             text = _read(files, digest)
         except FileNotFoundError:
-            raise KeyError(f"no source {digest} in {files.root}") from None
+            raise KeyError(f"no source {digest} in {files.uri}") from None
         try:
             listing: dict[str, str] = json.loads(text)
             self.digests = {checked_path(path): entry for path, entry in listing.items()}
@@ -71,7 +71,7 @@ def _read(files: Files, digest: str) -> bytes:
         raise ValueError(f"a source's digest must be 64 hex digits, got {digest!r}.")
     data = files.read(f"{SOURCES}/{digest}")
     if _sha256(data) != digest:
-        raise ValueError(f"{files.root / SOURCES / digest} holds other bytes than its name says.")
+        raise ValueError(f"{files.uri}/{SOURCES}/{digest} holds other bytes than its name says.")
     return data
 
 

@@ -4,22 +4,24 @@
         manifests/<kind>/<key>.json      the commit point, created once; flat, so that a run's hits
                                          cost one listing per kind
         artifacts/<key>/attempts/<id>/…  files of one attempt
-        artifacts/<key>/attempts.jsonl   every attempt ever begun (see `history`)
+        artifacts/<key>/history/<id>.json every attempt ever begun (see `history`)
         aside/<key>.<id>.json            manifests whose artifact was damaged and made again
         leases/<key>.json                who is at a step (see `lease`)
         pins/<run>.json                  what a run under way relies on (see `pins`)
-        scratch/<key>/<holding>/…        resumable progress of a step under way
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
-        cache/…                          compiled programs and the like; safe to delete
-        gc.json, partial/, .guard        who decides what goes; records being written; see `files`
+        gc.json                          who decides what goes
+<state>/scratch/<key>/<holding>/…        resumable progress of a step under way
+        cache/…                          compiled programs, copies of artifacts; safe to delete
+
+<store> is a folder or gs://bucket/prefix, behind the same verbs (see `files`). <state> is a folder
+of this machine: the store's own where it is one.
 
 What may be deleted, and by whom: the holder of a step clears its own scratch, and folders of
 attempts whose process is gone and that no manifest names; everything else is `gc`'s.
 """
 
 import contextlib
-import dataclasses
 import datetime
 import json
 import os
@@ -33,9 +35,10 @@ from typing import Any
 
 from infra.store import sources
 from infra.store.digest import file_sha256, listing_sha256
+from infra.store.disk import Disk
 from infra.store.environment import environment
 from infra.store.files import Files
-from infra.store.history import Begun, attempts, note
+from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
 from infra.store.holder import Holder
 from infra.store.lease import TTL, Held, Holding, hold, holdings
 from infra.store.manifest import File, Input, Manifest, Recipe, checked_key, kind_of
@@ -44,18 +47,26 @@ from infra.store.pins import Pin, pin
 FORMAT = 2
 """Of the layout above. 1 had its manifests beside the data, and no number."""
 
-MANIFESTS, ARTIFACTS, ASIDE, LEASES, SCRATCH = (
-    "manifests", "artifacts", "aside", "leases", "scratch",
-)  # fmt: skip
+MANIFESTS, ASIDE, LEASES, SCRATCH = "manifests", "aside", "leases", "scratch"
 ATTEMPTS = "attempts"
 
 
 class Artifact:
     """A committed artifact."""
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
+    def __init__(self, files: Files, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.path = root / manifest.folder
+        self.folder = f"{ARTIFACTS}/{manifest.key}/{manifest.folder}"
+        self._files = files
+
+    @property
+    def path(self) -> Path:
+        """A local folder with its files; of a store elsewhere, a copy made when first asked for.
+
+        Raises:
+          OSError: if what is stored is not what the manifest says.
+        """
+        return self._files.local(self.folder, self.manifest.files)
 
     @property
     def key(self) -> str:
@@ -78,8 +89,7 @@ class Attempt:
         self.content: str | None = None
         self.earlier_seconds = 0.0
         self._store = store
-        self._root = store.artifact_root(step.key)
-        self.path = self._root / ATTEMPTS / self.id
+        self._folder = f"{ARTIFACTS}/{checked_key(step.key)}/{ATTEMPTS}/{self.id}"
         self._clock = time.monotonic()
         self._started = _utc().isoformat(timespec="seconds")
         inputs = tuple(sorted({entry.key for entry in step.inputs.values()}))
@@ -88,7 +98,7 @@ class Attempt:
             step.key,
             Begun(id=self.id, started=self._started, holder=Holder.here(), inputs=inputs),
         )
-        self.path.mkdir(parents=True)
+        self.path = store.files.workplace(self._folder)
 
     def commit(self, context: Mapping[str, Any]) -> Artifact:
         """Publishes the attempt, unless another one already won; returns the winner.
@@ -119,60 +129,51 @@ class Attempt:
             folder=f"{ATTEMPTS}/{self.id}",
             files=files,
             counts=self.counts,
-            attempts=[begun.shown for begun in attempts(self._root)],
+            attempts=[begun.shown for begun in attempts(self._store.files, step.key)],
             environment={**environment(), **context},
             started=self._started,
             seconds=round(self.earlier_seconds + time.monotonic() - self._clock, 3),
         )
-        # Bytes, then names, then the manifest: after a power cut there is no manifest without data.
-        self._store.files.sync(f"{ARTIFACTS}/{step.key}/{manifest.folder}")
+        # Data, then the manifest: after a power cut there is no manifest without data.
+        self._store.files.settle(self._folder, files)
         winner = self._store.publish(manifest)
         if winner.manifest.attempt != self.id:
-            shutil.rmtree(self.path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._store.files.remove(self._folder)
         return winner
 
 
 class Store:
-    """Artifacts under one local folder.
+    """Artifacts under one local folder, or one prefix of a bucket.
 
     Args:
-      uri: the folder; made if absent.
+      uri: the folder, made if absent, or gs://bucket/prefix.
 
     Raises:
-      ValueError: if `uri` names another scheme than a local folder, or a store of another format.
+      ValueError: if `uri` is none of these, or a store of another format.
+      OSError: if the bucket cannot be read.
     """
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         text = os.fspath(uri)
-        if "://" in text and not text.startswith("file://"):
-            raise ValueError(
-                f"store must be a local folder, got {text!r}; copy it from or to a bucket with "
-                f"your own tools."
-            )
-        self.root = Path(text.removeprefix("file://")).expanduser().resolve()
-        self.root.mkdir(parents=True, exist_ok=True)
-        self.files = Files(self.root)
-        self.fleeting = Files(self.root, durable=False)
+        self.files: Files
+        self.fleeting: Files
+        if text.startswith("gs://"):
+            from infra.store.bucket import Bucket
+
+            self.files = self.fleeting = Bucket(text)
+        elif "://" in text and not text.startswith("file://"):
+            raise ValueError(f"store must be a folder or gs://bucket/prefix, got {text!r}.")
+        else:
+            root = Path(text.removeprefix("file://")).expanduser().resolve()
+            root.mkdir(parents=True, exist_ok=True)
+            self.files, self.fleeting = Disk(root), Disk(root, durable=False)
+        self.uri, self.state = self.files.uri, self.files.state
+        self.here = Disk(self.state, durable=False)
         self._read: dict[str, tuple[tuple[int, ...], Manifest]] = {}
         self._held: dict[str, Held] = {}
         self._begun: dict[str, list[Begun]] = {}
         self._check_format()
-
-    def artifact_root(self, key: str) -> Path:
-        """Returns the folder of an artifact's attempts, committed or not.
-
-        Raises:
-          ValueError: if `key` does not have the form of one.
-        """
-        return self.root / ARTIFACTS / checked_key(key)
-
-    def manifest_path(self, key: str) -> Path:
-        """Returns where an artifact's manifest is, or will be.
-
-        Raises:
-          ValueError: if `key` does not have the form of one.
-        """
-        return self.root / _manifest_name(key)
 
     def find(self, key: str) -> Artifact | None:
         """Returns a committed artifact whose files all exist with their sizes, or None.
@@ -197,9 +198,9 @@ class Store:
           OSError, ValueError: as `find` does.
         """
         try:
-            return self._artifact(_manifest_name(key))
+            return self._artifact(manifest_name(key))
         except FileNotFoundError:
-            raise KeyError(f"no artifact {key} in {self.root}") from None
+            raise KeyError(f"no artifact {key} in {self.uri}") from None
 
     def is_whole(self, artifact: Artifact) -> bool:
         """Whether every file of an artifact exists with its size.
@@ -207,13 +208,9 @@ class Store:
         Raises:
           OSError: if the disk fails.
         """
-        for name, file in artifact.manifest.files.items():
-            try:
-                if os.stat(artifact.path / name).st_size != file.size:
-                    return False
-            except FileNotFoundError:
-                return False
-        return True
+        files = artifact.manifest.files
+        sizes = self.files.sizes(artifact.folder, files)
+        return all(sizes.get(name) == file.size for name, file in files.items())
 
     def resolve(self, prefix: str) -> Artifact:
         """Returns the one artifact whose key begins with `prefix`.
@@ -285,7 +282,7 @@ class Store:
     def clear_scratch(self, key: str) -> None:
         """Deletes the resumable progress of a step that this store object holds."""
         if held := self._held.get(key):
-            shutil.rmtree(self.root / SCRATCH / key / held.token, ignore_errors=True)
+            shutil.rmtree(self.state / SCRATCH / key / held.token, ignore_errors=True)
 
     def leases(self) -> list[Holding]:
         """Returns who is at which step, by key; `Holding.is_live` tells whether they still are."""
@@ -308,13 +305,13 @@ class Store:
 
     def cache(self, name: str) -> Path:
         """Returns a folder for what can be made again at any time."""
-        path = self.root / "cache" / name
+        path = self.state / "cache" / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def publish(self, manifest: Manifest) -> Artifact:
         """Puts a manifest in its place unless a whole artifact is there; returns what is."""
-        name, text = _manifest_name(manifest.key), manifest.to_json().encode()
+        name, text = manifest_name(manifest.key), manifest.to_json().encode()
         while not self.files.create(name, text):
             try:
                 there = self.files.read(name)
@@ -340,7 +337,7 @@ class Store:
 
     def begin(self, key: str, begun: Begun) -> None:
         """Notes an attempt at a key."""
-        note(self.artifact_root(key), begun)
+        note_begin(self.fleeting, key, begun)
         self._begun.get(key, []).append(begun)
 
     def named_attempts(self, key: str) -> set[str]:
@@ -356,7 +353,7 @@ class Store:
         if known is None or known[0] != version:
             known = version, self._parsed(name, self.files.read(name)).manifest
             self._read[name] = known
-        return Artifact(self.root / ARTIFACTS / known[1].key, known[1])
+        return Artifact(self.files, known[1])
 
     def _parsed(self, name: str, text: bytes) -> Artifact:
         """Reads a manifest. It was whole when it was made, so a garbled one is no miss."""
@@ -367,10 +364,10 @@ class Store:
                 raise ValueError(f"it is the manifest of {manifest.key}")
         except ValueError as error:
             raise ValueError(
-                f"{self.root / name} cannot be read: {error}; restore it, or move it out of the "
+                f"{self.uri}/{name} cannot be read: {error}; restore it, or move it out of the "
                 f"store to have its step run again."
             ) from None
-        return Artifact(self.root / ARTIFACTS / key, manifest)
+        return Artifact(self.files, manifest)
 
     def _check_format(self) -> None:
         name = "store.json"
@@ -390,18 +387,16 @@ class Store:
         try:
             found = json.loads(text)["format"]
         except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                f"{self.root / name} is not a store's; restore or delete it."
-            ) from None
+            raise ValueError(f"{self.uri}/{name} is not a store's; restore or delete it.") from None
         if found != FORMAT:
             raise ValueError(
-                f"store {self.root} has format {found}, and this version understands {FORMAT}: "
+                f"store {self.uri} has format {found}, and this version understands {FORMAT}: "
                 f"name another folder, or use the version that made it."
             )
 
     def _take_scratch(self, key: str, token: str) -> Path:
         """Returns the scratch folder of this holding, with the newest progress of those before."""
-        folder = self.root / SCRATCH / key
+        folder = self.state / SCRATCH / key
         folder.mkdir(parents=True, exist_ok=True)
         own = folder / token
         left = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -414,18 +409,19 @@ class Store:
 
     def _sweep(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
-        folder = self.artifact_root(key) / ATTEMPTS
-        over = [begun.id for begun in attempts(folder.parent) if begun.is_over]
-        if left := {name for name in over if (folder / name).exists()}:
+        folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
+        over = {begun.id for begun in attempts(self.files, key) if begun.is_over}
+        if left := over.intersection(self.files.folders(folder)):
             for name in left - self.named_attempts(key):
-                shutil.rmtree(folder / name, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    self.files.remove(f"{folder}/{name}")
 
     def _note_ends(self, key: str, begun: list[Begun]) -> None:
         """Notes that this holder's attempts are over; if that fails, its process's end tells."""
         ended = _utc().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             for attempt in begun:
-                note(self.artifact_root(key), dataclasses.replace(attempt, ended=ended))
+                note_end(self.fleeting, key, attempt, ended)
 
 
 def aside_name(key: str, attempt: str) -> str:
@@ -433,7 +429,12 @@ def aside_name(key: str, attempt: str) -> str:
     return f"{ASIDE}/{key}.{attempt}.json"
 
 
-def _manifest_name(key: str) -> str:
+def manifest_name(key: str) -> str:
+    """Returns the name of the manifest of a key.
+
+    Raises:
+      ValueError: if `key` does not have the form of one.
+    """
     return f"{MANIFESTS}/{kind_of(key)}/{key}.json"
 
 

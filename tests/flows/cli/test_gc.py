@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.manifest import Recipe
-from infra.store.store import Artifact, Attempt, Store
+from infra.store.store import Artifact, Attempt, Store, manifest_name
 
 
 def make(store: Store, name: str, size: int) -> Artifact:
@@ -18,7 +18,7 @@ def make(store: Store, name: str, size: int) -> Artifact:
         (attempt.path / "a.bin").write_bytes(b"x" * size)
         made = attempt.commit({})
     then = time.time() - 9 * 86400
-    os.utime(store.manifest_path(step.key), (then, then))
+    os.utime((store.state / manifest_name(step.key)), (then, then))
     return made
 
 
@@ -27,31 +27,31 @@ def store(tmp_path: Path) -> Store:
     store = Store(tmp_path / "store")
     kept = make(store, "kept", 3)
     make(store, "spare", 2_500_000)
-    (store.root / "runs").mkdir()
-    (store.root / "runs" / "r.json").write_text(json.dumps({"results": kept.key}))
+    (store.state / "runs").mkdir()
+    (store.state / "runs" / "r.json").write_text(json.dumps({"results": kept.key}))
     return store
 
 
 def test_it_tells_first_and_deletes_on_request(store: Store, parcel):
     spare = next(made for made in store.artifacts() if made.manifest.name == "spare")
     line = f"artifact {spare.key} (spare): 2.5 MB, 9.0 days old\n"
-    code, out, _ = parcel("gc", "--store", store.root)
+    code, out, _ = parcel("gc", "--store", store.state)
     total = "1 artifact: 2.5 MB; nothing is deleted without --delete\n"
     assert (code, out) == (0, f"would delete {line}would delete {total}")
     assert spare.path.exists()
     told = "would delete nothing: 0 bytes\n"
-    assert parcel("gc", "--store", store.root, "--older-than", "30d") == (0, told, "")
-    code, out, _ = parcel("gc", "--store", store.root, "--delete")
+    assert parcel("gc", "--store", store.state, "--older-than", "30d") == (0, told, "")
+    code, out, _ = parcel("gc", "--store", store.state, "--delete")
     assert (code, out) == (0, f"deleted {line}deleted 1 artifact: 2.5 MB\n")
     assert not spare.path.exists()
     assert [made.manifest.name for made in store.artifacts()] == ["kept"]
 
 
 def test_wrong_requests_are_one_line(store: Store, parcel):
-    code, _, err = parcel("gc", "--store", store.root, "--older-than", "week")
+    code, _, err = parcel("gc", "--store", store.state, "--older-than", "week")
     assert (code, err.count("\n")) == (2, 1)
     assert "--older-than must be a number and d, h, m or s, such as 7d, got 'week'" in err
-    (store.root / "store.json").write_text('{"format": 7}')
-    code, _, err = parcel("gc", "--store", store.root)
+    (store.state / "store.json").write_text('{"format": 7}')
+    code, _, err = parcel("gc", "--store", store.state)
     assert (code, err.count("\n")) == (2, 1)
     assert "has format 7, and this version understands 2" in err

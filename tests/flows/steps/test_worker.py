@@ -54,14 +54,14 @@ def working(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("working")
 def test_a_step_that_fails_leaves_the_others_alone(store: Store):
     recipes = [files(store, name) for name in ("a", "broken", "b")]
-    items = list(worker.make(str(store.root), recipes, {}))
+    items = list(worker.make(str(store.state), recipes, {}))
     ends = [item for item in items if isinstance(item, worker.Made)]
     assert [(end.name, end.reused, end.error) for end in ends] == [
         ("a", False, ""), ("broken", False, "the file is broken"), ("b", False, ""),
     ]  # fmt: skip
     assert "ValueError" in ends[1].traceback
     assert [store.find(recipe.key) is not None for recipe in recipes] == [True, False, True]
-    again = [item for item in worker.make(str(store.root), recipes[:1], {})]
+    again = [item for item in worker.make(str(store.state), recipes[:1], {})]
     assert again == [worker.Made(name="a", reused=True)]
 
 
@@ -72,7 +72,7 @@ def test_a_worker_of_another_checkout_refuses_and_names_the_module(store: Store)
     changed[path] = changed[path].replace(b'"files.txt"', b'"other.txt"')
     source = store.keep(changed)
     (end,) = worker.make(
-        str(store.root), [dataclasses.replace(recipe, code="0" * 64, source=source)], {}
+        str(store.state), [dataclasses.replace(recipe, code="0" * 64, source=source)], {}
     )
     assert isinstance(end, worker.Made)
     assert "must be made with code 00000000" in end.error
@@ -99,7 +99,7 @@ def test_the_cost_of_a_step_is_that_of_all_its_attempts(
     monkeypatch.setattr(worker, "_NOTED_EVERY", 0.01)
     recipe = files(store, "a")
     for _ in range(2):
-        list(worker.make(str(store.root), [recipe], {}))
+        list(worker.make(str(store.state), [recipe], {}))
     assert len(tries) == 2
     assert store.get(recipe.key).manifest.seconds >= 0.38
 
@@ -110,7 +110,7 @@ def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store
     config = {"files": [["pieces.model", digest, 6]]}
     code = code_digest("files", config)
     noted = Recipe(kind="files", name="files", config=FilesSpec(**config), code=code)
-    assert list(worker.make(str(store.root), [noted], {}))[-1] == worker.Made(name="files")
+    assert list(worker.make(str(store.state), [noted], {}))[-1] == worker.Made(name="files")
     check_given(tmp_path, store.get(noted.key).path)
     (tmp_path / "pieces.model").write_bytes(b"others")
     with pytest.raises(ValueError, match=r"pieces\.model has changed since the study noted it"):

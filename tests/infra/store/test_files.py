@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.files import Files
+from infra.store.disk import Disk
 from tests.infra.store.faults import BROKEN, STALE, fail
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path)
+def files(tmp_path: Path) -> Disk:
+    return Disk(tmp_path)
 
 
-def test_file_is_created_once(files: Files):
+def test_file_is_created_once(files: Disk):
     assert files.create("a/b/x", b"one")
     assert not files.create("a/b/x", b"two")
     assert files.read("a/b/x") == b"one"
@@ -25,7 +25,7 @@ def test_file_is_created_once(files: Files):
 
 @pytest.mark.parametrize("error", [BROKEN, errno.EEXIST])
 def test_lost_reply_to_a_creation_is_looked_up(
-    files: Files, monkeypatch: pytest.MonkeyPatch, error: int
+    files: Disk, monkeypatch: pytest.MonkeyPatch, error: int
 ):
     fail(monkeypatch, "link", error, when=lambda path: path.endswith("x"), after=True)
     assert files.create("a/x", b"one")
@@ -34,7 +34,7 @@ def test_lost_reply_to_a_creation_is_looked_up(
 
 @pytest.mark.parametrize(("call", "act"), [("link", "create"), ("replace", "swap")])
 def test_error_that_left_nothing_is_raised(
-    files: Files, monkeypatch: pytest.MonkeyPatch, call: str, act: str
+    files: Disk, monkeypatch: pytest.MonkeyPatch, call: str, act: str
 ):
     files.create("a/x", b"one")
     name = "a/y" if act == "create" else "a/x"
@@ -45,7 +45,7 @@ def test_error_that_left_nothing_is_raised(
     assert list(files.listing("a")) == ["x"]
 
 
-def test_replacing_and_deleting_ask_for_what_is_there(files: Files):
+def test_replacing_and_deleting_ask_for_what_is_there(files: Disk):
     files.create("x", b"one")
     assert not files.swap("x", b"other", b"two")
     assert files.swap("x", b"one", b"two")
@@ -58,11 +58,11 @@ def test_replacing_and_deleting_ask_for_what_is_there(files: Files):
 
 
 def test_no_change_is_lost_between_many_writers(tmp_path: Path):
-    files, won = Files(tmp_path, durable=False), []
+    files, won = Disk(tmp_path, durable=False), []
     files.create("number", b"0")
 
     def count() -> None:
-        own = Files(tmp_path, durable=False)
+        own = Disk(tmp_path, durable=False)
         for _ in range(200):
             there = own.read("number")
             if own.swap("number", there, str(int(there) + 1).encode()):
@@ -76,7 +76,7 @@ def test_no_change_is_lost_between_many_writers(tmp_path: Path):
     assert int(files.read("number")) == len(won) > 200
 
 
-def test_version_tells_a_replaced_file_of_the_same_size(files: Files):
+def test_version_tells_a_replaced_file_of_the_same_size(files: Disk):
     files.create("x", b"one")
     before = files.stat("x")
     files.swap("x", b"one", b"two")
@@ -85,7 +85,7 @@ def test_version_tells_a_replaced_file_of_the_same_size(files: Files):
 
 
 def test_folder_that_cannot_be_listed_is_not_an_empty_one(
-    files: Files, monkeypatch: pytest.MonkeyPatch
+    files: Disk, monkeypatch: pytest.MonkeyPatch
 ):
     assert files.listing("none") == {}
     assert files.folders("none") == []

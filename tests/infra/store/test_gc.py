@@ -14,7 +14,7 @@ from infra.store.holder import Holder
 from infra.store.lease import Lease, hold
 from infra.store.manifest import Recipe
 from infra.store.pins import DECIDING
-from infra.store.store import Artifact, Attempt, Store
+from infra.store.store import Artifact, Attempt, Store, manifest_name
 from tests.infra.store.faults import STALE, fail
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -35,10 +35,10 @@ def make(store: Store, name: str, *inputs: Artifact, source: str = "") -> Artifa
 
 
 def note_run(store: Store, *named: Artifact) -> None:
-    (store.root / "runs").mkdir(exist_ok=True)
-    links = [f"{store.root}/artifacts/{found.key}/a, lineage-{found.key}" for found in named[1:]]
+    (store.state / "runs").mkdir(exist_ok=True)
+    links = [f"{store.state}/artifacts/{found.key}/a, lineage-{found.key}" for found in named[1:]]
     record = {"name": "r", "results": named[0].key, "more": {"links": links}}
-    (store.root / "runs" / "r.json").write_text(json.dumps(record))
+    (store.state / "runs" / "r.json").write_text(json.dumps(record))
 
 
 def make_old(path: Path, days: float = 30) -> None:
@@ -64,11 +64,11 @@ def store(tmp_path: Path) -> Store:
 def test_dry_run_tells_and_deletes_nothing(store: Store):
     raw = make(store, "raw")
     make(store, "top", raw)
-    before = snapshot(store.root)
+    before = snapshot(store.state)
     found = gc.find(store, older_than=0)
     assert names(found) == [("artifact", "raw"), ("artifact", "top")]
     assert [each.size for each in found] == [3, 3]
-    assert snapshot(store.root) == before
+    assert snapshot(store.state) == before
 
 
 def test_what_a_run_names_and_all_it_was_made_from_stays(store: Store):
@@ -82,7 +82,7 @@ def test_what_a_run_names_and_all_it_was_made_from_stays(store: Store):
     }  # fmt: skip
     assert all(store.is_whole(found) for found in store.artifacts())
     assert store.find(spare.key) is None
-    assert not store.artifact_root(spare.key).exists()
+    assert not (store.state / "artifacts" / spare.key).exists()
     assert gc.find(store, older_than=0) == []
 
 
@@ -91,7 +91,7 @@ def test_what_is_young_stays_with_what_it_was_made_from(store: Store):
     top = make(store, "top", raw)
     old = make(store, "old")
     for path in (raw, old):
-        make_old(store.manifest_path(path.key))
+        make_old(store.state / manifest_name(path.key))
     assert names(gc.delete(store, older_than=7 * DAY)) == [("artifact", "old")]
     assert store.find(raw.key) is not None
     assert store.find(top.key) is not None
@@ -120,9 +120,9 @@ def test_pin_of_another_machine_counts_long_after_it_lapsed(store: Store):
     far = Holder(host="far", machine="far", pid=1, began=1)
     lease = Lease(token="t", holder=far, since="", ttl=1, keys=(made.key,))
     store.files.create("pins/run.json", lease.to_json())
-    make_old(store.root / "pins" / "run.json", days=0.5 / 24)
+    make_old(store.state / "pins" / "run.json", days=0.5 / 24)
     assert gc.delete(store, older_than=0) == []
-    make_old(store.root / "pins" / "run.json")
+    make_old(store.state / "pins" / "run.json")
     assert len(gc.delete(store, older_than=0)) == 1
 
 
@@ -133,7 +133,7 @@ def test_what_a_step_under_way_reads_and_makes_stays(store: Store):
         (scratch / "progress").write_text("7")
         attempt = Attempt(store, step)
         (attempt.path / "half.txt").write_text("half")
-        assert gc.delete(Store(store.root), older_than=0) == []
+        assert gc.delete(Store(store.state), older_than=0) == []
         assert (scratch / "progress").exists()
         attempt.commit({})
     assert store.find(step.key) is not None
@@ -148,26 +148,26 @@ def _die(root: str, name: str) -> None:
 
 
 def test_attempts_scratch_and_set_aside_go_when_old_and_held_by_nobody(store: Store):
-    child = SPAWN.Process(target=_die, args=(str(store.root), "killed"))
+    child = SPAWN.Process(target=_die, args=(str(store.state), "killed"))
     child.start()
     child.join(30)
     damaged = make(store, "damaged")
     (damaged.path / "a.txt").unlink()
     again = make(store, "damaged")
     note_run(store, again)
-    (store.root / "partial" / "0123").write_text("half a record")
+    (store.state / "partial" / "0123").write_text("half a record")
     assert gc.find(store, older_than=7 * DAY) == []
     for folder in ("aside", "artifacts", "scratch", "partial"):
-        make_old(store.root / folder)
+        make_old(store.state / folder)
     key = step_of("killed").key
     expected = [("attempt", key), ("partial", "0123"), ("scratch", key), ("set aside", "damaged")]
     assert names(gc.find(store, older_than=7 * DAY)) == expected
     assert names(gc.delete(store, older_than=7 * DAY)) == expected
     assert not damaged.path.exists()
     assert store.find(again.key) is not None
-    left = {path.name for path in (store.root / "artifacts").iterdir()}
+    left = {path.name for path in (store.state / "artifacts").iterdir()}
     assert left == {again.key}
-    assert list((store.root / "scratch").iterdir()) == []
+    assert list((store.state / "scratch").iterdir()) == []
 
 
 def test_attempt_of_a_living_process_stays(store: Store):
@@ -193,18 +193,18 @@ def test_source_goes_when_no_manifest_names_it_and_nothing_runs(store: Store):
 def test_record_that_cannot_be_read_stops_it(store: Store, place: str):
     make(store, "spare")
     note_run(store, make(store, "made"))
-    path = next(path for path in (store.root / place).rglob("*.json"))
+    path = next(path for path in (store.state / place).rglob("*.json"))
     path.unlink()
     path.symlink_to(path)
-    before = {name for name in snapshot(store.root) if name.startswith("artifacts")}
+    before = {name for name in snapshot(store.state) if name.startswith("artifacts")}
     with pytest.raises(OSError, match="symbolic links"):
         gc.delete(store, older_than=0)
-    assert {name for name in snapshot(store.root) if name.startswith("artifacts")} == before
+    assert {name for name in snapshot(store.state) if name.startswith("artifacts")} == before
 
 
 def test_garbled_manifest_stops_it(store: Store):
     made = make(store, "made")
-    store.manifest_path(made.key).write_text("{")
+    (store.state / manifest_name(made.key)).write_text("{")
     with pytest.raises(ValueError, match="cannot be read"):
         gc.delete(store, older_than=0)
     assert made.path.exists()
@@ -220,7 +220,7 @@ def test_error_while_it_hides_a_manifest_leaves_whole_artifacts(
             gc.delete(store, older_than=0)
     assert all(store.find(made.key) is not None for made in every)
     assert len(gc.delete(store, older_than=0)) == 3
-    assert list((store.root / "aside").iterdir()) == []
+    assert list((store.state / "aside").iterdir()) == []
 
 
 def test_what_is_left_when_it_is_killed_has_its_whole_history(
@@ -284,7 +284,9 @@ def _study(root: str, seed: int, ready, told) -> None:
 
 def test_beside_running_studies_no_hit_is_ever_lost(store: Store):
     ready, told = SPAWN.Barrier(3), SPAWN.Queue()
-    studies = [SPAWN.Process(target=_study, args=(str(store.root), i, ready, told)) for i in (1, 2)]
+    studies = [
+        SPAWN.Process(target=_study, args=(str(store.state), i, ready, told)) for i in (1, 2)
+    ]
     for study in studies:
         study.start()
     ready.wait()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from infra.store.graph import Problem, ancestry, edges, verify
 from infra.store.manifest import Recipe
-from infra.store.store import Artifact, Attempt, Store
+from infra.store.store import Artifact, Attempt, Store, manifest_name
 
 
 def make(store: Store, kind: str, content: str | None = None, **inputs: Artifact) -> Artifact:
@@ -57,7 +57,7 @@ def test_verify_names_changed_bytes_missing_files_and_lost_inputs(tmp_path: Path
     assert [p for p in problems_of(store)] == []
     (left.path / "a.txt").write_text("LEFT")
     (right.path / "a.txt").unlink()
-    store.manifest_path(raw.key).unlink()
+    (store.state / manifest_name(raw.key)).unlink()
     problems = {(p.key, p.path): p.reason for p in problems_of(store)}
     assert problems == {
         (left.key, "a.txt"): "bytes differ from the manifest",
@@ -97,6 +97,6 @@ def test_verify_goes_on_after_a_manifest_it_cannot_read(tmp_path: Path):
     store = Store(tmp_path)
     raw = make(store, "raw")
     top = make(store, "top", raw=raw)
-    store.manifest_path(raw.key).write_text("{")
+    (store.state / manifest_name(raw.key)).write_text("{")
     found = [(p.key, p.path) for p in problems_of(store)]
     assert found == [(raw.key, "manifest"), (top.key, "input raw")]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.store.files import Files
+from infra.store.disk import Disk
 from infra.store.holder import Holder
 from infra.store.lease import Lease, hold, holdings, take
 from infra.store.manifest import Recipe
@@ -24,8 +24,8 @@ SPAWN = multiprocessing.get_context("spawn")
 ELSEWHERE = Holder(host="elsewhere", machine="another boot", pid=1, began=1)
 
 
-def files_of(root: Path) -> Files:
-    return Files(root, durable=False)
+def files_of(root: Path) -> Disk:
+    return Disk(root, durable=False)
 
 
 def leave(root: Path, holder: Holder, ttl: float) -> bytes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from infra.store.manifest import Recipe
 from infra.store.redact import REDACTED, redact
-from infra.store.store import Attempt, Store
+from infra.store.store import Attempt, Store, manifest_name
 
 X = "x7Kq"  # The secret; the rest of a value has none of it.
 
@@ -76,7 +76,7 @@ def test_manifest_on_disk_holds_no_credential(tmp_path: Path):
     store = Store(tmp_path)
     step = Recipe(kind="dataset", name="d", config=Runner(("--password", X)))
     made = Attempt(store, step).commit({"prefect": {"api_key": X, "flow_run_id": "f"}})
-    assert X not in store.manifest_path(step.key).read_text()
+    assert X not in (store.state / manifest_name(step.key)).read_text()
     assert made.manifest.config == {"options": ["--password", REDACTED], "region": "eu"}
     assert made.manifest.environment["prefect"] == {"api_key": REDACTED, "flow_run_id": "f"}
 

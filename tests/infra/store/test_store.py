@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.store.manifest import Input, Manifest, Recipe
-from infra.store.store import Artifact, Attempt, Store
+from infra.store.store import Artifact, Attempt, Store, manifest_name
 from tests.infra.store.faults import BROKEN, STALE, fail, journal
 
 STEP = Recipe(kind="dataset", name="prepare toy", config={"px": 7}, code="c0de", seed=3)
@@ -122,9 +122,10 @@ def test_keys_with_equal_beginnings_are_told_apart(tmp_path: Path):
             store.resolve(no_key)
 
 
-def test_remote_store_is_refused_in_one_line():
-    with pytest.raises(ValueError, match="store must be a local folder, got 'gs://b/x'"):
-        Store("gs://b/x")
+@pytest.mark.parametrize("uri", ["s3://bucket/x", "gs://", "gs://b/x", "gs://Bucket"])
+def test_what_is_no_store_is_refused_in_one_line(uri: str):
+    with pytest.raises(ValueError, match=f"store must be .*gs://bucket/prefix, got '{uri}'"):
+        Store(uri)
 
 
 @given(st.text(max_size=40))
@@ -153,7 +154,7 @@ def test_error_of_the_disk_is_no_miss(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_manifest_that_cannot_be_opened_is_no_miss(tmp_path: Path):
     store = Store(tmp_path)
     make(store)
-    place = store.manifest_path(STEP.key)
+    place = store.state / manifest_name(STEP.key)
     place.rename(tmp_path / "kept")
     place.symlink_to(place)  # A loop: an error of the system, and not "not found".
     for look in (store.find, store.get):
@@ -224,13 +225,13 @@ def test_data_are_on_the_disk_before_their_manifest(
     with monkeypatch.context() as watched:
         noted = journal(watched)
         made = make(store)
-    link = noted.index(("link", store.manifest_path(STEP.key)))
+    link = noted.index(("link", (store.state / manifest_name(STEP.key))))
     before = [path for what, path in noted[:link] if what == "sync"]
     way = [made.path / "part" / "a.txt", made.path / "part", made.path, *made.path.parents]
     for path in way[: way.index(tmp_path) + 1]:
         assert path in before, path
     assert before[-1].parent == tmp_path / "partial"  # The manifest's own bytes.
-    assert ("sync", store.manifest_path(STEP.key).parent) in noted[link:]
+    assert ("sync", (store.state / manifest_name(STEP.key)).parent) in noted[link:]
 
 
 def test_link_is_no_file_of_an_artifact(tmp_path: Path):
@@ -261,7 +262,7 @@ def test_manifest_that_leaves_the_store_is_refused(
 ):
     store = Store(tmp_path)
     make(store)
-    place = store.manifest_path(STEP.key)
+    place = store.state / manifest_name(STEP.key)
     place.write_text(json.dumps({**json.loads(place.read_text()), part: value}))
     for look in (store.find, store.get):
         with pytest.raises(ValueError, match=told) as caught:
@@ -279,7 +280,7 @@ def test_manifest_that_leaves_the_store_is_not_written(tmp_path: Path):
 @pytest.mark.parametrize("key", ["", "../x", "/etc/passwd", "dataset-12", "dataset/../../x"])
 def test_key_of_another_form_is_refused(tmp_path: Path, key: str):
     store = Store(tmp_path)
-    for use in (store.get, store.find, store.artifact_root, store.manifest_path):
+    for use in (store.get, store.find, manifest_name):
         with pytest.raises(ValueError, match="key must be <kind>-"):
             use(key)
     with pytest.raises(ValueError, match="key must be <kind>-"), store.lock(key):
@@ -291,10 +292,10 @@ def test_garbled_manifest_is_an_error_that_names_the_file(tmp_path: Path, text: 
     store = Store(tmp_path)
     with store.lock(STEP.key):
         made = make(store)
-    store.manifest_path(STEP.key).write_text(text)
+    (store.state / manifest_name(STEP.key)).write_text(text)
     with pytest.raises(ValueError, match=r"cannot be read: .*; restore it") as caught:
         store.find(STEP.key)
-    assert str(store.manifest_path(STEP.key)) in str(caught.value)
+    assert str(store.state / manifest_name(STEP.key)) in str(caught.value)
     with pytest.raises(ValueError, match="cannot be read"), store.lock(STEP.key):
         pass
     assert (made.path / "part" / "a.txt").exists()
@@ -304,7 +305,7 @@ def test_manifest_under_another_ones_name_is_refused(tmp_path: Path):
     store = Store(tmp_path)
     make(store)
     other = dataclasses.replace(STEP, seed=4).key
-    store.manifest_path(STEP.key).rename(store.manifest_path(other))
+    (store.state / manifest_name(STEP.key)).rename(store.state / manifest_name(other))
     with pytest.raises(ValueError, match=f"it is the manifest of {STEP.key}"):
         store.get(other)
 
@@ -369,7 +370,9 @@ def test_artifacts_are_listed_by_kind(tmp_path: Path):
     assert key.startswith("mask-codec-")
     assert [found.key for found in store.artifacts("mask_codec")] == [key]
     assert len(list(store.artifacts())) == 2
-    assert store.manifest_path(key) == tmp_path / "manifests" / "mask_codec" / f"{key}.json"
+    assert (
+        store.state / manifest_name(key)
+    ) == tmp_path / "manifests" / "mask_codec" / f"{key}.json"
 
 
 def test_changed_manifest_is_read_again(tmp_path: Path):

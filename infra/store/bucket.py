@@ -1,0 +1,349 @@
+"""A store in a Google Cloud Storage bucket, through gcsfs.
+
+What a request may do twice is decided by the bucket: every write and every deletion names the
+generation it replaces, 0 for none. So a request whose reply was lost can be sent again; the second
+is refused, and what lies there says whether the first was ours. gcsfs's own files and listings are
+not used: an exception inside its `open(…, "wb")` commits half a file, and its listings are cached.
+"""
+
+import base64
+import contextlib
+import datetime
+import email.utils
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import google_crc32c
+
+from infra.store.digest import file_sha256
+from infra.store.files import Stat
+from infra.store.manifest import File
+from infra.store.node_cache import NodeCache
+
+_URI = re.compile(r"gs://(?P<bucket>[a-z0-9][\w.-]{1,220}[a-z0-9])(?:/(?P<prefix>.*?))?/*")
+_AT_ONCE = 16
+"""Files on their way at a time."""
+_TRIES = 4
+"""Of a request that gcsfs, after its own tries, could not finish."""
+_TIMEOUT = 60.0
+"""Of one request without an answer [s]."""
+_WHOLE = 5 * 2**20
+"""Above this size a file is sent in parts [bytes]."""
+
+_T = TypeVar("_T")
+
+
+class BucketError(OSError):
+    """The bucket did not answer, or answered with an error; says nothing about the file."""
+
+
+class Bucket:
+    """Files below a prefix of a bucket; `Files` says what its methods do.
+
+    Args:
+      uri: gs://bucket or gs://bucket/prefix.
+
+    Raises:
+      ValueError: if it is none.
+      OSError: if there is no such bucket, or it cannot be read.
+    """
+
+    def __init__(self, uri: str) -> None:
+        found = _URI.fullmatch(uri)
+        if found is None:
+            raise ValueError(f"store must be gs://bucket or gs://bucket/prefix, got {uri!r}.")
+        self._bucket, prefix = found["bucket"], found["prefix"] or ""
+        self._prefix = f"{prefix}/" if prefix else ""
+        self.uri = f"gs://{self._bucket}/{prefix}".rstrip("/")
+        self.state = _state_folder(self.uri)
+        self._cache = NodeCache(self.state / "cache" / "artifacts")
+        self._system: Any = None
+        self._opening = threading.Lock()
+        self._asked("GET", "b/{}", self._bucket)
+
+    def read(self, name: str) -> bytes:
+        return self._read(name)[0]
+
+    def stat(self, name: str) -> Stat:
+        return _stat(self._json("GET", "b/{}/o/{}", self._bucket, self._prefix + name))
+
+    def listing(self, folder: str) -> dict[str, Stat]:
+        prefix = self._folder(folder)
+        pages = self._pages(prefix, delimiter="/")
+        items = [item for page in pages for item in page.get("items", ())]
+        return {item["name"].removeprefix(prefix): _stat(item) for item in items}
+
+    def folders(self, folder: str) -> list[str]:
+        prefix = self._folder(folder)
+        pages = self._pages(prefix, delimiter="/")
+        names = [name for page in pages for name in page.get("prefixes", ())]
+        return sorted(name.removeprefix(prefix).rstrip("/") for name in names)
+
+    def measure(self, name: str) -> Stat:
+        found = [*self._below(name).values()]
+        with contextlib.suppress(FileNotFoundError):
+            found.append(self.stat(name))
+        newest = max((stat.modified for stat in found), default=0)
+        return Stat(size=sum(stat.size for stat in found), modified=newest, version=())
+
+    def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
+        there = self._below(folder)
+        return {name: there[name].size for name in names if name in there}
+
+    def sha256(self, name: str) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "file"
+            self._tried(lambda: self._opened().get_file(self._place(name), str(path)))
+            return file_sha256(path)
+
+    def create(self, name: str, data: bytes) -> bool:
+        try:
+            return self._write(name, data, 0)
+        except BucketError:
+            # It may be written all the same.
+            with contextlib.suppress(OSError):
+                return self.read(name) == data
+            raise
+
+    def swap(self, name: str, old: bytes, new: bytes) -> bool:
+        try:
+            there, generation = self._read(name)
+        except FileNotFoundError:
+            return False
+        return there == old and self._write(name, new, generation)
+
+    def drop(self, name: str, old: bytes) -> bool:
+        try:
+            there, generation = self._read(name)
+        except FileNotFoundError:
+            return False
+        if there != old:
+            return False
+        place = self._bucket, self._prefix + name
+        try:
+            self._asked("DELETE", "b/{}/o/{}", *place, ifGenerationMatch=generation)
+        except FileExistsError:  # The precondition failed: it was replaced.
+            return False
+        except FileNotFoundError:
+            pass  # An earlier try of this request, whose reply was lost; or whoever dropped it too.
+        return True
+
+    def put(self, name: str, data: bytes) -> None:
+        self._write(name, data, None)
+
+    def now(self) -> int:
+        headers, _ = self._asked("GET", "b/{}", self._bucket)
+        return int(email.utils.parsedate_to_datetime(headers["Date"]).timestamp() * 1e9)
+
+    def workplace(self, folder: str) -> Path:
+        path = self.state / "work" / folder
+        path.mkdir(parents=True)
+        return path
+
+    def settle(self, folder: str, files: Mapping[str, File]) -> None:
+        path = self.state / "work" / folder
+
+        def send(name: str) -> None:
+            self._send(path / name, f"{folder}/{name}")
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(send, files))
+        stored = {name: stat.size for name, stat in self._below(folder).items()}
+        if stored != {name: file.size for name, file in files.items()}:
+            raise BucketError(f"{self.uri}/{folder} does not hold what was sent; try again.")
+        self._cache.adopt(folder, path)
+
+    def local(self, folder: str, files: Mapping[str, File]) -> Path:
+        def fill(path: Path) -> None:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                list(pool.map(lambda name: self._fetch(folder, name, files[name], path), files))
+
+        return self._cache.get(folder, sum(file.size for file in files.values()), fill)
+
+    def remove(self, folder: str) -> None:
+        names = [folder, *(f"{folder}/{name}" for name in self._below(folder))]
+
+        def delete(name: str) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._asked("DELETE", "b/{}/o/{}", self._bucket, self._prefix + name)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(delete, names))
+        shutil.rmtree(self.state / "work" / folder, ignore_errors=True)
+
+    def _read(self, name: str) -> tuple[bytes, str]:
+        """Returns an object's bytes, compared with its checksum, and its generation."""
+
+        def get() -> tuple[bytes, str]:
+            headers, data = self._request(
+                "GET", "b/{}/o/{}", self._bucket, self._prefix + name, alt="media"
+            )
+            if _crc32c(data) not in headers.get("x-goog-hash", ""):
+                raise ConnectionError(f"{self.uri}/{name}: other bytes came than are stored")
+            return data, headers["x-goog-generation"]
+
+        return self._tried(get)
+
+    def _write(self, name: str, data: bytes, generation: str | int | None) -> bool:
+        """Writes an object in the place of a generation; returns whether its bytes are there.
+
+        Args:
+          name: of the file.
+          data: its bytes.
+          generation: that must be there; 0 is none, None is any.
+        """
+        condition = {} if generation is None else {"ifGenerationMatch": generation}
+        place = f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o"
+        try:
+            said = self._json(
+                "POST", place, data=data, uploadType="media", name=self._prefix + name,
+                headers={"Content-Type": "application/json"}, **condition,
+            )  # fmt: skip
+        except FileExistsError:
+            # Another's; or ours, and the reply to an earlier try was lost.
+            try:
+                return self.read(name) == data
+            except FileNotFoundError:
+                return False
+        if said["crc32c"] != _crc32c(data):
+            raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
+        return True
+
+    def _send(self, path: Path, name: str) -> None:
+        """Stores a local file under a name that is this attempt's alone."""
+        place = self._place(name)
+
+        def put() -> None:
+            with contextlib.suppress(FileExistsError):  # An earlier try, whose reply was lost.
+                self._opened().put_file(str(path), place, mode="create", chunksize=_WHOLE)
+
+        self._tried(put)
+        said = self._json("GET", "b/{}/o/{}", self._bucket, self._prefix + name)
+        if said["crc32c"] != _file_crc32c(path):
+            raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
+
+    def _fetch(self, folder: str, name: str, file: File, target: Path) -> None:
+        """Reads a stored file into a local folder, and compares the digest."""
+        path, place = target / name, self._place(f"{folder}/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+        def get() -> None:
+            self._opened().get_file(place, str(path))
+            if file_sha256(path) != file.sha256:
+                raise ConnectionError(f"{self.uri}/{folder}/{name}: other bytes than its digest")
+
+        self._tried(get)
+
+    def _below(self, folder: str) -> dict[str, Stat]:
+        """Returns all files below a folder by their path in it."""
+        prefix = self._folder(folder)
+        items = [item for page in self._pages(prefix) for item in page.get("items", ())]
+        return {item["name"].removeprefix(prefix): _stat(item) for item in items}
+
+    def _place(self, name: str) -> str:
+        return f"{self._bucket}/{self._prefix}{name}"
+
+    def _folder(self, folder: str) -> str:
+        return f"{self._prefix}{folder}/"
+
+    def _pages(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
+        token: dict[str, str] = {}
+        while True:
+            page = self._json("GET", "b/{}/o", self._bucket, prefix=prefix, **words, **token)
+            yield page
+            if "nextPageToken" not in page:
+                return
+            token = {"pageToken": page["nextPageToken"]}
+
+    def _json(self, *words: str, **more: Any) -> dict[str, Any]:
+        return json.loads(self._asked(*words, **more)[1])
+
+    def _asked(self, *words: str, **more: Any) -> tuple[Mapping[str, str], bytes]:
+        return self._tried(lambda: self._request(*words, **more))
+
+    def _request(self, *words: str, **more: Any) -> tuple[Mapping[str, str], bytes]:
+        return self._opened().call(*words, **more)
+
+    def _tried(self, request: Callable[[], _T]) -> _T:
+        """Makes a request, again after a while where that may help.
+
+        Raises:
+          FileNotFoundError, FileExistsError: as the bucket said; the latter of a precondition.
+          BucketError: of everything else.
+        """
+        tries = 0
+        while True:
+            try:
+                return request()
+            except (FileNotFoundError, FileExistsError):
+                raise
+            except Exception as error:  # Of aiohttp, requests, google.auth or gcsfs.
+                tries += 1
+                if tries == _TRIES or not _may_pass(error):
+                    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                    raise BucketError(f"{self.uri}: {reason}") from error
+                time.sleep(random.uniform(0, 2.0**tries))
+
+    def _opened(self) -> Any:
+        """Returns gcsfs's file system; one a process, since threads do not survive a fork."""
+        with self._opening:
+            if self._system is None or self._system[0] != os.getpid():
+                # Else gcsfs asks by gRPC what sort of bucket it is: a minute where none answers.
+                os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+                import gcsfs
+
+                options: dict[str, Any] = {
+                    "token": "anon" if "STORAGE_EMULATOR_HOST" in os.environ else None,
+                    "requests_timeout": _TIMEOUT,
+                    "skip_instance_cache": True,
+                }
+                system = gcsfs.GCSFileSystem(**options)
+                self._system = os.getpid(), system
+            return self._system[1]
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another try may end otherwise."""
+    from gcsfs.retry import is_retriable
+
+    return isinstance(error, TimeoutError | ConnectionError) or is_retriable(error)
+
+
+def _state_folder(uri: str) -> Path:
+    """Returns this machine's folder for a store elsewhere; PARCEL_STATE names another place."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    base = Path(os.environ.get("PARCEL_STATE") or Path(home) / "parcel")
+    name = re.sub(r"[^\w.-]+", "-", uri.removeprefix("gs://"))
+    return base / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+
+
+def _stat(item: Mapping[str, Any]) -> Stat:
+    modified = datetime.datetime.fromisoformat(item["updated"])
+    return Stat(
+        size=int(item["size"]),
+        modified=int(modified.timestamp() * 1e9),
+        version=(int(item["generation"]),),
+    )
+
+
+def _crc32c(data: bytes) -> str:
+    return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+
+
+def _file_crc32c(path: Path) -> str:
+    checksum = google_crc32c.Checksum()
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            checksum.update(part)
+    return base64.b64encode(checksum.digest()).decode()

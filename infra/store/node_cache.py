@@ -1,0 +1,124 @@
+"""Copies of stored folders on this machine's disk, filled once and bounded.
+
+    <cache>/<folder, its / as +>/…   the files, whole: a folder has its name once it is filled
+    <cache>/users/<id>               what one process uses, a name a line; locked while it lives
+    <cache>/.lock                    held to note a use, and to choose what goes
+
+What is least recently used goes first, and nothing that a living process uses.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+_LIMIT_GB = 200.0
+"""Default of PARCEL_CACHE_GB: what copies may take on this disk [GB]."""
+
+_PARTIAL = ".partial"
+
+
+class NodeCache:
+    """Folders by name, each filled by whoever needs it first.
+
+    Args:
+      root: where; made when first used.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._users = root, root / "users"
+        self._own: tuple[int, IO[str]] | None = None
+        self._threads = threading.RLock()
+
+    def get(self, name: str, size: int, fill: Callable[[Path], None]) -> Path:
+        """Returns a folder of the cache, which stays as long as this process does.
+
+        Two processes may fill one at a time, in vain for one of them.
+
+        Args:
+          name: of the folder.
+          size: that it will have [bytes].
+          fill: writes its files into an empty folder.
+        """
+        path = self._use(name)
+        if not path.is_dir():
+            self._make_room(size)
+            partial = self._root / f"{uuid.uuid4().hex}{_PARTIAL}"
+            partial.mkdir()
+            try:
+                fill(partial)
+                with contextlib.suppress(OSError):  # Another was first.
+                    partial.rename(path)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+        return path
+
+    def adopt(self, name: str, folder: Path) -> None:
+        """Takes over a folder that holds what `get` would fill it with."""
+        path = self._use(name)
+        self._make_room(_size(folder))
+        with contextlib.suppress(OSError):  # It is there already.
+            folder.rename(path)
+
+    def _use(self, name: str) -> Path:
+        """Notes that this process uses a folder from now on."""
+        flat = name.replace("/", "+")
+        path = self._root / flat
+        with self._locked():
+            if self._own is None or self._own[0] != os.getpid():
+                self._users.mkdir(exist_ok=True)
+                noted = (self._users / uuid.uuid4().hex).open("a")
+                fcntl.flock(noted, fcntl.LOCK_EX)
+                self._own = os.getpid(), noted
+            self._own[1].write(f"{flat}\n")
+            self._own[1].flush()
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path)
+        return path
+
+    def _make_room(self, size: int) -> None:
+        """Deletes folders that nobody uses, the least recently used first, for `size` bytes."""
+        limit = 1e9 * float(os.environ.get("PARCEL_CACHE_GB", _LIMIT_GB))
+        gone = []
+        with self._locked():
+            used = self._in_use()
+            there = [path for path in self._root.iterdir() if path.is_dir()]
+            kept = [p for p in there if p.suffix != _PARTIAL and p != self._users]
+            sizes = {path: _size(path) for path in kept}
+            total = sum(sizes.values()) + size
+            for path in sorted(sizes, key=lambda path: path.stat().st_mtime):
+                if total > limit and path.name not in used:
+                    # Renamed first: half of a folder would be taken for all of it.
+                    gone.append(path.rename(self._root / f"{uuid.uuid4().hex}{_PARTIAL}"))
+                    total -= sizes[path]
+        for path in gone:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _in_use(self) -> set[str]:
+        """Returns what living processes use; the notes of others are deleted."""
+        used: set[str] = set()
+        for path in self._users.iterdir():
+            with path.open("r+") as noted:
+                try:
+                    fcntl.flock(noted, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    used |= set(noted.read().splitlines())
+                else:
+                    path.unlink()
+        return used
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._root.mkdir(parents=True, exist_ok=True)
+        with self._threads, (self._root / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
