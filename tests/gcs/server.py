@@ -23,6 +23,7 @@ import os
 import socket
 import socketserver
 import struct
+import sys
 import threading
 import time
 import traceback
@@ -332,6 +333,11 @@ class _Server(http.server.ThreadingHTTPServer):
     def shutdown_request(self, request: socket.socket) -> None:
         self._open.discard(request)
         super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Remembers what went wrong, unless it is a client that went away."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            self.gcs.broken.append(traceback.format_exc())
 
     def server_close(self) -> None:
         """Closes kept connections too: a client must not find yesterday's server in them."""
