@@ -1,0 +1,569 @@
+"""The JSON API: which request means what, and how its answer looks.
+
+Source: https://cloud.google.com/storage/docs/json_api/v1, and the code of gcsfs,
+google-cloud-storage and TensorStore for what they ask.
+"""
+
+import dataclasses
+import email.utils
+import http
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from tests.gcs import multipart
+from tests.gcs.faults import Faults
+from tests.gcs.objects import (
+    MAX_PAGE,
+    SETTABLE,
+    Bucket,
+    Conditions,
+    Content,
+    Object,
+    Refused,
+    Store,
+    number,
+    settable,
+)
+from tests.gcs.tally import Tally
+from tests.gcs.uploads import Uploads, check_hashes
+
+MAX_CALLS = 100
+"""Requests in a batch."""
+
+_MEGABYTE = 1 << 20
+
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+@dataclasses.dataclass
+class Request:
+    """A request as it came.
+
+    Attributes:
+      target: path and query, percent-encoded.
+      headers: by name in lower case.
+      base: scheme and host that the client used, for the links in answers.
+      body: the bytes, or as many of them as have arrived.
+      part: of a resumable chunk, take this much and no more [bytes].
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    base: str
+    body: bytes | bytearray = b""
+    part: int | None = None
+
+    def __post_init__(self) -> None:
+        split = urlsplit(self.target)  # In a batch the target may be a whole address.
+        self.path = split.path
+        self.query = dict(parse_qsl(split.query, keep_blank_values=True))
+
+    def json(self) -> dict[str, object]:
+        try:
+            found = json.loads(self.body or b"{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise Refused(400, "parseError", "Parse Error")
+        return found
+
+
+@dataclasses.dataclass
+class Response:
+    """An answer; its length is told by its body, save for those that have none."""
+
+    status: int = 200
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    body: bytes | bytearray | memoryview = b""
+
+
+class Api:
+    """Answers requests.
+
+    Args:
+      location: of buckets made by clients that name none.
+      rewrite_bytes: what one call of rewriteTo copies if the client does not say; None for all
+        [bytes].
+    """
+
+    def __init__(
+        self, store: Store, faults: Faults, tally: Tally, location: str, rewrite_bytes: int | None
+    ) -> None:
+        self._store, self._faults, self._tally = store, faults, tally
+        self._uploads = Uploads(store)
+        self._location, self._rewrite_bytes = location, rewrite_bytes
+        self._rewrites: dict[str, tuple[Object, int]] = {}
+        routes: list[tuple[str, str, str, Callable[..., Response]]] = [
+            ("POST", "/upload/storage/v1/b/{}/o", "upload", self._upload),
+            ("PUT", "/upload/storage/v1/b/{}/o", "upload", self._upload),
+            ("DELETE", "/upload/storage/v1/b/{}/o", "cancel", self._cancel),
+            ("GET", "/download/storage/v1/b/{}/o/{}", "media", self._media),
+            ("POST", "/batch", "batch", self._batch),
+            ("POST", "/batch/storage/v1", "batch", self._batch),
+            ("GET", "/storage/v1/b", "bucket", self._list_buckets),
+            ("POST", "/storage/v1/b", "bucket", self._make_bucket),
+            ("GET", "/storage/v1/b/{}", "bucket", self._get_bucket),
+            ("DELETE", "/storage/v1/b/{}", "bucket", self._delete_bucket),
+            ("GET", "/storage/v1/b/{}/storageLayout", "bucket", self._layout),
+            ("GET", "/storage/v1/b/{}/o", "list", self._list),
+            ("GET", "/storage/v1/b/{}/o/{}", "metadata", self._get),
+            ("PATCH", "/storage/v1/b/{}/o/{}", "patch", self._patch),
+            ("PUT", "/storage/v1/b/{}/o/{}", "patch", self._patch),
+            ("DELETE", "/storage/v1/b/{}/o/{}", "delete", self._delete),
+            ("POST", "/storage/v1/b/{}/o/{}/compose", "compose", self._compose),
+            ("POST", "/storage/v1/b/{}/o/{}/rewriteTo/b/{}/o/{}", "rewrite", self._rewrite),
+            ("POST", "/storage/v1/b/{}/o/{}/copyTo/b/{}/o/{}", "copy", self._copy),
+            ("POST", "/storage/v1/b/{}/o/{}/moveTo/o/{}", "move", self._move),
+        ]
+        self._routes = [
+            (method, re.compile(path.replace("{}", "([^/]+)") + "/?"), verb, handler)
+            for method, path, verb, handler in routes
+        ]
+
+    def describe(self, request: Request) -> tuple[str, str]:
+        """Returns the verb of a request, and the object it names; "" for none.
+
+        The body may not have arrived yet, but for its head.
+        """
+        method = "GET" if request.method == "HEAD" else request.method
+        for known, path, verb, _ in self._routes:
+            match = path.fullmatch(request.path)
+            if known == method and match:
+                if verb in ("upload", "cancel"):
+                    return self._describe_upload(request, verb)
+                if verb == "metadata" and request.query.get("alt") == "media":
+                    verb = "media"
+                return verb, unquote(match[2]) if len(match.groups()) > 1 else ""
+        return "other", ""
+
+    def call(self, request: Request) -> Response:
+        """Does what a request asks, and answers it."""
+        method = "GET" if request.method == "HEAD" else request.method
+        try:
+            for known, path, _, handler in self._routes:
+                match = path.fullmatch(request.path)
+                if known == method and match:
+                    return handler(request, *map(unquote, match.groups()))
+            raise Refused(404, "notFound", f"Not Found: {request.method} {request.path}")
+        except Refused as refused:
+            return error(refused.status, refused.reason, refused.message)
+
+    # Uploads.
+
+    def _describe_upload(self, request: Request, verb: str) -> tuple[str, str]:
+        key = request.query.get("upload_id")
+        if key is not None:
+            try:
+                name = self._uploads.session(key).name
+            except Refused:
+                name = ""
+            if verb == "cancel":
+                return verb, name
+            asks = request.headers.get("content-range", "").startswith("bytes */")
+            return ("query" if asks else "chunk"), name
+        kind = request.query.get("uploadType")
+        name = request.query.get("name", "")
+        try:
+            if not name and kind == "multipart":
+                found = multipart.read_metadata(
+                    request.headers.get("content-type", ""), bytes(request.body)
+                )
+                name = str(found.get("name", ""))
+            elif not name and kind == "resumable":
+                name = str(request.json().get("name", ""))
+        except (ValueError, Refused):
+            name = ""  # What is wrong is told in the answer.
+        return ("start" if kind == "resumable" else "upload"), name
+
+    def _upload(self, request: Request, bucket: str) -> Response:
+        if "upload_id" in request.query:
+            return self._chunk(request)
+        kind = request.query.get("uploadType")
+        if kind == "resumable":
+            return self._start(request, bucket)
+        content_type = request.headers.get("content-type", "application/octet-stream")
+        if kind == "multipart":
+            try:
+                fields, content_type, data = multipart.read_related(content_type, request.body)
+            except ValueError:
+                raise Refused(400, "parseError", "Parse Error") from None
+        elif kind == "media":
+            fields, data = {}, request.body
+        else:
+            raise Refused(400, "invalid", f"Invalid upload type: {kind!r}")
+        fields = {"contentType": content_type, **fields}
+        content = Content.of(bytes(data))
+        check_hashes(content, fields)
+        check_hashes(content, _announced(request))
+        made = self._store.put(
+            bucket, _named(request, fields), content, fields, Conditions.parse(request.query)
+        )
+        return _json(_object(made, request.base))
+
+    def _start(self, request: Request, bucket: str) -> Response:
+        fields = request.json()
+        if "x-upload-content-type" in request.headers:
+            fields.setdefault("contentType", request.headers["x-upload-content-type"])
+        key = self._uploads.start(
+            bucket,
+            _named(request, fields),
+            Conditions.parse(request.query),
+            {**fields, **_announced(request)},
+            number(request.headers, "x-upload-content-length"),
+        )
+        # The client's own parameters stay in the address, as gcsfs relies on.
+        address = urlencode({**request.query, "upload_id": key}, quote_via=quote)
+        return Response(
+            200,
+            {"Location": f"{request.base}{request.path}?{address}", "X-GUploader-UploadID": key},
+        )
+
+    def _chunk(self, request: Request) -> Response:
+        taken = self._uploads.take(
+            request.query["upload_id"],
+            memoryview(request.body),
+            request.headers.get("content-range"),
+            _announced(request),
+            part=request.part,
+        )
+        if isinstance(taken, Object):
+            return _json(_object(taken, request.base))
+        return Response(308, {"Range": f"bytes=0-{taken - 1}"} if taken else {})
+
+    def _cancel(self, request: Request, bucket: str) -> Response:
+        self._uploads.cancel(request.query.get("upload_id", ""))
+        return Response(499)
+
+    # Objects.
+
+    def _get(self, request: Request, bucket: str, name: str) -> Response:
+        if request.query.get("alt") == "media":
+            return self._media(request, bucket, name)
+        return _json(_object(self._read(request, bucket, name), request.base))
+
+    def _media(self, request: Request, bucket: str, name: str) -> Response:
+        found = self._read(request, bucket, name)
+        size = len(found.data)
+        headers = _media_headers(found)
+        asked = _range(request.headers.get("range", ""), size)
+        if asked is None:
+            return Response(200, headers, found.data)
+        first, end = asked
+        if first >= end:
+            refused = error(416, "requestedRangeNotSatisfiable", "Request range not satisfiable")
+            refused.headers["Content-Range"] = f"bytes */{size}"
+            return refused
+        headers["Content-Range"] = f"bytes {first}-{end - 1}/{size}"
+        return Response(206, headers, memoryview(found.data)[first:end])
+
+    def _read(self, request: Request, bucket: str, name: str) -> Object:
+        conditions = Conditions.parse(request.query)
+        return self._store.get(bucket, name, conditions, number(request.query, "generation"))
+
+    def _patch(self, request: Request, bucket: str, name: str) -> Response:
+        changed = self._store.patch(
+            bucket,
+            name,
+            request.json(),
+            Conditions.parse(request.query),
+            number(request.query, "generation"),
+            whole=request.method == "PUT",
+        )
+        return _json(_object(changed, request.base))
+
+    def _delete(self, request: Request, bucket: str, name: str) -> Response:
+        conditions = Conditions.parse(request.query)
+        self._store.delete(bucket, name, conditions, number(request.query, "generation"))
+        return Response(204)
+
+    def _list(self, request: Request, bucket: str) -> Response:
+        query = request.query
+        page = self._store.list(
+            bucket,
+            prefix=query.get("prefix", ""),
+            delimiter=query.get("delimiter", ""),
+            start=query.get("startOffset", ""),
+            end=query.get("endOffset", ""),
+            token=query.get("pageToken", ""),
+            limit=number(query, "maxResults") or MAX_PAGE,
+            folders_as_items=query.get("includeTrailingDelimiter") == "true",
+        )
+        answer: dict[str, object] = {"kind": "storage#objects"}
+        if page.items:
+            answer["items"] = [_object(item, request.base) for item in page.items]
+        if page.prefixes:
+            answer["prefixes"] = page.prefixes
+        if page.token:
+            answer["nextPageToken"] = page.token
+        return _json(answer)
+
+    def _compose(self, request: Request, bucket: str, name: str) -> Response:
+        asked = request.json()
+        sources = []
+        for source in asked.get("sourceObjects", []):
+            wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
+            guard = Conditions(generation=None if wanted is None else int(wanted))
+            sources.append((source["name"], guard, number(source, "generation")))
+        made = self._store.compose(
+            bucket,
+            name,
+            sources,
+            asked.get("destination", {}),
+            Conditions.parse(request.query),
+        )
+        return _json(_object(made, request.base))
+
+    def _source(self, request: Request, bucket: str, name: str) -> Object:
+        found = self._store.get(bucket, name, generation=number(request.query, "sourceGeneration"))
+        Conditions.parse(request.query, "ifSource").check(found)
+        return found
+
+    def _copy(
+        self, request: Request, bucket: str, name: str, to_bucket: str, to_name: str
+    ) -> Response:
+        made = self._store.copy(
+            self._source(request, bucket, name),
+            to_bucket,
+            to_name,
+            settable(request.json()),
+            Conditions.parse(request.query),
+        )
+        return _json(_object(made, request.base))
+
+    def _rewrite(
+        self, request: Request, bucket: str, name: str, to_bucket: str, to_name: str
+    ) -> Response:
+        source = self._source(request, bucket, name)
+        size = len(source.data)
+        step = number(request.query, "maxBytesRewrittenPerCall")
+        if step is not None and (step <= 0 or step % _MEGABYTE):
+            raise Refused(
+                400, "invalid", f"maxBytesRewrittenPerCall must be a multiple of 1 MiB, is {step}."
+            )
+        done = 0
+        token = request.query.get("rewriteToken")
+        if token is not None:
+            begun, done = self._rewrites.pop(token, (None, 0))
+            if begun is None or begun.generation != source.generation:
+                raise Refused(400, "invalid", "Invalid rewrite token")
+        done = min(size, done + (step or self._rewrite_bytes or size))
+        answer: dict[str, object] = {
+            "kind": "storage#rewriteResponse",
+            "totalBytesRewritten": str(done),
+            "objectSize": str(size),
+            "done": done == size,
+        }
+        conditions = Conditions.parse(request.query)
+        if done < size:
+            self._store.check(to_bucket, to_name, conditions)
+            answer["rewriteToken"] = uuid.uuid4().hex
+            self._rewrites[answer["rewriteToken"]] = source, done
+        else:
+            fields = settable(request.json())
+            made = self._store.copy(source, to_bucket, to_name, fields, conditions)
+            answer["resource"] = _object(made, request.base)
+        return _json(answer)
+
+    def _move(self, request: Request, bucket: str, name: str, to_name: str) -> Response:
+        moved = self._store.move(
+            bucket,
+            name,
+            to_name,
+            Conditions.parse(request.query, "ifSource"),
+            Conditions.parse(request.query),
+        )
+        return _json(_object(moved, request.base))
+
+    # Buckets.
+
+    def _list_buckets(self, request: Request) -> Response:
+        found = self._store.buckets(request.query.get("prefix", ""))
+        items = [_bucket(bucket, request.base) for bucket in found]
+        return _json({"kind": "storage#buckets", "items": items})
+
+    def _make_bucket(self, request: Request) -> Response:
+        asked = request.json()
+        location = str(asked.get("location", self._location))
+        made = self._store.make_bucket(str(asked.get("name", "")), location)
+        return _json(_bucket(made, request.base))
+
+    def _get_bucket(self, request: Request, bucket: str) -> Response:
+        return _json(_bucket(self._store.bucket(bucket), request.base))
+
+    def _delete_bucket(self, request: Request, bucket: str) -> Response:
+        self._store.delete_bucket(bucket)
+        return Response(204)
+
+    def _layout(self, request: Request, bucket: str) -> Response:
+        found = self._store.bucket(bucket)
+        return _json(
+            {
+                "kind": "storage#storageLayout",
+                "bucket": bucket,
+                "location": found.location,
+                "locationType": found.location_type,
+                "hierarchicalNamespace": {"enabled": False},
+            }
+        )
+
+    # Batches.
+
+    def _batch(self, request: Request) -> Response:
+        calls = multipart.read_batch(request.headers.get("content-type", ""), bytes(request.body))
+        if len(calls) > MAX_CALLS:
+            raise Refused(400, "invalid", f"{len(calls)} calls in a batch, {MAX_CALLS} allowed.")
+        answers = []
+        for call in calls:
+            inner = Request(call.method, call.target, call.headers, request.base, call.body)
+            response = self._call_in_batch(inner)
+            status = f"{response.status} {phrase(response.status)}"
+            headers = {**response.headers, "Content-Length": str(len(response.body))}
+            answers.append((call.content_id, status, headers, bytes(response.body)))
+        boundary = f"batch_{uuid.uuid4().hex}"
+        body = multipart.write_batch(boundary, answers)
+        return Response(200, {"Content-Type": f"multipart/mixed; boundary={boundary}"}, body)
+
+    def _call_in_batch(self, request: Request) -> Response:
+        verb, name = self.describe(request)
+        rule = self._faults.take(verb, request.method, name, batch=True)
+        if rule is None or rule.action != "answer":
+            response = self.call(request)
+        if rule is not None:
+            response = injected(rule.status, rule.retry_after_s)
+        self._tally.add(verb, response.status)
+        return response
+
+
+def error(status: int, reason: str, message: str) -> Response:
+    """Returns an error as the API writes it; those without a body have none."""
+    if status in (304, 499):
+        return Response(status)
+    detail = {"message": message, "domain": "global", "reason": reason}
+    return _json({"error": {"code": status, "message": message, "errors": [detail]}}, status)
+
+
+def injected(status: int, retry_after_s: int | None = None) -> Response:
+    """Returns the error of a rule."""
+    reason = "rateLimitExceeded" if status == 429 else "backendError"
+    response = error(status, reason, f"Injected: {phrase(status)}")
+    if retry_after_s is not None:
+        response.headers["Retry-After"] = str(retry_after_s)
+    return response
+
+
+def phrase(status: int) -> str:
+    """Returns the words that go with an HTTP status."""
+    if status == 499:
+        return "Client Closed Request"
+    return http.HTTPStatus(status).phrase
+
+
+def _json(answer: Mapping[str, object], status: int = 200) -> Response:
+    body = json.dumps(answer).encode()
+    return Response(status, {"Content-Type": "application/json; charset=UTF-8"}, body)
+
+
+def _named(request: Request, fields: Mapping[str, object]) -> str:
+    name = request.query.get("name") or fields.get("name")
+    if not name:
+        raise Refused(400, "required", "Required parameter: name")
+    return str(name)
+
+
+def _announced(request: Request) -> dict[str, object]:
+    """Returns the hashes in the header x-goog-hash, by their JSON names."""
+    found = {}
+    for entry in request.headers.get("x-goog-hash", "").split(","):
+        kind, _, value = entry.strip().partition("=")
+        if kind in ("crc32c", "md5"):
+            found["md5Hash" if kind == "md5" else kind] = value
+    return found
+
+
+def _range(header: str, size: int) -> tuple[int, int] | None:
+    """Returns first byte and end of a range, empty if none of it is there; None for no range."""
+    match = _RANGE.fullmatch(header)
+    if not match or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        return max(0, size - int(match[2])), size
+    first = int(match[1])
+    if match[2] and int(match[2]) < first:
+        return None
+    return first, min(size, int(match[2]) + 1) if match[2] else size
+
+
+def _time(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _object(found: Object, base: str) -> dict[str, object]:
+    name = quote(found.name, safe="")
+    answer: dict[str, object] = {
+        "kind": "storage#object",
+        "id": f"{found.bucket}/{found.name}/{found.generation}",
+        "selfLink": f"{base}/storage/v1/b/{found.bucket}/o/{name}",
+        "mediaLink": f"{base}/download/storage/v1/b/{found.bucket}/o/{name}"
+        f"?generation={found.generation}&alt=media",
+        "name": found.name,
+        "bucket": found.bucket,
+        "generation": str(found.generation),
+        "metageneration": str(found.metageneration),
+        "storageClass": "STANDARD",
+        "size": str(len(found.data)),
+        "crc32c": found.content.crc32c,
+        "etag": found.etag,
+        "timeCreated": _time(found.created),
+        "updated": _time(found.updated),
+        "timeStorageClassUpdated": _time(found.created),
+    }
+    if found.components is None:
+        answer["md5Hash"] = found.content.md5
+    else:
+        answer["componentCount"] = found.components
+    return answer | {field: found.fields[field] for field in SETTABLE if field in found.fields}
+
+
+def _media_headers(found: Object) -> dict[str, str]:
+    hashes = f"crc32c={found.content.crc32c}"
+    if found.components is None:
+        hashes += f",md5={found.content.md5}"
+    headers = {
+        "Content-Type": str(found.fields.get("contentType", "application/octet-stream")),
+        "ETag": found.etag,
+        "Accept-Ranges": "bytes",
+        "Last-Modified": email.utils.formatdate(found.updated, usegmt=True),
+        "X-Goog-Generation": str(found.generation),
+        "X-Goog-Metageneration": str(found.metageneration),
+        "X-Goog-Hash": hashes,
+        "X-Goog-Storage-Class": str(found.fields.get("storageClass", "STANDARD")),
+        "X-Goog-Stored-Content-Length": str(len(found.data)),
+        "X-Goog-Stored-Content-Encoding": str(found.fields.get("contentEncoding", "identity")),
+    }
+    if "contentEncoding" in found.fields:
+        headers["Content-Encoding"] = str(found.fields["contentEncoding"])
+    return headers
+
+
+def _bucket(found: Bucket, base: str) -> dict[str, object]:
+    return {
+        "kind": "storage#bucket",
+        "id": found.name,
+        "name": found.name,
+        "selfLink": f"{base}/storage/v1/b/{found.name}",
+        "projectNumber": "1",
+        "location": found.location,
+        "locationType": found.location_type,
+        "storageClass": "STANDARD",
+        "metageneration": "1",
+        "etag": "CAE=",
+        "timeCreated": _time(found.created),
+        "updated": _time(found.created),
+        "softDeletePolicy": {"retentionDurationSeconds": "0"},
+    }

@@ -1,0 +1,157 @@
+"""What the server can be told to do wrong: rules that pick requests, and an action for each."""
+
+import dataclasses
+import fnmatch
+import random
+import threading
+
+VERBS = frozenset(
+    {
+        "upload",  # A whole object in one request.
+        "start",  # The beginning of a resumable upload,
+        "chunk",  # a part of it,
+        "query",  # the question how much has arrived,
+        "cancel",  # its end without an object.
+        "media",  # An object's bytes.
+        "metadata",
+        "patch",
+        "list",
+        "delete",
+        "compose",
+        "rewrite",
+        "copy",
+        "move",
+        "batch",  # The envelope; the requests inside of it have verbs of their own.
+        "bucket",  # Whatever is asked of a bucket itself.
+    }
+)
+"""The kinds of requests that rules and counts tell apart; what is none of them is "other"."""
+
+ACTIONS = {
+    "answer": VERBS,  # `status`, and nothing is done.
+    "stall": VERBS,  # Nothing for `seconds`, then all goes on.
+    "stall_reply": VERBS,  # `at` bytes of the reply's body, nothing for `seconds`, then the rest.
+    "reset": VERBS,  # The connection is reset before anything is done,
+    "reset_request": VERBS,  # after `at` bytes of the request's body were read; nothing is done,
+    "reset_reply": VERBS,  # after `at` bytes of the reply's body were sent; all is done.
+    "tear": frozenset({"chunk"}),  # `at` bytes of the chunk are kept, then a reset.
+    "short": frozenset({"chunk"}),  # `at` bytes of the chunk are kept, as the reply says.
+    "corrupt": frozenset({"media"}),  # The byte at `at` is another; hashes are of the right one.
+    "lose": VERBS,  # All is done, and the connection reset without a reply.
+    "lose_answer": VERBS,  # All is done, and `status` replied.
+}
+"""What can be done, and to which verbs."""
+
+IN_BATCH = ("answer", "lose_answer")
+"""Actions on the requests inside of a batch, which have no connection of their own."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A fault, and the requests that it falls on.
+
+    Attributes:
+      action: one of `ACTIONS`.
+      verb: one of `VERBS`; "*" for all that the action can be done to.
+      method: HTTP method, or "*".
+      name: pattern of the object's name, as in a shell; "*" also matches requests without one.
+      skip: matching requests that are let through first.
+      times: matching requests that it falls on; None for no end.
+      probability: chance for each of them.
+      seed: of the dice.
+      status: HTTP status that is answered.
+      retry_after_s: sent as Retry-After; None for none [s].
+      seconds: of stalling [s].
+      at: where in a body; None for its middle [bytes].
+    """
+
+    action: str
+    verb: str = "*"
+    method: str = "*"
+    name: str = "*"
+    skip: int = 0
+    times: int | None = 1
+    probability: float = 1.0
+    seed: int = 0
+    status: int = 503
+    retry_after_s: int | None = None
+    seconds: float = 1.0
+    at: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise ValueError(f"action must be one of {sorted(ACTIONS)}, got {self.action!r}.")
+        allowed = ACTIONS[self.action]
+        if self.verb != "*" and self.verb not in allowed:
+            raise ValueError(
+                f"verb must be one of {sorted(allowed)} for action {self.action!r}, "
+                f"got {self.verb!r}."
+            )
+        if not 0 < self.probability <= 1:
+            raise ValueError(f"probability must be in (0, 1], got {self.probability}.")
+
+    def matches(self, verb: str, method: str, name: str) -> bool:
+        return (
+            verb in ACTIONS[self.action]
+            and self.verb in ("*", verb)
+            and self.method in ("*", method)
+            and fnmatch.fnmatchcase(name, self.name)
+        )
+
+    def place(self, size: int) -> int:
+        """Returns `at` in a body of that size."""
+        return size // 2 if self.at is None else min(self.at, size)
+
+
+class _Armed:
+    """A rule in force, with what is left of it."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.skip, self.times = rule.skip, rule.times
+        self.dice = random.Random(rule.seed)
+        self.fired = 0
+
+    def falls(self) -> bool:
+        if self.skip:
+            self.skip -= 1
+            return False
+        if self.times == self.fired or self.dice.random() >= self.rule.probability:
+            return False
+        self.fired += 1
+        return True
+
+
+class Faults:
+    """The rules in force."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._armed: list[_Armed] = []
+
+    def add(self, rule: Rule) -> None:
+        with self._lock:
+            self._armed.append(_Armed(rule))
+
+    def clear(self) -> None:
+        with self._lock:
+            self._armed.clear()
+
+    def take(self, verb: str, method: str, name: str, *, batch: bool = False) -> Rule | None:
+        """Returns the first rule that falls on a request, which uses one of its times up.
+
+        Args:
+          batch: whether the request came inside of one.
+        """
+        with self._lock:
+            for armed in self._armed:
+                if batch and armed.rule.action not in IN_BATCH:
+                    continue
+                if armed.rule.matches(verb, method, name) and armed.falls():
+                    return armed.rule
+        return None
+
+    def fired(self) -> list[int]:
+        """Returns how often each rule has fallen on a request, in the order they were given."""
+        with self._lock:
+            return [armed.fired for armed in self._armed]

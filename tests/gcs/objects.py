@@ -1,0 +1,479 @@
+"""Buckets and objects in memory, with the generations and preconditions of Cloud Storage.
+
+Every change of an object is one act under one lock: a precondition is looked at in the same act
+that it guards. An object is replaced, never changed, so whoever holds one may read it without the
+lock.
+"""
+
+import base64
+import bisect
+import dataclasses
+import hashlib
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import google_crc32c
+
+MAX_PAGE = 1000
+"""Entries of a listing at most, and where none are asked for."""
+
+MAX_SOURCES = 32
+"""Objects that one compose takes."""
+
+SETTABLE = (
+    "cacheControl",
+    "contentDisposition",
+    "contentEncoding",
+    "contentLanguage",
+    "contentType",
+    "customTime",
+    "metadata",
+    "storageClass",
+)
+"""Fields of an object's metadata that a client may set."""
+
+_BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
+
+
+class Refused(Exception):
+    """A request that is answered with an error.
+
+    Args:
+      status: HTTP status.
+      reason: the API's word for it, such as "notFound".
+      message: the sentence for a person.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """The bytes of an object, and their hashes as the API writes them.
+
+    Attributes:
+      data: the bytes.
+      crc32c: base64 of the big-endian CRC32C.
+      md5: base64 of the MD5.
+    """
+
+    data: bytes
+    crc32c: str
+    md5: str
+
+    @classmethod
+    def of(cls, data: bytes) -> "Content":
+        return cls(
+            data,
+            base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode(),
+            base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode(),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Object:
+    """One generation of an object.
+
+    Attributes:
+      created: when this generation was written [s since 1970].
+      updated: when its metadata was last changed [s since 1970].
+      fields: metadata that the client set, by its JSON names.
+      components: objects it was composed of; None if it was uploaded whole.
+    """
+
+    bucket: str
+    name: str
+    content: Content
+    generation: int
+    metageneration: int
+    created: float
+    updated: float
+    fields: Mapping[str, object]
+    components: int | None = None
+
+    @property
+    def data(self) -> bytes:
+        return self.content.data
+
+    @property
+    def etag(self) -> str:
+        return base64.b64encode(f"{self.generation}/{self.metageneration}".encode()).decode()
+
+
+@dataclasses.dataclass
+class Bucket:
+    """A bucket.
+
+    Attributes:
+      location: region such as "US-CENTRAL1", or a multi-region such as "EU".
+      created: when it was made [s since 1970].
+      objects: live objects by name.
+      names: their names, sorted; as code points sort like the UTF-8 that the real one sorts by.
+    """
+
+    name: str
+    location: str
+    created: float
+    objects: dict[str, Object] = dataclasses.field(default_factory=dict)
+    names: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def location_type(self) -> str:
+        if self.location in ("US", "EU", "ASIA"):
+            return "multi-region"
+        return "region" if "-" in self.location else "dual-region"
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditions:
+    """Preconditions on the live generation of a name; 0 stands for "there is none"."""
+
+    generation: int | None = None
+    not_generation: int | None = None
+    metageneration: int | None = None
+    not_metageneration: int | None = None
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str], prefix: str = "if") -> "Conditions":
+        """Reads `ifGenerationMatch` and its kin; the prefix is "ifSource" for a copy's source."""
+        endings = ("GenerationMatch", "GenerationNotMatch")
+        endings += ("MetagenerationMatch", "MetagenerationNotMatch")
+        return cls(*(number(query, prefix + ending) for ending in endings))
+
+    def check(self, there: Object | None, *, reading: bool = False) -> None:
+        """Raises `Refused` (412; 304 if a read finds it unchanged) unless all of them hold."""
+        generation = there.generation if there else 0
+        metageneration = there.metageneration if there else 0
+        if self.generation not in (None, generation):
+            raise _unmet("ifGenerationMatch")
+        if self.metageneration not in (None, metageneration):
+            raise _unmet("ifMetagenerationMatch")
+        if self.not_generation == generation or self.not_metageneration == metageneration:
+            if reading:
+                raise Refused(304, "notModified", "Not Modified")
+            raise _unmet("ifGenerationNotMatch")
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A part of a listing; `token` continues it, None at the end."""
+
+    items: list[Object]
+    prefixes: list[str]
+    token: str | None
+
+
+class Store:
+    """All buckets.
+
+    Args:
+      clock: the server's time [s since 1970].
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._buckets: dict[str, Bucket] = {}
+        self._generation = 0
+
+    def make_bucket(self, name: str, location: str = "US-CENTRAL1") -> Bucket:
+        if not _BUCKET_NAME.fullmatch(name):
+            raise Refused(400, "invalid", f"Invalid bucket name: '{name}'")
+        with self._lock:
+            if name in self._buckets:
+                raise Refused(
+                    409,
+                    "conflict",
+                    "Your previous request to create the named bucket succeeded and you already "
+                    "own it.",
+                )
+            self._buckets[name] = Bucket(name, location.upper(), self.clock())
+            return self._buckets[name]
+
+    def bucket(self, name: str) -> Bucket:
+        try:
+            return self._buckets[name]
+        except KeyError:
+            raise Refused(404, "notFound", "The specified bucket does not exist.") from None
+
+    def buckets(self, prefix: str = "") -> list[Bucket]:
+        with self._lock:
+            return [
+                self._buckets[name] for name in sorted(self._buckets) if name.startswith(prefix)
+            ]
+
+    def delete_bucket(self, name: str) -> None:
+        with self._lock:
+            if self.bucket(name).objects:
+                raise Refused(409, "conflict", "The bucket you tried to delete is not empty.")
+            del self._buckets[name]
+
+    def check(self, bucket: str, name: str, conditions: Conditions) -> None:
+        """Raises `Refused` unless an upload of that name could begin now."""
+        _check_name(name)
+        with self._lock:
+            conditions.check(self.bucket(bucket).objects.get(name))
+
+    def put(
+        self,
+        bucket: str,
+        name: str,
+        content: Content,
+        fields: Mapping[str, object] | None = None,
+        conditions: Conditions = Conditions(),
+    ) -> Object:
+        """Writes an object whole."""
+        _check_name(name)
+        with self._lock:
+            conditions.check(self.bucket(bucket).objects.get(name))
+            return self._write(bucket, name, content, fields or {})
+
+    def get(
+        self,
+        bucket: str,
+        name: str,
+        conditions: Conditions = Conditions(),
+        generation: int | None = None,
+    ) -> Object:
+        with self._lock:
+            there = self.bucket(bucket).objects.get(name)
+            if there is None and conditions.generation:
+                # The real one says this of a missing object too, when it is read (not deleted).
+                raise _unmet("ifGenerationMatch")
+            there = self._live(bucket, name, generation)
+            conditions.check(there, reading=True)
+            return there
+
+    def delete(
+        self,
+        bucket: str,
+        name: str,
+        conditions: Conditions = Conditions(),
+        generation: int | None = None,
+    ) -> None:
+        with self._lock:
+            conditions.check(self._live(bucket, name, generation))
+            self._remove(bucket, name)
+
+    def patch(
+        self,
+        bucket: str,
+        name: str,
+        changes: Mapping[str, object],
+        conditions: Conditions = Conditions(),
+        generation: int | None = None,
+        *,
+        whole: bool = False,
+    ) -> Object:
+        """Changes metadata: None deletes a field, and `whole` all that are not named."""
+        with self._lock:
+            there = self._live(bucket, name, generation)
+            conditions.check(there)
+            fields = {} if whole else dict(there.fields)
+            for field, value in settable(changes).items():
+                if field == "metadata" and value is not None:
+                    value = _merged(fields.get(field) or {}, value)
+                fields[field] = value
+            there = dataclasses.replace(
+                there,
+                fields={field: value for field, value in fields.items() if value is not None},
+                metageneration=there.metageneration + 1,
+                updated=self.clock(),
+            )
+            self.bucket(bucket).objects[name] = there
+            return there
+
+    def compose(
+        self,
+        bucket: str,
+        name: str,
+        sources: Sequence[tuple[str, Conditions, int | None]],
+        fields: Mapping[str, object],
+        conditions: Conditions,
+    ) -> Object:
+        """Joins objects of one bucket.
+
+        Args:
+          sources: name, conditions and, if it matters, generation of each.
+        """
+        _check_name(name)
+        if not 0 < len(sources) <= MAX_SOURCES:
+            raise Refused(
+                400,
+                "invalid",
+                f"The number of source components provided ({len(sources)}) must be between 1 "
+                f"and {MAX_SOURCES}",
+            )
+        with self._lock:
+            parts = []
+            for source, guard, generation in sources:
+                parts.append(self._live(bucket, source, generation))
+                guard.check(parts[-1])
+            conditions.check(self.bucket(bucket).objects.get(name))
+            content = Content.of(b"".join(part.data for part in parts))
+            count = sum(part.components or 1 for part in parts)
+            return self._write(bucket, name, content, fields, count)
+
+    def copy(
+        self,
+        source: Object,
+        bucket: str,
+        name: str,
+        fields: Mapping[str, object] | None = None,
+        conditions: Conditions = Conditions(),
+    ) -> Object:
+        """Writes an object that was read before under another name.
+
+        Args:
+          fields: the copy's metadata; the source's, if empty.
+        """
+        _check_name(name)
+        with self._lock:
+            conditions.check(self.bucket(bucket).objects.get(name))
+            return self._write(
+                bucket, name, source.content, fields or source.fields, source.components
+            )
+
+    def move(
+        self, bucket: str, name: str, to: str, guard: Conditions, conditions: Conditions
+    ) -> Object:
+        """Renames an object in one act.
+
+        Args:
+          guard: conditions on the object that is moved.
+          conditions: conditions on the name it moves to.
+        """
+        _check_name(to)
+        with self._lock:
+            there = self._live(bucket, name)
+            guard.check(there)
+            conditions.check(self.bucket(bucket).objects.get(to))
+            if to == name:
+                raise Refused(400, "invalid", "The source and destination object names are equal.")
+            self._remove(bucket, name)
+            return self._write(bucket, to, there.content, there.fields, there.components)
+
+    def list(
+        self,
+        bucket: str,
+        *,
+        prefix: str = "",
+        delimiter: str = "",
+        start: str = "",
+        end: str = "",
+        token: str = "",
+        limit: int = MAX_PAGE,
+        folders_as_items: bool = False,
+    ) -> Page:
+        """Lists names in order.
+
+        Args:
+          delimiter: names that have it after the prefix are shown as one prefix.
+          start: first name, inclusive.
+          end: last name, exclusive; "" for none.
+          token: of the page before.
+          limit: items and prefixes on the page at most.
+          folders_as_items: names that end in their first delimiter are items too.
+        """
+        limit = min(limit, MAX_PAGE)
+        items, prefixes = [], []
+        with self._lock:
+            found = self.bucket(bucket)
+            here = max(prefix, start, _read_token(token))
+            index = bisect.bisect_left(found.names, here)
+            while index < len(found.names):
+                name = found.names[index]
+                if not name.startswith(prefix) or (end and name >= end):
+                    break
+                if len(items) + len(prefixes) >= limit:
+                    return Page(items, prefixes, base64.urlsafe_b64encode(here.encode()).decode())
+                cut = name.find(delimiter, len(prefix)) if delimiter else -1
+                if cut < 0:
+                    items.append(found.objects[name])
+                    here, index = name + "\0", index + 1
+                    continue
+                prefixes.append(name[: cut + len(delimiter)])
+                if folders_as_items and name == prefixes[-1]:
+                    items.append(found.objects[name])
+                here = _after(prefixes[-1])
+                index = bisect.bisect_left(found.names, here)
+        return Page(items, prefixes, None)
+
+    def _live(self, bucket: str, name: str, generation: int | None = None) -> Object:
+        there = self.bucket(bucket).objects.get(name)
+        if there is None or generation not in (None, there.generation):
+            number = f"#{generation}" if generation is not None else ""
+            raise Refused(404, "notFound", f"No such object: {bucket}/{name}{number}")
+        return there
+
+    def _write(
+        self,
+        bucket: str,
+        name: str,
+        content: Content,
+        fields: Mapping[str, object],
+        components: int | None = None,
+    ) -> Object:
+        """Writes a new generation; the lock is held."""
+        now = self.clock()
+        # Like the real ones: microseconds, but always growing, wherever a test sets the clock.
+        self._generation = max(self._generation + 1, int(now * 1e6))
+        found = self.bucket(bucket)
+        if name not in found.objects:
+            bisect.insort(found.names, name)
+        fields = settable(fields)
+        made = Object(bucket, name, content, self._generation, 1, now, now, fields, components)
+        found.objects[name] = made
+        return made
+
+    def _remove(self, bucket: str, name: str) -> None:
+        found = self.bucket(bucket)
+        del found.objects[name]
+        del found.names[bisect.bisect_left(found.names, name)]
+
+
+def settable(fields: Mapping[str, object]) -> dict[str, object]:
+    """Returns the fields that a client may set."""
+    return {field: fields[field] for field in SETTABLE if field in fields}
+
+
+def number(query: Mapping[str, str], name: str) -> int | None:
+    """Returns a parameter that is a number; None where it is not given."""
+    value = query.get(name)
+    if value is None:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise Refused(400, "invalid", f"Invalid long value: '{value}' for {name}.") from None
+
+
+def _merged(old: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    both = {**old, **changes}
+    return {key: value for key, value in both.items() if value is not None}
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name.encode()) <= 1024 or name in (".", "..") or "\r" in name or "\n" in name:
+        raise Refused(400, "invalid", f"Invalid object name: {name[:80]!r}")
+
+
+def _unmet(name: str) -> Refused:
+    message = "At least one of the pre-conditions you specified did not hold."
+    return Refused(412, "conditionNotMet", f"{message} ({name})")
+
+
+def _after(prefix: str) -> str:
+    """Returns the first string that sorts after all that begin with the prefix."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def _read_token(token: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(token).decode()
+    except ValueError:
+        raise Refused(400, "invalid", f"Invalid page token: '{token}'") from None

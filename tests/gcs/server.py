@@ -1,0 +1,373 @@
+"""A Cloud Storage on the loopback for tests: real clients speak with it unmodified.
+
+In a test:
+
+    with GCS() as gcs:
+        gcs.bucket("name")
+        ...  # Clients with `gcs.environment` in their environment.
+
+As a process of its own, which prints its address first:
+
+    python -m tests.gcs.server --port 0 --host 127.0.0.1 --bucket name
+
+It keeps what the real one promises (generations, preconditions, hashes, what is visible when) and
+breaks what it is told to: see faults.py, `GCS.fail`, and over HTTP `POST /_control/faults`.
+"""
+
+import argparse
+import contextlib
+import email.utils
+import http.server
+import json
+import os
+import socket
+import socketserver
+import struct
+import sys
+import threading
+import time
+import traceback
+from typing import Self
+
+from tests.gcs.api import Api, Request, Response, error, injected, phrase
+from tests.gcs.faults import Faults, Rule
+from tests.gcs.objects import Bucket, Store
+from tests.gcs.tally import Tally
+
+_HEAD = 64 * 1024
+"""Of a body, what is read before a fault is chosen: the object's name may be in it [bytes]."""
+
+
+class GCS:
+    """The server, from entering it as a context to leaving it.
+
+    Args:
+      host: address to listen on.
+      port: 0 for any that is free.
+      latency_s: wait before every answer [s].
+      location: of buckets for which none is named.
+      rewrite_bytes: what one call of rewriteTo copies if the client does not say; None for all
+        [bytes].
+
+    Attributes:
+      skew_s: how far the server's clock is ahead of this machine's [s].
+      store: the buckets, to look at without a request.
+      faults: the rules in force.
+      tally: counts of requests and bytes.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        latency_s: float = 0.0,
+        location: str = "US-CENTRAL1",
+        rewrite_bytes: int | None = None,
+    ) -> None:
+        self.latency_s = latency_s
+        self.skew_s = 0.0
+        self.store = Store(self.now)
+        self.faults = Faults()
+        self.tally = Tally()
+        self.api = Api(self.store, self.faults, self.tally, location, rewrite_bytes)
+        self.broken: list[str] = []
+        self._location = location
+        self._server = _Server((host, port), self)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        if self.broken and kind is None:
+            raise RuntimeError(f"The server itself failed:\n{self.broken[0]}")
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://{host}:{port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables with which clients find the server, and no other."""
+        return {
+            "STORAGE_EMULATOR_HOST": self.url,  # gcsfs, google-cloud-storage.
+            "TENSORSTORE_GCS_HTTP_URL": self.url,
+            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "test",  # TensorStore; else it looks for one.
+            "NO_GCE_CHECK": "true",  # Nobody asks for the metadata server of a cloud machine.
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # Else it asks by gRPC, for minutes.
+            "EPATH_USE_TF": "false",  # TensorFlow knows no other address than Google's.
+        }
+
+    def now(self) -> float:
+        """Returns the server's time [s since 1970]."""
+        return time.time() + self.skew_s
+
+    def bucket(self, name: str, location: str | None = None) -> Bucket:
+        """Makes a bucket."""
+        return self.store.make_bucket(name, location or self._location)
+
+    def fail(self, *rules: Rule) -> None:
+        """Puts rules in force."""
+        for rule in rules:
+            self.faults.add(rule)
+
+    def requests(self) -> dict[str, dict[str, int]]:
+        """Returns counts by verb: requests, bytes_in, bytes_out, status_200 and so on."""
+        return self.tally.read()
+
+    def clear(self) -> None:
+        """Forgets rules and counts, not objects."""
+        self.faults.clear()
+        self.tally.clear()
+
+    def control(self, method: str, path: str, body: bytes) -> Response:
+        """Answers what a test in another process asks.
+
+        POST faults (a rule or several), GET requests, POST clear, POST settings (latency_s,
+        skew_s).
+        """
+        asked = json.loads(body) if body else {}
+        answer: object = {}
+        if (method, path) == ("POST", "faults"):
+            entries = asked if isinstance(asked, list) else [asked]
+            self.fail(*(Rule(**entry) for entry in entries))
+        elif (method, path) == ("GET", "faults"):
+            answer = self.faults.fired()
+        elif (method, path) == ("GET", "requests"):
+            answer = self.requests()
+        elif (method, path) == ("POST", "clear"):
+            self.clear()
+        elif (method, path) == ("POST", "settings"):
+            self.latency_s = float(asked.get("latency_s", self.latency_s))
+            self.skew_s = float(asked.get("skew_s", self.skew_s))
+        else:
+            return error(404, "notFound", f"No such control: {method} {path}")
+        return Response(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
+
+
+class _Reset(Exception):
+    """The connection is to be reset."""
+
+
+class _Gone(Exception):
+    """The client went away before its request was whole."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: "_Server"
+
+    def _serve(self) -> None:
+        gcs = self.server.gcs
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        base = f"http://{headers.get('host') or gcs.url.removeprefix('http://')}"
+        self._request = Request(self.command, self.path, headers, base)
+        self._verb, self._in, self._out = "other", 0, 0
+        self._status: int | None = None
+        try:
+            self._open_body(headers)
+            if self._request.path.startswith("/_control/"):
+                self._read(len(self._body))
+                self._control(self._request.path.removeprefix("/_control/"))
+                return
+            try:
+                self._answer()
+            finally:
+                gcs.tally.add(self._verb, self._status, self._in, self._out)
+        except _Reset:
+            self._reset()
+        except (_Gone, ConnectionError, TimeoutError):
+            self.close_connection = True
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
+
+    def _answer(self) -> None:
+        """Answers a request to the API, as well or as badly as the rules say."""
+        gcs, request = self.server.gcs, self._request
+        self._read(_HEAD)
+        request.body = self._body[: self._in]
+        self._verb, name = gcs.api.describe(request)
+        rule = gcs.faults.take(self._verb, self.command, name) or Rule(action="stall", seconds=0)
+        action, size = rule.action, len(self._body)
+        time.sleep(gcs.latency_s)
+        if action == "reset":
+            raise _Reset
+        if action in ("reset_request", "tear"):
+            self._read(rule.place(size))
+        else:
+            if action == "stall":
+                time.sleep(rule.seconds)
+            try:
+                self._read(size)
+            except _Gone:
+                self._keep(self._in)
+                raise
+        if action == "tear":
+            self._keep(min(rule.place(size), self._in))
+        if action in ("reset_request", "tear"):
+            raise _Reset
+        request.body = self._body
+        if action == "short":
+            request.part = rule.place(size)
+        response = None if action == "answer" else self._call(request)
+        if action == "lose":
+            raise _Reset
+        if action in ("answer", "lose_answer"):
+            response = injected(rule.status, rule.retry_after_s)
+        self._reply(response, rule)
+
+    def _call(self, request: Request) -> Response:
+        try:
+            return self.server.gcs.api.call(request)
+        except Exception:
+            # A fault of the server's own: told to the client, and to the test at the end.
+            self.server.gcs.broken.append(traceback.format_exc())
+            return error(500, "internalError", "The server itself failed.")
+
+    def _keep(self, size: int) -> None:
+        """Takes as much of a resumable chunk as has come, which the real one does too."""
+        if self._verb == "chunk":
+            self._request.body, self._request.part = self._body, size
+            self._call(self._request)
+
+    def _control(self, path: str) -> None:
+        try:
+            self._reply(self.server.gcs.control(self.command, path, bytes(self._body)))
+        except (TypeError, ValueError, AttributeError) as wrong:
+            self._reply(error(400, "invalid", str(wrong)))
+
+    # Bodies.
+
+    def _open_body(self, headers: dict[str, str]) -> None:
+        """Makes room for the body, into which `_read` reads it."""
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            self._body = self._read_chunked()
+            self._in = len(self._body)
+        else:
+            self._body = bytearray(int(headers.get("content-length", 0)))
+
+    def _read(self, size: int) -> None:
+        """Reads until that much of the body is there, or all of it."""
+        with memoryview(self._body) as room:
+            while self._in < min(size, len(room)):
+                count = self.rfile.readinto1(room[self._in : size])
+                if not count:
+                    raise _Gone
+                self._in += count
+
+    def _read_chunked(self) -> bytearray:
+        body = bytearray()
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # Trailers.
+        return body
+
+    def _reply(self, response: Response, rule: Rule | None = None) -> None:
+        self._status, body = response.status, response.body
+        action = rule.action if rule else ""
+        if action == "corrupt" and len(body):
+            body = bytearray(body)
+            body[min(rule.place(len(body)), len(body) - 1)] ^= 1
+        self.send_response_only(response.status, phrase(response.status))
+        self.send_header("Date", email.utils.formatdate(self.server.gcs.now(), usegmt=True))
+        self.send_header("Server", "UploadServer")
+        for name, value in response.headers.items():
+            self.send_header(name, value)
+        if response.status not in (204, 304):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        view = memoryview(body)
+        if action in ("stall_reply", "reset_reply"):
+            at = rule.place(len(view))
+            self._send(view[:at])
+            if action == "reset_reply":
+                raise _Reset
+            time.sleep(rule.seconds)
+            view = view[at:]
+        self._send(view)
+
+    def _send(self, part: memoryview) -> None:
+        self.wfile.write(part)
+        self._out += len(part)
+
+    def _reset(self) -> None:
+        """Closes the connection with RST rather than FIN: nothing is left to wait for."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # By its number, as the reader and writer hold the socket too.
+        os.close(self.connection.detach())
+
+    def log_message(self, *args: object) -> None:
+        """Says nothing: there are thousands of requests."""
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], gcs: GCS) -> None:
+        self.gcs = gcs
+        self._open: set[socket.socket] = set()
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Binds without asking for the name of the host, which may take seconds."""
+        socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: socket.socket, client_address: object) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: socket.socket) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Remembers what went wrong, unless it is a client that went away."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            self.gcs.broken.append(traceback.format_exc())
+
+    def server_close(self) -> None:
+        """Closes kept connections too: a client must not find yesterday's server in them."""
+        super().server_close()
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def main() -> None:
+    """Serves until the process is ended."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--latency-ms", type=float, default=0.0)
+    parser.add_argument("--location", default="US-CENTRAL1")
+    parser.add_argument("--bucket", action="append", default=[], help="made at the start")
+    asked = parser.parse_args()
+    with GCS(
+        host=asked.host,
+        port=asked.port,
+        latency_s=asked.latency_ms / 1000,
+        location=asked.location,
+    ) as gcs:
+        for name in asked.bucket:
+            gcs.bucket(name)
+        print(gcs.url, flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Counts of what a server was asked for."""
+
+import collections
+import threading
+
+
+class Tally:
+    """Requests and bytes by verb; bytes are those of bodies, without headers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._verbs: dict[str, collections.Counter[str]] = {}
+
+    def add(self, verb: str, status: int | None, bytes_in: int = 0, bytes_out: int = 0) -> None:
+        """Counts a request; one that was reset has no status."""
+        with self._lock:
+            counts = self._verbs.setdefault(verb, collections.Counter())
+            counts["requests"] += 1
+            counts["bytes_in"] += bytes_in
+            counts["bytes_out"] += bytes_out
+            counts[f"status_{status or 'reset'}"] += 1
+
+    def clear(self) -> None:
+        with self._lock:
+            self._verbs.clear()
+
+    def read(self) -> dict[str, dict[str, int]]:
+        """Returns by verb: requests, bytes_in, bytes_out, and status_200 and so on."""
+        with self._lock:
+            return {verb: dict(counts) for verb, counts in sorted(self._verbs.items())}
