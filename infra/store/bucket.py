@@ -70,7 +70,10 @@ class Bucket:
         self._cache = NodeCache(self.state / "cache" / "artifacts")
         self._system: Any = None
         self._opening = threading.Lock()
-        self._asked("GET", "b/{}", self._bucket)
+        try:
+            self._asked("GET", "b/{}", self._bucket)
+        except FileNotFoundError:
+            raise BucketError(f"there is no bucket gs://{self._bucket}; make it first.") from None
 
     def read(self, name: str) -> bytes:
         return self._read(name)[0]

@@ -1,0 +1,178 @@
+"""The verbs on a bucket: preconditions, lost replies, torn uploads, other bytes."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.store.bucket import Bucket, BucketError
+from infra.store.manifest import File
+from tests.gcs.faults import Rule
+from tests.gcs.objects import Content
+from tests.gcs.server import GCS
+
+
+@pytest.fixture
+def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GCS]:
+    with GCS() as server:
+        server.bucket("testing")
+        for name, value in (server.environment | {"PARCEL_STATE": str(tmp_path)}).items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+def files(gcs: GCS) -> Bucket:
+    return Bucket("gs://testing/some/where")
+
+
+def written(files: Bucket, folder: str, **contents: bytes) -> dict[str, File]:
+    path = files.workplace(folder)
+    found = {}
+    for name, data in contents.items():
+        (path / name).write_bytes(data)
+        found[name] = File(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    return found
+
+
+def test_records_are_created_once_replaced_and_deleted_by_what_is_there(files: Bucket):
+    assert files.create("a/b/x", b"one")
+    assert not files.create("a/b/x", b"two")
+    assert files.create("a/b/x", b"one")  # These bytes are the ones there.
+    assert files.read("a/b/x") == b"one"
+    before = files.stat("a/b/x")
+    assert not files.swap("a/b/x", b"other", b"two")
+    assert files.swap("a/b/x", b"one", b"two")
+    assert files.stat("a/b/x").version != before.version
+    assert not files.drop("a/b/x", b"one")
+    assert files.drop("a/b/x", b"two")
+    assert not files.drop("a/b/x", b"two")
+    assert not files.swap("a/b/x", b"two", b"three")
+    with pytest.raises(FileNotFoundError):
+        files.read("a/b/x")
+    with pytest.raises(FileNotFoundError):
+        files.stat("a/b/x")
+
+
+def test_folders_are_listed_page_by_page(files: Bucket, gcs: GCS):
+    for i in range(2100):
+        gcs.store.put("testing", f"some/where/m/{i:04}", Content.of(b"7"))
+    files.create("m/deep/er/x", b"12345")
+    assert list(files.listing("m")) == [f"{i:04}" for i in range(2100)]
+    assert files.folders("m") == ["deep"]
+    assert files.folders("") == ["m"]
+    assert files.measure("m").size == 2105
+    assert files.listing("none") == {}
+    assert files.sizes("m/deep", ["er/x", "no"]) == {"er/x": 5}
+    files.remove("m/deep")
+    assert files.folders("m") == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(action="lose", verb="upload"),
+        Rule(action="lose_answer", verb="upload"),
+        Rule(action="answer", verb="upload", status=429),
+        Rule(action="reset_request", verb="upload"),
+        Rule(action="reset_reply", verb="upload"),
+    ],
+    ids=lambda rule: f"{rule.action} {rule.status}",
+)
+def test_a_write_whose_reply_is_lost_is_looked_up(files: Bucket, gcs: GCS, rule: Rule):
+    gcs.fail(rule)
+    assert files.create("x", b"one")
+    assert not files.create("x", b"two")
+    gcs.fail(rule)
+    assert files.swap("x", b"one", b"two")
+    assert files.read("x") == b"two"
+    assert gcs.faults.fired() == [1, 1]
+
+
+def test_other_bytes_than_are_stored_are_read_again(files: Bucket, gcs: GCS):
+    files.create("x", b"one")
+    gcs.fail(Rule(action="corrupt", verb="media"))
+    assert files.read("x") == b"one"
+    noted = written(files, "d", a=b"hello" * 9)
+    files.settle("d", noted)
+    gcs.fail(Rule(action="corrupt", verb="media"))
+    assert (Bucket(files.uri).local("d", noted) / "a").read_bytes() == b"hello" * 9
+
+
+def test_of_twelve_that_create_one_wins(files: Bucket):
+    won = []
+
+    def create(i: int) -> None:
+        if files.create("x", str(i).encode()):
+            won.append(i)
+
+    racers = [threading.Thread(target=create, args=(i,)) for i in range(12)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert files.read("x") == str(won[0]).encode()
+    assert len(won) == 1
+
+
+@pytest.mark.parametrize("rule", [
+    Rule(action="tear", verb="chunk"), Rule(action="lose", verb="chunk"),
+    Rule(action="answer", verb="chunk"), Rule(action="reset", verb="start"),
+    Rule(action="short", verb="chunk"),
+], ids=lambda rule: f"{rule.action} {rule.verb}")  # fmt: skip
+def test_a_large_file_arrives_whole_whatever_happens(
+    files: Bucket, gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: Rule
+):
+    noted = written(files, "d", small=b"1", large=bytes(range(256)) * 50_000)
+    gcs.fail(rule)
+    files.settle("d", noted)
+    assert gcs.faults.fired() == [1]
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
+    other = Bucket(files.uri)
+    found = other.local("d", noted)
+    assert (found / "large").read_bytes() == bytes(range(256)) * 50_000
+    assert files.sha256("d/large") == noted["large"].sha256
+
+
+def test_what_is_not_what_the_manifest_says_is_refused(files: Bucket, tmp_path: Path, monkeypatch):
+    noted = written(files, "d", a=b"hello")
+    files.settle("d", noted)
+    assert files.drop("d/a", b"hello")
+    files.create("d/a", b"jello")
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
+    with pytest.raises(BucketError, match="d/a: other bytes than its digest"):
+        Bucket(files.uri).local("d", noted)
+
+
+def test_errors_are_not_absence(files: Bucket, gcs: GCS, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", _at_once)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    files.create("x", b"one")
+    gcs.fail(Rule(action="answer", status=503, times=None))
+    for look in (files.read, files.stat, files.listing, files.folders, files.measure):
+        with pytest.raises(BucketError, match="gs://testing/some/where: "):
+            look("x")
+
+
+async def _at_once(seconds: float) -> None:
+    pass
+
+
+def test_the_clock_is_the_servers(files: Bucket, gcs: GCS):
+    gcs.skew_s = 1000.0
+    files.create("x", b"one")
+    assert abs(files.now() - files.stat("x").modified) < 3e9
+
+
+@pytest.mark.parametrize("uri", ["gs://b", "gs://", "s3://bucket", "gs://Bucket/x"])
+def test_what_names_no_bucket_is_refused(uri: str):
+    with pytest.raises(ValueError, match="store must be gs://bucket or gs://bucket/prefix"):
+        Bucket(uri)
+
+
+def test_a_bucket_that_is_not_there_is_an_error_in_one_line(gcs: GCS):
+    with pytest.raises(OSError, match="there is no bucket gs://absent; make it first") as caught:
+        Bucket("gs://absent/x")
+    assert "\n" not in str(caught.value)
