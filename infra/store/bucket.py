@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 import google_crc32c
 
 from infra.store.digest import file_sha256
-from infra.store.files import Stat
+from infra.store.files import MANIFESTS, Files, Stat
+from infra.store.glance import Glance, Records
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
 
@@ -145,6 +146,12 @@ class Bucket:
     def put(self, name: str, data: bytes) -> None:
         self._write(name, data, None)
 
+    def at_once(self) -> Files:
+        there = self._below("")
+        manifests = {name: stat for name, stat in there.items() if name.startswith(MANIFESTS)}
+        memory = Records(self.state / "cache" / "manifests.sqlite")
+        return Glance(self, there, memory.get(manifests, self.read))
+
     def now(self) -> int:
         headers, _ = self._asked("GET", "b/{}", self._bucket)
         return int(email.utils.parsedate_to_datetime(headers["Date"]).timestamp() * 1e9)
@@ -258,7 +265,7 @@ class Bucket:
         return f"{self._bucket}/{self._prefix}{name}"
 
     def _folder(self, folder: str) -> str:
-        return f"{self._prefix}{folder}/"
+        return f"{self._prefix}{folder}/" if folder else self._prefix
 
     def _pages(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
         token: dict[str, str] = {}

@@ -16,6 +16,9 @@ from typing import Protocol
 
 from infra.store.manifest import File
 
+MANIFESTS = "manifests"
+"""Folder of the manifests, one more below it for each kind."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Stat:
@@ -104,6 +107,10 @@ class Files(Protocol):
 
     def put(self, name: str, data: bytes) -> None:
         """Writes a file, in the place of whatever is there."""
+        ...
+
+    def at_once(self) -> "Files":
+        """Returns these files as they are at this moment, for many questions; see `glance`."""
         ...
 
     def now(self) -> int:

@@ -22,6 +22,7 @@ attempts whose process is gone and that no manifest names; everything else is `g
 """
 
 import contextlib
+import copy
 import datetime
 import json
 import os
@@ -37,7 +38,7 @@ from infra.store import sources
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import environment
-from infra.store.files import Files
+from infra.store.files import MANIFESTS, Files
 from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
 from infra.store.holder import Holder
 from infra.store.lease import TTL, Held, Holding, hold, holdings
@@ -47,7 +48,7 @@ from infra.store.pins import Pin, pin
 FORMAT = 2
 """Of the layout above. 1 had its manifests beside the data, and no number."""
 
-MANIFESTS, ASIDE, LEASES, SCRATCH = "manifests", "aside", "leases", "scratch"
+ASIDE, LEASES, SCRATCH = "aside", "leases", "scratch"
 ATTEMPTS = "attempts"
 
 
@@ -174,6 +175,12 @@ class Store:
         self._held: dict[str, Held] = {}
         self._begun: dict[str, list[Begun]] = {}
         self._check_format()
+
+    def at_once(self) -> "Store":
+        """Returns this store as it is at this moment, for many look-ups; see `glance`."""
+        view = copy.copy(self)
+        view.files = self.files.at_once()
+        return view
 
     def find(self, key: str) -> Artifact | None:
         """Returns a committed artifact whose files all exist with their sizes, or None.

@@ -1,0 +1,130 @@
+"""A bucket as one listing of it found it: thousands of steps looked up without a request each."""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from infra.store.files import Files, Stat
+
+_AT_ONCE = 32
+"""Files read at a time."""
+
+
+class Glance:
+    """Files as they were at one moment; what is written, or copied, goes where it always does.
+
+    What came later is not seen, and what went since still is. So whoever relies on what is found
+    pins its key first and takes the glance after that.
+
+    Args:
+      files: what is looked at.
+      there: name -> state, of all its files.
+      records: name -> bytes of files read at once.
+    """
+
+    def __init__(
+        self, files: Files, there: Mapping[str, Stat], records: Mapping[str, bytes]
+    ) -> None:
+        self.uri, self.state = files.uri, files.state
+        self.create, self.swap, self.drop, self.put = (
+            files.create, files.swap, files.drop, files.put,
+        )  # fmt: skip
+        self.workplace, self.settle, self.local, self.remove = (
+            files.workplace, files.settle, files.local, files.remove,
+        )  # fmt: skip
+        self.sha256, self.now, self._read = files.sha256, files.now, files.read
+        self._there, self._records = there, records
+        self._names: dict[str, dict[str, Stat]] = {}
+        self._folders: dict[str, set[str]] = {}
+        for name, stat in there.items():
+            folder, _, last = name.rpartition("/")
+            self._names.setdefault(folder, {})[last] = stat
+            while folder:
+                folder, _, last = folder.rpartition("/")
+                known = self._folders.setdefault(folder, set())
+                if last in known:
+                    break
+                known.add(last)
+
+    def at_once(self) -> "Files":
+        return self
+
+    def read(self, name: str) -> bytes:
+        known = self._records.get(name)
+        return self._read(name) if known is None else known
+
+    def stat(self, name: str) -> Stat:
+        try:
+            return self._there[name]
+        except KeyError:
+            raise FileNotFoundError(f"{self.uri}/{name}") from None
+
+    def listing(self, folder: str) -> dict[str, Stat]:
+        return dict(sorted(self._names.get(folder, {}).items()))
+
+    def folders(self, folder: str) -> list[str]:
+        return sorted(self._folders.get(folder, ()))
+
+    def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
+        stats = {name: self._there.get(f"{folder}/{name}") for name in names}
+        return {name: stat.size for name, stat in stats.items() if stat}
+
+    def measure(self, name: str) -> Stat:
+        below = [self._there[name]] if name in self._there else []
+        waiting = [name]
+        while waiting:
+            folder = waiting.pop()
+            below += self._names.get(folder, {}).values()
+            waiting += [f"{folder}/{inner}" for inner in self._folders.get(folder, ())]
+        newest = max((stat.modified for stat in below), default=0)
+        return Stat(size=sum(stat.size for stat in below), modified=newest, version=())
+
+
+class Records:
+    """A memory of small files by name and version, on this machine; it may be deleted at any time.
+
+    Args:
+      path: of the SQLite file, made when first written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, wanted: Mapping[str, Stat], read: Callable[[str], bytes]) -> dict[str, bytes]:
+        """Returns the bytes of files, reading those that are new or changed, many at a time.
+
+        Args:
+          wanted: name -> state.
+          read: returns a file's bytes.
+        """
+        found = {}
+        versions = {name: str(stat.version) for name, stat in wanted.items()}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as memory:
+            memory.execute(
+                "CREATE TABLE IF NOT EXISTS records (name TEXT PRIMARY KEY, version TEXT, "
+                "data BLOB) WITHOUT ROWID"
+            )
+            for name, version, data in memory.execute("SELECT name, version, data FROM records"):
+                if versions.get(name) == version:
+                    found[name] = data
+            missing = [name for name in wanted if name not in found]
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                for name, data in zip(missing, pool.map(_or_none(read), missing), strict=True):
+                    if data is not None:
+                        found[name] = data
+            rows = [(name, versions[name], found[name]) for name in missing if name in found]
+            with memory:
+                memory.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", rows)
+        return found
+
+
+def _or_none(read: Callable[[str], bytes]) -> Callable[[str], bytes | None]:
+    def tried(name: str) -> bytes | None:
+        with contextlib.suppress(FileNotFoundError):  # Gone since it was listed.
+            return read(name)
+        return None
+
+    return tried
