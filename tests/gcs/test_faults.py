@@ -35,6 +35,13 @@ def test_stall_delays_the_answer(gcs: GCS, client: Client):
         Client(gcs.url, timeout=0.2).get("x")
 
 
+def test_late_reply_is_to_what_is_done(gcs: GCS, client: Client):
+    gcs.fail(Rule(action="late", verb="upload", seconds=2.0))
+    with pytest.raises(TimeoutError):
+        Client(gcs.url, timeout=0.2).put("x", b"data")
+    assert client.get("x").body == b"data"
+
+
 def test_stalled_reply_stops_in_its_middle(gcs: GCS, client: Client):
     client.put("x", b"0123456789")
     gcs.fail(Rule(action="stall_reply", verb="media", at=4, seconds=0.4))

@@ -102,6 +102,31 @@ def test_refused_request_is_repeated(found: GCS, files: GCSFileSystem):
     assert (counts["status_503"], counts["status_200"]) == (1, 1)
 
 
+def test_torn_chunk_is_sent_again(found: GCS, files: GCSFileSystem):
+    data = random.Random(0).randbytes(4 << 20)
+    found.fail(Rule(action="tear", skip=1, at=1 << 19), Rule(action="short", skip=1, at=1 << 19))
+    with files.open("testing/x", "wb", block_size=1 << 20) as file:
+        for begin in range(0, len(data), 1 << 20):
+            file.write(data[begin : begin + (1 << 20)])
+    assert files.cat_file("testing/x") == data
+    assert found.faults.fired() == [1, 1]
+
+
+def test_corrupt_download_is_not_noticed(found: GCS, files: GCSFileSystem):
+    """What to expect of gcsfs: it compares the hashes of uploads only."""
+    files.pipe_file("testing/x", b"data")
+    found.fail(Rule(action="corrupt"))
+    assert files.cat_file("testing/x") != b"data"
+
+
+def test_lost_reply_to_a_creation_looks_like_a_lost_race(found: GCS, files: GCSFileSystem):
+    """What to expect of gcsfs: it repeats the request, and finds its own object there."""
+    found.fail(Rule(action="lose", verb="upload"))
+    with pytest.raises(FileExistsError):
+        files.pipe_file("testing/x", b"data", mode="create")
+    assert files.cat_file("testing/x") == b"data"
+
+
 def test_metadata_of_its_own(files: GCSFileSystem):
     files.pipe_file("testing/x", b"data", metadata={"a": "1"})
     files.setxattrs("testing/x", b="2")

@@ -1,11 +1,15 @@
 """google-cloud-storage, the client that Beam reads and writes with."""
 
+import io
 import random
 
 import pytest
+import requests
 from google.api_core.exceptions import NotFound, PreconditionFailed
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
+from google.resumable_media.common import RetryStrategy
+from google.resumable_media.requests import ResumableUpload
 
 from tests.gcs.faults import Rule
 from tests.gcs.server import GCS
@@ -19,17 +23,37 @@ def bucket(found: GCS) -> storage.Bucket:
 
 
 def test_torn_chunk_is_sent_again(found: GCS, bucket: storage.Bucket):
-    data = random.Random(0).randbytes(5 * MEBIBYTE)
+    data = random.Random(0).randbytes(9 * MEBIBYTE)
     blob = bucket.blob("a/x", chunk_size=2 * MEBIBYTE)
     found.fail(Rule(action="tear", skip=1, at=MEBIBYTE))
     blob.upload_from_string(data, if_generation_match=0)
     assert bucket.blob("a/x").download_as_bytes() == data
     # It asks nothing, but repeats the chunk from its first byte, of which a part is held already.
-    requests = found.requests()
-    assert (requests["chunk"]["requests"], requests["chunk"]["status_reset"]) == (4, 1)
-    assert "query" not in requests
+    counts = found.requests()
+    assert (counts["chunk"]["requests"], counts["chunk"]["status_reset"]) == (6, 1)
+    assert "query" not in counts
     with pytest.raises(PreconditionFailed):
         bucket.blob("a/x").upload_from_string(b"", if_generation_match=0)
+
+
+def test_upload_that_asks_goes_on_where_it_broke(found: GCS):
+    data = random.Random(0).randbytes(5 * MEBIBYTE)
+    address = f"{found.url}/upload/storage/v1/b/testing/o?uploadType=resumable&ifGenerationMatch=0"
+    upload = ResumableUpload(address, 2 * MEBIBYTE, checksum="crc32c")
+    upload._retry_strategy = RetryStrategy(max_retries=0)
+    found.fail(Rule(action="tear", skip=1, at=MEBIBYTE))
+    with requests.Session() as session:
+        upload.initiate(session, io.BytesIO(data), {"name": "x"}, "text/plain")
+        upload.transmit_next_chunk(session)
+        with pytest.raises(requests.ConnectionError):
+            upload.transmit_next_chunk(session)
+        assert upload.bytes_uploaded == 2 * MEBIBYTE
+        upload.recover(session)
+        assert upload.bytes_uploaded == 3 * MEBIBYTE
+        upload.transmit_next_chunk(session)
+    assert upload.finished
+    assert found.store.get("testing", "x").data == data
+    assert found.requests()["query"]["status_308"] == 1
 
 
 def test_small_upload_is_described(bucket: storage.Bucket):
@@ -59,8 +83,8 @@ def test_batch_deletes(found: GCS, bucket: storage.Bucket):
         for index in range(4):
             bucket.blob(f"x/{index}").delete()
     assert [blob.name for blob in bucket.list_blobs(prefix="x/")] == ["x/4"]
-    requests = found.requests()
-    assert (requests["batch"]["requests"], requests["delete"]["requests"]) == (1, 4)
+    counts = found.requests()
+    assert (counts["batch"]["requests"], counts["delete"]["requests"]) == (1, 4)
     with pytest.raises(NotFound), bucket.client.batch():
         bucket.blob("none").delete()
 
