@@ -96,7 +96,7 @@ class Api:
     ) -> None:
         self._store, self._faults, self._tally = store, faults, tally
         self._uploads = Uploads(store)
-        self._location, self._rewrite_bytes = location, rewrite_bytes
+        self._location, self.rewrite_bytes = location, rewrite_bytes
         self._rewrites: dict[str, tuple[Object, int]] = {}
         routes: list[tuple[str, str, str, Callable[..., Response]]] = [
             ("POST", "/upload/storage/v1/b/{}/o", "upload", self._upload),
@@ -351,7 +351,7 @@ class Api:
             begun, done = self._rewrites.pop(token, (None, 0))
             if begun is None or begun.generation != source.generation:
                 raise Refused(400, "invalid", "Invalid rewrite token")
-        done = min(size, done + (step or self._rewrite_bytes or size))
+        done = min(size, done + (step or self.rewrite_bytes or size))
         answer: dict[str, object] = {
             "kind": "storage#rewriteResponse",
             "totalBytesRewritten": str(done),

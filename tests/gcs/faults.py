@@ -10,7 +10,7 @@ VERBS = frozenset(
         "upload",  # A whole object in one request.
         "start",  # The beginning of a resumable upload,
         "chunk",  # a part of it,
-        "query",  # the question how much has arrived,
+        "query",  # the question how much has arrived, which ends it if that is all (gcsfs),
         "cancel",  # its end without an object.
         "media",  # An object's bytes.
         "metadata",
@@ -30,6 +30,7 @@ VERBS = frozenset(
 ACTIONS = {
     "answer": VERBS,  # `status`, and nothing is done.
     "stall": VERBS,  # Nothing for `seconds`, then all goes on.
+    "late": VERBS,  # All is done, nothing for `seconds`, then the reply.
     "stall_reply": VERBS,  # `at` bytes of the reply's body, nothing for `seconds`, then the rest.
     "reset": VERBS,  # The connection is reset before anything is done,
     "reset_request": VERBS,  # after `at` bytes of the request's body were read; nothing is done,
@@ -54,7 +55,8 @@ class Rule:
       action: one of `ACTIONS`.
       verb: one of `VERBS`; "*" for all that the action can be done to.
       method: HTTP method, or "*".
-      name: pattern of the object's name, as in a shell; "*" also matches requests without one.
+      name: pattern of the object's name, as in a shell (of a copy, the source's; of a compose,
+        the result's); "*" also matches requests without one.
       skip: matching requests that are let through first.
       times: matching requests that it falls on; None for no end.
       probability: chance for each of them.

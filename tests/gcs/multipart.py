@@ -56,12 +56,12 @@ def read_batch(content_type: str, body: bytes) -> list[Call]:
     """Returns the requests of a batch."""
     calls = []
     for part in body.split(_boundary(content_type))[1:-1]:
-        outer, inner = _headers(part.strip(b"\r\n"))
+        outer, inner = _headers(part)
         head, _, rest = inner.partition(b"\n")
         words = head.decode().split()
         if len(words) < 2:
             raise Refused(400, "badContent", f"Not a request line: {head[:80]!r}")
-        headers, payload = _headers(rest) if rest.strip() else ({}, b"")
+        headers, payload = _headers(b"\n" + rest)
         content_id = outer.get("content-id", "").strip("<>")
         calls.append(Call(content_id, words[0], words[1], headers, payload.strip()))
     return calls
@@ -90,8 +90,7 @@ def _boundary(content_type: str) -> bytes:
 
 
 def _headers(part: bytes) -> tuple[dict[str, str], bytes]:
-    """Splits a part at its blank line."""
-    part = part.lstrip(b"\r\n")
+    """Splits a part at its blank line, which may be the first."""
     blank = _BLANK_LINE.search(part)
     if not blank:
         return _fields(part), b""

@@ -74,7 +74,7 @@ class GCS:
         self.broken: list[str] = []
         self._location = location
         self._server = _Server((host, port), self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -171,21 +171,19 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         base = f"http://{headers.get('host') or gcs.url.removeprefix('http://')}"
         self._request = Request(self.command, self.path, headers, base)
-        self._verb, self._in, self._out = "other", 0, 0
-        self._status: int | None = None
+        self._verb, self._in, self._counted = "other", 0, False
         try:
             self._open_body(headers)
             if self._request.path.startswith("/_control/"):
                 self._read(len(self._body))
                 self._control(self._request.path.removeprefix("/_control/"))
-                return
-            try:
+            else:
                 self._answer()
-            finally:
-                gcs.tally.add(self._verb, self._status, self._in, self._out)
         except _Reset:
+            self._count(None)
             self._reset()
-        except (_Gone, ConnectionError, TimeoutError):
+        except (_Gone, ConnectionError):
+            self._count(None)
             self.close_connection = True
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
@@ -221,6 +219,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         response = None if action == "answer" else self._call(request)
         if action == "lose":
             raise _Reset
+        if action == "late":
+            time.sleep(rule.seconds)
         if action in ("answer", "lose_answer"):
             response = injected(rule.status, rule.retry_after_s)
         self._reply(response, rule)
@@ -240,6 +240,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._call(self._request)
 
     def _control(self, path: str) -> None:
+        self._counted = True  # These are not among the requests that a test counts.
         try:
             self._reply(self.server.gcs.control(self.command, path, bytes(self._body)))
         except (TypeError, ValueError, AttributeError) as wrong:
@@ -274,11 +275,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return body
 
     def _reply(self, response: Response, rule: Rule | None = None) -> None:
-        self._status, body = response.status, response.body
-        action = rule.action if rule else ""
+        action, body = rule.action if rule else "", response.body
         if action == "corrupt" and len(body):
             body = bytearray(body)
             body[min(rule.place(len(body)), len(body) - 1)] ^= 1
+        shown = memoryview(b"" if self.command == "HEAD" else body)
+        breaks = rule.place(len(shown)) if action in ("stall_reply", "reset_reply") else len(shown)
+        # Before the client has the answer: it may ask for the counts next.
+        self._count(response.status, breaks if action == "reset_reply" else len(shown))
         self.send_response_only(response.status, phrase(response.status))
         self.send_header("Date", email.utils.formatdate(self.server.gcs.now(), usegmt=True))
         self.send_header("Server", "UploadServer")
@@ -287,21 +291,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if response.status not in (204, 304):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        view = memoryview(body)
-        if action in ("stall_reply", "reset_reply"):
-            at = rule.place(len(view))
-            self._send(view[:at])
-            if action == "reset_reply":
-                raise _Reset
+        self.wfile.write(shown[:breaks])
+        if action == "reset_reply":
+            raise _Reset
+        if action == "stall_reply":
             time.sleep(rule.seconds)
-            view = view[at:]
-        self._send(view)
+        self.wfile.write(shown[breaks:])
 
-    def _send(self, part: memoryview) -> None:
-        self.wfile.write(part)
-        self._out += len(part)
+    def _count(self, status: int | None, out: int = 0) -> None:
+        """Counts the request, once."""
+        if not self._counted:
+            self._counted = True
+            self.server.gcs.tally.add(self._verb, status, self._in, out)
 
     def _reset(self) -> None:
         """Closes the connection with RST rather than FIN: nothing is left to wait for."""
