@@ -41,6 +41,6 @@ def accept(
     from flows.study.given import raw_files
     from flows.study.graph import graph_of
 
-    explanation = Explanation(opened, graph_of(config, known=raw_files(opened)))
+    explanation = Explanation(opened.at_once(), graph_of(config, known=raw_files(opened)))
     for line in accept_stale(opened, explanation, step, units=replay):
         typer.echo(line)

@@ -97,7 +97,7 @@ def _study(
     from flows.study.graph import graph_of
 
     graph = graph_of(config, until, known=raw_files(opened))
-    explanation = Explanation(opened, graph)
+    explanation = Explanation(opened.at_once(), graph)
     if explain:
         for line in explanation.lines():
             typer.echo(line)

@@ -69,7 +69,7 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
         return ["Nothing: this is where the line begins."]
     rows = ["| role | artifact | content |", "|---|---|---|"]
     for role, entry in sorted(manifest.inputs.items()):
-        name = store.get(entry.key).manifest.name
+        name = store.recall(entry.key).manifest.name
         rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:_SHORT]}` |")
     return rows
 

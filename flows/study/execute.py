@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, cast
 from uuid import UUID
 
@@ -60,6 +60,8 @@ class Session:
     Attributes:
       study: its name.
       store, cluster, display: where artifacts are, steps run, and people look.
+      view: the store at the beginning, for what was pinned before.
+      foreseen: step -> key of its artifact that was pinned then.
       journal: what the run did, for the UI's rows.
       pin: keeps artifacts from garbage collection until the run ends.
       retries: more tries of a node whose worker died.
@@ -73,6 +75,8 @@ class Session:
 
     study: str
     store: Store
+    view: Store
+    foreseen: Mapping[Step, str]
     cluster: Cluster
     display: Display
     journal: Journal
@@ -101,9 +105,14 @@ class Session:
         if lacking and not step.partial:
             raise StepFailedError(f"{lacking[0]} was not made")
         there = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
-        found = look_up(
-            self.store, step, there, self.accepted, source=self.source, pin=self.pin.add
-        )
+        asked = functools.partial(
+            look_up, step=step, inputs=there, accepted=self.accepted, source=self.source,
+            pin=self.pin.add,
+        )  # fmt: skip
+        foreseen = self.foreseen.get(step)
+        found = asked(self.view if foreseen else self.store)
+        if foreseen and found.recipe.key != foreseen:
+            found = asked(self.store)  # An input came out anew: nobody had pinned this one.
         if found.state == "accepted" or any(s in self.accepted for s in step.inputs.values()):
             self.accepted.add(step)
         return found
@@ -328,7 +337,7 @@ def _publish(session: Session, step: Step, artifact: Artifact, *, reused: bool) 
     how = f"re-used, made {manifest.started}" if reused else f"made in {manifest.seconds:.1f} s"
     logger = get_run_logger()
     logger.info("%s: %s, %s: %s", step.name, how, artifact.key, _headline(step, artifact))
-    text = pages.page(session.store, artifact, reused=reused)
+    text = pages.page(session.view, artifact, reused=reused)
     page = page_key(artifact.key)
     published(create_markdown_artifact, text, key=page, description=step.name)
 

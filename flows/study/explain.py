@@ -140,9 +140,10 @@ class Explanation:
                 touched.add(step)
         return sum(self.steps[step].seconds for step in touched)
 
-    def keys(self) -> list[str]:
-        """Returns the keys of all artifacts that there are already."""
-        return [v.artifact.key for v in self.steps.values() if v.artifact is not None]
+    def artifacts(self) -> dict[Step, str]:
+        """Returns step -> the key of its artifact, where there is one already."""
+        found = {step: verdict.artifact for step, verdict in self.steps.items()}
+        return {step: artifact.key for step, artifact in found.items() if artifact is not None}
 
     def lines(self) -> Iterator[str]:
         """Yields a line per node, and a sum."""

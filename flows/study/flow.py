@@ -73,7 +73,7 @@ def study(
     check_served(config, store)
     opened = Store(store)
     graph = graph_of(config, until, known=raw_files(opened))
-    explanation = Explanation(opened, graph)
+    explanation = Explanation(opened.at_once(), graph)
     explanation.check(config.compute.rebuild_limit, rebuild)
     cluster = Cluster(
         address=config.compute.ray_address,
@@ -87,7 +87,8 @@ def study(
         recorded(opened.state, run_id) as journal,
         opened.pinned(run_id or uuid.uuid4().hex) as pin,
     ):
-        pin.add(*explanation.keys())  # At once; the look-ups of the run then add what is new.
+        foreseen = explanation.artifacts()
+        pin.add(*foreseen.values())  # At once; the look-ups of the run then add what is new.
         journal.plan([node.name for node in graph.nodes])
         published(
             create_markdown_artifact,
@@ -101,6 +102,8 @@ def study(
             session = Session(
                 study=config.name,
                 store=opened,
+                view=opened.at_once(),
+                foreseen=foreseen,
                 cluster=cluster,
                 display=display,
                 journal=journal,

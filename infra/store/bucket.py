@@ -84,8 +84,7 @@ class Bucket:
 
     def listing(self, folder: str) -> dict[str, Stat]:
         prefix = self._folder(folder)
-        pages = self._pages(prefix, delimiter="/")
-        items = [item for page in pages for item in page.get("items", ())]
+        items = self._items(prefix, delimiter="/")
         return {item["name"].removeprefix(prefix): _stat(item) for item in items}
 
     def folders(self, folder: str) -> list[str]:
@@ -169,8 +168,9 @@ class Bucket:
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(send, files))
-        stored = {name: stat.size for name, stat in self._below(folder).items()}
-        if stored != {name: file.size for name, file in files.items()}:
+        stored = {item["name"]: item["crc32c"] for item in self._items(self._folder(folder))}
+        sent = {self._folder(folder) + name: _file_crc32c(path / name) for name in files}
+        if stored != sent:
             raise BucketError(f"{self.uri}/{folder} does not hold what was sent; try again.")
         self._cache.adopt(folder, path)
 
@@ -239,9 +239,6 @@ class Bucket:
                 self._opened().put_file(str(path), place, mode="create", chunksize=_WHOLE)
 
         self._tried(put)
-        said = self._json("GET", "b/{}/o/{}", self._bucket, self._prefix + name)
-        if said["crc32c"] != _file_crc32c(path):
-            raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
 
     def _fetch(self, folder: str, name: str, file: File, target: Path) -> None:
         """Reads a stored file into a local folder, and compares the digest."""
@@ -258,8 +255,11 @@ class Bucket:
     def _below(self, folder: str) -> dict[str, Stat]:
         """Returns all files below a folder by their path in it."""
         prefix = self._folder(folder)
-        items = [item for page in self._pages(prefix) for item in page.get("items", ())]
-        return {item["name"].removeprefix(prefix): _stat(item) for item in items}
+        return {item["name"].removeprefix(prefix): _stat(item) for item in self._items(prefix)}
+
+    def _items(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
+        for page in self._pages(prefix, **words):
+            yield from page.get("items", ())
 
     def _place(self, name: str) -> str:
         return f"{self._bucket}/{self._prefix}{name}"

@@ -33,7 +33,7 @@ def ancestry(store: Store, key: str, role: str = "") -> Node:
     known: dict[str, tuple[Node, ...]] = {}
 
     def node(key: str, role: str) -> Node:
-        artifact = store.get(key)
+        artifact = store.recall(key)
         if key not in known:
             entries = sorted(artifact.manifest.inputs.items())
             known[key] = tuple(node(entry.key, name) for name, entry in entries)
@@ -47,9 +47,9 @@ def edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
     found: list[tuple[Manifest, str, Manifest]] = []
     waiting, seen = [key], {key}
     while waiting:
-        product = store.get(waiting.pop()).manifest
+        product = store.recall(waiting.pop()).manifest
         for role, entry in sorted(product.inputs.items()):
-            found.append((store.get(entry.key).manifest, role, product))
+            found.append((store.recall(entry.key).manifest, role, product))
             if entry.key not in seen:
                 seen.add(entry.key)
                 waiting.append(entry.key)
