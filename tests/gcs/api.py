@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from tests.gcs import multipart
-from tests.gcs.faults import Faults
+from tests.gcs.faults import HARMLESS, Faults
 from tests.gcs.objects import (
     MAX_PAGE,
     SETTABLE,
@@ -287,7 +287,7 @@ class Api:
 
     def _list(self, request: Request, bucket: str) -> Response:
         query = request.query
-        page = self._store.list(
+        page = self._store.listing(
             bucket,
             prefix=query.get("prefix", ""),
             delimiter=query.get("delimiter", ""),
@@ -435,7 +435,7 @@ class Api:
     def _call_in_batch(self, request: Request) -> Response:
         verb, name = self.describe(request)
         rule = self._faults.take(verb, request.method, name, batch=True)
-        if rule is None:
+        if rule is HARMLESS:
             response = self.call(request)
         else:
             if rule.action == "lose_answer":

@@ -357,7 +357,7 @@ class Store:
             self._remove(bucket, name)
             return self._write(bucket, to, there.content, there.fields, there.components)
 
-    def list(
+    def listing(
         self,
         bucket: str,
         *,

@@ -2,6 +2,8 @@
 
 import errno
 import http.client
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -103,13 +105,18 @@ def test_torn_chunk_is_kept_in_part(gcs: GCS, client: Client):
     assert client.get("x").body == data
 
 
-def test_client_that_goes_away_leaves_part_of_its_chunk(gcs: GCS, client: Client):
+@pytest.mark.parametrize("farewell", ["FIN", "RST"])
+def test_client_that_goes_away_leaves_part_of_its_chunk(gcs: GCS, client: Client, farewell: str):
     split = urlsplit(client.start("x").headers["location"])
     connection = http.client.HTTPConnection(split.netloc)
     connection.putrequest("PUT", f"{split.path}?{split.query}")
     connection.putheader("Content-Length", str(4 * STEP))
     connection.putheader("Content-Range", f"bytes 0-{4 * STEP - 1}/{4 * STEP}")
     connection.endheaders(bytes(STEP + 100))
+    if farewell == "RST":
+        time.sleep(0.1)  # What has not been read is lost with a reset.
+        linger = struct.pack("ii", 1, 0)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     connection.close()
     deadline = time.monotonic() + 5.0
     held = None
