@@ -287,6 +287,8 @@ class Api:
 
     def _list(self, request: Request, bucket: str) -> Response:
         query = request.query
+        if "matchGlob" in query:
+            raise Refused(501, "notImplemented", "matchGlob is not served.")
         page = self._store.listing(
             bucket,
             prefix=query.get("prefix", ""),

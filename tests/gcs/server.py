@@ -95,15 +95,8 @@ class GCS:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables with which clients find the server, and no other."""
-        return {
-            "STORAGE_EMULATOR_HOST": self.url,  # gcsfs, google-cloud-storage.
-            "TENSORSTORE_GCS_HTTP_URL": self.url,
-            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "test",  # TensorStore; else it looks for one.
-            "NO_GCE_CHECK": "true",  # Nobody asks for the metadata server of a cloud machine.
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # Else it asks by gRPC, for minutes.
-            "EPATH_USE_TF": "false",  # TensorFlow knows no other address than Google's.
-        }
+        """Environment variables for clients; of a server apart, see the function."""
+        return environment(self.url)
 
     def now(self) -> float:
         """Returns the server's time [s since 1970]."""
@@ -155,6 +148,18 @@ class GCS:
         else:
             return error(404, "notFound", f"No such control: {method} {path}")
         return Response(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
+
+
+def environment(url: str) -> dict[str, str]:
+    """Returns the environment variables with which clients find a server, and no other."""
+    return {
+        "STORAGE_EMULATOR_HOST": url,  # gcsfs, google-cloud-storage.
+        "TENSORSTORE_GCS_HTTP_URL": url,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "test",  # TensorStore; else it looks for one.
+        "NO_GCE_CHECK": "true",  # Nobody asks for the metadata server of a cloud machine.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # Else it asks by gRPC, for minutes.
+        "EPATH_USE_TF": "false",  # TensorFlow knows no other address than Google's.
+    }
 
 
 class _Reset(Exception):

@@ -173,10 +173,12 @@ def test_resumable_upload_tells_what_it_holds(gcs: GCS, client: Client):
     assert client.chunk(location, b"", "bytes */*").json == last.json
 
 
-def test_resumable_upload_ends_at_a_chunk_or_a_question(client: Client):
+def test_resumable_upload_ends_with_its_last_byte(client: Client):
     location = client.start("x").headers["location"]
     client.chunk(location, bytes(STEP), f"bytes 0-{STEP - 1}/*")
     assert client.chunk(location, b"", f"bytes */{STEP}").json["size"] == str(STEP)
+    split = urlsplit(client.start("whole").headers["location"])
+    assert client.ask("PUT", f"{split.path}?{split.query}", b"whole").json["size"] == "5"
     location = client.start("empty").headers["location"]
     assert client.chunk(location, b"", "bytes */0").json["size"] == "0"
 
@@ -405,6 +407,7 @@ def test_listing_pages_through_names_and_prefixes(gcs: GCS, client: Client):
     assert pages(prefix="c", delimiter="/", includeTrailingDelimiter="true") == [["c/", "c/"]]
     assert pages(startOffset="b/2", endOffset="c/d") == [["b/2", "b0", "c/"]]
     assert pages(prefix="none") == [[]]
+    assert client.ask("GET", "/storage/v1/b/testing/o", matchGlob="*").status == 501
 
 
 def test_page_has_a_thousand_names_unless_fewer_are_asked_for(gcs: GCS, client: Client):
