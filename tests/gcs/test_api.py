@@ -190,6 +190,7 @@ def test_resumable_upload_ends_with_its_last_byte(client: Client):
         (100, "bytes 0-99/1000"),
         (STEP, f"bytes {STEP}-{2 * STEP - 1}/*"),  # Leaves a gap.
         (STEP, f"bytes 0-{STEP}/*"),  # Not what the range says.
+        (STEP, f"bytes 0-{STEP - 1}/{STEP - 1}"),  # More than there is to be.
         (STEP, "bytes=0-1"),
     ],
 )
