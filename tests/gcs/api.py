@@ -382,6 +382,7 @@ class Api:
             to_name,
             Conditions.parse(request.query, "ifSource"),
             Conditions.parse(request.query),
+            number(request.query, "sourceGeneration"),
         )
         return _json(_object(moved, request.base))
 

@@ -380,6 +380,7 @@ def test_copies_guard_their_source(client: Client, act: str):
     there = int(client.put("other", b"other").json["generation"])
     assert WRITES[act](client, {"ifSourceGenerationMatch": there + 1}).status == 412
     assert WRITES[act](client, {"ifSourceMetagenerationMatch": 2}).status == 412
+    assert WRITES[act](client, {"sourceGeneration": there + 1}).status == 404
     assert WRITES[act](client, {"ifSourceGenerationMatch": there}).status == 200
     assert client.get("x").body == b"other"
     assert client.get("other").status == (404 if act == "move" else 200)
