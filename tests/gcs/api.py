@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from tests.gcs import multipart
-from tests.gcs.faults import Faults
+from tests.gcs.faults import HARMLESS, Faults
 from tests.gcs.objects import (
     MAX_PAGE,
     SETTABLE,
@@ -130,28 +130,32 @@ class Api:
 
         The body may not have arrived yet, but for its head.
         """
-        method = "GET" if request.method == "HEAD" else request.method
-        for known, path, verb, _ in self._routes:
-            match = path.fullmatch(request.path)
-            if known == method and match:
-                if verb in ("upload", "cancel"):
-                    return self._describe_upload(request, verb)
-                if verb == "metadata" and request.query.get("alt") == "media":
-                    verb = "media"
-                return verb, unquote(match[2]) if len(match.groups()) > 1 else ""
-        return "other", ""
+        verb, _, names = self._route(request)
+        if verb in ("upload", "cancel"):
+            return self._describe_upload(request, verb)
+        if verb == "metadata" and request.query.get("alt") == "media":
+            verb = "media"
+        return verb, names[1] if len(names) > 1 else ""
 
     def call(self, request: Request) -> Response:
         """Does what a request asks, and answers it."""
-        method = "GET" if request.method == "HEAD" else request.method
+        _, handler, names = self._route(request)
         try:
-            for known, path, _, handler in self._routes:
-                match = path.fullmatch(request.path)
-                if known == method and match:
-                    return handler(request, *map(unquote, match.groups()))
-            raise Refused(404, "notFound", f"Not Found: {request.method} {request.path}")
+            return handler(request, *names)
         except Refused as refused:
             return error(refused.status, refused.reason, refused.message)
+
+    def _route(self, request: Request) -> tuple[str, Callable[..., Response], list[str]]:
+        """Returns the verb of a path, who answers it, and the names in it."""
+        method = "GET" if request.method == "HEAD" else request.method
+        for known, path, verb, handler in self._routes:
+            match = path.fullmatch(request.path)
+            if known == method and match:
+                return verb, handler, [unquote(name) for name in match.groups()]
+        return "other", self._unknown, []
+
+    def _unknown(self, request: Request) -> Response:
+        raise Refused(404, "notFound", f"Not Found: {request.method} {request.path}")
 
     # Uploads.
 
@@ -283,7 +287,9 @@ class Api:
 
     def _list(self, request: Request, bucket: str) -> Response:
         query = request.query
-        page = self._store.list(
+        if "matchGlob" in query:
+            raise Refused(501, "notImplemented", "matchGlob is not served.")
+        page = self._store.listing(
             bucket,
             prefix=query.get("prefix", ""),
             delimiter=query.get("delimiter", ""),
@@ -308,7 +314,7 @@ class Api:
         for source in asked.get("sourceObjects", []):
             wanted = source.get("objectPreconditions", {}).get("ifGenerationMatch")
             guard = Conditions(generation=None if wanted is None else int(wanted))
-            sources.append((source["name"], guard, number(source, "generation")))
+            sources.append((source.get("name", ""), guard, number(source, "generation")))
         made = self._store.compose(
             bucket,
             name,
@@ -376,6 +382,7 @@ class Api:
             to_name,
             Conditions.parse(request.query, "ifSource"),
             Conditions.parse(request.query),
+            number(request.query, "sourceGeneration"),
         )
         return _json(_object(moved, request.base))
 
@@ -431,9 +438,11 @@ class Api:
     def _call_in_batch(self, request: Request) -> Response:
         verb, name = self.describe(request)
         rule = self._faults.take(verb, request.method, name, batch=True)
-        if rule is None or rule.action != "answer":
+        if rule is HARMLESS:
             response = self.call(request)
-        if rule is not None:
+        else:
+            if rule.action == "lose_answer":
+                self.call(request)
             response = injected(rule.status, rule.retry_after_s)
         self._tally.add(verb, response.status)
         return response

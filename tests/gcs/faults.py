@@ -105,6 +105,10 @@ class Rule:
         return size // 2 if self.at is None else min(self.at, size)
 
 
+HARMLESS = Rule(action="stall", seconds=0.0)
+"""A rule that changes nothing, for a request that none falls on."""
+
+
 class _Armed:
     """A rule in force, with what is left of it."""
 
@@ -139,8 +143,10 @@ class Faults:
         with self._lock:
             self._armed.clear()
 
-    def take(self, verb: str, method: str, name: str, *, batch: bool = False) -> Rule | None:
+    def take(self, verb: str, method: str, name: str, *, batch: bool = False) -> Rule:
         """Returns the first rule that falls on a request, which uses one of its times up.
+
+        `HARMLESS` where none does.
 
         Args:
           batch: whether the request came inside of one.
@@ -151,7 +157,7 @@ class Faults:
                     continue
                 if armed.rule.matches(verb, method, name) and armed.falls():
                     return armed.rule
-        return None
+        return HARMLESS
 
     def fired(self) -> list[int]:
         """Returns how often each rule has fallen on a request, in the order they were given."""

@@ -339,17 +339,24 @@ class Store:
             )
 
     def move(
-        self, bucket: str, name: str, to: str, guard: Conditions, conditions: Conditions
+        self,
+        bucket: str,
+        name: str,
+        to: str,
+        guard: Conditions,
+        conditions: Conditions,
+        generation: int | None = None,
     ) -> Object:
         """Renames an object in one act.
 
         Args:
           guard: conditions on the object that is moved.
           conditions: conditions on the name it moves to.
+          generation: of the object that is moved, if it matters.
         """
         _check_name(to)
         with self._lock:
-            there = self._live(bucket, name)
+            there = self._live(bucket, name, generation)
             guard.check(there)
             conditions.check(self.bucket(bucket).objects.get(to))
             if to == name:
@@ -357,7 +364,7 @@ class Store:
             self._remove(bucket, name)
             return self._write(bucket, to, there.content, there.fields, there.components)
 
-    def list(
+    def listing(
         self,
         bucket: str,
         *,

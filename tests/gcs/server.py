@@ -30,7 +30,7 @@ import traceback
 from typing import Self
 
 from tests.gcs.api import Api, Request, Response, error, injected, phrase
-from tests.gcs.faults import Faults, Rule
+from tests.gcs.faults import HARMLESS, Faults, Rule
 from tests.gcs.objects import Bucket, Store
 from tests.gcs.tally import Tally
 
@@ -54,6 +54,7 @@ class GCS:
       store: the buckets, to look at without a request.
       faults: the rules in force.
       tally: counts of requests and bytes.
+      broken: tracebacks of the server's own mistakes; leaving the context raises the first.
     """
 
     def __init__(
@@ -94,15 +95,8 @@ class GCS:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables with which clients find the server, and no other."""
-        return {
-            "STORAGE_EMULATOR_HOST": self.url,  # gcsfs, google-cloud-storage.
-            "TENSORSTORE_GCS_HTTP_URL": self.url,
-            "GOOGLE_AUTH_TOKEN_FOR_TESTING": "test",  # TensorStore; else it looks for one.
-            "NO_GCE_CHECK": "true",  # Nobody asks for the metadata server of a cloud machine.
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # Else it asks by gRPC, for minutes.
-            "EPATH_USE_TF": "false",  # TensorFlow knows no other address than Google's.
-        }
+        """Environment variables for clients; of a server apart, see the function."""
+        return environment(self.url)
 
     def now(self) -> float:
         """Returns the server's time [s since 1970]."""
@@ -125,6 +119,11 @@ class GCS:
         """Forgets rules and counts, not objects."""
         self.faults.clear()
         self.tally.clear()
+
+    def remember(self) -> None:
+        """Keeps the exception at hand, a mistake of the server's own, for the end of the test."""
+        self.broken.append(traceback.format_exc())
+        traceback.print_exc()
 
     def control(self, method: str, path: str, body: bytes) -> Response:
         """Answers what a test in another process asks.
@@ -151,12 +150,20 @@ class GCS:
         return Response(200, {"Content-Type": "application/json"}, json.dumps(answer).encode())
 
 
+def environment(url: str) -> dict[str, str]:
+    """Returns the environment variables with which clients find a server, and no other."""
+    return {
+        "STORAGE_EMULATOR_HOST": url,  # gcsfs, google-cloud-storage.
+        "TENSORSTORE_GCS_HTTP_URL": url,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": "test",  # TensorStore; else it looks for one.
+        "NO_GCE_CHECK": "true",  # Nobody asks for the metadata server of a cloud machine.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # Else it asks by gRPC, for minutes.
+        "EPATH_USE_TF": "false",  # TensorFlow knows no other address than Google's.
+    }
+
+
 class _Reset(Exception):
     """The connection is to be reset."""
-
-
-class _Gone(Exception):
-    """The client went away before its request was whole."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -182,7 +189,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except _Reset:
             self._count(None)
             self._reset()
-        except (_Gone, ConnectionError):
+        except ConnectionError:
             self._count(None)
             self.close_connection = True
 
@@ -194,26 +201,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._read(_HEAD)
         request.body = self._body[: self._in]
         self._verb, name = gcs.api.describe(request)
-        rule = gcs.faults.take(self._verb, self.command, name) or Rule(action="stall", seconds=0)
+        rule = gcs.faults.take(self._verb, self.command, name)
         action, size = rule.action, len(self._body)
         time.sleep(gcs.latency_s)
         if action == "reset":
             raise _Reset
-        if action in ("reset_request", "tear"):
-            self._read(rule.place(size))
-        else:
-            if action == "stall":
-                time.sleep(rule.seconds)
-            try:
-                self._read(size)
-            except _Gone:
-                self._keep(self._in)
-                raise
+        if action == "stall":
+            time.sleep(rule.seconds)
+        cut = rule.place(size) if action in ("reset_request", "tear") else size
+        self._read(cut)
+        request.body = self._body
+        if self._in < cut:
+            self._keep(self._in)
+            raise ConnectionAbortedError
         if action == "tear":
-            self._keep(min(rule.place(size), self._in))
+            self._keep(cut)
         if action in ("reset_request", "tear"):
             raise _Reset
-        request.body = self._body
         if action == "short":
             request.part = rule.place(size)
         response = None if action == "answer" else self._call(request)
@@ -221,7 +225,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise _Reset
         if action == "late":
             time.sleep(rule.seconds)
-        if action in ("answer", "lose_answer"):
+        if response is None or action == "lose_answer":
             response = injected(rule.status, rule.retry_after_s)
         self._reply(response, rule)
 
@@ -229,14 +233,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             return self.server.gcs.api.call(request)
         except Exception:
-            # A fault of the server's own: told to the client, and to the test at the end.
-            self.server.gcs.broken.append(traceback.format_exc())
+            self.server.gcs.remember()
             return error(500, "internalError", "The server itself failed.")
 
     def _keep(self, size: int) -> None:
         """Takes as much of a resumable chunk as has come, which the real one does too."""
         if self._verb == "chunk":
-            self._request.body, self._request.part = self._body, size
+            self._request.part = size
             self._call(self._request)
 
     def _control(self, path: str) -> None:
@@ -257,12 +260,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._body = bytearray(int(headers.get("content-length", 0)))
 
     def _read(self, size: int) -> None:
-        """Reads until that much of the body is there, or all of it."""
-        with memoryview(self._body) as room:
-            while self._in < min(size, len(room)):
-                count = self.rfile.readinto1(room[self._in : size])
+        """Reads until that much of the body is there, or all of it, or the client has gone."""
+        room = memoryview(self._body)[:size]
+        with contextlib.suppress(ConnectionError):
+            while self._in < len(room):
+                count = self.rfile.readinto1(room[self._in :])
                 if not count:
-                    raise _Gone
+                    break
                 self._in += count
 
     def _read_chunked(self) -> bytearray:
@@ -274,8 +278,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             pass  # Trailers.
         return body
 
-    def _reply(self, response: Response, rule: Rule | None = None) -> None:
-        action, body = rule.action if rule else "", response.body
+    def _reply(self, response: Response, rule: Rule = HARMLESS) -> None:
+        action, body = rule.action, response.body
         if action == "corrupt" and len(body):
             body = bytearray(body)
             body[min(rule.place(len(body)), len(body) - 1)] ^= 1
@@ -338,7 +342,7 @@ class _Server(http.server.ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         """Remembers what went wrong, unless it is a client that went away."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
-            self.gcs.broken.append(traceback.format_exc())
+            self.gcs.remember()
 
     def server_close(self) -> None:
         """Closes kept connections too: a client must not find yesterday's server in them."""

@@ -74,10 +74,11 @@ def test_ranges(client: Client, asked: str, status: int, body: bytes | None):
         assert answer.body == body
 
 
-def test_head_has_the_length_and_no_body(client: Client):
+def test_head_has_the_length_and_no_body(gcs: GCS, client: Client):
     client.put("x", b"hello")
     answer = client.ask("HEAD", at("x"), alt="media")
     assert (answer.status, answer.headers["content-length"], answer.body) == (200, "5", b"")
+    assert gcs.requests()["media"]["bytes_out"] == 0
 
 
 def test_what_is_missing_is_told_as_json(client: Client):
@@ -172,10 +173,12 @@ def test_resumable_upload_tells_what_it_holds(gcs: GCS, client: Client):
     assert client.chunk(location, b"", "bytes */*").json == last.json
 
 
-def test_resumable_upload_ends_at_a_chunk_or_a_question(client: Client):
+def test_resumable_upload_ends_with_its_last_byte(client: Client):
     location = client.start("x").headers["location"]
     client.chunk(location, bytes(STEP), f"bytes 0-{STEP - 1}/*")
     assert client.chunk(location, b"", f"bytes */{STEP}").json["size"] == str(STEP)
+    split = urlsplit(client.start("whole").headers["location"])
+    assert client.ask("PUT", f"{split.path}?{split.query}", b"whole").json["size"] == "5"
     location = client.start("empty").headers["location"]
     assert client.chunk(location, b"", "bytes */0").json["size"] == "0"
 
@@ -187,6 +190,7 @@ def test_resumable_upload_ends_at_a_chunk_or_a_question(client: Client):
         (100, "bytes 0-99/1000"),
         (STEP, f"bytes {STEP}-{2 * STEP - 1}/*"),  # Leaves a gap.
         (STEP, f"bytes 0-{STEP}/*"),  # Not what the range says.
+        (STEP, f"bytes 0-{STEP - 1}/{STEP - 1}"),  # More than there is to be.
         (STEP, "bytes=0-1"),
     ],
 )
@@ -194,6 +198,14 @@ def test_bad_chunks_are_refused(client: Client, size: int, content_range: str):
     location = client.start("x").headers["location"]
     assert client.chunk(location, bytes(size), content_range).status == 400
     assert client.chunk(location, b"", "bytes */*").headers.get("range") is None
+
+
+def test_upload_is_as_long_as_announced(client: Client):
+    announced = {"X-Upload-Content-Length": "5"}
+    target = UPLOAD + "?uploadType=resumable&name=x"
+    location = client.ask("POST", target, b"", announced).headers["location"]
+    assert client.chunk(location, b"four", "bytes 0-3/4").status == 400
+    assert client.chunk(location, b"fives", "bytes 0-4/5").json["size"] == "5"
 
 
 def test_cancelled_upload_stays_so(client: Client):
@@ -356,6 +368,10 @@ def test_rewrite_goes_on_by_its_token(client: Client):
     assert (answer["resource"]["name"], answer["objectSize"]) == ("y", str(len(data)))
     assert client.get("y").body == data
     assert client.ask("POST", rewrite, rewriteToken="other").status == 400
+    assert client.ask("POST", rewrite, ifGenerationMatch=0, **query).status == 412
+    begun = client.ask("POST", rewrite, maxBytesRewrittenPerCall=1 << 20).json
+    client.put("x", data[::-1])
+    assert client.ask("POST", rewrite, rewriteToken=begun["rewriteToken"]).status == 400
     assert client.ask("POST", rewrite, maxBytesRewrittenPerCall=1000).status == 400
 
 
@@ -364,6 +380,7 @@ def test_copies_guard_their_source(client: Client, act: str):
     there = int(client.put("other", b"other").json["generation"])
     assert WRITES[act](client, {"ifSourceGenerationMatch": there + 1}).status == 412
     assert WRITES[act](client, {"ifSourceMetagenerationMatch": 2}).status == 412
+    assert WRITES[act](client, {"sourceGeneration": there + 1}).status == 404
     assert WRITES[act](client, {"ifSourceGenerationMatch": there}).status == 200
     assert client.get("x").body == b"other"
     assert client.get("other").status == (404 if act == "move" else 200)
@@ -392,6 +409,7 @@ def test_listing_pages_through_names_and_prefixes(gcs: GCS, client: Client):
     assert pages(prefix="c", delimiter="/", includeTrailingDelimiter="true") == [["c/", "c/"]]
     assert pages(startOffset="b/2", endOffset="c/d") == [["b/2", "b0", "c/"]]
     assert pages(prefix="none") == [[]]
+    assert client.ask("GET", "/storage/v1/b/testing/o", matchGlob="*").status == 501
 
 
 def test_page_has_a_thousand_names_unless_fewer_are_asked_for(gcs: GCS, client: Client):
@@ -427,23 +445,32 @@ def test_buckets_know_where_they_are(gcs: GCS, client: Client):
 
 
 @pytest.mark.parametrize("path", ["/batch", "/batch/storage/v1"])
-def test_batch_answers_each_part(client: Client, path: str):
+@pytest.mark.parametrize("line", ["\r\n", "\n"])
+def test_batch_answers_each_part(client: Client, path: str, line: str):
     client.put("x", b"")
-    part = (
-        "\r\n--cut\r\nContent-Type: application/http\r\nContent-ID: <id+{i}>\r\n\r\n"
-        "DELETE /storage/v1/b/testing/o/{name} HTTP/1.1\r\nAccept: application/json\r\n\r\n"
-    )
-    body = part.format(i=1, name="x") + part.format(i=2, name="none") + "\r\n--cut--"
+    client.put("y", b"")
+
+    def part(call: str, name: str, rest: str) -> str:
+        target = f"/storage/v1/b/testing/o/{name}"
+        head = "--cut\nContent-Type: application/http\nContent-ID: <id+1>\n\n"
+        return (head + f"{call} {target} HTTP/1.1\n{rest}\n").replace("\n", line)
+
+    delete = part("DELETE", "x", "Accept: application/json\n\n")
+    patch = part("PATCH", "y", '\n{"contentType": "text/plain"}')
+    body = delete + part("DELETE", "none", "") + patch + "--cut--"
     headers = {"Content-Type": "multipart/mixed; boundary=cut"}
     answer = client.ask("POST", path, body.encode(), headers)
-    first, second = answer.body.decode().split(answer.headers["content-type"].split("=")[1])[1:-1]
+    boundary = answer.headers["content-type"].split("=")[1]
+    first, second, third = answer.body.decode().split(boundary)[1:-1]
     assert "HTTP/1.1 204 No Content" in first
     assert "<response-id+1>" in first
     assert "HTTP/1.1 404 Not Found" in second
     assert "No such object" in second
+    assert "HTTP/1.1 200 OK" in third
     assert client.get("x").status == 404
-    body = part.format(i=1, name="x") * 101 + "\r\n--cut--"
-    assert client.ask("POST", path, body.encode(), headers).status == 400
+    assert client.get("y").headers["content-type"] == "text/plain"
+    many = delete * 101 + "--cut--"
+    assert client.ask("POST", path, many.encode(), headers).status == 400
 
 
 def test_clock_can_be_skewed_and_generations_still_grow(gcs: GCS, client: Client):

@@ -102,7 +102,7 @@ def check_listing(store: Store, model: dict[str, tuple[bytes, int]], prefix: str
     for delimiter, items, prefixes in (("", names, []), ("/", plain, sorted(folders))):
         found, grouped, token = [], [], ""
         while token is not None:
-            page = store.list(
+            page = store.listing(
                 "testing", prefix=prefix, delimiter=delimiter, token=token, limit=limit
             )
             assert len(page.items) + len(page.prefixes) <= limit

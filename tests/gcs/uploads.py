@@ -116,7 +116,9 @@ class Uploads:
                 raise Refused(400, "invalid", f"{size} bytes in the range, {len(chunk)} came.")
             if first > held:
                 raise Refused(400, "invalid", f"The chunk begins at {first}, {held} bytes held.")
-            last = total is not None and first + size >= total
+            if total is not None and max(held, first + size) > total:
+                raise Refused(400, "invalid", f"More than the {total} bytes of the object came.")
+            last = first + size == total
             if not last and size < STEP:
                 raise Refused(
                     400,
