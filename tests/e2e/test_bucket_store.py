@@ -1,0 +1,87 @@
+"""A whole study on a bucket: the same table, through faults, a kill, and from another machine."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.store.store import Artifact, Store
+from tests.e2e.conftest import CONFIG, PARCEL, Finished, environment
+from tests.gcs.faults import Rule
+from tests.gcs.server import GCS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+URI = "gs://testing/studies"
+FAULTS = [
+    Rule(action="answer", status=503, probability=0.02, seed=1, times=None),
+    Rule(action="answer", status=429, probability=0.01, seed=2, times=None),
+    Rule(action="lose", verb="upload", probability=0.03, seed=3, times=None),
+    Rule(action="lose", verb="delete", probability=0.05, seed=4, times=None),
+    Rule(action="reset", probability=0.01, seed=5, times=None),
+    Rule(action="corrupt", verb="media", probability=0.05, seed=6, times=None),
+    Rule(action="tear", verb="chunk", probability=0.3, seed=7, times=None),
+]
+
+
+@pytest.fixture
+def gcs() -> Iterator[GCS]:
+    with GCS() as server:
+        server.bucket("testing")
+        yield server
+
+
+def machine(gcs: GCS, state: Path) -> dict[str, str]:
+    """The environment of a machine with a disk of its own."""
+    own = {"PARCEL_STORE": URI, "PARCEL_STATE": str(state)}
+    return environment(state) | gcs.environment | own
+
+
+def files_of(artifact: Artifact) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(artifact.path.iterdir())}
+
+
+def test_a_study_on_a_bucket_is_the_study_on_a_disk(
+    finished: Finished, gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gcs.fail(*FAULTS)
+    log = tmp_path / "log"
+    with log.open("w") as out:
+        first = subprocess.Popen(
+            [PARCEL, "run", CONFIG], env=machine(gcs, tmp_path / "a"), stdout=out,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        while not re.search(r"made .*intermediary", log.read_text()):
+            assert first.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.1)
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    # The next run is another machine's: it has nothing but the bucket.
+    env = machine(gcs, tmp_path / "b")
+    again = subprocess.run(
+        [PARCEL, "run", CONFIG], env=env, capture_output=True, text=True, timeout=900
+    )
+    assert again.returncode == 0, again.stdout[-3000:] + again.stderr[-3000:]
+    assert sum(gcs.faults.fired()) > 20
+    gcs.clear()
+    for name, value in machine(gcs, tmp_path / "c").items():
+        monkeypatch.setenv(name, value)
+    there, here = Store(URI), Store(finished.store)
+    (table,) = there.artifacts("results")
+    assert files_of(table) == files_of(here.get(table.key))
+    made = {artifact.key: artifact.manifest.content for artifact in there.artifacts()}
+    assert made == {key: here.get(key).manifest.content for key in made}
+    assert len(made) > 50
+    # A third machine finds everything made, in few requests.
+    third = subprocess.run(
+        [PARCEL, "run", CONFIG], env=machine(gcs, tmp_path / "d"), capture_output=True, text=True
+    )
+    assert third.returncode == 0, third.stderr
+    assert "0 made, everything re-used" in third.stdout
+    asked = sum(count["requests"] for count in gcs.requests().values())
+    assert asked < 600
