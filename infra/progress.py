@@ -12,9 +12,11 @@ class Progress:
       total: units in all.
       note: whatever is worth seeing beside them, such as the loss [text].
       loss: latest training loss; NaN where there is none.
+      resumable: whether the scratch folder has just got a point to go on from.
     """
 
     done: int
     total: int
     note: str = ""
     loss: float = float("nan")
+    resumable: bool = False

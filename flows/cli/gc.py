@@ -12,7 +12,7 @@ gc_app = typer.Typer()
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _PLURALS = {"artifact": "artifacts", "attempt": "attempts", "source": "sources"}
-_LISTED = ("artifact", "set aside", "attempt", "scratch")
+_LISTED = ("artifact", "set aside", "attempt", "scratch", "copy of scratch")
 """Sorts told one by one; files of sources and half-written records are only counted."""
 
 

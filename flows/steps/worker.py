@@ -72,15 +72,17 @@ def _make(store: Store, recipe: Recipe, context: Mapping[str, Any]) -> Any:
         if store.find(recipe.key):
             return True
         attempt = Attempt(store, recipe)
-        work = Work(recipe, store, attempt.path, scratch)
-        clock = _Clock(scratch / "seconds")
+        work = Work(recipe, store, attempt.path, scratch.path)
+        clock = _Clock(scratch.path / "seconds")
         for progress in KINDS[recipe.kind].make(work):
             clock.note()
+            if progress.resumable:
+                scratch.save()
             yield recipe.name, progress
         attempt.earlier_seconds = clock.earlier
         attempt.counts, attempt.content = work.counts, work.content
         attempt.commit(context)
-        store.clear_scratch(recipe.key)
+        scratch.clear()
         return False
 
 

@@ -39,8 +39,8 @@ _TRIES = 4
 """Of a request that gcsfs, after its own tries, could not finish."""
 _TIMEOUT = 60.0
 """Of one request without an answer [s]."""
-_WHOLE = 5 * 2**20
-"""Above this size a file is sent in parts [bytes]."""
+_PART = 16 * 2**20
+"""Of a large file that is sent at a time [bytes]."""
 
 _T = TypeVar("_T")
 
@@ -155,6 +155,25 @@ class Bucket:
         headers, _ = self._asked("GET", "b/{}", self._bucket)
         return int(email.utils.parsedate_to_datetime(headers["Date"]).timestamp() * 1e9)
 
+    def upload(self, path: Path, name: str) -> None:
+        place = self._place(name)
+
+        def put() -> None:
+            with contextlib.suppress(FileExistsError):  # An earlier try, whose reply was lost.
+                self._opened().put_file(str(path), place, mode="create", chunksize=_PART)
+
+        self._tried(put)
+
+    def download(self, name: str, file: File, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+        def get() -> None:
+            self._opened().get_file(self._place(name), str(path))
+            if file_sha256(path) != file.sha256:  # gcsfs does not look.
+                raise ConnectionError(f"{self.uri}/{name}: other bytes came than its digest says")
+
+        self._tried(get)
+
     def workplace(self, folder: str) -> Path:
         path = self.state / "work" / folder
         path.mkdir(parents=True)
@@ -163,11 +182,8 @@ class Bucket:
     def settle(self, folder: str, files: Mapping[str, File]) -> None:
         path = self.state / "work" / folder
 
-        def send(name: str) -> None:
-            self._send(path / name, f"{folder}/{name}")
-
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(send, files))
+            list(pool.map(lambda name: self.upload(path / name, f"{folder}/{name}"), files))
         stored = {item["name"]: item["crc32c"] for item in self._items(self._folder(folder))}
         sent = {self._folder(folder) + name: _file_crc32c(path / name) for name in files}
         if stored != sent:
@@ -176,8 +192,11 @@ class Bucket:
 
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
         def fill(path: Path) -> None:
+            def fetch(name: str) -> None:
+                self.download(f"{folder}/{name}", files[name], path / name)
+
             with ThreadPoolExecutor(_AT_ONCE) as pool:
-                list(pool.map(lambda name: self._fetch(folder, name, files[name], path), files))
+                list(pool.map(fetch, files))
 
         return self._cache.get(folder, sum(file.size for file in files.values()), fill)
 
@@ -229,28 +248,6 @@ class Bucket:
         if said["crc32c"] != _crc32c(data):
             raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
         return True
-
-    def _send(self, path: Path, name: str) -> None:
-        """Stores a local file under a name that is this attempt's alone."""
-        place = self._place(name)
-
-        def put() -> None:
-            with contextlib.suppress(FileExistsError):  # An earlier try, whose reply was lost.
-                self._opened().put_file(str(path), place, mode="create", chunksize=_WHOLE)
-
-        self._tried(put)
-
-    def _fetch(self, folder: str, name: str, file: File, target: Path) -> None:
-        """Reads a stored file into a local folder, and compares the digest."""
-        path, place = target / name, self._place(f"{folder}/{name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-        def get() -> None:
-            self._opened().get_file(place, str(path))
-            if file_sha256(path) != file.sha256:
-                raise ConnectionError(f"{self.uri}/{folder}/{name}: other bytes than its digest")
-
-        self._tried(get)
 
     def _below(self, folder: str) -> dict[str, Stat]:
         """Returns all files below a folder by their path in it."""

@@ -133,6 +133,17 @@ class Disk:
     def sha256(self, name: str) -> str:
         return file_sha256(self._root / name)
 
+    def upload(self, path: Path, name: str) -> None:
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+
+    def download(self, name: str, file: File, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self._root / name, path)
+        if file_sha256(path) != file.sha256:
+            raise OSError(f"{self._root / name} holds other bytes than its digest")
+
     def workplace(self, folder: str) -> Path:
         path = self._root / folder
         path.mkdir(parents=True)

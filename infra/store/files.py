@@ -117,6 +117,19 @@ class Files(Protocol):
         """Returns the time by the clock that dates the files [ns since 1970]."""
         ...
 
+    def upload(self, path: Path, name: str) -> None:
+        """Stores a local file of any size under a name that nobody else writes to."""
+        ...
+
+    def download(self, name: str, file: File, path: Path) -> None:
+        """Copies a stored file to a local path, whose folder is made.
+
+        Raises:
+          FileNotFoundError: if it is not stored.
+          OSError: if it is not what `file` says.
+        """
+        ...
+
     def workplace(self, folder: str) -> Path:
         """Makes an empty local folder, to be filled by one process and then stored as `folder`."""
         ...

@@ -23,11 +23,11 @@ from infra.store.history import ARTIFACTS, attempts
 from infra.store.lease import hold, holdings, take
 from infra.store.manifest import KEY, Manifest
 from infra.store.pins import DECIDING, PINS, pins
+from infra.store.scratch import SCRATCH
 from infra.store.sources import SOURCES
 from infra.store.store import (
     ATTEMPTS,
     LEASES,
-    SCRATCH,
     Artifact,
     Store,
     aside_name,
@@ -37,6 +37,8 @@ from infra.store.store import (
 RUNS, ACCEPTED = "runs", "accepted"
 RECORDS = (RUNS, ACCEPTED)
 """Folders of people's records: of runs, and of artifacts kept although their code has changed."""
+
+_PROGRESS = ("scratch", "copy of scratch")
 
 _GRACE = 3600.0
 """A holder on another machine counts as alive for so long after its lease lapsed [s]."""
@@ -50,7 +52,7 @@ class Garbage:
     """Something that may go.
 
     Attributes:
-      sort: "artifact", "set aside", "attempt", "scratch", "source" or "partial".
+      sort: "artifact", "set aside", "attempt", "scratch", "copy of scratch", "source" or "partial".
       name: the artifact's key, or the file's name.
       told: what people call it: the step's name, where it is known.
       size: [bytes].
@@ -169,6 +171,9 @@ class _View:
         """Yields resumable progress that nobody goes on with."""
         for key in self._store.here.folders(SCRATCH):
             yield from self._unless_busy("scratch", f"{SCRATCH}/{key}", key)
+        if self._store.is_elsewhere:
+            for key in self._store.files.folders(SCRATCH):
+                yield from self._unless_busy("copy of scratch", f"{SCRATCH}/{key}", key)
 
     def sources(self) -> Iterator[Garbage]:
         """Yields files of source trees that no manifest names.
@@ -217,7 +222,7 @@ class _View:
         return self._age(self._store.files.measure(record)) >= self._older_than
 
     def _age(self, stat: Stat) -> float:
-        return max(0, self._now - stat.modified) / 1e9
+        return _age(self._now, stat)
 
 
 def _named_by_runs(store: Store) -> set[str]:
@@ -240,6 +245,11 @@ def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]
             if key in made:
                 waiting += [entry.key for entry in made[key].manifest.inputs.values()]
     return needed
+
+
+def _age(now: int, stat: Stat) -> float:
+    """Returns the time since something was last written [s]; `now` in [ns]."""
+    return max(0, now - stat.modified) / 1e9
 
 
 def _place(store: Store, sort: str) -> Files:
@@ -285,11 +295,10 @@ def _remove(store: Store, found: Garbage) -> bool:
     if held is None:
         return False  # Somebody has begun with it: another time.
     try:
-        if found.sort in ("attempt", "scratch"):
-            age = (place.now() - place.measure(found.path).modified) / 1e9
-            if age < found.age:
+        if found.sort in ("attempt", *_PROGRESS):
+            if _age(place.now(), place.measure(found.path)) < found.age:
                 return False  # Somebody has been there since.
-        if found.sort == "scratch":
+        if found.sort in _PROGRESS:
             place.remove(found.path)
             return True
         return _remove_attempt(store, found)

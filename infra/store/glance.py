@@ -34,6 +34,7 @@ class Glance:
         self.workplace, self.settle, self.local, self.remove = (
             files.workplace, files.settle, files.local, files.remove,
         )  # fmt: skip
+        self.upload, self.download = files.upload, files.download
         self.sha256, self.now, self._read = files.sha256, files.now, files.read
         self._there, self._records = there, records
         self._names: dict[str, dict[str, Stat]] = {}

@@ -11,6 +11,7 @@
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
         gc.json                          who decides what goes
+        scratch/…                        copies of progress (see `scratch`)
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
 
@@ -26,7 +27,6 @@ import copy
 import datetime
 import json
 import os
-import shutil
 import stat
 import time
 import uuid
@@ -41,14 +41,15 @@ from infra.store.environment import environment
 from infra.store.files import MANIFESTS, Files
 from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
 from infra.store.holder import Holder
-from infra.store.lease import TTL, Held, Holding, hold, holdings
+from infra.store.lease import TTL, Holding, hold, holdings
 from infra.store.manifest import File, Input, Manifest, Recipe, checked_key, kind_of
 from infra.store.pins import Pin, pin
+from infra.store.scratch import Scratch
 
 FORMAT = 2
 """Of the layout above. 1 had its manifests beside the data, and no number."""
 
-ASIDE, LEASES, SCRATCH = "aside", "leases", "scratch"
+ASIDE, LEASES = "aside", "leases"
 ATTEMPTS = "attempts"
 
 
@@ -171,8 +172,8 @@ class Store:
             self.files, self.fleeting = Disk(root), Disk(root, durable=False)
         self.uri, self.state = self.files.uri, self.files.state
         self.here = Disk(self.state, durable=False)
+        self.is_elsewhere = self.uri != str(self.state)
         self._read: dict[str, tuple[tuple[int, ...], Manifest]] = {}
-        self._held: dict[str, Held] = {}
         self._begun: dict[str, list[Begun]] = {}
         self._check_format()
 
@@ -272,12 +273,12 @@ class Store:
         return [artifact for *_, artifact in sorted(found, key=lambda f: f[:2], reverse=True)]
 
     @contextlib.contextmanager
-    def lock(self, key: str, *, ttl: float = TTL) -> Iterator[Path]:
-        """Holds a step for this process, and yields its scratch folder.
+    def lock(self, key: str, *, ttl: float = TTL) -> Iterator[Scratch]:
+        """Holds a step for this process, and yields its scratch.
 
-        Waits while another holder lives. The scratch folder has what earlier holders left there.
-        Whoever loses the lease (stopped for longer than its `ttl`) finds the folder gone too: it
-        was renamed, so that two never write one another's progress.
+        Waits while another holder lives. The scratch has what earlier holders left there. Whoever
+        loses the lease (stopped for longer than its `ttl`) finds its folder gone too: it was
+        renamed, so that two never write one another's progress.
 
         Args:
           key: of the step.
@@ -286,21 +287,14 @@ class Store:
         checked_key(key)
         with hold(self.fleeting, f"{LEASES}/{key}.json", ttl=ttl) as held:
             self._sweep(key)
-            scratch = self._take_scratch(key, held.token)
-            self._held[key], self._begun[key] = held, []
+            scratch = Scratch(self.files, key, held.token)
+            scratch.take()
+            self._begun[key] = []
             try:
                 yield scratch
             finally:
-                del self._held[key]
                 self._note_ends(key, self._begun.pop(key))
-                for folder in (scratch, scratch.parent):
-                    with contextlib.suppress(OSError):  # It holds progress for the next.
-                        folder.rmdir()
-
-    def clear_scratch(self, key: str) -> None:
-        """Deletes the resumable progress of a step that this store object holds."""
-        if held := self._held.get(key):
-            shutil.rmtree(self.state / SCRATCH / key / held.token, ignore_errors=True)
+                scratch.leave()
 
     def leases(self) -> list[Holding]:
         """Returns who is at which step, by key; `Holding.is_live` tells whether they still are."""
@@ -411,19 +405,6 @@ class Store:
                 f"store {self.uri} has format {found}, and this version understands {FORMAT}: "
                 f"name another folder, or use the version that made it."
             )
-
-    def _take_scratch(self, key: str, token: str) -> Path:
-        """Returns the scratch folder of this holding, with the newest progress of those before."""
-        folder = self.state / SCRATCH / key
-        folder.mkdir(parents=True, exist_ok=True)
-        own = folder / token
-        left = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        if left:
-            left.pop().rename(own)
-        own.mkdir(exist_ok=True)
-        for path in left:
-            shutil.rmtree(path, ignore_errors=True)
-        return own
 
     def _sweep(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""

@@ -88,6 +88,8 @@ def fit(
                 yield _progress(done, train.total_steps, float(loss))
             if done % train.save_steps == 0 and done < train.total_steps:
                 points.save(done, state)
+                saved = _progress(done, train.total_steps, float(loss))
+                yield dataclasses.replace(saved, resumable=True)
         _finish(state, model, paths, log.path)
 
 

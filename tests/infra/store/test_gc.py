@@ -130,11 +130,11 @@ def test_what_a_step_under_way_reads_and_makes_stays(store: Store):
     raw = make(store, "raw")
     step = step_of("top", raw)
     with store.lock(step.key) as scratch:
-        (scratch / "progress").write_text("7")
+        (scratch.path / "progress").write_text("7")
         attempt = Attempt(store, step)
         (attempt.path / "half.txt").write_text("half")
         assert gc.delete(Store(store.state), older_than=0) == []
-        assert (scratch / "progress").exists()
+        assert (scratch.path / "progress").exists()
         attempt.commit({})
     assert store.find(step.key) is not None
 
@@ -142,7 +142,7 @@ def test_what_a_step_under_way_reads_and_makes_stays(store: Store):
 def _die(root: str, name: str) -> None:
     store, step = Store(root), step_of(name)
     with store.lock(step.key) as scratch:
-        (scratch / "progress").write_text("7")
+        (scratch.path / "progress").write_text("7")
         (Attempt(store, step).path / "half.txt").write_text("half")
         os._exit(9)
 

@@ -37,7 +37,7 @@ def leave(root: Path, holder: Holder, ttl: float) -> bytes:
 
 def _hold(root: str, ready) -> None:
     with Store(root).lock(STEP.key) as scratch:
-        (scratch / "progress").write_text("12")
+        (scratch.path / "progress").write_text("12")
         ready.set()
         signal.pause()
 
@@ -59,9 +59,9 @@ def test_step_of_a_killed_process_is_free_at_once_and_its_progress_is_kept(tmp_p
     began = time.monotonic()
     with Store(tmp_path).lock(STEP.key) as scratch:
         assert time.monotonic() - began < 15  # Of 120 until it would lapse.
-        assert (scratch / "progress").read_text() == "12"
+        assert (scratch.path / "progress").read_text() == "12"
     with Store(tmp_path).lock(STEP.key) as scratch:
-        assert (scratch / "progress").read_text() == "12"
+        assert (scratch.path / "progress").read_text() == "12"
 
 
 def test_killed_process_that_nobody_has_waited_for_is_gone(tmp_path: Path, holder):
@@ -202,18 +202,18 @@ def test_of_many_that_find_a_dead_holder_one_takes_its_place(tmp_path: Path):
 def test_who_lost_its_lease_writes_no_more_to_its_scratch(tmp_path: Path):
     store, other = Store(tmp_path), Store(tmp_path)
     with store.lock(STEP.key) as mine:
-        (mine / "progress").write_text("5")
+        (mine.path / "progress").write_text("5")
         leases = tmp_path / NAME
         text = leases.read_bytes()
         lost = dataclasses.replace(Holder.here(), began=1)  # As if it were of a dead process.
         dead = Lease(token=json.loads(text)["token"], holder=lost, since="", ttl=1)
         assert store.fleeting.swap(NAME, text, dead.to_json())
         with other.lock(STEP.key) as theirs:
-            assert (theirs / "progress").read_text() == "5"
+            assert (theirs.path / "progress").read_text() == "5"
             with pytest.raises(FileNotFoundError):
-                (mine / "progress").write_text("6")
-            store.clear_scratch(STEP.key)
-            assert (theirs / "progress").read_text() == "5"
+                (mine.path / "progress").write_text("6")
+            mine.clear()
+            assert (theirs.path / "progress").read_text() == "5"
 
 
 def test_of_two_that_think_they_hold_it_the_commit_decides(tmp_path: Path):
@@ -228,7 +228,7 @@ def test_of_two_that_think_they_hold_it_the_commit_decides(tmp_path: Path):
 def test_scratch_is_gone_when_cleared_and_leaves_no_folders(tmp_path: Path):
     store = Store(tmp_path)
     with store.lock(STEP.key) as scratch:
-        (scratch / "progress").write_text("5")
-        store.clear_scratch(STEP.key)
-        assert not scratch.exists()
+        (scratch.path / "progress").write_text("5")
+        scratch.clear()
+        assert not scratch.path.exists()
     assert list((tmp_path / "scratch").iterdir()) == []
