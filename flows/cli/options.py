@@ -8,7 +8,12 @@ DEFAULT_STORE = ".parcel"
 
 StoreOption = Annotated[
     str,
-    typer.Option("--store", envvar="PARCEL_STORE", metavar="URI", help="Folder of the store."),
+    typer.Option(
+        "--store",
+        envvar="PARCEL_STORE",
+        metavar="URI",
+        help="The store: a folder, or gs://bucket/prefix.",
+    ),
 ]
 
 

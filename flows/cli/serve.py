@@ -31,7 +31,7 @@ def serve(
     from flows.study.serve import serve as serve_forever
 
     serve_forever(
-        open_store(store).root,
+        open_store(store),
         host=host,
         port=port,
         auth=auth_of(auth),

@@ -49,7 +49,7 @@ def make(
     a checkpoint is loaded once for all its evaluations, which have nothing to do with each other.
 
     Args:
-      store: the store's folder.
+      store: the store [URI].
       recipes: what to make; none of them reads another one's artifact.
       context: run ids of the orchestrator, for the manifests.
     """

@@ -66,7 +66,7 @@ def study(
 
     Args:
       config: what to run.
-      store: folder of the artifact store.
+      store: the artifact store, a folder or gs://bucket/prefix.
       until: the last phase to run.
       rebuild: steps whose code has changed and that are made again at any cost; may hold `*`.
     """

@@ -16,6 +16,7 @@ from infra.prefect.published import published
 from infra.prefect.server import ServerConflict, is_loopback, running, server_of
 from infra.prefect.settings import apply
 from infra.processes.signals import before_leaving, install
+from infra.store.store import Store
 
 DEFAULT_PORT = 4200
 _SETTLE_EVERY = 5.0
@@ -25,7 +26,7 @@ _CHILDREN_TIMEOUT = 3.2
 
 
 def serve(
-    store: Path,
+    store: Store,
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
@@ -53,19 +54,19 @@ def serve(
             f"--auth must be given with --host {host}: everybody who reaches this machine could "
             f"start runs. Pass name:password in the variable PARCEL_AUTH, or a file, --auth @FILE."
         )
-    apply(store)
-    limit_to(store, any_store=any_store, any_runner=any_runner)
+    apply(store.state)
+    limit_to(store.uri, any_store=any_store, any_runner=any_runner)
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting Prefect …")
-    if port is None and running(store) is None:
+    if port is None and running(store.state) is None:
         port = DEFAULT_PORT
     try:
-        with server_of(store, host=host, port=port, auth=auth) as server:
+        with server_of(store.state, host=host, port=port, auth=auth) as server:
             before_leaving(_end_runs)
-            deployment = _deployment(store, any_store=any_store)
+            deployment = _deployment(store.uri, any_store=any_store)
             # Not before: Prefect's modules deadlock where two threads import them.
-            threading.Thread(target=_settle_forever, args=(store,), daemon=True).start()
-            console.print(f"UI: {server.ui}  (store {store}); end with Ctrl-C")
+            threading.Thread(target=_settle_forever, args=(store.state,), daemon=True).start()
+            console.print(f"UI: {server.ui}  (store {store.uri}); end with Ctrl-C")
             _run(deployment)
     except ServerConflict as error:
         raise ConfigError(str(error)) from None
@@ -102,15 +103,15 @@ def _end_runs(number: signal.Signals) -> None:
     psutil.wait_procs(children, timeout=_CHILDREN_TIMEOUT)
 
 
-def _settle_forever(store: Path) -> None:
+def _settle_forever(state: Path) -> None:
     from infra.prefect.rows import settle_ended
 
     while True:
-        published(settle_ended, store)
+        published(settle_ended, state)
         time.sleep(_SETTLE_EVERY)
 
 
-def _deployment(store: Path, *, any_store: bool) -> Any:
+def _deployment(store: str, *, any_store: bool) -> Any:
     """Returns the study as the form of the UI offers it."""
     import pydantic
     from prefect import Flow
@@ -124,13 +125,13 @@ def _deployment(store: Path, *, any_store: bool) -> Any:
     deployment: Any = cast(Flow[..., Any], study).to_deployment(
         name="study",
         description="Raw data to results table. The form is filled with the demo study.",
-        parameters={"config": demo, "store": str(store), "until": "report"},
+        parameters={"config": demo, "store": store, "until": "report"},
         tags=["parcel"],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     if not any_store:  # The server refuses another at once; the run checks it again.
         schema: Mapping[str, Any] = deployment._parameter_openapi_schema.properties
-        schema["store"]["enum"] = [str(store)]
+        schema["store"]["enum"] = [store]
     return deployment
 
 

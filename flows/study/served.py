@@ -3,24 +3,24 @@
 import dataclasses
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from flows.study.load import ConfigError
+from infra.store.store import full_uri
 from pipelines.prepare.config import PrepareConfig
 
 _STORE, _RUNNER = "PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"
 
 
-def limit_to(store: Path, *, any_store: bool, any_runner: bool) -> None:
+def limit_to(store: str, *, any_store: bool, any_runner: bool) -> None:
     """Limits the studies of processes started from here on, as `parcel serve` starts them.
 
     Args:
-      store: the one they may use.
+      store: the one they may use [URI].
       any_store: whether they may use others, too.
       any_runner: whether they may name a Beam runner and its options.
     """
-    os.environ[_STORE] = "" if any_store else str(store.resolve())
+    os.environ[_STORE] = "" if any_store else full_uri(store)
     os.environ[_RUNNER] = "any" if any_runner else "own"
 
 
@@ -29,13 +29,13 @@ def check_served(config: Any, store: str) -> None:
 
     Args:
       config: the study.
-      store: folder of its store.
+      store: its store [URI].
 
     Raises:
       ConfigError: if it does not.
     """
     served = os.environ.get(_STORE)
-    if served and Path(store).expanduser().resolve() != Path(served):
+    if served and full_uri(store) != served:
         raise ConfigError(
             f"store must be the one served, {served}, got {store!r}; "
             f"`parcel serve --any-store` takes any."

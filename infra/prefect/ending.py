@@ -23,7 +23,7 @@ def recorded(store: Path, flow_run_id: str) -> Iterator[Journal]:
     The run's own state is Prefect's to set, unless a signal ends it.
 
     Args:
-      store: the store's folder.
+      store: the store's folder on this machine.
       flow_run_id: of the Prefect run; "" where there is none.
     """
     install()

@@ -77,7 +77,7 @@ class Journal:
     """The journal of a run under way; safe to write to from several threads.
 
     Args:
-      store: the store's folder.
+      store: the store's folder on this machine.
       flow_run_id: of the Prefect run; the journal of a run without one is kept nowhere.
     """
 

@@ -46,7 +46,7 @@ def settle_ended(store: Path) -> None:
     """Settles the rows of every run of a store that ended, in this process or with its own.
 
     Args:
-      store: the store's folder; Prefect's client must be set to its server.
+      store: the store's folder on this machine; Prefect's client must be set to its server.
     """
     own = ProcessNote.own()
     for path in sorted(journal.folder(store).glob("*.jsonl")):

@@ -8,7 +8,7 @@ def apply(store: Path, *, quiet: bool = True) -> None:
     """Sets Prefect's environment variables, each unless the user has set it; import Prefect after.
 
     Args:
-      store: the store's folder.
+      store: the store's folder on this machine.
       quiet: keep Prefect's own log lines off the terminal (they still reach its server).
     """
     defaults = {

@@ -57,7 +57,7 @@ class Garbage:
       told: what people call it: the step's name, where it is known.
       size: [bytes].
       age: since it was last written [s].
-      path: its data below the store's folder.
+      path: its data below the store.
     """
 
     sort: str
@@ -295,9 +295,9 @@ def _remove(store: Store, found: Garbage) -> bool:
     if held is None:
         return False  # Somebody has begun with it: another time.
     try:
-        if found.sort in ("attempt", *_PROGRESS):
-            if _age(place.now(), place.measure(found.path)) < found.age:
-                return False  # Somebody has been there since.
+        is_work = found.sort in ("attempt", *_PROGRESS)
+        if is_work and _age(place.now(), place.measure(found.path)) < found.age:
+            return False  # Somebody has been there since.
         if found.sort in _PROGRESS:
             place.remove(found.path)
             return True

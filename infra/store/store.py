@@ -157,17 +157,15 @@ class Store:
     """
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
-        text = os.fspath(uri)
+        place = full_uri(uri)
         self.files: Files
         self.fleeting: Files
-        if text.startswith("gs://"):
+        if place.startswith("gs://"):
             from infra.store.bucket import Bucket
 
-            self.files = self.fleeting = Bucket(text)
-        elif "://" in text and not text.startswith("file://"):
-            raise ValueError(f"store must be a folder or gs://bucket/prefix, got {text!r}.")
+            self.files = self.fleeting = Bucket(place)
         else:
-            root = Path(text.removeprefix("file://")).expanduser().resolve()
+            root = Path(place)
             root.mkdir(parents=True, exist_ok=True)
             self.files, self.fleeting = Disk(root), Disk(root, durable=False)
         self.uri, self.state = self.files.uri, self.files.state
@@ -421,6 +419,20 @@ class Store:
         with contextlib.suppress(OSError):
             for attempt in begun:
                 note_end(self.fleeting, key, attempt, ended)
+
+
+def full_uri(uri: str | os.PathLike[str]) -> str:
+    """Returns the one way to write where a store is: an absolute path, or gs://bucket/prefix.
+
+    Raises:
+      ValueError: if it is neither.
+    """
+    text = os.fspath(uri)
+    if text.startswith("gs://"):
+        return text.rstrip("/")
+    if "://" in text and not text.startswith("file://"):
+        raise ValueError(f"store must be a folder or gs://bucket/prefix, got {text!r}.")
+    return str(Path(text.removeprefix("file://")).expanduser().resolve())
 
 
 def aside_name(key: str, attempt: str) -> str:
