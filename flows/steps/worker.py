@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import os
 import sys
 import time
 import traceback
@@ -54,6 +55,8 @@ def make(
       context: run ids of the orchestrator, for the manifests.
     """
     opened = Store(store)
+    # Before JAX is imported. Processes of one machine share what they compiled.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(opened.cache("jax")))
     for recipe in recipes:
         try:
             reused = yield from _make(opened, recipe, context)

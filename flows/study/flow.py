@@ -11,6 +11,7 @@ from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.lineage.rebuild import publish_results
+from flows.steps.code import checkout
 from flows.steps.worker import bind
 from flows.study.config import StudyConfig
 from flows.study.display import Display
@@ -79,7 +80,7 @@ def study(
         address=config.compute.ray_address,
         num_cpus=config.compute.num_cpus,
         num_gpus=config.compute.num_gpus,
-        compilation_cache=opened.cache("jax"),
+        code=checkout().files,
     )
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
