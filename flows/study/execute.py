@@ -22,6 +22,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture
 from prefect.states import Completed
+from prefect.task_runners import TaskRunner
 from prefect.utilities.annotations import quote
 
 from flows.lineage import pages
@@ -146,7 +147,9 @@ class Session:
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
-def run_graph(session: Session, graph: Graph, reused: Set[Node]) -> None:
+def run_graph(
+    session: Session, graph: Graph, reused: Set[Node], runner: TaskRunner[Any]
+) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
     A node that lacks an input fails, too, and says so; the others go on.
@@ -155,6 +158,7 @@ def run_graph(session: Session, graph: Graph, reused: Set[Node]) -> None:
       session: of this run.
       graph: what to run.
       reused: nodes whose artifacts are all there already.
+      runner: of the tasks; it says how many are in flight.
     """
     ended: queue.Queue[Node] = queue.Queue()
     futures: dict[Node, Future] = {}
@@ -174,9 +178,9 @@ def run_graph(session: Session, graph: Graph, reused: Set[Node]) -> None:
     while order.is_active():
         for node in order.get_ready():
             before = [futures[b] for b in upstream[node] if b in futures]
-            futures[node] = _task(session, node).submit(
-                quote(session),
-                quote(node),
+            futures[node] = runner.submit(
+                _task(session, node),
+                {"session": quote(session), "node": quote(node)},
                 wait_for=[future for future in before if future.state.is_completed()],
             )
             session.journal.submitted(node.name, str(futures[node].task_run_id))

@@ -26,8 +26,8 @@ from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.store.store import Store
 
-_THREADS = 64
-"""Nodes in flight; most of them wait for a core or an accelerator of the cluster."""
+_WAITING = 64
+"""Nodes in flight beyond the cores of a cluster: they wait for one, or run in this process."""
 
 RESULTS: "list[StudyResult]" = []
 """The results of this process's studies: Prefect forgets them where its server is gone."""
@@ -54,7 +54,6 @@ class StudyResult:
 @flow(
     name="study",
     flow_run_name="{config.name}",
-    task_runner=ThreadPoolTaskRunner(max_workers=_THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
 def study(
@@ -117,10 +116,14 @@ def study(
                 if node not in reused:  # What runs in this process is the code of now until then.
                     for step in (s for job in node.jobs if not job.cpus for s in job.steps):
                         bind(step.kind, step.config)
-            try:
-                run_graph(session, graph, reused)
-            finally:
-                cluster.stop()
+            work = (job for node in graph.nodes if node not in reused for job in node.jobs)
+            # To count the cores of a cluster is to connect to it; a run without work does not.
+            cores = cluster.cores() if any(job.cpus for job in work) else 0
+            with ThreadPoolTaskRunner[Any](max_workers=cores + _WAITING) as runner:
+                try:
+                    run_graph(session, graph, reused, runner)
+                finally:
+                    cluster.stop()
         results = session.artifacts.get(graph.results) if graph.results else None
         result = StudyResult(
             results=results.key if results else None,
