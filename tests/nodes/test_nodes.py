@@ -20,10 +20,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 PARCEL = str(VENV / "bin" / "parcel")
 PREFIX = "studies/"
-LONGER = (
+STUDY = (
+    "num_seeds=1",
     # Long enough to be hit in the middle, on a machine of any speed.
-    "stage1.total_steps=60", "stage1.save_steps=10",
-    "intermediary.total_steps=60", "intermediary.save_steps=10",
+    "stage1.total_steps=40", "stage1.save_steps=10",
+    "intermediary.total_steps=24", "intermediary.save_steps=6",
 )  # fmt: skip
 KILL_WITHIN, STOP_WITHIN = 15.0, 30.0
 """From the loss of a node to the next try of what it held, on another one [s]."""
@@ -106,7 +107,7 @@ def test_a_study_survives_a_killed_and_a_stopped_node(machines: Machines, tmp_pa
         told = machines.call(str(VENV / "bin" / "python"), "-c", "import flows", on=node)
         assert "No module named 'flows'" in told
     log = tmp_path / "run.log"
-    words = ["run", CONFIG, f"compute.ray_address={HEAD}:{PORT}", *LONGER]
+    words = ["run", CONFIG, f"compute.ray_address={HEAD}:{PORT}", *STUDY]
     with log.open("w") as out:
         command = ["env", f"PYTHONPATH={CHECKOUT}", PARCEL, *words]
         run = machines.popen(*command, on=machines.head, out=out)
@@ -126,7 +127,7 @@ def test_a_study_survives_a_killed_and_a_stopped_node(machines: Machines, tmp_pa
         getattr(machines.nodes[node], act)()
         held = tuple(key for key, holder in stored.leases().items() if holder == node)
         gone.append(Lost(node, time.time(), held, within))
-    assert run.wait(timeout=400) == 0, log.read_text()[-3000:]
+    assert run.wait(timeout=120) == 0, log.read_text()[-3000:]
 
     for lost in gone:
         assert lost.keys
@@ -143,7 +144,7 @@ def test_a_study_survives_a_killed_and_a_stopped_node(machines: Machines, tmp_pa
     # The same study on a disk of this machine.
     here = tmp_path / "here"
     alone = subprocess.run(
-        [PARCEL, "run", CONFIG, *LONGER],
+        [PARCEL, "run", CONFIG, *STUDY],
         env=environment(here) | {"PYTHONPATH": str(CHECKOUT)},
         capture_output=True, text=True,
     )  # fmt: skip
