@@ -61,8 +61,6 @@ def make(
       lost: tokens of earlier calls that came to nothing, whose steps are taken at once.
     """
     opened = Store(store)
-    # Before JAX is imported. Processes of one machine share what they compiled.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(opened.cache("jax")))
     for recipe in recipes:
         try:
             reused = yield from _make(opened, recipe, context, token, lost)
@@ -71,6 +69,15 @@ def make(
             yield Made(name=recipe.name, error=reason, traceback=traceback.format_exc())
         else:
             yield Made(name=recipe.name, reused=reused)
+
+
+def make_apart(store: str, *words: Any) -> Iterator[tuple[str, Progress] | Made]:
+    """As `make`, for a process that does nothing else and has not imported JAX yet.
+
+    Processes of one machine share what they compiled; each machine has a folder of its own.
+    """
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Store(store).cache("jax")))
+    yield from make(store, *words)
 
 
 def _make(

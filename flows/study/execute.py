@@ -319,7 +319,7 @@ def _run_job(
     token, lost = uuid4().hex, session.lost.setdefault(node.name, [])
     if job.cpus:
         stream = session.cluster.stream(
-            worker.make, *words, token, tuple(lost), num_cpus=job.cpus, num_gpus=job.gpus,
+            worker.make_apart, *words, token, tuple(lost), num_cpus=job.cpus, num_gpus=job.gpus,
             name=node.name,
         )  # fmt: skip
     else:

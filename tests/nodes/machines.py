@@ -65,7 +65,9 @@ cd /tmp
 
 def skip_without_namespaces() -> None:
     """Skips the test where this machine lets nobody make namespaces."""
-    if missing := [tool for tool in ("ip", "unshare", "nsenter") if shutil.which(tool) is None]:
+    if missing := [
+        tool for tool in ("ip", "unshare", "nsenter", "setpriv") if shutil.which(tool) is None
+    ]:
         pytest.skip(f"no {', '.join(missing)}: install Debian's iproute2 and util-linux")
     tried = subprocess.run(
         ["unshare", "--mount", "--net", "ip", "link", "add", "try", "type", "bridge"],
@@ -211,8 +213,9 @@ class Machines:
         with (self._logs / f"{name}.log").open("w") as log:
             process = subprocess.Popen(
                 [
-                    "ip", "netns", "exec", inside, "unshare", *spaces,
-                    "bash", "-c", shell, "bash", name, *folders,
+                    # It dies with the test, even where that is killed.
+                    "setpriv", "--pdeathsig", "KILL",
+                    "ip", "netns", "exec", inside, "unshare", *spaces, "bash", "-c", shell, "bash", name, *folders,
                 ],
                 env=self.environment, stdout=log, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True,

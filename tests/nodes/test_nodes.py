@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 PARCEL = str(VENV / "bin" / "parcel")
 PREFIX = "studies/"
 STUDY = (
-    "num_seeds=1",
+    "num_seeds=1", "methods=[vanilla, m3, parcel]",
     # Long enough to be hit in the middle, on a machine of any speed.
     "stage1.total_steps=40", "stage1.save_steps=10",
     "intermediary.total_steps=24", "intermediary.save_steps=6",

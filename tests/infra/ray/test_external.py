@@ -1,6 +1,9 @@
 """A cluster already there: code comes to its workers; a task gets what it asks for, or an error."""
 
+import itertools
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,11 +15,15 @@ import psutil
 import pytest
 
 from flows.steps.code import checkout
-from infra.ray.cluster import Cluster
+from infra.ray.cluster import Cluster, WorkerLost
 from tests.processes import end_family
 
 pytestmark = pytest.mark.slow
 
+HEALTH = {
+    "health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
+}  # fmt: skip
 HERE = "tests/infra/ray/test_external.py"
 FOLDERS = ("tests", "tests/infra", "tests/infra/ray")
 CODE = {
@@ -38,42 +45,59 @@ def origins() -> Iterator[dict[str, str]]:
     yield {module.__name__: str(module.__file__) for module in (flows.steps.code, infra.ray.driver)}
 
 
+def endless() -> Iterator[int]:
+    for i in itertools.count():
+        yield i
+        time.sleep(0.05)
+
+
 def digest() -> Iterator[dict[str, bytes]]:
     yield dict(checkout().files)
 
 
+def node(home: Path, *words: str) -> subprocess.Popen[str]:
+    """Starts a node whose Python would find an old checkout, and waits until it is up."""
+    own = {"PYTHONPATH": str(home), "WHOSE": "the node's"}
+    started = subprocess.Popen(
+        [
+            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-gpus=0",
+            "--object-store-memory=80000000", *words,
+        ],
+        cwd=home,
+        env=os.environ | own | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    assert any("Ray runtime started" in line for line in started.stdout), "Ray did not start"
+    return started
+
+
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of one node with more cores than this machine, and an old checkout at hand."""
-    home = tmp_path_factory.mktemp("node")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("node")
     for package in ("flows", "infra"):
-        (home / package).mkdir()
-        (home / package / "__init__.py").write_text("raise ImportError('an old checkout')")
+        (made / package).mkdir()
+        (made / package / "__init__.py").write_text("raise ImportError('an old checkout')")
+    return made
+
+
+@pytest.fixture(scope="module")
+def address(home: Path) -> Iterator[str]:
+    """A cluster of one node, with more cores than this machine and the chips of a TPU host."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.2", 0))
         port = probe.getsockname()[1]
     # Ray takes 127.0.0.1 for "this machine", and looks for another address of it.
-    node = subprocess.Popen(
-        [
-            sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block",
-            "--node-ip-address=127.0.0.2", f"--port={port}", "--include-dashboard=false",
-            "--num-cpus=5", "--num-gpus=0", '--resources={"TPU": 4}',
-            "--object-store-memory=100000000",
-        ],
-        cwd=home,
-        env={**os.environ, "PYTHONPATH": str(home), "WHOSE": "the node's"}
-        | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
-        stdout=subprocess.PIPE,
-        text=True,
+    head = node(
+        home, "--head", "--node-ip-address=127.0.0.2", f"--port={port}", "--num-cpus=5",
+        "--include-dashboard=false", '--resources={"TPU": 4}',
+        f"--system-config={json.dumps(HEALTH)}",
     )  # fmt: skip
     try:
-        assert node.stdout is not None
-        for line in node.stdout:
-            if "Ray runtime started" in line:
-                break
         yield f"127.0.0.2:{port}"
     finally:
-        end_family(psutil.Process(node.pid))
+        end_family(psutil.Process(head.pid))
 
 
 @pytest.fixture
@@ -123,3 +147,19 @@ def test_a_task_too_large_for_every_node_says_so(cluster: Cluster):
         "'stage1' could not run: no node of the cluster has 64 CPU; there are 1 with 5 CPU and "
         "4 TPU."
     )
+
+
+def test_a_task_on_a_stopped_node_is_lost(cluster: Cluster, address: str, home: Path):
+    words = (f"--address={address}", "--node-ip-address=127.0.0.3", "--num-cpus=6")
+    second = psutil.Process(node(home, *words).pid)
+    try:
+        items = cluster.stream(endless, num_cpus=6, name="cell")
+        assert next(items) == 0
+        for process in [second, *second.children(recursive=True)]:
+            process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(WorkerLost, match="'cell' died with its node"):
+            list(items)
+        assert time.monotonic() - began < 20  # Of 420 until Ray gives its connection up.
+    finally:
+        end_family(second)
