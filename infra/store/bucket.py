@@ -306,16 +306,16 @@ class Bucket:
         """Returns gcsfs's file system; one a process, since threads do not survive a fork."""
         with self._opening:
             if self._system is None or self._system[0] != os.getpid():
-                # Else gcsfs asks by gRPC what sort of bucket it is: a minute where none answers.
-                os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-                import gcsfs
+                # From `core`: the package's own asks by gRPC what sort of bucket it is, which takes
+                # a minute where none answers.
+                from gcsfs.core import GCSFileSystem
 
                 options: dict[str, Any] = {
                     "token": "anon" if "STORAGE_EMULATOR_HOST" in os.environ else None,
                     "requests_timeout": _TIMEOUT,
                     "skip_instance_cache": True,
                 }
-                system = gcsfs.GCSFileSystem(**options)
+                system = GCSFileSystem(**options)
                 self._system = os.getpid(), system
             return self._system[1]
 

@@ -429,7 +429,7 @@ def full_uri(uri: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(uri)
     if text.startswith("gs://"):
-        return text.rstrip("/")
+        return f"gs://{text.removeprefix('gs://').rstrip('/')}"
     if "://" in text and not text.startswith("file://"):
         raise ValueError(f"store must be a folder or gs://bucket/prefix, got {text!r}.")
     return str(Path(text.removeprefix("file://")).expanduser().resolve())
