@@ -407,9 +407,8 @@ class Store:
     def _sweep(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
         folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
-        over = {begun.id for begun in attempts(self.files, key) if begun.is_over}
-        if left := over.intersection(self.files.folders(folder)):
-            for name in left - self.named_attempts(key):
+        if over := {begun.id for begun in attempts(self.files, key) if begun.is_over}:
+            for name in over - self.named_attempts(key):
                 with contextlib.suppress(OSError):
                     self.files.remove(f"{folder}/{name}")
 
