@@ -21,3 +21,11 @@ def listened(processes: list[psutil.Process]) -> set[str]:
                 if entry.status == psutil.CONN_LISTEN:
                     heard.add(entry.laddr.ip)
     return heard
+
+
+def end_family(process: psutil.Process) -> None:
+    """Kills a process and its descendants."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for member in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()

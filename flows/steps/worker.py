@@ -2,10 +2,11 @@
 
 import dataclasses
 import importlib
+import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,11 @@ class OtherCodeError(RuntimeError):
 
 
 def make(
-    store: str, recipes: Sequence[Recipe], context: Mapping[str, Any]
+    store: str,
+    recipes: Sequence[Recipe],
+    context: Mapping[str, Any],
+    token: str | None = None,
+    lost: Collection[str] = (),
 ) -> Iterator[tuple[str, Progress] | Made]:
     """Yields (step, its progress) and the end of each step, one step after the other.
 
@@ -52,11 +57,15 @@ def make(
       store: the store [URI].
       recipes: what to make; none of them reads another one's artifact.
       context: run ids of the orchestrator, for the manifests.
+      token: names this call as the holder of its steps; None draws a name for each.
+      lost: tokens of earlier calls that came to nothing, whose steps are taken at once.
     """
     opened = Store(store)
+    # Before JAX is imported. Processes of one machine share what they compiled.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(opened.cache("jax")))
     for recipe in recipes:
         try:
-            reused = yield from _make(opened, recipe, context)
+            reused = yield from _make(opened, recipe, context, token, lost)
         except Exception as error:  # As text: not every exception survives the way back.
             reason = reason_of(error)
             yield Made(name=recipe.name, error=reason, traceback=traceback.format_exc())
@@ -64,11 +73,17 @@ def make(
             yield Made(name=recipe.name, reused=reused)
 
 
-def _make(store: Store, recipe: Recipe, context: Mapping[str, Any]) -> Any:
+def _make(
+    store: Store,
+    recipe: Recipe,
+    context: Mapping[str, Any],
+    token: str | None,
+    lost: Collection[str],
+) -> Any:
     from flows.steps.registry import KINDS
 
     _check_code(store, recipe)
-    with store.lock(recipe.key) as scratch:
+    with store.lock(recipe.key, token=token, lost=lost) as scratch:
         if store.find(recipe.key):
             return True
         attempt = Attempt(store, recipe)

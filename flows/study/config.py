@@ -61,12 +61,14 @@ class ComputeConfig:
     """Where steps run; never part of a result's identity.
 
     Attributes:
-      ray_address: a running Ray cluster; None starts one on this machine.
+      ray_address: a running Ray cluster, "host:port" of its head or "auto", of which this machine
+        is a node; None starts one on this machine.
       num_cpus: cores of the cluster started here; None takes all.
       cpus_per_stage: cores of Stage 1, which runs alone.
       cpus_per_cell: cores of each intermediary, transfer or evaluation.
       num_gpus: GPUs of the cluster started here; None takes all that JAX can use.
-      gpus_per_stage: GPUs of Stage 1, where there are any; they must divide its batch.
+      gpus_per_stage: GPUs of Stage 1, where there are any; they must divide its batch. Where
+        there are TPUs instead, a step that wants any GPU takes all chips of one host.
       gpus_per_cell: GPUs of each intermediary, transfer or evaluation, where there are any.
       cells_per_gpu: cells that share a GPU and its memory, where `gpus_per_cell` is 1.
       retries: more tries of a step whose worker died.
@@ -86,6 +88,12 @@ class ComputeConfig:
     rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
 
     def __post_init__(self) -> None:
+        if self.ray_address is not None and "://" in self.ray_address:
+            raise ValueError(
+                f'ray_address must be "host:port" or "auto", got {self.ray_address!r}: over Ray '
+                f"Client every step would end with its connection. Start the run on a node of the "
+                f"cluster."
+            )
         if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
             raise ValueError(
                 f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "

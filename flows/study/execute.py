@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, cast
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from prefect import Task, get_run_logger
 from prefect.artifacts import (
@@ -22,6 +22,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture
 from prefect.states import Completed
+from prefect.task_runners import TaskRunner
 from prefect.utilities.annotations import quote
 
 from flows.lineage import pages
@@ -70,6 +71,7 @@ class Session:
       artifacts: step -> its artifact, as they come.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node -> why it failed.
+      lost: node -> tokens of its tries whose worker was lost.
       allowed: keys of stale artifacts whose making is already charged.
     """
 
@@ -87,6 +89,7 @@ class Session:
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
+    lost: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -144,7 +147,9 @@ class Session:
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
-def run_graph(session: Session, graph: Graph, reused: Set[Node]) -> None:
+def run_graph(
+    session: Session, graph: Graph, reused: Set[Node], runner: TaskRunner[Any]
+) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
     A node that lacks an input fails, too, and says so; the others go on.
@@ -153,6 +158,7 @@ def run_graph(session: Session, graph: Graph, reused: Set[Node]) -> None:
       session: of this run.
       graph: what to run.
       reused: nodes whose artifacts are all there already.
+      runner: of the tasks; it says how many are in flight.
     """
     ended: queue.Queue[Node] = queue.Queue()
     futures: dict[Node, Future] = {}
@@ -172,9 +178,9 @@ def run_graph(session: Session, graph: Graph, reused: Set[Node]) -> None:
     while order.is_active():
         for node in order.get_ready():
             before = [futures[b] for b in upstream[node] if b in futures]
-            futures[node] = _task(session, node).submit(
-                quote(session),
-                quote(node),
+            futures[node] = runner.submit(
+                _task(session, node),
+                {"session": quote(session), "node": quote(node)},
                 wait_for=[future for future in before if future.state.is_completed()],
             )
             session.journal.submitted(node.name, str(futures[node].task_run_id))
@@ -312,20 +318,27 @@ def _run_job(
     }
     context = {"prefect": prefect, "devices": max(1, math.ceil(job.gpus))}
     words = session.store.uri, recipes, context
+    token, lost = uuid4().hex, session.lost.setdefault(node.name, [])
     if job.cpus:
         stream = session.cluster.stream(
-            worker.make, *words, num_cpus=job.cpus, num_gpus=job.gpus, name=node.name
-        )
+            worker.make, *words, token, tuple(lost), num_cpus=job.cpus, num_gpus=job.gpus,
+            name=node.name,
+        )  # fmt: skip
     else:
         stream = worker.make(*words)
     show = _progress_artifact(recipes[0].key, node.name)
-    for item in stream:  # To its very end: a stream left early takes its worker with it.
-        if isinstance(item, worker.Made):
-            ends[item.name] = item
-            continue
-        name, progress = item
-        session.display.update(node.name, progress)
-        show(name, progress)
+    try:
+        for item in stream:  # To its very end: a stream left early takes its worker with it.
+            if isinstance(item, worker.Made):
+                ends[item.name] = item
+                continue
+            name, progress = item
+            session.display.update(node.name, progress)
+            show(name, progress)
+    except WorkerLost:
+        # Its lease may be that of a machine nobody hears of: the next try need not wait for it.
+        lost.append(token)
+        raise
     for recipe in recipes:
         if recipe.name not in ends:
             raise StepFailedError(f"{recipe.name} ended without an artifact")

@@ -11,6 +11,7 @@ from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.lineage.rebuild import publish_results
+from flows.steps.code import checkout
 from flows.steps.worker import bind
 from flows.study.config import StudyConfig
 from flows.study.display import Display
@@ -25,8 +26,8 @@ from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.store.store import Store
 
-_THREADS = 64
-"""Nodes in flight; most of them wait for a core or an accelerator of the cluster."""
+_WAITING = 64
+"""Nodes in flight beyond the cores of a cluster: they wait for one, or run in this process."""
 
 RESULTS: "list[StudyResult]" = []
 """The results of this process's studies: Prefect forgets them where its server is gone."""
@@ -53,7 +54,6 @@ class StudyResult:
 @flow(
     name="study",
     flow_run_name="{config.name}",
-    task_runner=ThreadPoolTaskRunner(max_workers=_THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
 def study(
@@ -79,7 +79,7 @@ def study(
         address=config.compute.ray_address,
         num_cpus=config.compute.num_cpus,
         num_gpus=config.compute.num_gpus,
-        compilation_cache=opened.cache("jax"),
+        code=checkout().files,
     )
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
@@ -116,10 +116,14 @@ def study(
                 if node not in reused:  # What runs in this process is the code of now until then.
                     for step in (s for job in node.jobs if not job.cpus for s in job.steps):
                         bind(step.kind, step.config)
-            try:
-                run_graph(session, graph, reused)
-            finally:
-                cluster.stop()
+            work = (job for node in graph.nodes if node not in reused for job in node.jobs)
+            # To count the cores of a cluster is to connect to it; a run without work does not.
+            cores = cluster.cores() if any(job.cpus for job in work) else 0
+            with ThreadPoolTaskRunner[Any](max_workers=cores + _WAITING) as runner:
+                try:
+                    run_graph(session, graph, reused, runner)
+                finally:
+                    cluster.stop()
         results = session.artifacts.get(graph.results) if graph.results else None
         result = StudyResult(
             results=results.key if results else None,

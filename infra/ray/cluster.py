@@ -9,6 +9,7 @@ import pickle
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,8 @@ _START_TIMEOUT = 180.0
 """For the driver to come up; a loaded two-core machine takes 20 s [s]."""
 _STOP_TIMEOUT = 5.0
 """For the driver to end its cluster politely; then it is killed, and the cluster with it [s]."""
+_PLACE_WITHIN = 60.0
+"""For a node that is large enough for a task to come up, say from an autoscaler [s]."""
 _GPU_MEMORY = 0.9
 """Of a GPU's memory, shared by the tasks on it; the rest is for CUDA itself [fraction]."""
 
@@ -37,11 +40,16 @@ class Cluster:
     If a cluster started here is damaged (its head or raylet dies), everything that runs on it is
     lost, and the next task starts a fresh one.
 
+    To a cluster already there the code travels with the first task: its nodes need the libraries,
+    and no checkout. What a worker reads of its node's environment (where its state folder is, how
+    it reaches the store) is that node's own.
+
     Args:
-      address: a running cluster's address ("auto"); None starts one on this machine.
+      address: a running cluster's address, "host:port" or "auto"; None starts one on this machine.
       num_cpus: cores of a cluster started here; None takes all.
       num_gpus: GPUs of a cluster started here; None takes all that JAX here can use.
-      compilation_cache: folder where workers share compiled programs [path].
+      code: path -> bytes of the sources that workers of a cluster already there run.
+      place_within: how long a task may wait for a node that is large enough for it [s].
     """
 
     def __init__(
@@ -49,13 +57,15 @@ class Cluster:
         *,
         address: str | None,
         num_cpus: int | None,
-        compilation_cache: Path,
         num_gpus: int | None = None,
+        code: Mapping[str, bytes] | None = None,
+        place_within: float = _PLACE_WITHIN,
     ) -> None:
         self.address = address
         self.num_cpus = num_cpus or len(os.sched_getaffinity(0))
         self._num_gpus = num_gpus
-        self._cache = compilation_cache
+        self._code = code or {}
+        self._place_within = place_within
         self._starting = threading.Lock()
         self._driver: _Driver | None = None
         self._stopped = False
@@ -70,8 +80,19 @@ class Cluster:
             if self._stopped or is_stopping():
                 raise RuntimeError("the run is being stopped; nothing starts on Ray any more.")
             if self._driver is None or not self._driver.is_alive():
-                self._driver = _Driver(self._connection())
+                with tempfile.TemporaryDirectory(prefix="parcel-code-") as folder:
+                    self._driver = _Driver(self._connection(Path(folder)))
             return self._driver
+
+    def cores(self) -> int:
+        """Returns the cores of all nodes together; of a cluster started here without starting it.
+
+        Raises:
+          RuntimeError: as `start` does.
+        """
+        if self.address is None:
+            return self.num_cpus
+        return sum(node.get("CPU", 0) for node in self.start().nodes)
 
     def stop(self) -> None:
         """Ends a cluster that was started here, or leaves it; safe to call twice, at any time."""
@@ -93,31 +114,49 @@ class Cluster:
         The worker's XLA uses as many threads as the task has cores, so that results do not depend
         on what else runs. Nothing is retried here: the caller decides, and commits are fenced.
 
+        A cluster started here gives a task what there is. On one already there a task gets what
+        it asks for, or does not run.
+
         Args:
           function: what to run, with `args`.
           args: its arguments, pickled.
-          num_cpus: cores, at most those of the cluster.
+          num_cpus: cores.
           name: as Ray and errors show it.
-          num_gpus: GPUs, at most those of one machine of the cluster; below 1 several tasks share
-            one. infinity takes all of one machine.
+          num_gpus: GPUs, where the cluster has any; below 1 several tasks share one, infinity
+            takes all of one machine. Where it has TPUs instead, a task that wants GPUs takes all
+            chips of one host.
 
         Raises:
           WorkerLost: if the worker's process died, or the cluster under it.
+          RuntimeError: if no node is large enough.
         """
         driver = self.start()
-        num_cpus = min(num_cpus, self.num_cpus)
-        num_gpus = min(num_gpus, driver.resources.get("GPU", 0))
+        most = {name: max(node.get(name, 0) for node in driver.nodes) for name in ("GPU", "TPU")}
+        tpus = most["TPU"] if num_gpus and not most["GPU"] else 0
+        if self.address is None:
+            num_cpus = min(num_cpus, self.num_cpus)
+        if self.address is None or not most["GPU"] or math.isinf(num_gpus):
+            num_gpus = min(num_gpus, most["GPU"])
         options: dict[str, Any] = {
             "num_cpus": num_cpus,
             "num_gpus": num_gpus,
+            "resources": {"TPU": tpus} if tpus else {},
             "name": name,
-            "runtime_env": {"env_vars": self._environment(num_cpus, num_gpus)},
+            "runtime_env": {"env_vars": self._environment(num_cpus, num_gpus, tpus)},
         }
-        yield from driver.stream(cloudpickle.dumps((function, args)), options, name)
+        payload = cloudpickle.dumps((function, args))
+        yield from driver.stream(payload, options, name, self._place_within)
 
-    def _connection(self) -> dict[str, Any]:
+    def _connection(self, folder: Path) -> dict[str, Any]:
+        """Returns how to reach or start the cluster; `folder` is for the code to send."""
         if self.address is not None:
-            return {"address": self.address}
+            # These bytes, not what lies in the checkout by now: the keys of the run's steps name
+            # them. And as the working folder, which workers look in before anything of their node.
+            for name, text in self._code.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text)
+            return {"address": self.address, "runtime_env": {"working_dir": str(folder)}}
         return {
             "address": "local",
             "num_cpus": self.num_cpus,
@@ -127,7 +166,7 @@ class Cluster:
             "object_store_memory": 100 * 1024**2,  # Only progress and keys pass.
         }
 
-    def _environment(self, num_cpus: int, num_gpus: float) -> dict[str, str]:
+    def _environment(self, num_cpus: int, num_gpus: float, tpus: int) -> dict[str, str]:
         multi = f"--xla_cpu_multi_thread_eigen={'true' if num_cpus > 1 else 'false'}"
         return {
             "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), multi]).strip(),
@@ -136,23 +175,24 @@ class Cluster:
             # Every step takes its buffers from the system anew: in pages of 4 kB that was 43,000
             # page faults and half of the time of a small step, in huge pages it is 600.
             "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
-            "JAX_COMPILATION_CACHE_DIR": str(self._cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            **devices(num_gpus, os.environ),
+            # What is set on this machine says nothing about the devices of others.
+            **devices(num_gpus, tpus, os.environ if self.address is None else {}),
         }
 
 
-def devices(num_gpus: float, own: Mapping[str, str]) -> dict[str, str]:
+def devices(num_gpus: float, tpus: int, own: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment that keeps JAX to a task's devices; the user's own settings win.
 
-    Which GPUs a task sees is Ray's to say (CUDA_VISIBLE_DEVICES).
+    Which of them a task sees is Ray's to say (CUDA_VISIBLE_DEVICES, TPU_VISIBLE_CHIPS).
 
     Args:
       num_gpus: GPUs of the task; below 1 it shares one.
+      tpus: TPU chips of the task.
       own: the environment of the user.
     """
-    found = {"JAX_PLATFORMS": "cuda,cpu" if num_gpus else "cpu"}
+    found = {"JAX_PLATFORMS": "cuda,cpu" if num_gpus else "tpu,cpu" if tpus else "cpu"}
     if num_gpus:
         share = math.floor(100 * _GPU_MEMORY * min(num_gpus, 1)) / 100
         found["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.2f}"
@@ -206,7 +246,7 @@ class _Driver:
             )
         finally:
             os.close(theirs)
-        self.resources: dict[str, int] = {}
+        self.nodes: list[dict[str, int]] = []
         try:
             self._link.send(connection)
             if not self._link.poll(_START_TIMEOUT):
@@ -221,7 +261,7 @@ class _Driver:
         if what == "failed":
             self.stop()
             raise RuntimeError(f"Ray did not start: {answer}")
-        self.resources = answer
+        self.nodes = answer
         threading.Thread(target=self._receive, daemon=True).start()
 
     def is_alive(self) -> bool:
@@ -238,7 +278,9 @@ class _Driver:
             self._process.wait()
         self._lose_all()
 
-    def stream(self, payload: bytes, options: dict[str, Any], name: str) -> Iterator[Any]:
+    def stream(
+        self, payload: bytes, options: dict[str, Any], name: str, place_within: float
+    ) -> Iterator[Any]:
         """Passes on the items of a task; see `Cluster.stream`."""
         number, items = next(self._numbers), queue.SimpleQueue[tuple]()
         with self._registering:
@@ -247,7 +289,7 @@ class _Driver:
             self._streams[number] = items
         ended = False
         try:
-            self._send("run", number, payload, options)
+            self._send("run", number, payload, options, place_within)
             while True:
                 what, *rest = items.get()
                 if what == "item":

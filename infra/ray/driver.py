@@ -11,6 +11,7 @@ are pickles. None comes from outside: the socket is a pair that only parent and 
 can put bytes into the cluster can run code there anyway.
 """
 
+import collections
 import logging
 import os
 import pickle
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -42,7 +43,7 @@ def main() -> None:
         import ray
 
         _connect(link.recv())
-        send("ready", {name: int(n) for name, n in ray.cluster_resources().items() if n >= 1})
+        send("ready", _nodes())
     except Exception as error:
         send("failed", f"{type(error).__name__}: {error}")
         os._exit(1)
@@ -54,8 +55,8 @@ def main() -> None:
         except (EOFError, OSError):
             os._exit(0)
         match order:
-            case ("run", number, payload, options):
-                work = (number, payload, options, running, send)
+            case ("run", number, payload, options, place_within):
+                work = (number, payload, options, place_within, running, send)
                 threading.Thread(target=_run, args=work, daemon=True).start()
             case ("cancel", number):
                 if number in running:
@@ -91,26 +92,80 @@ def _watch_head() -> None:
     os._exit(3)
 
 
-def _run(number: int, payload: bytes, options: dict[str, Any], running: Any, send: Any) -> None:
+def _nodes() -> list[dict[str, int]]:
+    """Returns what each node that is alive has in all: CPUs, GPUs, TPU chips."""
+    import ray
+
+    return [
+        {name: int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU", "TPU")}
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _run(
+    number: int,
+    payload: bytes,
+    options: dict[str, Any],
+    place_within: float,
+    running: Any,
+    send: Any,
+) -> None:
     import ray
     from ray import exceptions
+
+    begun = threading.Event()
+    too_large: list[str] = []
+
+    def watch() -> None:
+        """Ends a task that no node could run at two looks in a row; Ray would wait for ever."""
+        before = False
+        while not begun.wait(place_within / 2):
+            reason = _no_place(options)
+            if reason and before:
+                too_large.append(reason)
+                ray.cancel(items, force=True)
+                return
+            before = bool(reason)
 
     try:
         remote = ray.remote(_in_worker).options(num_returns="streaming", max_retries=0, **options)
         items: Any = remote.remote(payload)
         running[number] = items
+        threading.Thread(target=watch, daemon=True).start()
         for reference in items:
+            begun.set()
             send("item", number, ray.get(reference))
         send("end", number)
     except exceptions.OutOfMemoryError as error:
         send("lost", number, f"ran out of memory: {error}")
     except (exceptions.RayError, ConnectionError) as error:
         # A task's own exception comes as an item: what comes here befell its worker or node.
-        send("lost", number, f"died: {type(error).__name__}: {error}")
+        if too_large:
+            send("failed", number, too_large[0])
+        else:
+            send("lost", number, f"died: {type(error).__name__}: {error}")
     except Exception as error:
         send("failed", number, f"{type(error).__name__}: {error}")
     finally:
+        begun.set()
         running.pop(number, None)
+
+
+def _no_place(options: dict[str, Any]) -> str:
+    """Returns why no node could ever run a task; "" if one could, were it free."""
+    tpus = options["resources"].get("TPU", 0)
+    wanted = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], "TPU": tpus}
+    nodes = _nodes()
+    if any(all(node[name] >= count for name, count in wanted.items()) for node in nodes):
+        return ""
+    there = collections.Counter(_words(node) for node in nodes)
+    found = ", ".join(f"{count} with {words}" for words, count in there.items())
+    return f"no node of the cluster has {_words(wanted)}; there are {found or 'no nodes'}."
+
+
+def _words(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{n:g} {name}" for name, n in resources.items() if n) or "0 CPU"
 
 
 def _in_worker(payload: bytes) -> Iterator[bytes]:

@@ -5,7 +5,8 @@ lease taken and its work done by another: the commit, which is atomic, says whos
 
 A lease is free to be taken when
 
-- its holder was a process of this machine and is gone: at once; or
+- its holder was a process of this machine and is gone: at once;
+- whoever started its holder, and so gave it its token, has heard that it is lost: at once; or
 - it lapsed: by the clock of the store it was not renewed for its `ttl`, and whoever wants it then
   saw it unchanged for one interval of renewal more. (After a laptop's sleep every lease looks
   lapsed until its holder, awake again too, renews it.)
@@ -21,7 +22,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from infra.store.files import Files
@@ -128,9 +129,16 @@ class Held:
 
 
 @contextlib.contextmanager
-def hold(files: Files, name: str, *, ttl: float = TTL) -> Iterator[Held]:
-    """Holds a lease, after waiting until it is free."""
-    held = take(files, name, ttl=ttl)
+def hold(
+    files: Files,
+    name: str,
+    *,
+    ttl: float = TTL,
+    token: str | None = None,
+    lost: Collection[str] = (),
+) -> Iterator[Held]:
+    """Holds a lease, after waiting until it is free; see `take`."""
+    held = take(files, name, ttl=ttl, token=token, lost=lost)
     assert held is not None  # Only impatience returns without it.
     try:
         yield held
@@ -145,10 +153,22 @@ def take(
     ttl: float = TTL,
     keys: Iterable[str] = (),
     keep_waiting: Callable[[], bool] = lambda: True,
+    token: str | None = None,
+    lost: Collection[str] = (),
 ) -> Held | None:
-    """Takes a lease, waiting while `keep_waiting` says so; None where it gave up."""
+    """Takes a lease, waiting while `keep_waiting` says so; None where it gave up.
+
+    Args:
+      files: where it lies.
+      name: of its file.
+      ttl: see above [s].
+      keys: what its holder relies on.
+      keep_waiting: asked after every look at a lease that another holds.
+      token: names this holding; None draws one.
+      lost: tokens of holders that are known to be lost.
+    """
     lease = Lease(
-        token=uuid.uuid4().hex,
+        token=token or uuid.uuid4().hex,
         holder=Holder.here(),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         ttl=ttl,
@@ -166,7 +186,7 @@ def take(
             seen, seen_since = there, time.monotonic()
         still = time.monotonic() - seen_since >= found.ttl / _RENEWALS_PER_TTL
         lapsed = still and files.now() - modified > found.ttl * 1e9
-        if found.holder.is_gone or lapsed:
+        if found.holder.is_gone or lapsed or found.token in lost:
             if files.swap(name, there, text):
                 break
             continue

@@ -10,6 +10,7 @@ Whoever takes a step over, here or on another machine, goes on from the newest.
 import contextlib
 import json
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from infra.store.digest import file_sha256
@@ -29,9 +30,13 @@ class Scratch:
       files: the store's.
       key: of the step.
       token: of the holding.
+      is_held: whether the step is still held.
     """
 
-    def __init__(self, files: Files, key: str, token: str) -> None:
+    def __init__(
+        self, files: Files, key: str, token: str, is_held: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._is_held = is_held
         self.path = files.state / SCRATCH / key / token
         self._files, self._folder, self._token = files, f"{SCRATCH}/{key}", token
         self._is_elsewhere = files.uri != str(files.state)
@@ -62,7 +67,8 @@ class Scratch:
         """
         if not self._is_elsewhere:
             return
-        if not self.path.is_dir():
+        # Who was stopped, and wakes on a machine of its own, still has its folder.
+        if not self.path.is_dir() or not self._is_held():
             raise FileNotFoundError(f"{self.path} is another process's now.")
         own = f"{self._folder}/{self._token}"
         paths = [path for path in self.path.rglob("*") if path.is_file()]

@@ -30,7 +30,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +271,9 @@ class Store:
         return [artifact for *_, artifact in sorted(found, key=lambda f: f[:2], reverse=True)]
 
     @contextlib.contextmanager
-    def lock(self, key: str, *, ttl: float = TTL) -> Iterator[Scratch]:
+    def lock(
+        self, key: str, *, ttl: float = TTL, token: str | None = None, lost: Collection[str] = ()
+    ) -> Iterator[Scratch]:
         """Holds a step for this process, and yields its scratch.
 
         Waits while another holder lives. The scratch has what earlier holders left there. Whoever
@@ -281,11 +283,15 @@ class Store:
         Args:
           key: of the step.
           ttl: see `lease` [s].
+          token: names this holding, so that who gave it can say later that it is lost; None draws
+            one.
+          lost: tokens of holders that are lost; nobody waits for them.
         """
         checked_key(key)
-        with hold(self.fleeting, f"{LEASES}/{key}.json", ttl=ttl) as held:
+        name = f"{LEASES}/{key}.json"
+        with hold(self.fleeting, name, ttl=ttl, token=token, lost=lost) as held:
             self._sweep(key)
-            scratch = Scratch(self.files, key, held.token)
+            scratch = Scratch(self.files, key, held.token, held.renew)
             scratch.take()
             self._begun[key] = []
             try:

@@ -76,6 +76,7 @@ def test_file_states_only_what_differs_from_its_base(tmp_path: Path):
         ("transfers.vqa={}", r"transfers: no benchmark 'vqa'\. Accepted: activitynet_cap"),
         ("model.text.vocab_size=7", r"vocab_size must be tokenizer\.vocab_size \+ 1152"),
         ("name=My Study", "name: "),
+        ("compute.ray_address=ray://head:10001", r'must be "host:port" or "auto", got \'ray://'),
         ("oops", "override must look like key.path=value, got 'oops'"),
     ],
 )

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -37,8 +36,8 @@ def dying() -> Iterator[int]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(address=None, num_cpus=2, num_gpus=2, compilation_cache=tmp_path)
+def cluster() -> Iterator[Cluster]:
+    made = Cluster(address=None, num_cpus=2, num_gpus=2)
     yield made
     made.stop()
 
@@ -130,10 +129,11 @@ def test_a_task_gets_the_gpus_it_asks_for_and_no_more(
 
 
 def test_the_users_own_platform_wins():
-    assert devices(1, {"JAX_PLATFORMS": "cpu"})["JAX_PLATFORMS"] == "cpu"
-    assert devices(1 / 3, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.30"
+    assert devices(1, 0, {"JAX_PLATFORMS": "cpu"})["JAX_PLATFORMS"] == "cpu"
+    assert devices(0, 4, {}) == {"JAX_PLATFORMS": "tpu,cpu"}
+    assert devices(1 / 3, 0, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.30"
     own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
-    assert devices(0.5, own)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
+    assert devices(0.5, 0, own)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
 
 
 def test_no_gpu_is_taken_from_a_user_who_keeps_to_the_cpu(monkeypatch: pytest.MonkeyPatch):

@@ -101,6 +101,16 @@ def test_lease_of_another_machine_is_taken_once_it_lapses(tmp_path: Path):
         assert 0.5 < time.monotonic() - began < 60
 
 
+def test_lease_of_a_holder_that_is_known_to_be_lost_is_taken_at_once(tmp_path: Path):
+    leave(tmp_path, ELSEWHERE, ttl=1000)
+    files = files_of(tmp_path)
+    assert take(files, NAME, keep_waiting=lambda: False, lost=["another"]) is None
+    held = take(files, NAME, keep_waiting=lambda: False, token="mine", lost=["t"])
+    assert held is not None
+    assert held.token == json.loads(files.read(NAME))["token"] == "mine"
+    held.release()
+
+
 def test_lapsed_lease_whose_holder_wakes_is_left_to_it(tmp_path: Path):
     # After a laptop's sleep both are awake again, and the lease looks old to whoever is first.
     files = files_of(tmp_path)

@@ -65,6 +65,20 @@ def test_another_machine_goes_on_from_the_copy(machine: Callable[[str], Store], 
     assert not any("scratch" in name for name in gcs.store.bucket("testing").names)
 
 
+def test_a_stopped_machine_that_wakes_finds_its_step_taken(
+    machine: Callable[[str], Store], gcs: GCS
+):
+    with machine("a").lock(KEY, token="first") as first:
+        (first.path / "log").write_text("saved")
+        first.save()
+        with machine("b").lock(KEY, lost=["first"]) as second:  # It does not wait.
+            assert (second.path / "log").read_text() == "saved"
+            with pytest.raises(FileNotFoundError, match="another process's"):
+                first.save()
+            second.clear()
+        assert not any("scratch" in name for name in gcs.store.bucket("testing").names)
+
+
 def test_its_own_machine_needs_no_copy(machine: Callable[[str], Store], gcs: GCS):
     with machine("a").lock(KEY) as first:
         (first.path / "log").write_text("saved")
