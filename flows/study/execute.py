@@ -147,9 +147,7 @@ class Session:
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
-def run_graph(
-    session: Session, graph: Graph, reused: Set[Node], runner: TaskRunner[Any]
-) -> None:
+def run_graph(session: Session, graph: Graph, reused: Set[Node], runner: TaskRunner[Any]) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
     A node that lacks an input fails, too, and says so; the others go on.

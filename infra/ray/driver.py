@@ -12,6 +12,7 @@ can put bytes into the cluster can run code there anyway.
 """
 
 import collections
+import dataclasses
 import logging
 import os
 import pickle
@@ -27,7 +28,29 @@ from typing import Any
 import cloudpickle
 
 _LOOK_EVERY = 0.5
-"""Between two looks at the head's processes [s]."""
+"""Between two looks at the head's processes, or at the nodes [s]."""
+_COUNTED = ("CPU", "GPU", "TPU")
+
+
+@dataclasses.dataclass
+class _Task:
+    """A task that was handed to Ray.
+
+    Attributes:
+      number: of its stream.
+      options: Ray's, for it.
+      place_within: how long it may wait for a node that is large enough [s].
+      items: what Ray gave for it; None before that.
+      node: id of the node that it runs on; "" before it does.
+      placeable: when a node was last large enough for it [s, monotonic].
+    """
+
+    number: int
+    options: dict[str, Any]
+    place_within: float
+    items: Any = None
+    node: str = ""
+    placeable: float = dataclasses.field(default_factory=time.monotonic)
 
 
 def main() -> None:
@@ -43,12 +66,13 @@ def main() -> None:
         import ray
 
         _connect(link.recv())
-        send("ready", _nodes())
+        send("ready", list(_nodes().values()))
     except Exception as error:
         send("failed", f"{type(error).__name__}: {error}")
         os._exit(1)
+    tasks: dict[int, _Task] = {}
     threading.Thread(target=_watch_head, daemon=True).start()
-    running: dict[int, Any] = {}
+    threading.Thread(target=_watch_tasks, args=(tasks, send), daemon=True).start()
     while True:
         try:
             order = link.recv()
@@ -56,11 +80,12 @@ def main() -> None:
             os._exit(0)
         match order:
             case ("run", number, payload, options, place_within):
-                work = (number, payload, options, place_within, running, send)
+                task = tasks[number] = _Task(number, options, place_within)
+                work = (task, payload, tasks, send)
                 threading.Thread(target=_run, args=work, daemon=True).start()
             case ("cancel", number):
-                if number in running:
-                    ray.cancel(running[number], force=True)
+                if number in tasks and tasks[number].items is not None:
+                    ray.cancel(tasks[number].items, force=True)
             case ("stop",):
                 ray.shutdown()
                 os._exit(0)
@@ -92,74 +117,80 @@ def _watch_head() -> None:
     os._exit(3)
 
 
-def _nodes() -> list[dict[str, int]]:
-    """Returns what each node that is alive has in all: CPUs, GPUs, TPU chips."""
+def _nodes() -> dict[str, dict[str, int]]:
+    """Returns what each node that is alive has in all, by its id: CPUs, GPUs, TPU chips."""
     import ray
 
-    return [
-        {name: int(node["Resources"].get(name, 0)) for name in ("CPU", "GPU", "TPU")}
+    return {
+        node["NodeID"]: {name: int(node["Resources"].get(name, 0)) for name in _COUNTED}
         for node in ray.nodes()
         if node["Alive"]
-    ]
+    }
 
 
-def _run(
-    number: int,
-    payload: bytes,
-    options: dict[str, Any],
-    place_within: float,
-    running: Any,
-    send: Any,
-) -> None:
+def _run(task: "_Task", payload: bytes, tasks: "dict[int, _Task]", send: Any) -> None:
     import ray
     from ray import exceptions
 
-    begun = threading.Event()
-    too_large: list[str] = []
-
-    def watch() -> None:
-        """Ends a task that no node could run at two looks in a row; Ray would wait for ever."""
-        before = False
-        while not begun.wait(place_within / 2):
-            reason = _no_place(options)
-            if reason and before:
-                too_large.append(reason)
-                ray.cancel(items, force=True)
-                return
-            before = bool(reason)
-
+    number = task.number
     try:
-        remote = ray.remote(_in_worker).options(num_returns="streaming", max_retries=0, **options)
+        remote = ray.remote(_in_worker).options(
+            num_returns="streaming", max_retries=0, **task.options
+        )
         items: Any = remote.remote(payload)
-        running[number] = items
-        threading.Thread(target=watch, daemon=True).start()
+        task.items = items
         for reference in items:
-            begun.set()
-            send("item", number, ray.get(reference))
+            if task.node:
+                send("item", number, ray.get(reference))
+            else:
+                task.node = ray.get(reference)
         send("end", number)
     except exceptions.OutOfMemoryError as error:
         send("lost", number, f"ran out of memory: {error}")
     except (exceptions.RayError, ConnectionError) as error:
         # A task's own exception comes as an item: what comes here befell its worker or node.
-        if too_large:
-            send("failed", number, too_large[0])
-        else:
-            send("lost", number, f"died: {type(error).__name__}: {error}")
+        send("lost", number, f"died: {type(error).__name__}: {error}")
     except Exception as error:
         send("failed", number, f"{type(error).__name__}: {error}")
     finally:
-        begun.set()
-        running.pop(number, None)
+        tasks.pop(number, None)
 
 
-def _no_place(options: dict[str, Any]) -> str:
+def _watch_tasks(tasks: "dict[int, _Task]", send: Any) -> None:
+    """Tells what Ray does not: that a task waits for a node that there is not, or is lost with one.
+
+    Ray hears of a node that was stopped within its health checks, but whoever waits for a task on
+    it only when the connection to its worker is given up, seven minutes later.
+    """
+    import ray
+
+    while True:
+        time.sleep(_LOOK_EVERY)
+        if not tasks:
+            continue
+        try:
+            nodes = _nodes()
+        except Exception:  # A head that does not answer says nothing about the nodes.
+            continue
+        for task in list(tasks.values()):
+            if task.node and task.node not in nodes:
+                tasks.pop(task.number, None)
+                send("lost", task.number, "died with its node.")
+            elif task.node or not (reason := _no_place(task.options, nodes)):
+                task.placeable = time.monotonic()
+            elif time.monotonic() - task.placeable > task.place_within:
+                tasks.pop(task.number, None)
+                send("failed", task.number, reason)
+                ray.cancel(task.items, force=True)
+
+
+def _no_place(options: dict[str, Any], nodes: Mapping[str, Mapping[str, int]]) -> str:
     """Returns why no node could ever run a task; "" if one could, were it free."""
     tpus = options["resources"].get("TPU", 0)
     wanted = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], "TPU": tpus}
-    nodes = _nodes()
-    if any(all(node[name] >= count for name, count in wanted.items()) for node in nodes):
+    if any(all(node[name] >= n for name, n in wanted.items()) for node in nodes.values()):
         return ""
-    there = collections.Counter(_words(node) for node in nodes)
+    there = collections.Counter(_words(node) for node in nodes.values())
     found = ", ".join(f"{count} with {words}" for words, count in there.items())
     return f"no node of the cluster has {_words(wanted)}; there are {found or 'no nodes'}."
 
@@ -168,8 +199,14 @@ def _words(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{n:g} {name}" for name, n in resources.items() if n) or "0 CPU"
 
 
-def _in_worker(payload: bytes) -> Iterator[bytes]:
-    """Runs the generator function in `payload` and yields (kind, value), pickled."""
+def _in_worker(payload: bytes) -> Iterator[bytes | str]:
+    """Yields its node, then what the generator function in `payload` does: (kind, value), pickled.
+
+    Every item but the first passes through the driver as it is.
+    """
+    import ray
+
+    yield ray.get_runtime_context().get_node_id()
     function, args = pickle.loads(payload)
     try:
         for item in function(*args):
