@@ -38,7 +38,9 @@ _AT_ONCE = 16
 _TRIES = 4
 """Of a request that gcsfs, after its own tries, could not finish."""
 _TIMEOUT = 60.0
-"""Of one request without an answer [s]."""
+"""Without a byte of an answer [s]."""
+_LISTED = "items(name,size,updated,generation,crc32c),prefixes,nextPageToken"
+"""What a listing tells of each object."""
 _PART = 16 * 2**20
 """Of a large file that is sent at a time [bytes]."""
 
@@ -72,7 +74,7 @@ class Bucket:
         self._system: Any = None
         self._opening = threading.Lock()
         try:
-            self._asked("GET", "b/{}", self._bucket)
+            self._probe()
         except FileNotFoundError:
             raise BucketError(f"there is no bucket gs://{self._bucket}; make it first.") from None
 
@@ -152,8 +154,8 @@ class Bucket:
         return Glance(self, there, memory.get(manifests, self.read))
 
     def now(self) -> int:
-        headers, _ = self._asked("GET", "b/{}", self._bucket)
-        return int(email.utils.parsedate_to_datetime(headers["Date"]).timestamp() * 1e9)
+        date = email.utils.parsedate_to_datetime(self._probe()["Date"])
+        return int(date.timestamp() * 1e9)
 
     def upload(self, path: Path, name: str) -> None:
         place = self._place(name)
@@ -211,6 +213,10 @@ class Bucket:
             list(pool.map(delete, names))
         shutil.rmtree(self.state / "work" / folder, ignore_errors=True)
 
+    def _probe(self) -> Mapping[str, str]:
+        """Asks for next to nothing, as whoever may list objects can, and returns the headers."""
+        return self._asked("GET", "b/{}/o", self._bucket, maxResults=1, fields="kind")[0]
+
     def _read(self, name: str) -> tuple[bytes, str]:
         """Returns an object's bytes, compared with its checksum, and its generation."""
 
@@ -267,7 +273,9 @@ class Bucket:
     def _pages(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
         token: dict[str, str] = {}
         while True:
-            page = self._json("GET", "b/{}/o", self._bucket, prefix=prefix, **words, **token)
+            page = self._json(
+                "GET", "b/{}/o", self._bucket, prefix=prefix, fields=_LISTED, **words, **token
+            )
             yield page
             if "nextPageToken" not in page:
                 return
@@ -306,16 +314,18 @@ class Bucket:
         """Returns gcsfs's file system; one a process, since threads do not survive a fork."""
         with self._opening:
             if self._system is None or self._system[0] != os.getpid():
-                # Else gcsfs asks by gRPC what sort of bucket it is: a minute where none answers.
-                os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-                import gcsfs
+                # From `core`: the package's own asks by gRPC what sort of bucket it is, which takes
+                # a minute where none answers.
+                import aiohttp
+                from gcsfs.core import GCSFileSystem
 
                 options: dict[str, Any] = {
                     "token": "anon" if "STORAGE_EMULATOR_HOST" in os.environ else None,
-                    "requests_timeout": _TIMEOUT,
+                    # Not for a whole request: that may be a file of many gigabytes.
+                    "requests_timeout": aiohttp.ClientTimeout(sock_read=_TIMEOUT),
                     "skip_instance_cache": True,
                 }
-                system = gcsfs.GCSFileSystem(**options)
+                system = GCSFileSystem(**options)
                 self._system = os.getpid(), system
             return self._system[1]
 

@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,14 @@ _LIMIT_GB = 200.0
 """Default of PARCEL_CACHE_GB: what copies may take on this disk [GB]."""
 
 _PARTIAL = ".partial"
+
+_ABANDONED = 86400.0
+"""After which a folder that is still being filled, or deleted, is nobody's [s]."""
+
+_uses: dict[tuple[Path, int], tuple[IO[str], set[str]]] = {}
+"""Of this process, by cache, and by process since a fork is another: its notes, and their names.
+
+Whoever has a path may keep it when the store is long forgotten, so they end with the process."""
 
 
 class NodeCache:
@@ -32,7 +41,6 @@ class NodeCache:
 
     def __init__(self, root: Path) -> None:
         self._root, self._users = root, root / "users"
-        self._own: tuple[int, IO[str]] | None = None
         self._threads = threading.RLock()
 
     def get(self, name: str, size: int, fill: Callable[[Path], None]) -> Path:
@@ -64,19 +72,25 @@ class NodeCache:
         self._make_room(_size(folder))
         with contextlib.suppress(OSError):  # It is there already.
             folder.rename(path)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _use(self, name: str) -> Path:
         """Notes that this process uses a folder from now on."""
         flat = name.replace("/", "+")
         path = self._root / flat
+        own = self._root, os.getpid()
+        if own in _uses and flat in _uses[own][1]:
+            return path
         with self._locked():
-            if self._own is None or self._own[0] != os.getpid():
+            if own not in _uses:
                 self._users.mkdir(exist_ok=True)
-                noted = (self._users / uuid.uuid4().hex).open("a")
-                fcntl.flock(noted, fcntl.LOCK_EX)
-                self._own = os.getpid(), noted
-            self._own[1].write(f"{flat}\n")
-            self._own[1].flush()
+                file = (self._users / uuid.uuid4().hex).open("a")
+                fcntl.flock(file, fcntl.LOCK_EX)
+                _uses[own] = file, set()
+            file, names = _uses[own]
+            file.write(f"{flat}\n")
+            file.flush()
+            names.add(flat)
             with contextlib.suppress(FileNotFoundError):
                 os.utime(path)
         return path
@@ -89,6 +103,8 @@ class NodeCache:
             used = self._in_use()
             there = [path for path in self._root.iterdir() if path.is_dir()]
             kept = [p for p in there if p.suffix != _PARTIAL and p != self._users]
+            partial = [p for p in there if p.suffix == _PARTIAL]
+            gone += [p for p in partial if time.time() - p.stat().st_mtime > _ABANDONED]
             sizes = {path: _size(path) for path in kept}
             total = sum(sizes.values()) + size
             for path in sorted(sizes, key=lambda path: path.stat().st_mtime):

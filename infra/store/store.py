@@ -413,9 +413,8 @@ class Store:
     def _sweep(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
         folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
-        over = {begun.id for begun in attempts(self.files, key) if begun.is_over}
-        if left := over.intersection(self.files.folders(folder)):
-            for name in left - self.named_attempts(key):
+        if over := {begun.id for begun in attempts(self.files, key) if begun.is_over}:
+            for name in over - self.named_attempts(key):
                 with contextlib.suppress(OSError):
                     self.files.remove(f"{folder}/{name}")
 
@@ -435,7 +434,7 @@ def full_uri(uri: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(uri)
     if text.startswith("gs://"):
-        return text.rstrip("/")
+        return f"gs://{text.removeprefix('gs://').rstrip('/')}"
     if "://" in text and not text.startswith("file://"):
         raise ValueError(f"store must be a folder or gs://bucket/prefix, got {text!r}.")
     return str(Path(text.removeprefix("file://")).expanduser().resolve())

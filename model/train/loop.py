@@ -82,14 +82,15 @@ def fit(
             done = step + 1
             # The device works on while the host goes on to the next batch: only reading the loss
             # waits for it, so that is done at some steps alone.
-            if done % train.log_steps == 0 or done == train.total_steps or step == start:
+            is_told = done % train.log_steps == 0 or done == train.total_steps or step == start
+            is_saved = done % train.save_steps == 0 and done < train.total_steps
+            if is_told:
                 compiled = programs.compile_seconds - compiled_before
                 log.write(done, float(loss), rates.learning, budget, compiled)
-                yield _progress(done, train.total_steps, float(loss))
-            if done % train.save_steps == 0 and done < train.total_steps:
+            if is_saved:
                 points.save(done, state)
-                saved = _progress(done, train.total_steps, float(loss))
-                yield dataclasses.replace(saved, resumable=True)
+            if is_told or is_saved:
+                yield _progress(done, train.total_steps, float(loss), resumable=is_saved)
         _finish(state, model, paths, log.path)
 
 
@@ -118,8 +119,9 @@ def _rates(train: TrainConfig, factor: float, seeds: Seeds, step: int) -> Rates:
     )
 
 
-def _progress(done: int, total: int, loss: float) -> Progress:
-    return Progress(done=done, total=total, loss=loss, note=f"loss {loss:.3f}")
+def _progress(done: int, total: int, loss: float, *, resumable: bool) -> Progress:
+    note = f"loss {loss:.3f}"
+    return Progress(done=done, total=total, loss=loss, note=note, resumable=resumable)
 
 
 def _finish(state: State, model: ModelConfig, paths: StagePaths, log: Path) -> None:

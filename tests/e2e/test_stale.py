@@ -119,5 +119,7 @@ def test_a_training_is_kept_if_both_codes_agree_on_its_losses(store: Path, tmp_p
     assert re.search(r"both codes give loss \d\.\d+ after 3 updates\)$", done.stdout.strip())
     kept = run(copy, store, "run", CONFIG, "--explain")
     assert states(kept.stdout)["stage1 vanilla"] == "accepted"
-    traced = run(copy, store, "lineage", "trace", "tiny", "--cell", "chartqa/vanilla/256")
+    traced = run(
+        copy, store, "lineage", "trace", "tiny", "--cell", "chartqa:test_human/vanilla/256"
+    )
     assert re.search(r"stage1 vanilla.* † kept although its code has changed since", traced.stdout)

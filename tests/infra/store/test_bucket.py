@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +161,20 @@ def test_errors_are_not_absence(files: Bucket, gcs: GCS):
     for look in (files.read, files.stat, files.listing, files.folders, files.measure):
         with pytest.raises(BucketError, match="gs://testing/some/where: "):
             look("x")
+
+
+@pytest.mark.parametrize("action", ["stall", "stall_reply"])
+def test_a_server_that_hangs_is_asked_again(
+    files: Bucket, gcs: GCS, monkeypatch: pytest.MonkeyPatch, action: str
+):
+    noted = written(files, "d", a=b"hello" * 9)
+    files.settle("d", noted)
+    monkeypatch.setattr("infra.store.bucket._TIMEOUT", 0.3)
+    slow = Bucket(files.uri)
+    gcs.fail(Rule(action=action, verb="media", seconds=3.0))
+    began = time.monotonic()
+    assert slow.read("d/a") == b"hello" * 9
+    assert time.monotonic() - began < 2.5
 
 
 def test_the_clock_is_the_servers(files: Bucket, gcs: GCS):
