@@ -215,7 +215,8 @@ class Machines:
                 [
                     # It dies with the test, even where that is killed.
                     "setpriv", "--pdeathsig", "KILL",
-                    "ip", "netns", "exec", inside, "unshare", *spaces, "bash", "-c", shell, "bash", name, *folders,
+                    "ip", "netns", "exec", inside, "unshare", *spaces,
+                    "bash", "-c", shell, "bash", name, *folders,
                 ],
                 env=self.environment, stdout=log, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True,
