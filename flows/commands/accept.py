@@ -51,7 +51,7 @@ def accept_stale(
 
 
 def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
-    """Returns what the code of then and that of now both give, in the end."""
+    """Makes a step with the old code and with today's; returns the last line, which both told."""
     manifest = artifact.manifest
     if not manifest.source:
         raise ConfigError(f"{step.name} is not kept: the code that made it is not in the store.")

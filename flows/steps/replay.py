@@ -12,6 +12,7 @@ from pathlib import Path
 
 from flows.steps import replay_child
 from infra.store.manifest import Recipe
+from infra.store.sources import lay_out
 from infra.store.store import Store
 
 
@@ -37,10 +38,7 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
     """
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         folder = Path(temporary)
-        for path, data in tree.items():
-            target = folder / "tree" / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
+        lay_out(tree, folder / "tree")
         errors = folder / "errors.txt"
         with errors.open("wb") as heard:
             # -P: not the child's own folder but the tree is where modules are looked for.

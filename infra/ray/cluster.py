@@ -19,6 +19,7 @@ import cloudpickle
 
 from infra.processes.signals import is_stopping
 from infra.ray.driver import connect_pair
+from infra.store.sources import lay_out
 
 _START_TIMEOUT = 180.0
 """For the driver to come up; a loaded two-core machine takes 20 s [s]."""
@@ -152,10 +153,7 @@ class Cluster:
         if self.address is not None:
             # These bytes, not what lies in the checkout by now: the keys of the run's steps name
             # them. And as the working folder, which workers look in before anything of their node.
-            for name, text in self._code.items():
-                path = folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(text)
+            lay_out(self._code, folder)
             return {"address": self.address, "runtime_env": {"working_dir": str(folder)}}
         return {
             "address": "local",

@@ -118,7 +118,7 @@ def _watch_head() -> None:
 
 
 def _nodes() -> dict[str, dict[str, int]]:
-    """Returns what each node that is alive has in all, by its id: CPUs, GPUs, TPU chips."""
+    """Returns node id -> total CPUs, GPUs and TPU chips, for every living node."""
     import ray
 
     return {

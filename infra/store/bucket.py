@@ -183,7 +183,6 @@ class Bucket:
 
     def settle(self, folder: str, files: Mapping[str, File]) -> None:
         path = self.state / "work" / folder
-
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(lambda name: self.upload(path / name, f"{folder}/{name}"), files))
         stored = {item["name"]: item["crc32c"] for item in self._items(self._folder(folder))}

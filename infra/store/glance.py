@@ -49,7 +49,7 @@ class Glance:
                     break
                 known.add(last)
 
-    def at_once(self) -> "Files":
+    def at_once(self) -> Files:
         return self
 
     def read(self, name: str) -> bytes:

@@ -116,7 +116,7 @@ class NodeCache:
             shutil.rmtree(path, ignore_errors=True)
 
     def _in_use(self) -> set[str]:
-        """Returns what living processes use; the notes of others are deleted."""
+        """Returns the folders that living processes use, and deletes the notes of dead ones."""
         used: set[str] = set()
         for path in self._users.iterdir():
             with path.open("r+") as noted:

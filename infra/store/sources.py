@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from infra.store.digest import canonical_json
 from infra.store.files import Files
@@ -29,6 +30,14 @@ def keep(files: Files, tree: Mapping[str, bytes]) -> str:
         if digest not in there:
             files.create(f"{SOURCES}/{digest}", data)
     return _sha256(text)
+
+
+def lay_out(tree: Mapping[str, bytes], folder: Path) -> None:
+    """Writes a tree of path -> bytes into a folder, to be run from there."""
+    for name, data in tree.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
 
 class Source(Mapping[str, bytes]):
