@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
@@ -61,16 +61,22 @@ class ComputeConfig:
     """Where steps run; never part of a result's identity.
 
     Attributes:
-      ray_address: a running Ray cluster, "host:port" of its head or "auto", of which this machine
-        is a node; None starts one on this machine.
+      ray_address: a running Ray cluster: "http://host:8265", its job server, or "host:port" of its
+        head, or "auto" on one of its nodes. None starts one on this machine.
       num_cpus: cores of the cluster started here; None takes all.
       cpus_per_stage: cores of Stage 1, which runs alone.
-      cpus_per_cell: cores of each intermediary, transfer or evaluation.
+      cpus_per_cell: cores of each intermediary or transfer.
+      cpus_per_evaluation: cores of a transfer's evaluations; None takes `cpus_per_cell`.
       num_gpus: GPUs of the cluster started here; None takes all that JAX can use.
       gpus_per_stage: GPUs of Stage 1, where there are any; they must divide its batch. Where
         there are TPUs instead, a step that wants any GPU takes all chips of one host.
-      gpus_per_cell: GPUs of each intermediary, transfer or evaluation, where there are any.
+      gpus_per_cell: GPUs of each intermediary or transfer, where there are any.
+      gpus_per_evaluation: GPUs of a transfer's evaluations; None takes those of a cell.
       cells_per_gpu: cells that share a GPU and its memory, where `gpus_per_cell` is 1.
+      device: what steps run on at `ray_address`; None takes what its nodes have when a step is
+        placed. Say it where an autoscaler begins with none.
+      node_wait: how long a step may wait at `ray_address` for a node that is large enough to come
+        up [s].
       retries: more tries of a step whose worker died.
       rebuild_limit: most work that a run does again because of changed code, without being told
         to, over all its steps [device-hours].
@@ -80,20 +86,20 @@ class ComputeConfig:
     num_cpus: int | None = None
     cpus_per_stage: int = 2
     cpus_per_cell: int = 1
+    cpus_per_evaluation: Annotated[int, Field(ge=1)] | None = None
     num_gpus: Annotated[int, Field(ge=0)] | None = None
     gpus_per_stage: Annotated[int, Field(ge=0)] = 1
     gpus_per_cell: Annotated[int, Field(ge=0)] = 1
+    gpus_per_evaluation: Annotated[int, Field(ge=0)] | None = None
     cells_per_gpu: Annotated[int, Field(ge=1, le=20)] = 1
+    device: Literal["cpu", "gpu", "tpu"] | None = None
+    node_wait: Annotated[float, Field(ge=0)] = 900.0
     retries: Annotated[int, Field(ge=0, le=10)] = 2
     rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
 
     def __post_init__(self) -> None:
-        if self.ray_address is not None and "://" in self.ray_address:
-            raise ValueError(
-                f'ray_address must be "host:port" or "auto", got {self.ray_address!r}: over Ray '
-                f"Client every step would end with its connection. Start the run on a node of the "
-                f"cluster."
-            )
+        if self.ray_address is not None:
+            check_ray_address(self.ray_address)
         if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
             raise ValueError(
                 f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "
@@ -104,6 +110,37 @@ class ComputeConfig:
     def gpus_of_cell(self) -> float:
         """GPUs that a cell asks for; below 1 it shares one."""
         return self.gpus_per_cell / self.cells_per_gpu
+
+    @property
+    def cpus_of_evaluation(self) -> int:
+        """Cores that a transfer's evaluations ask for."""
+        return self.cpus_per_evaluation or self.cpus_per_cell
+
+    @property
+    def gpus_of_evaluation(self) -> float:
+        """GPUs that a transfer's evaluations ask for."""
+        own = self.gpus_per_evaluation
+        return self.gpus_of_cell if own is None else float(own)
+
+
+def check_ray_address(address: str) -> None:
+    """Refuses what is no cluster's address.
+
+    Raises:
+      ValueError: with what is accepted.
+    """
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"ray_address must not be Ray Client's, got {address!r}: every step would end with its "
+            f'connection. Give the job server, "http://host:8265", or "host:port" of the head.'
+        )
+    rest = address.removeprefix("http://").removeprefix("https://")
+    host, _, port = rest.rstrip("/").rpartition(":")
+    if address != "auto" and not (host and "/" not in rest.rstrip("/") and port.isdigit()):
+        raise ValueError(
+            f'ray_address must be "http://host:port" of a job server, "host:port" of a head, or '
+            f'"auto", got {address!r}.'
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from prefect import Task, get_run_logger
 from prefect.artifacts import (
@@ -32,13 +32,14 @@ from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
+from flows.steps.workers import Workers
 from flows.study.display import Display
 from flows.study.graph import Graph, Job, Node
 from infra.prefect.journal import Journal
 from infra.prefect.published import published
 from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
-from infra.ray.cluster import Cluster, WorkerLost
+from infra.ray.lost import WorkerLost
 from infra.reason import reason_of
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
@@ -60,7 +61,7 @@ class Session:
 
     Attributes:
       study: its name.
-      store, cluster, display: where artifacts are, steps run, and people look.
+      store, workers, display: where artifacts are, steps run, and people look.
       view: the store at the beginning, for what was pinned before.
       foreseen: step -> key of its artifact that was pinned then.
       journal: what the run did, for the UI's rows.
@@ -71,7 +72,6 @@ class Session:
       artifacts: step -> its artifact, as they come.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node -> why it failed.
-      lost: node -> tokens of its tries whose worker was lost.
       allowed: keys of stale artifacts whose making is already charged.
     """
 
@@ -79,7 +79,7 @@ class Session:
     store: Store
     view: Store
     foreseen: Mapping[Step, str]
-    cluster: Cluster
+    workers: Workers
     display: Display
     journal: Journal
     pin: Pin
@@ -89,7 +89,6 @@ class Session:
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
-    lost: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -266,9 +265,11 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
     errors: dict[str, str] = {}
     for job in node.jobs:
         missing: dict[Step, Recipe] = {}
+        keys: list[str] = []
         for step in job.steps:
             try:
                 found = session.look_up(step)
+                keys.append(found.recipe.key)
                 remade = found.state == "accepted" and session.rebuilds(node)
                 if found.state == "stale":
                     session.allow(node, cast(Artifact, found.artifact))
@@ -282,7 +283,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
         ends: dict[str, worker.Made] = {}
         try:
             if missing:
-                _run_job(session, node, job, list(missing.values()), ends)
+                _run_job(session, node, job, keys, list(missing.values()), ends)
         finally:  # A worker that is lost takes with it nothing that it had committed.
             for step, recipe in missing.items():
                 end = ends.get(step.name)
@@ -304,6 +305,7 @@ def _run_job(
     session: Session,
     node: Node,
     job: Job,
+    keys: Sequence[str],
     recipes: Sequence[Recipe],
     ends: dict[str, worker.Made],
 ) -> None:
@@ -315,28 +317,20 @@ def _run_job(
         "flow_run_id": str(run.flow_run_id) if run else None,
     }
     context = {"prefect": prefect, "devices": max(1, math.ceil(job.gpus))}
-    words = session.store.uri, recipes, context
-    token, lost = uuid4().hex, session.lost.setdefault(node.name, [])
     if job.cpus:
-        stream = session.cluster.stream(
-            worker.make_apart, *words, token, tuple(lost), num_cpus=job.cpus, num_gpus=job.gpus,
-            name=node.name,
-        )  # fmt: skip
+        stream = session.workers.make(
+            node.name, keys, recipes, context, cpus=job.cpus, gpus=job.gpus
+        )
     else:
-        stream = worker.make(*words)
+        stream = worker.make(session.store.uri, recipes, context)
     show = _progress_artifact(recipes[0].key, node.name)
-    try:
-        for item in stream:  # To its very end: a stream left early takes its worker with it.
-            if isinstance(item, worker.Made):
-                ends[item.name] = item
-                continue
-            name, progress = item
-            session.display.update(node.name, progress)
-            show(name, progress)
-    except WorkerLost:
-        # Its lease may be that of a machine nobody hears of: the next try need not wait for it.
-        lost.append(token)
-        raise
+    for item in stream:  # To its very end: a stream left early takes its worker with it.
+        if isinstance(item, worker.Made):
+            ends[item.name] = item
+            continue
+        name, progress = item
+        session.display.update(node.name, progress)
+        show(name, progress)
     for recipe in recipes:
         if recipe.name not in ends:
             raise StepFailedError(f"{recipe.name} ended without an artifact")

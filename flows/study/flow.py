@@ -13,7 +13,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.lineage.rebuild import publish_results
 from flows.steps.code import checkout
 from flows.steps.worker import bind
-from flows.study.config import StudyConfig
+from flows.steps.workers import JobWorkers, LocalWorkers, Workers
+from flows.study.config import ComputeConfig, StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
 from flows.study.explain import Explanation
@@ -24,10 +25,11 @@ from flows.study.served import check_served
 from infra.prefect.ending import recorded
 from infra.prefect.published import published
 from infra.ray.cluster import Cluster
+from infra.ray.jobs import JobServer
 from infra.store.store import Store
 
 _WAITING = 64
-"""Nodes in flight beyond the cores of a cluster: they wait for one, or run in this process."""
+"""Nodes in flight beyond what the workers take: they wait, or run in this process."""
 
 RESULTS: "list[StudyResult]" = []
 """The results of this process's studies: Prefect forgets them where its server is gone."""
@@ -75,16 +77,11 @@ def study(
     graph = graph_of(config, until, known=raw_files(opened))
     explanation = Explanation(opened.at_once(), graph)
     explanation.check(config.compute.rebuild_limit, rebuild)
-    cluster = Cluster(
-        address=config.compute.ray_address,
-        num_cpus=config.compute.num_cpus,
-        num_gpus=config.compute.num_gpus,
-        code=checkout().files,
-    )
+    workers = _workers(config.compute, opened)
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
     with (
-        recorded(opened.state, run_id) as journal,
+        recorded(opened.state, run_id, cancel=workers.cancel) as journal,
         opened.pinned(run_id or uuid.uuid4().hex) as pin,
     ):
         foreseen = explanation.artifacts()
@@ -104,7 +101,7 @@ def study(
                 store=opened,
                 view=opened.at_once(),
                 foreseen=foreseen,
-                cluster=cluster,
+                workers=workers,
                 display=display,
                 journal=journal,
                 pin=pin,
@@ -116,14 +113,11 @@ def study(
                 if node not in reused:  # What runs in this process is the code of now until then.
                     for step in (s for job in node.jobs if not job.cpus for s in job.steps):
                         bind(step.kind, step.config)
-            work = (job for node in graph.nodes if node not in reused for job in node.jobs)
-            # To count the cores of a cluster is to connect to it; a run without work does not.
-            cores = cluster.cores() if any(job.cpus for job in work) else 0
-            with ThreadPoolTaskRunner[Any](max_workers=cores + _WAITING) as runner:
+            with ThreadPoolTaskRunner[Any](max_workers=workers.at_once + _WAITING) as runner:
                 try:
                     run_graph(session, graph, reused, runner)
                 finally:
-                    cluster.stop()
+                    workers.leave()
         results = session.artifacts.get(graph.results) if graph.results else None
         result = StudyResult(
             results=results.key if results else None,
@@ -146,3 +140,15 @@ def study(
         journal.close("failed" if result.failed else "completed", why if result.failed else "")
     RESULTS.append(result)
     return Failed(message=why, data=result) if result.failed else result
+
+
+def _workers(compute: ComputeConfig, store: Store) -> Workers:
+    if compute.ray_address is None:
+        return LocalWorkers(Cluster(num_cpus=compute.num_cpus, num_gpus=compute.num_gpus), store)
+    server = JobServer(
+        compute.ray_address,
+        code=checkout().files,
+        device=compute.device,
+        node_wait=compute.node_wait,
+    )
+    return JobWorkers(server, store)

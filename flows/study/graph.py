@@ -306,16 +306,23 @@ class _Builder:
                             self._evaluations(benchmark, method, seed, checkpoint, datasets)
                         )
                     cells |= scored
-                    jobs = [(checkpoint,), tuple(scored.values())]
-                    cpus, gpus = config.compute.cpus_per_cell, config.compute.gpus_of_cell
-                    self.nodes.append(
-                        Node(
-                            name=checkpoint.name,
-                            jobs=tuple(
-                                Job(steps=steps, cpus=cpus, gpus=gpus) for steps in jobs if steps
-                            ),
+                    compute = config.compute
+                    jobs = [
+                        Job(
+                            steps=(checkpoint,),
+                            cpus=compute.cpus_per_cell,
+                            gpus=compute.gpus_of_cell,
                         )
-                    )
+                    ]
+                    if scored:  # After all of training, since they may want other devices.
+                        jobs.append(
+                            Job(
+                                steps=tuple(scored.values()),
+                                cpus=compute.cpus_of_evaluation,
+                                gpus=compute.gpus_of_evaluation,
+                            )
+                        )
+                    self.nodes.append(Node(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
 
     def _evaluations(

@@ -2,13 +2,13 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from infra.prefect import journal as journals
 from infra.prefect.journal import Journal
 from infra.prefect.published import published
-from infra.prefect.rows import flush, settle
+from infra.prefect.rows import flush, is_cancelling, settle
 from infra.processes.signals import before_leaving, install
 from infra.reason import reason_of
 
@@ -17,7 +17,9 @@ _LAST_PATIENCE = 1.5
 
 
 @contextlib.contextmanager
-def recorded(store: Path, flow_run_id: str) -> Iterator[Journal]:
+def recorded(
+    store: Path, flow_run_id: str, *, cancel: Callable[[], None] = lambda: None
+) -> Iterator[Journal]:
     """Yields the journal of a flow run; settles its rows on the way out, or at a signal.
 
     The run's own state is Prefect's to set, unless a signal ends it.
@@ -25,13 +27,17 @@ def recorded(store: Path, flow_run_id: str) -> Iterator[Journal]:
     Args:
       store: the store's folder on this machine.
       flow_run_id: of the Prefect run; "" where there is none.
+      cancel: stops what would outlive this process; called where a person ended the run, by Ctrl-C
+        or in the UI, and not where its machine did.
     """
     install()
     journal = Journal(store, flow_run_id)
 
     def at_signal(number: signal.Signals) -> None:
-        ending = "cancelled" if number == signal.SIGINT else "crashed"
-        journal.close(ending, f"{number.name} came")
+        wanted = number == signal.SIGINT or published(is_cancelling, flow_run_id)
+        journal.close("cancelled" if wanted else "crashed", f"{number.name} came")
+        if wanted:
+            cancel()
         _settle(journal, patience=_LAST_PATIENCE, flow_run=True)
 
     before_leaving(at_signal)

@@ -90,6 +90,15 @@ def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) 
     return told
 
 
+def is_cancelling(flow_run_id: str) -> bool:
+    """Returns whether somebody has asked the server to cancel a run."""
+    if not flow_run_id:
+        return False
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(uuid.UUID(flow_run_id)).state
+    return state is not None and (state.is_cancelling() or state.is_cancelled())
+
+
 def flush(timeout: float = 10.0) -> None:
     """Sends what Prefect's client still has in its queues: events and log lines.
 

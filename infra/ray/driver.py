@@ -11,8 +11,6 @@ are pickles. None comes from outside: the socket is a pair that only parent and 
 can put bytes into the cluster can run code there anyway.
 """
 
-import collections
-import dataclasses
 import logging
 import os
 import pickle
@@ -21,36 +19,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
 _LOOK_EVERY = 0.5
-"""Between two looks at the head's processes, or at the nodes [s]."""
+"""Between two looks at the head's processes [s]."""
 _COUNTED = ("CPU", "GPU", "TPU")
-
-
-@dataclasses.dataclass
-class _Task:
-    """A task that was handed to Ray.
-
-    Attributes:
-      number: of its stream.
-      options: Ray's, for it.
-      place_within: how long it may wait for a node that is large enough [s].
-      items: what Ray gave for it; None before that.
-      node: id of the node that it runs on; "" before it does.
-      placeable: when a node was last large enough for it [s, monotonic].
-    """
-
-    number: int
-    options: dict[str, Any]
-    place_within: float
-    items: Any = None
-    node: str = ""
-    placeable: float = dataclasses.field(default_factory=time.monotonic)
 
 
 def main() -> None:
@@ -66,26 +43,24 @@ def main() -> None:
         import ray
 
         _connect(link.recv())
-        send("ready", list(_nodes().values()))
+        send("ready", {name: int(ray.cluster_resources().get(name, 0)) for name in _COUNTED})
     except Exception as error:
         send("failed", f"{type(error).__name__}: {error}")
         os._exit(1)
-    tasks: dict[int, _Task] = {}
+    tasks: dict[int, Any] = {}
     threading.Thread(target=_watch_head, daemon=True).start()
-    threading.Thread(target=_watch_tasks, args=(tasks, send), daemon=True).start()
     while True:
         try:
             order = link.recv()
         except (EOFError, OSError):
             os._exit(0)
         match order:
-            case ("run", number, payload, options, place_within):
-                task = tasks[number] = _Task(number, options, place_within)
-                work = (task, payload, tasks, send)
+            case ("run", number, payload, options):
+                work = (number, payload, options, tasks, send)
                 threading.Thread(target=_run, args=work, daemon=True).start()
             case ("cancel", number):
-                if number in tasks and tasks[number].items is not None:
-                    ray.cancel(tasks[number].items, force=True)
+                if number in tasks:
+                    ray.cancel(tasks[number], force=True)
             case ("stop",):
                 ray.shutdown()
                 os._exit(0)
@@ -117,38 +92,23 @@ def _watch_head() -> None:
     os._exit(3)
 
 
-def _nodes() -> dict[str, dict[str, int]]:
-    """Returns node id -> total CPUs, GPUs and TPU chips, for every living node."""
-    import ray
-
-    return {
-        node["NodeID"]: {name: int(node["Resources"].get(name, 0)) for name in _COUNTED}
-        for node in ray.nodes()
-        if node["Alive"]
-    }
-
-
-def _run(task: "_Task", payload: bytes, tasks: "dict[int, _Task]", send: Any) -> None:
+def _run(
+    number: int, payload: bytes, options: dict[str, Any], tasks: dict[int, Any], send: Any
+) -> None:
     import ray
     from ray import exceptions
 
-    number = task.number
     try:
-        remote = ray.remote(_in_worker).options(
-            num_returns="streaming", max_retries=0, **task.options
-        )
+        remote = ray.remote(_in_worker).options(num_returns="streaming", max_retries=0, **options)
         items: Any = remote.remote(payload)
-        task.items = items
+        tasks[number] = items
         for reference in items:
-            if task.node:
-                send("item", number, ray.get(reference))
-            else:
-                task.node = ray.get(reference)
+            send("item", number, ray.get(reference))
         send("end", number)
     except exceptions.OutOfMemoryError as error:
         send("lost", number, f"ran out of memory: {error}")
     except (exceptions.RayError, ConnectionError) as error:
-        # A task's own exception comes as an item: what comes here befell its worker or node.
+        # A task's own exception comes as an item: what comes here befell its worker.
         send("lost", number, f"died: {type(error).__name__}: {error}")
     except Exception as error:
         send("failed", number, f"{type(error).__name__}: {error}")
@@ -156,57 +116,11 @@ def _run(task: "_Task", payload: bytes, tasks: "dict[int, _Task]", send: Any) ->
         tasks.pop(number, None)
 
 
-def _watch_tasks(tasks: "dict[int, _Task]", send: Any) -> None:
-    """Tells what Ray does not: that a task waits for a node that there is not, or is lost with one.
+def _in_worker(payload: bytes) -> Iterator[bytes]:
+    """Yields what the generator function in `payload` does: (kind, value), pickled.
 
-    Ray hears of a node that was stopped within its health checks, but whoever waits for a task on
-    it only when the connection to its worker is given up, seven minutes later.
+    Every item passes through the driver as it is.
     """
-    import ray
-
-    while True:
-        time.sleep(_LOOK_EVERY)
-        if not tasks:
-            continue
-        try:
-            nodes = _nodes()
-        except Exception:  # A head that does not answer says nothing about the nodes.
-            continue
-        for task in list(tasks.values()):
-            if task.node and task.node not in nodes:
-                tasks.pop(task.number, None)
-                send("lost", task.number, "died with its node.")
-            elif task.node or not (reason := _no_place(task.options, nodes)):
-                task.placeable = time.monotonic()
-            elif time.monotonic() - task.placeable > task.place_within:
-                tasks.pop(task.number, None)
-                send("failed", task.number, reason)
-                ray.cancel(task.items, force=True)
-
-
-def _no_place(options: dict[str, Any], nodes: Mapping[str, Mapping[str, int]]) -> str:
-    """Returns why no node could ever run a task; "" if one could, were it free."""
-    tpus = options["resources"].get("TPU", 0)
-    wanted = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], "TPU": tpus}
-    if any(all(node[name] >= n for name, n in wanted.items()) for node in nodes.values()):
-        return ""
-    there = collections.Counter(_words(node) for node in nodes.values())
-    found = ", ".join(f"{count} with {words}" for words, count in there.items())
-    return f"no node of the cluster has {_words(wanted)}; there are {found or 'no nodes'}."
-
-
-def _words(resources: Mapping[str, float]) -> str:
-    return " and ".join(f"{n:g} {name}" for name, n in resources.items() if n) or "0 CPU"
-
-
-def _in_worker(payload: bytes) -> Iterator[bytes | str]:
-    """Yields its node, then what the generator function in `payload` does: (kind, value), pickled.
-
-    Every item but the first passes through the driver as it is.
-    """
-    import ray
-
-    yield ray.get_runtime_context().get_node_id()
     function, args = pickle.loads(payload)
     try:
         for item in function(*args):

@@ -12,6 +12,7 @@
         runs/…                           what each run asked for and got
         gc.json                          who decides what goes
         scratch/…                        copies of progress (see `scratch`)
+        jobs/…                           what a job on a cluster does and tells; gc's when old
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
 
@@ -49,7 +50,7 @@ from infra.store.scratch import Scratch
 FORMAT = 2
 """Of the layout above. 1 had its manifests beside the data, and no number."""
 
-ASIDE, LEASES = "aside", "leases"
+ASIDE, LEASES, JOBS = "aside", "leases", "jobs"
 ATTEMPTS = "attempts"
 
 

@@ -1,0 +1,117 @@
+"""Makes steps in a Ray Job, and tells of it through the store: nobody need be listening.
+
+<store>/jobs/<job>/work          what to make
+                   report.json   how far it is, and how each step ended
+
+    python -m flows.steps.job STORE JOB SHA256 EARLIER…
+
+The work is a pickle, since configs are typed values. It is not taken from the store on trust: its
+digest came with the job.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pickle
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.steps.worker import Made, make_apart
+from infra.progress import Progress
+from infra.store.files import Files
+from infra.store.manifest import Recipe
+from infra.store.store import JOBS, Store
+
+_REPORT_EVERY = 3.0
+"""Between two reports of progress [s]."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Report:
+    """What a job has told so far.
+
+    Attributes:
+      step, progress: of the step under way; None before the first.
+      ends: how each step ended.
+      is_ended: whether nothing more will come.
+    """
+
+    step: str = ""
+    progress: Progress | None = None
+    ends: list[Made] = dataclasses.field(default_factory=list)
+    is_ended: bool = False
+
+    def write(self, files: Files, job: str) -> None:
+        """Puts it where others find it."""
+        text = json.dumps(dataclasses.asdict(self))
+        files.put(f"{JOBS}/{job}/report.json", text.encode())
+
+    @classmethod
+    def read(cls, files: Files, job: str) -> "Report":
+        """Returns what a job has told; nothing if it has not begun."""
+        try:
+            raw: dict[str, Any] = json.loads(files.read(f"{JOBS}/{job}/report.json"))
+        except FileNotFoundError:
+            return cls()
+        progress = Progress(**raw["progress"]) if raw["progress"] else None
+        ends = [Made(**end) for end in raw["ends"]]
+        return cls(step=raw["step"], progress=progress, ends=ends, is_ended=raw["is_ended"])
+
+
+def command(
+    store: Store,
+    job: str,
+    earlier: Sequence[str],
+    recipes: Sequence[Recipe],
+    context: Mapping[str, Any],
+) -> str:
+    """Stores the work of a job, and returns the command that does it.
+
+    Args:
+      store: where.
+      job: its name.
+      earlier: attempts at the same work, all of which have ended: nobody waits for their leases.
+      recipes: what to make; none of them reads another one's artifact.
+      context: run ids of the orchestrator, for the manifests.
+    """
+    work = pickle.dumps((tuple(recipes), dict(context)))
+    store.fleeting.put(f"{JOBS}/{job}/work", work)
+    digest = hashlib.sha256(work).hexdigest()
+    return shlex.join(["python", "-m", "flows.steps.job", store.uri, job, digest, *earlier])
+
+
+def main() -> None:
+    """Makes the steps; exits with 1 if one failed."""
+    # The leases are given back, where Python gets to it: the next holder need not wait.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    uri, job, digest, *earlier = sys.argv[1:]
+    store = Store(uri)
+    work = store.fleeting.read(f"{JOBS}/{job}/work")
+    if hashlib.sha256(work).hexdigest() != digest:
+        sys.exit(f"the work of {job} in {uri} is not what was submitted.")
+    recipes, context = pickle.loads(work)
+    report, written = Report(), 0.0
+    for item in make_apart(uri, recipes, context, job, tuple(earlier)):
+        if isinstance(item, Made):
+            report.ends.append(item)
+            print(f"{item.name}: {item.traceback or item.error or 'done'}", flush=True)
+        else:
+            report.step, report.progress = item
+            if time.monotonic() - written < _REPORT_EVERY:
+                continue
+        report.write(store.fleeting, job)
+        written = time.monotonic()
+    report.is_ended = True
+    report.write(store.fleeting, job)
+    # JAX and gRPC have threads that some exits wait for.
+    sys.stdout.flush()
+    os._exit(1 if any(end.error for end in report.ends) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Where steps with JAX run: a Ray cluster of this machine, or Ray Jobs on one already there."""
+
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from flows.steps import worker
+from flows.steps.job import Report, command
+from flows.steps.worker import Made
+from infra.progress import Progress
+from infra.ray.cluster import Cluster
+from infra.ray.jobs import Job, JobServer
+from infra.ray.lost import WorkerLost
+from infra.store.digest import value_sha256
+from infra.store.manifest import Recipe
+from infra.store.store import Store
+
+_JOBS_AT_ONCE = 500
+"""Jobs submitted to a cluster and not ended: what it has no room for yet waits there, so that an
+autoscaler sees it."""
+
+
+class Workers(Protocol):
+    """Makes steps, each job of them in a process of its own."""
+
+    @property
+    def at_once(self) -> int:
+        """How many jobs it takes at a time."""
+        ...
+
+    def make(
+        self,
+        name: str,
+        keys: Sequence[str],
+        recipes: Sequence[Recipe],
+        context: Mapping[str, Any],
+        *,
+        cpus: int,
+        gpus: float,
+    ) -> Iterator[tuple[str, Progress] | Made]:
+        """Yields what `worker.make` does, from somewhere else.
+
+        Args:
+          name: of what is made, for people.
+          keys: of all steps of the job; `recipes` are those that are missing.
+          recipes: what to make.
+          context: run ids of the orchestrator, for the manifests.
+          cpus: cores.
+          gpus: GPUs, where there are any.
+
+        Raises:
+          WorkerLost: if the process died; the next call need not wait for what it held.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Stops what was started."""
+        ...
+
+    def leave(self) -> None:
+        """Ends what dies with this process anyway, and wakes those who wait in `make`."""
+        ...
+
+
+class LocalWorkers:
+    """Tasks on a Ray cluster of this machine, which ends with the run."""
+
+    def __init__(self, cluster: Cluster, store: Store) -> None:
+        self._cluster, self._store = cluster, store
+        self._lost: dict[str, list[str]] = {}
+        self.at_once = cluster.num_cpus
+
+    def make(
+        self,
+        name: str,
+        keys: Sequence[str],
+        recipes: Sequence[Recipe],
+        context: Mapping[str, Any],
+        *,
+        cpus: int,
+        gpus: float,
+    ) -> Iterator[tuple[str, Progress] | Made]:
+        """See `Workers.make`."""
+        token, lost = uuid.uuid4().hex, self._lost.setdefault(name, [])
+        try:
+            yield from self._cluster.stream(
+                worker.make_apart, self._store.uri, recipes, context, token, tuple(lost),
+                num_cpus=cpus, num_gpus=gpus, name=name,
+            )  # fmt: skip
+        except WorkerLost:
+            lost.append(token)
+            raise
+
+    def cancel(self) -> None:
+        """See `Workers.cancel`."""
+        self._cluster.stop()
+
+    def leave(self) -> None:
+        """See `Workers.leave`."""
+        self._cluster.stop()
+
+
+class JobWorkers:
+    """Ray Jobs, which go on when this process is gone; whoever needs the same work finds them."""
+
+    def __init__(self, server: JobServer, store: Store) -> None:
+        self._server, self._store = server, store
+        self._jobs: dict[str, Job] = {}
+        self._changing = threading.Lock()
+        self.at_once = _JOBS_AT_ONCE
+
+    def make(
+        self,
+        name: str,
+        keys: Sequence[str],
+        recipes: Sequence[Recipe],
+        context: Mapping[str, Any],
+        *,
+        cpus: int,
+        gpus: float,
+    ) -> Iterator[tuple[str, Progress] | Made]:
+        """See `Workers.make`."""
+        words = [keys[0], *([value_sha256(list(keys))[:8]] if len(keys) > 1 else [])]
+        job = self._server.submit(
+            "-".join(words),
+            lambda job: command(self._store, job.name, job.earlier, recipes, context),
+            num_cpus=cpus,
+            num_gpus=gpus,
+        )
+        with self._changing:
+            self._jobs[job.id] = job
+        try:
+            told = 0
+            while True:
+                why = self._server.why_ended(job)  # First: its last report is then there, too.
+                report = Report.read(self._store.fleeting, job.name)
+                if report.progress is not None and not report.is_ended:
+                    yield report.step, report.progress
+                yield from report.ends[told:]
+                told = len(report.ends)
+                if report.is_ended:
+                    break
+                if why is not None:
+                    raise WorkerLost(f"the worker of {name!r} {why}")
+                self._server.wait(len(self._jobs))
+        finally:
+            with self._changing:
+                self._jobs.pop(job.id, None)
+        made = {end.name for end in report.ends}
+        for recipe in recipes:  # A job found under way need not have been asked for all of them.
+            if recipe.name not in made and self._store.find(recipe.key):
+                yield Made(name=recipe.name, reused=True)
+
+    def cancel(self) -> None:
+        """See `Workers.cancel`."""
+        with self._changing:
+            jobs = list(self._jobs.values())
+        self._server.stop(jobs)
+
+    def leave(self) -> None:
+        """See `Workers.leave`."""
+        self._server.leave()

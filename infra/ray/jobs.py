@@ -1,0 +1,349 @@
+"""Ray Jobs on a cluster that is already there: commands that outlive whoever submitted them.
+
+A job has a name of its submitter's, and a number: its attempt. Ray takes an id once, so of two who
+submit the same work at the same time one starts it and the other finds it under way; so does who
+comes back after the first was killed. Nothing is kept here: what there is, the cluster knows.
+
+All goes through the job server of the cluster's head (the dashboard), by HTTP. No process here is
+part of the cluster: one that is ends when the head does.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+from infra.processes.signals import wait_if_stopping
+from infra.ray.devices import worker_environment
+from infra.ray.lost import WorkerLost
+from infra.store.sources import lay_out
+
+Device = Literal["cpu", "gpu", "tpu"]
+
+_SILENCE = 90.0
+"""After which a job server that does not answer is given up [s]; the jobs may well go on."""
+_NODES_FRESH = 1.0
+"""How long one answer about the nodes serves all that ask [s]."""
+_REQUESTS = 50.0
+"""Most questions about jobs, over all who wait for one [1/s]."""
+_HOST_CHIPS = 4
+"""Chips of a TPU host, where the cluster has none at the moment: an autoscaler will bring one."""
+_COUNTED = ("CPU", "GPU", "TPU")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """One attempt at some work.
+
+    Attributes:
+      id: Ray's submission id: the work's name and the attempt.
+      cluster: one life of a cluster: attempts are counted anew in the next.
+      attempt: counted from 1.
+    """
+
+    id: str
+    cluster: str
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        """Names it among the jobs of all clusters there ever were."""
+        return f"{self.id}.{self.cluster}"
+
+    @property
+    def earlier(self) -> list[str]:
+        """The names of the attempts before this one; all of them have ended."""
+        work = self.id.rpartition("-")[0]
+        return [f"{work}-{n}.{self.cluster}" for n in range(1, self.attempt)]
+
+
+class JobServer:
+    """The job server of a cluster.
+
+    The code travels with each job: nodes need the libraries, and no checkout. What a job reads of
+    its node's environment (where its state folder is, how it reaches the store) is that node's own.
+
+    Args:
+      address: "http://host:8265", or "host:port" of the head or "auto", which know where it is.
+      code: path -> bytes of the sources that jobs run.
+      device: what steps run on; None takes what the nodes have when a job is placed.
+      node_wait: how long a job may wait for a node that is large enough for it [s].
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        code: Mapping[str, bytes],
+        device: Device | None = None,
+        node_wait: float,
+    ) -> None:
+        self._address, self._code = address, code
+        self._device, self._node_wait = device, node_wait
+        self._locked = threading.Lock()
+        self._client: Any = None
+        self._state: Any = None
+        self._cluster = ""
+        self._folder = tempfile.TemporaryDirectory(prefix="parcel-code-")
+        self._nodes: tuple[float, dict[str, dict[str, int]]] = (-math.inf, {})
+        self._waiting: dict[str, float] = {}
+        self._ended = threading.Event()
+
+    def submit(
+        self,
+        work: str,
+        command: Callable[[Job], str],
+        *,
+        num_cpus: int,
+        num_gpus: float = 0.0,
+    ) -> Job:
+        """Returns the job that does some work: one under way, or a new one.
+
+        Args:
+          work: names it, as whoever else needs it does.
+          command: what a job shall run, called before one is submitted; `python` is the node's.
+          num_cpus: cores of one node.
+          num_gpus: GPUs of one node, where the cluster has any; below 1 several jobs share one.
+            Where it has TPUs instead, a job that wants GPUs takes all chips of one host.
+
+        Raises:
+          RuntimeError: if there is no job server, or it refuses the job.
+          WorkerLost: if the job server does not answer any more.
+        """
+        self._connect()
+        resources = self._resources(num_cpus, num_gpus)
+        gpus, tpus = resources["GPU"], int(resources["TPU"])
+        attempt = 1
+        while True:
+            job = Job(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
+            info = self._info(job)
+            if info is None:
+                words = {
+                    "submission_id": job.id,
+                    "entrypoint": command(job),
+                    "runtime_env": {
+                        "working_dir": self._folder.name,
+                        "env_vars": worker_environment(num_cpus, gpus, tpus, {}),
+                    },
+                    # Ray does not tell what a job waits for.
+                    "metadata": {name: str(number) for name, number in resources.items()},
+                    "entrypoint_num_cpus": num_cpus,
+                    "entrypoint_num_gpus": gpus or None,
+                    "entrypoint_resources": {"TPU": tpus} if tpus else None,
+                }
+                try:
+                    self._ask(lambda words=words: self._client.submit_job(**words))
+                except RuntimeError as error:
+                    # Somebody else's, or ours: the reply to the first try may have been lost.
+                    if "already exists" not in str(error):
+                        raise
+                return job
+            if not info.status.is_terminal() and not self._lost(info):
+                return job
+            attempt += 1
+
+    def why_ended(self, job: Job) -> str | None:
+        """Returns why a job does not run any more; None while it does, or waits for its turn.
+
+        Raises:
+          RuntimeError: if no node of the cluster is large enough for it; it is stopped.
+          WorkerLost: if the job server does not answer any more.
+        """
+        info = self._info(job)
+        if info is None:
+            return "is not known to the cluster"
+        if info.status.is_terminal():
+            self._waiting.pop(job.id, None)
+            return f"{info.status.value.lower()}: {info.message}"
+        if self._lost(info):
+            return "died with its node"
+        if info.status == "PENDING":
+            self._check_place(job, info)
+        return None
+
+    def never_started(self, job: Job) -> bool:
+        """Whether Ray gave a job up that had waited for a free node for its 15 minutes."""
+        info = self._info(job)
+        waited = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
+        return info is not None and info.error_type is not None and info.error_type == waited
+
+    def wait(self, waiting: int) -> None:
+        """Waits until it is time to ask again.
+
+        Args:
+          waiting: how many do.
+
+        Raises:
+          RuntimeError: if `leave` was called.
+        """
+        self._pause(max(1.0, waiting / _REQUESTS))
+
+    def stop(self, jobs: Sequence[Job]) -> None:
+        """Has jobs stopped: their processes are asked to end, and killed three seconds later."""
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(self._stop, jobs))
+
+    def leave(self) -> None:
+        """Wakes those who wait, and lets go of the cluster; what runs there runs on."""
+        self._ended.set()
+        self._folder.cleanup()
+
+    def _connect(self) -> None:
+        with self._locked:
+            if self._client is not None:
+                return
+            url = _url(self._address)
+            # Ray's clients ask its variable before they look at their own argument.
+            os.environ["RAY_API_SERVER_ADDRESS"] = url
+            from ray.job_submission import JobSubmissionClient
+            from ray.util.state import StateApiClient
+
+            logging.getLogger("ray").setLevel(logging.ERROR)
+            try:
+                client = JobSubmissionClient(url)
+                answer = client._do_request("GET", "/api/version")
+                self._cluster = answer.json()["session_name"]
+                self._state = StateApiClient(address=url)
+            except (ConnectionError, RuntimeError, OSError, ValueError, KeyError) as error:
+                raise RuntimeError(
+                    f"compute.ray_address {self._address!r} has no job server that answers at "
+                    f"{url} ({type(error).__name__}): start the head with "
+                    f"--include-dashboard=true, and open its port to this machine."
+                ) from error
+            # These bytes, not what lies in the checkout by now: the keys of the run's steps name
+            # them. And as the working folder, which a job looks in before anything of its node.
+            lay_out(self._code, Path(self._folder.name))
+            self._client = client
+
+    def _resources(self, num_cpus: int, num_gpus: float) -> dict[str, float]:
+        """Returns how many CPUs, GPUs and TPU chips a job takes."""
+        nodes = self._living().values()
+        most = {name: max((node[name] for node in nodes), default=0) for name in _COUNTED}
+        device = self._device or ("gpu" if most["GPU"] else "tpu" if most["TPU"] else "cpu")
+        if device == "gpu" and math.isinf(num_gpus):
+            num_gpus = max(1, most["GPU"])
+        wants = bool(num_gpus)
+        return {
+            "CPU": num_cpus,
+            "GPU": num_gpus if device == "gpu" else 0,
+            "TPU": (most["TPU"] or _HOST_CHIPS) if device == "tpu" and wants else 0,
+        }
+
+    def _info(self, job: Job) -> Any:
+        """Returns what the server knows of a job; None if it knows none of that id."""
+        try:
+            return self._ask(lambda: self._client.get_job_info(job.id))
+        except RuntimeError as error:
+            if "status code 404" in str(error):
+                return None
+            raise
+
+    def _lost(self, info: Any) -> bool:
+        """Whether a job's node is gone; Ray tells of some of those much later, or never."""
+        return bool(info.driver_node_id) and info.driver_node_id not in self._living()
+
+    def _living(self) -> dict[str, dict[str, int]]:
+        """Returns node id -> total CPUs, GPUs and TPU chips, for every living node."""
+        from ray.util.state.common import ListApiOptions, StateResource
+
+        with self._locked:
+            asked, nodes = self._nodes
+            if time.monotonic() - asked > _NODES_FRESH:
+                every: Any = ListApiOptions
+                options = every(limit=10_000)
+                listed = self._ask(
+                    lambda: self._state.list(
+                        StateResource.NODES, options=options, raise_on_missing_output=False
+                    )
+                )
+                nodes = {
+                    node.node_id: {
+                        name: int(node.resources_total.get(name, 0)) for name in _COUNTED
+                    }
+                    for node in listed
+                    if node.state == "ALIVE"
+                }
+                self._nodes = time.monotonic(), nodes
+            return nodes
+
+    def _check_place(self, job: Job, info: Any) -> None:
+        """Refuses a job that no node could run, were it free, once it has waited for one."""
+        wanted = {name: float(info.metadata[name]) for name in _COUNTED}
+        nodes = self._living().values()
+        if any(all(node[name] >= n for name, n in wanted.items()) for node in nodes):
+            self._waiting.pop(job.id, None)
+            return
+        since = self._waiting.setdefault(job.id, time.monotonic())
+        if time.monotonic() - since < self._node_wait:
+            return
+        self._stop(job)
+        there = collections.Counter(_words(node) for node in nodes)
+        found = ", ".join(f"{count} with {words}" for words, count in there.items())
+        raise RuntimeError(
+            f"no node of the cluster has {_words(wanted)}, and none came in "
+            f"{self._node_wait:.0f} s (compute.node_wait); there are {found or 'no nodes'}."
+        )
+
+    def _stop(self, job: Job) -> None:
+        with contextlib.suppress(Exception):  # It has ended, or its cluster has.
+            self._client.stop_job(job.id)
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Asks the server, again and again where it does not answer for a while."""
+        import requests
+
+        began, pause = time.monotonic(), 0.2
+        while True:
+            try:
+                return question()
+            except (ConnectionError, requests.RequestException) as error:
+                reason: Exception = error
+            except RuntimeError as error:
+                if "status code 5" not in str(error) or "already exists" in str(error):
+                    raise
+                reason = error
+            if time.monotonic() - began > _SILENCE:
+                raise WorkerLost(
+                    f"the job server of {self._address} did not answer for {_SILENCE:.0f} s: "
+                    f"{reason}"
+                ) from reason
+            self._pause(pause)
+            pause = min(2 * pause, 5.0)
+
+    def _pause(self, seconds: float) -> None:
+        left = self._ended.wait(seconds)
+        wait_if_stopping()
+        if left:
+            raise RuntimeError("the run is being stopped; its jobs are left as they are.")
+
+
+def _url(address: str) -> str:
+    """Returns where the job server of a cluster is.
+
+    Raises:
+      RuntimeError: if there is no cluster, or it has no job server.
+    """
+    if "://" in address:
+        return address.rstrip("/")
+    from ray.dashboard.utils import ray_address_to_api_server_url
+
+    try:
+        return ray_address_to_api_server_url(address)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise RuntimeError(
+            f"compute.ray_address {address!r} is no Ray cluster with a job server that can be "
+            f"reached from here: {error}"
+        ) from error
+
+
+def _words(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{n:g} {name}" for name, n in resources.items() if n) or "0 CPU"

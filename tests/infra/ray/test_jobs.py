@@ -1,0 +1,227 @@
+"""Jobs on a cluster already there: code comes to them; they outlive whoever submitted them."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.steps.code import checkout
+from infra.ray.jobs import Job, JobServer
+from tests.processes import end_family
+
+pytestmark = pytest.mark.slow
+
+HEALTH = {
+    "health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
+}  # fmt: skip
+Script = Callable[[str], Callable[[Job], str]]
+
+
+def node(home: Path, *words: str) -> subprocess.Popen[str]:
+    """Starts a node whose Python would find an old checkout, and waits until it is up."""
+    bin_folder = Path(sys.executable).parent
+    own = {
+        "PYTHONPATH": str(home), "WHOSE": "the node's", "PATH": f"{bin_folder}:{os.environ['PATH']}"
+    }  # fmt: skip
+    started = subprocess.Popen(
+        [
+            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-gpus=0",
+            "--object-store-memory=80000000", f"--dashboard-agent-listen-port={free_port()}",
+            *words,
+        ],
+        cwd=home,
+        env=os.environ | own | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    assert any("Ray runtime started" in line for line in started.stdout), "Ray did not start"
+    return started
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("node")
+    for package in ("flows", "infra"):
+        (made / package).mkdir()
+        (made / package / "__init__.py").write_text("raise ImportError('an old checkout')")
+    return made
+
+
+@pytest.fixture(scope="module")
+def head(home: Path) -> Iterator[str]:
+    """A cluster of one node, with more cores than this machine and the chips of a TPU host."""
+    port = free_port()
+    # Ray takes 127.0.0.1 for "this machine", and looks for another address of it.
+    started = node(
+        home, "--head", "--node-ip-address=127.0.0.2", f"--port={port}", "--num-cpus=5",
+        "--include-dashboard=true", "--dashboard-host=127.0.0.2",
+        f"--dashboard-port={free_port()}", '--resources={"TPU": 4}',
+        f"--system-config={json.dumps(HEALTH)}",
+    )  # fmt: skip
+    try:
+        yield f"127.0.0.2:{port}"
+    finally:
+        end_family(psutil.Process(started.pid))
+
+
+@pytest.fixture
+def connect(head: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], JobServer]]:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
+    made: list[JobServer] = []
+
+    def server() -> JobServer:
+        made.append(JobServer(head, code=checkout().files, node_wait=4))
+        return made[-1]
+
+    yield server
+    for one in made:
+        one.leave()
+
+
+@pytest.fixture
+def server(connect: Callable[[], JobServer]) -> JobServer:
+    return connect()
+
+
+def python(code: str, *words: object) -> Callable[[Job], str]:
+    return lambda job: shlex.join(["python", "-c", code, *map(str, words)])
+
+
+def end_of(server: JobServer, job: Job) -> str:
+    deadline = time.monotonic() + 60
+    while (why := server.why_ended(job)) is None:
+        assert time.monotonic() < deadline
+        server.wait(1)
+    return why
+
+
+ENDLESS = python("import time\nwhile True: time.sleep(1)")
+TELL = "import json, os, sys; open(sys.argv[1], 'w').write(json.dumps(dict(os.environ)))"
+
+
+def told(server: JobServer, out: Path, work: str, **resources: float) -> dict[str, str]:
+    """The environment of a job."""
+    job = server.submit(work, python(TELL, out), **({"num_cpus": 1} | resources))  # type: ignore[arg-type]
+    assert end_of(server, job).startswith("succeeded")
+    return json.loads(out.read_text())
+
+
+def test_jobs_run_the_code_of_the_run_whatever_lies_on_their_node(
+    server: JobServer, tmp_path: Path
+):
+    code = (
+        "import sys, flows, infra, pickle\nfrom flows.steps.code import checkout\n"
+        "pickle.dump((flows.__file__, infra.__file__, dict(checkout().files)), "
+        "open(sys.argv[1], 'wb'))"
+    )
+    job = server.submit("code", python(code, tmp_path / "told"), num_cpus=1)
+    assert end_of(server, job).startswith("succeeded")
+    import pickle
+
+    *paths, files = pickle.loads((tmp_path / "told").read_bytes())
+    assert all("/working_dir_files/" in path for path in paths), paths
+    assert files == checkout().files
+
+
+def test_a_job_gets_what_it_asks_for_in_an_environment_that_is_its_nodes(
+    server: JobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WHOSE", "the submitter's")
+    monkeypatch.setenv("PARCEL_STATE", "/of/the/submitter")
+    found = told(server, tmp_path / "five", "five", num_cpus=5)
+    assert (found["NPROC"], found["WHOSE"], found["JAX_PLATFORMS"]) == ("5", "the node's", "cpu")
+    assert "PARCEL_STATE" not in found
+    # A job that wants GPUs takes the chips of a TPU host, where there are those instead.
+    found = told(server, tmp_path / "chips", "chips", num_cpus=1, num_gpus=0.5)
+    assert found["JAX_PLATFORMS"] == "tpu,cpu"
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in found
+
+
+def test_a_job_too_large_for_every_node_says_so(server: JobServer):
+    job = server.submit("large", ENDLESS, num_cpus=64)
+    with pytest.raises(RuntimeError) as caught:
+        end_of(server, job)
+    assert str(caught.value) == (
+        "no node of the cluster has 64 CPU, and none came in 4 s (compute.node_wait); there are "
+        "1 with 5 CPU and 4 TPU."
+    )
+
+
+def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
+    connect: Callable[[], JobServer],
+):
+    racers, jobs = [connect() for _ in range(4)], list[Job]()
+    together = threading.Barrier(len(racers))
+
+    def submit(server: JobServer) -> None:
+        together.wait()
+        jobs.append(server.submit("same", ENDLESS, num_cpus=1))
+
+    threads = [threading.Thread(target=submit, args=(racer,)) for racer in racers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {job.id for job in jobs} == {"same-1"}
+    late = connect()
+    for one in racers:
+        one.leave()
+    job = late.submit("same", ENDLESS, num_cpus=1)
+    assert job == jobs[0]
+    began = time.monotonic()
+    late.stop([job])
+    assert end_of(late, job).startswith("stopped")
+    assert time.monotonic() - began < 30
+    again = late.submit("same", python("print('done')"), num_cpus=1)
+    assert (again.id, again.earlier) == ("same-2", [job.name])
+    assert end_of(late, again).startswith("succeeded")
+
+
+def test_a_killed_process_ends_its_job_and_the_next_try_is_another(server: JobServer):
+    kill = python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    job = server.submit("killed", kill, num_cpus=1)
+    assert end_of(server, job).startswith("failed")
+    assert server.submit("killed", kill, num_cpus=1).attempt == 2
+
+
+def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: str, home: Path):
+    words = (f"--address={head}", "--node-ip-address=127.0.0.3", "--num-cpus=6")
+    second = psutil.Process(node(home, *words).pid)
+    try:
+        job = server.submit("cell", ENDLESS, num_cpus=6)
+        while server._info(job).status != "RUNNING":
+            server.wait(1)
+        for process in [second, *second.children(recursive=True)]:
+            process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        assert "node" in end_of(server, job) or "died" in end_of(server, job)
+        assert time.monotonic() - began < 20
+        assert server.submit("cell", ENDLESS, num_cpus=1).attempt == 2
+    finally:
+        end_family(second)
+
+
+def test_no_job_server_is_one_clear_line():
+    server = JobServer("http://127.0.0.1:9", code={}, node_wait=1)
+    with pytest.raises(RuntimeError, match=r"has no job server that answers at http://127\.0\.0"):
+        server.submit("any", ENDLESS, num_cpus=1)
+    server.leave()
