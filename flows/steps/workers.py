@@ -121,9 +121,10 @@ class JobWorkers:
         gpus: float,
     ) -> Iterator[tuple[str, Progress] | Made]:
         """See `Workers.make`."""
-        words = [keys[0], *([value_sha256(list(keys))[:8]] if len(keys) > 1 else [])]
+        # The same step of another store is other work.
+        work = f"{keys[0]}-{value_sha256([self._store.uri, *keys])[:8]}"
         job = self._server.submit(
-            "-".join(words),
+            work,
             lambda job: command(self._store, job.name, job.earlier, recipes, context),
             num_cpus=cpus,
             num_gpus=gpus,

@@ -103,9 +103,7 @@ class Cluster:
             "num_gpus": num_gpus,
             "resources": {"TPU": tpus} if tpus else {},
             "name": name,
-            "runtime_env": {
-                "env_vars": worker_environment(num_cpus, num_gpus, tpus, os.environ)
-            },
+            "runtime_env": {"env_vars": worker_environment(num_cpus, num_gpus, tpus, os.environ)},
         }
         yield from driver.stream(cloudpickle.dumps((function, args)), options, name)
 

@@ -207,7 +207,8 @@ class JobServer:
             from ray.job_submission import JobSubmissionClient
             from ray.util.state import StateApiClient
 
-            logging.getLogger("ray").setLevel(logging.ERROR)
+            for name in ("", ".dashboard.modules.job.sdk", ".dashboard.modules.dashboard_sdk"):
+                logging.getLogger(f"ray{name}").setLevel(logging.ERROR)
             try:
                 client = JobSubmissionClient(url)
                 answer = client._do_request("GET", "/api/version")

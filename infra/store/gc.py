@@ -27,6 +27,7 @@ from infra.store.scratch import SCRATCH
 from infra.store.sources import SOURCES
 from infra.store.store import (
     ATTEMPTS,
+    JOBS,
     LEASES,
     Artifact,
     Store,
@@ -47,12 +48,17 @@ _PARTIAL_AGE = 3600.0
 """Writing a record takes milliseconds; one unfinished for so long was given up [s]."""
 
 
+_JOB_AGE = 7 * 86400.0
+"""A job that told nothing for so long does not wait for its turn any more [s]."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Garbage:
     """Something that may go.
 
     Attributes:
-      sort: "artifact", "set aside", "attempt", "scratch", "copy of scratch", "source" or "partial".
+      sort: "artifact", "set aside", "attempt", "scratch", "copy of scratch", "source",
+        "job" or "partial".
       name: the artifact's key, or the file's name.
       told: what people call it: the step's name, where it is known.
       size: [bytes].
@@ -80,7 +86,7 @@ def find(store: Store, *, older_than: float) -> list[Garbage]:
     """
     view = _View(store, older_than)
     every = (view.artifacts(), view.aside(), view.attempts(), view.scratch(), view.sources())
-    return [found for sort in (*every, view.partials()) for found in sort]
+    return [found for sort in (*every, view.jobs(), view.partials()) for found in sort]
 
 
 def delete(store: Store, *, older_than: float) -> list[Garbage]:
@@ -96,7 +102,7 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
     """
     with hold(store.fleeting, DECIDING) as deciding:
         view = _View(store, older_than)
-        rest = [*view.aside(), *view.attempts(), *view.scratch(), *view.partials()]
+        rest = [*view.aside(), *view.attempts(), *view.scratch(), *view.jobs(), *view.partials()]
         loose = list(view.sources())
         hidden = [found for found in view.artifacts() if _hide(store, found)]
         if not deciding.renew():
@@ -190,6 +196,12 @@ class _View:
         for name in self._store.files.listing(SOURCES):
             if name not in used:
                 yield from self._old("source", f"{SOURCES}/{name}", name)
+
+    def jobs(self) -> Iterator[Garbage]:
+        """Yields what jobs were given and told; a young one may still wait for its turn."""
+        for name in self._store.files.folders(JOBS):
+            if self._age(self._store.files.measure(f"{JOBS}/{name}")) >= _JOB_AGE:
+                yield from self._old("job", f"{JOBS}/{name}", name)
 
     def partials(self) -> Iterator[Garbage]:
         """Yields records whose writer was killed."""
@@ -288,7 +300,7 @@ def _restore(store: Store, found: Garbage) -> None:
 def _remove(store: Store, found: Garbage) -> bool:
     """Deletes data, looking once more whether they may go; returns whether they went."""
     place = _place(store, found.sort)
-    if found.sort == "partial":
+    if found.sort in ("partial", "job"):
         place.remove(found.path)
         return True
     held = take(store.fleeting, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)

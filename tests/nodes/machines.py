@@ -27,6 +27,7 @@ import pytest
 
 from tests.e2e.conftest import environment
 from tests.gcs.server import GCS
+from tests.ray_nodes import HEALTH
 
 CHECKOUT = Path(__file__).parents[2]
 VENV = Path(sys.prefix).resolve()
@@ -34,14 +35,6 @@ SWITCH, HEAD = "10.99.0.1", "10.99.0.2"
 PORT = 6379
 CORES = 4
 """Of each node, as Ray counts them: one node alone has room for every training."""
-
-# Ray's own settings take 14 s for a node that was killed and 66 s for one that was stopped.
-HEALTH = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 1000,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 3,
-}
 
 _CLONE_NEWNET = 0x40000000
 
@@ -138,7 +131,8 @@ class Machines:
             self.gcs.bucket("testing")
             cleanup.enter_context(self.gcs)
             health = f"--system-config={json.dumps(HEALTH)}"
-            ray = ["--head", f"--port={PORT}", "--include-dashboard=false", "--num-cpus=0", health]
+            ray = ["--head", f"--port={PORT}", "--num-cpus=0", health]
+            ray += ["--include-dashboard=true", f"--dashboard-host={HEAD}"]
             self.head = self._start(cleanup, "head", HEAD, ray, hidden=[])
             self._await_head()
             for number in range(1, self._count + 1):
@@ -175,6 +169,8 @@ class Machines:
             "PARCEL_STORE": "gs://testing/studies",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "disabled",
+            # Jobs are run by the `python` of a node.
+            "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}",
             "VENV": str(VENV),
         }
         lead = ("RAY_", "XDG_", "TMPDIR", "PYTHONPATH", "JAX_COMPILATION_CACHE_DIR")

@@ -74,7 +74,6 @@ class Stored:
             except KeyError:
                 continue  # Given back meanwhile.
         return found
-        return found
 
     def copied(self) -> set[str]:
         """Keys of steps with a resumable checkpoint in the store."""

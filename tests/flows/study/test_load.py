@@ -76,7 +76,13 @@ def test_file_states_only_what_differs_from_its_base(tmp_path: Path):
         ("transfers.vqa={}", r"transfers: no benchmark 'vqa'\. Accepted: activitynet_cap"),
         ("model.text.vocab_size=7", r"vocab_size must be tokenizer\.vocab_size \+ 1152"),
         ("name=My Study", "name: "),
-        ("compute.ray_address=ray://head:10001", r'must be "host:port" or "auto", got \'ray://'),
+        (
+            "compute.ray_address=ray://head:10001",
+            r"must not be Ray Client's, got 'ray://head:10001'",
+        ),
+        ("compute.ray_address=head", r'"host:port" of a head, or "auto", got \'head\''),
+        ("compute.ray_address=http://head:8265/x", r"got 'http://head:8265/x'"),
+        ("compute.cpus_per_evaluation=0", r"compute\.cpus_per_evaluation: Input should be greater"),
         ("oops", "override must look like key.path=value, got 'oops'"),
     ],
 )

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from infra.ray.cluster import Cluster, WorkerLost, devices, usable_gpus
+from infra.ray.cluster import Cluster
+from infra.ray.devices import devices, usable_gpus
+from infra.ray.lost import WorkerLost
 from tests.processes import command_line, listened
 
 pytestmark = pytest.mark.slow
@@ -37,7 +39,7 @@ def dying() -> Iterator[int]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    made = Cluster(address=None, num_cpus=2, num_gpus=2)
+    made = Cluster(num_cpus=2, num_gpus=2)
     yield made
     made.stop()
 

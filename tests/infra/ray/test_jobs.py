@@ -1,12 +1,9 @@
 """Jobs on a cluster already there: code comes to them; they outlive whoever submitted them."""
 
 import json
-import os
+import pickle
 import shlex
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,42 +15,9 @@ import pytest
 from flows.steps.code import checkout
 from infra.ray.jobs import Job, JobServer
 from tests.processes import end_family
+from tests.ray_nodes import head_of, node
 
 pytestmark = pytest.mark.slow
-
-HEALTH = {
-    "health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000,
-    "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
-}  # fmt: skip
-Script = Callable[[str], Callable[[Job], str]]
-
-
-def node(home: Path, *words: str) -> subprocess.Popen[str]:
-    """Starts a node whose Python would find an old checkout, and waits until it is up."""
-    bin_folder = Path(sys.executable).parent
-    own = {
-        "PYTHONPATH": str(home), "WHOSE": "the node's", "PATH": f"{bin_folder}:{os.environ['PATH']}"
-    }  # fmt: skip
-    started = subprocess.Popen(
-        [
-            sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-gpus=0",
-            "--object-store-memory=80000000", f"--dashboard-agent-listen-port={free_port()}",
-            *words,
-        ],
-        cwd=home,
-        env=os.environ | own | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    assert started.stdout is not None
-    assert any("Ray runtime started" in line for line in started.stdout), "Ray did not start"
-    return started
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.2", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +32,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def head(home: Path) -> Iterator[str]:
     """A cluster of one node, with more cores than this machine and the chips of a TPU host."""
-    port = free_port()
-    # Ray takes 127.0.0.1 for "this machine", and looks for another address of it.
-    started = node(
-        home, "--head", "--node-ip-address=127.0.0.2", f"--port={port}", "--num-cpus=5",
-        "--include-dashboard=true", "--dashboard-host=127.0.0.2",
-        f"--dashboard-port={free_port()}", '--resources={"TPU": 4}',
-        f"--system-config={json.dumps(HEALTH)}",
-    )  # fmt: skip
-    try:
-        yield f"127.0.0.2:{port}"
-    finally:
-        end_family(psutil.Process(started.pid))
+    with head_of(home, "--num-cpus=5", '--resources={"TPU": 4}') as address:
+        yield address
 
 
 @pytest.fixture
@@ -135,8 +89,6 @@ def test_jobs_run_the_code_of_the_run_whatever_lies_on_their_node(
     )
     job = server.submit("code", python(code, tmp_path / "told"), num_cpus=1)
     assert end_of(server, job).startswith("succeeded")
-    import pickle
-
     *paths, files = pickle.loads((tmp_path / "told").read_bytes())
     assert all("/working_dir_files/" in path for path in paths), paths
     assert files == checkout().files

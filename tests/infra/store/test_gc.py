@@ -299,3 +299,15 @@ def test_beside_running_studies_no_hit_is_ever_lost(store: Store):
     assert [lost for _, lost in outcomes] == [[], []]
     assert sum(hits for hits, _ in outcomes) > 10, "no hit was at stake"
     assert deleted > 10, "gc took nothing"
+
+
+def test_what_old_jobs_told_goes_and_a_young_one_may_wait_for_its_turn(tmp_path: Path):
+    store = Store(tmp_path)
+    for name in ("old", "young"):
+        store.files.put(f"jobs/{name}/work", b"work")
+    week = time.time() - 8 * 86400
+    for path in (tmp_path / "jobs" / "old" / "work", tmp_path / "jobs" / "old"):
+        os.utime(path, (week, week))
+    (found,) = [g for g in gc.delete(store, older_than=0) if g.sort == "job"]
+    assert found.name == "old"
+    assert store.files.folders("jobs") == ["young"]

@@ -1,0 +1,112 @@
+"""A long step on a cluster outlives the run that began it; a person can end it all the same."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flows.steps.job import Report
+from flows.study.load import load
+from infra.store.store import JOBS, Store
+from tests.e2e.conftest import CONFIG, PARCEL, Served, environment, served_at
+from tests.processes import command_line, end_family
+from tests.ray_nodes import head_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+
+STUDY = ("methods=[vanilla]", "num_seeds=1", "stage1.log_steps=2")
+STOP_WITHIN = 30.0
+"""From Cancel in the UI until nothing of it runs [s]."""
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with head_of(tmp_path_factory.mktemp("node"), "--num-cpus=2") as address:
+        yield address
+
+
+def wait_for(what: Callable[[], Any], alive: Callable[[], bool], log: Path) -> Any:
+    deadline = time.monotonic() + 150
+    while not (found := what()):
+        assert alive(), log.read_text()[-3000:]
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.1)
+    return found
+
+
+def training(store: Store) -> tuple[psutil.Process, int] | None:
+    """The process that trains Stage 1 for a store, and how many updates it has told of."""
+    for process in psutil.process_iter():
+        words = command_line(process)
+        if "python -m flows.steps.job" in words and store.uri in words:
+            for job in store.fleeting.folders(JOBS):
+                report = Report.read(store.fleeting, job)
+                if report.step == "stage1 vanilla" and report.progress and not report.is_ended:
+                    return process, report.progress.done
+    return None
+
+
+def test_a_run_that_is_killed_stops_nothing_and_the_next_one_takes_it_up(head: str, tmp_path: Path):
+    home, log = tmp_path / "store", tmp_path / "log"
+    words = [PARCEL, "run", CONFIG, *STUDY, "stage1.total_steps=150", "stage1.save_steps=150"]
+    words.append(f"compute.ray_address={head}")
+    own = environment(home) | {"RAY_AUTH_MODE": "disabled"}
+    with log.open("w") as out:
+        first = subprocess.Popen(words, env=own, stdout=out, stderr=subprocess.STDOUT)
+    store = Store(home)
+    process, done = wait_for(lambda: training(store), lambda: first.poll() is None, log)
+    server = json.loads((home / "prefect" / "server.json").read_text())["process"]["pid"]
+    # Neither has a word left to say; what they had started on this machine ends with them.
+    first.kill()
+    os.kill(server, signal.SIGKILL)
+    first.wait()
+    more = wait_for(
+        lambda: (now := training(store)) and now[1] > done and now, process.is_running, log
+    )
+    assert more[0].pid == process.pid
+    second = subprocess.run(words, env=own, capture_output=True, text=True, timeout=400)
+    assert second.returncode == 0, second.stdout[-3000:] + second.stderr[-3000:]
+    (stage1,) = (a for a in store.artifacts("checkpoint") if a.manifest.name == "stage1 vanilla")
+    assert len(stage1.manifest.attempts) == 1
+    assert stage1.manifest.environment["prefect"]["flow_run_id"]  # Of the run that was killed.
+    assert not any("flows.steps.job" in command_line(p) for p in psutil.process_iter())
+
+
+def test_cancel_in_the_ui_stops_the_jobs(head: str, tmp_path: Path):
+    home = tmp_path / "store"
+    with served_at(home, {"RAY_AUTH_MODE": "disabled"}) as served:
+        run = start(served, home, f"compute.ray_address={head}", "stage1.total_steps=100000")
+        store = Store(home)
+        process, _ = wait_for(lambda: training(store), lambda: True, home.parent / "serve.log")
+        family = [process, *process.children(recursive=True)]
+        try:
+            asked = {"state": {"type": "CANCELLING"}}
+            path = f"/flow_runs/{run['id']}/set_state"
+            began = time.monotonic()
+            served.ask(path, json.dumps(asked).encode())
+            assert not psutil.wait_procs(family, timeout=STOP_WITHIN)[1]
+            print(f"stopped {time.monotonic() - began:.1f} s after Cancel")
+            while (state := served.ask(f"/flow_runs/{run['id']}", method="GET"))["state_type"] == (
+                "CANCELLING"
+            ):
+                assert time.monotonic() - began < 2 * STOP_WITHIN
+                time.sleep(0.5)
+            assert state["state_type"] == "CANCELLED"
+        finally:
+            end_family(process)
+
+
+def start(served: Served, store: Path, *overrides: str) -> dict[str, Any]:
+    """Starts the small study as the UI's form does."""
+    config = dataclasses.asdict(load(CONFIG, [*STUDY, *overrides]))
+    deployment = served.ask("/deployments/name/study/study", method="GET")
+    body = {"parameters": {"config": config, "store": str(store), "until": "train"}}
+    return served.ask(f"/deployments/{deployment['id']}/create_flow_run", json.dumps(body).encode())

@@ -1,0 +1,115 @@
+"""Workers: what the next try of a lost one is told, and jobs that were found under way."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from flows.steps import worker
+from flows.steps.job import Report, command
+from flows.steps.workers import JobWorkers, LocalWorkers
+from infra.progress import Progress
+from infra.ray.cluster import Cluster
+from infra.ray.jobs import Job, JobServer
+from infra.ray.lost import WorkerLost
+from infra.store.manifest import Recipe
+from infra.store.store import JOBS, Attempt, Store
+
+RECIPE = Recipe(kind="files", name="cell", code="c0de")
+OTHER = Recipe(kind="files", name="other", seed=1, code="c0de")
+
+
+def test_the_next_try_of_a_lost_worker_is_told_whose_lease_is_lost(tmp_path: Path):
+    calls: list[tuple[str, tuple[str, ...]]] = []
+
+    def stream(function: Any, *args: Any, **resources: Any) -> Iterator[Any]:
+        *_, token, lost = args
+        calls.append((token, lost))
+        if len(calls) < 3:
+            raise WorkerLost("it died")
+        yield worker.Made(name="cell")
+
+    cluster = cast(Cluster, SimpleNamespace(stream=stream, num_cpus=1))
+    workers = LocalWorkers(cluster, Store(tmp_path))
+    for _ in range(2):
+        with pytest.raises(WorkerLost):
+            list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
+    assert list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
+    first, second, third = (token for token, _ in calls)
+    assert [lost for _, lost in calls] == [(), (first,), (first, second)]
+    assert third not in (first, second)
+
+
+class Server:
+    """A job server whose only job goes on as its test says."""
+
+    def __init__(self, *ends: str | None) -> None:
+        self.job = Job(id="cell-2", cluster="now", attempt=2)
+        self.ends, self.asked = list(ends), list[str]()
+        self.command = ""
+
+    def submit(self, work: str, command: Any, **resources: Any) -> Job:
+        self.asked.append(work)
+        self.command = command(self.job)
+        return self.job
+
+    def why_ended(self, job: Job) -> str | None:
+        return self.ends.pop(0)
+
+    def wait(self, waiting: int) -> None:
+        assert waiting == 1
+
+
+def test_a_job_tells_through_the_store_and_one_that_tells_no_more_is_lost(tmp_path: Path):
+    store, server = Store(tmp_path), Server(None, None, "died with its node")
+    workers = JobWorkers(cast(JobServer, server), store)
+    told = workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0)
+    report = Report(step="cell", progress=Progress(done=1, total=3, loss=0.5))
+    report.write(store.fleeting, server.job.name)
+    assert next(told) == ("cell", Progress(done=1, total=3, loss=0.5))
+    words = server.command.split(" ")
+    assert words[:3] == ["python", "-m", "flows.steps.job"]
+    assert words[-1] == "cell-1.now"  # Its lease need not lapse.
+    with pytest.raises(WorkerLost, match="the worker of 'cell' died with its node"):
+        list(told)
+
+
+def test_a_job_found_under_way_may_have_been_asked_for_less(tmp_path: Path):
+    store = Store(tmp_path)
+    with store.lock(OTHER.key):  # Somebody else made it meanwhile.
+        Attempt(store, OTHER).commit({})
+    server = Server("succeeded")
+    end = worker.Made(name="cell", error="no such thing", traceback="line 1")
+    Report(ends=[end], is_ended=True).write(store.fleeting, server.job.name)
+    workers = JobWorkers(cast(JobServer, server), store)
+    keys = [RECIPE.key, OTHER.key]
+    told = list(workers.make("cell", keys, [RECIPE, OTHER], {}, cpus=1, gpus=0))
+    assert told == [end, worker.Made(name="other", reused=True)]
+
+
+def test_the_same_step_of_another_store_is_another_job(tmp_path: Path):
+    asked = set()
+    for name in ("one", "two"):
+        store, server = Store(tmp_path / name), Server("succeeded")
+        Report(is_ended=True).write(store.fleeting, server.job.name)
+        workers = JobWorkers(cast(JobServer, server), store)
+        list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
+        asked |= set(server.asked)
+    assert len(asked) == 2
+    assert all(work.startswith(f"{RECIPE.key}-") for work in asked)
+
+
+def test_work_that_was_changed_in_the_store_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from flows.steps import job
+
+    store = Store(tmp_path)
+    words = command(store, "cell-1.now", [], [RECIPE], {}).split(" ")
+    store.fleeting.put(f"{JOBS}/cell-1.now/work", b"something else")
+    monkeypatch.setattr("sys.argv", words[2:])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="is not what was submitted"):
+        job.main()
