@@ -29,7 +29,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def node(home: Path, *words: str) -> subprocess.Popen[str]:
+def node(home: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
     """Starts a node whose Python looks in `home` for modules, and waits until it is up."""
     own = {
         "PYTHONPATH": str(home),
@@ -37,6 +37,7 @@ def node(home: Path, *words: str) -> subprocess.Popen[str]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
+        **variables,
     }
     started = subprocess.Popen(
         [
@@ -52,13 +53,14 @@ def node(home: Path, *words: str) -> subprocess.Popen[str]:
 
 
 @contextlib.contextmanager
-def head_of(home: Path, *words: str) -> Iterator[str]:
+def head_of(home: Path, *words: str, **variables: str) -> Iterator[str]:
     """Yields the address of a cluster of one node, with a job server."""
     port = free_port()
     started = node(
         home, "--head", f"--node-ip-address={HEAD}", f"--port={port}",
         "--include-dashboard=true", f"--dashboard-host={HEAD}",
         f"--dashboard-port={free_port()}", f"--system-config={json.dumps(HEALTH)}", *words,
+        **variables,
     )  # fmt: skip
     try:
         yield f"{HEAD}:{port}"

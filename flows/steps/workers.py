@@ -123,16 +123,20 @@ class JobWorkers:
         """See `Workers.make`."""
         # The same step of another store is other work.
         work = f"{keys[0]}-{value_sha256([self._store.uri, *keys])[:8]}"
-        job = self._server.submit(
-            work,
-            lambda job: command(self._store, job.name, job.earlier, recipes, context),
-            num_cpus=cpus,
-            num_gpus=gpus,
-        )
-        with self._changing:
-            self._jobs[job.id] = job
+
+        def submit() -> Job:
+            job = self._server.submit(
+                work,
+                lambda job: command(self._store, job.name, job.earlier, recipes, context),
+                num_cpus=cpus,
+                num_gpus=gpus,
+            )
+            with self._changing:
+                self._jobs[work] = job
+            return job
+
+        job, told = submit(), 0
         try:
-            told = 0
             while True:
                 why = self._server.why_ended(job)  # First: its last report is then there, too.
                 report = Report.read(self._store.fleeting, job.name)
@@ -142,12 +146,14 @@ class JobWorkers:
                 told = len(report.ends)
                 if report.is_ended:
                     break
-                if why is not None:
+                if why is not None and self._server.was_given_up(job):
+                    job, told = submit(), 0
+                elif why is not None:
                     raise WorkerLost(f"the worker of {name!r} {why}")
                 self._server.wait(len(self._jobs))
         finally:
             with self._changing:
-                self._jobs.pop(job.id, None)
+                self._jobs.pop(work, None)
         made = {end.name for end in report.ends}
         for recipe in recipes:  # A job found under way need not have been asked for all of them.
             if recipe.name not in made and self._store.find(recipe.key):

@@ -170,11 +170,10 @@ class JobServer:
             self._check_place(job, info)
         return None
 
-    def never_started(self, job: Job) -> bool:
-        """Whether Ray gave a job up that had waited for a free node for its 15 minutes."""
+    def was_given_up(self, job: Job) -> bool:
+        """Whether Ray gave a job up because no node was free for 15 minutes."""
         info = self._info(job)
-        waited = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
-        return info is not None and info.error_type is not None and info.error_type == waited
+        return info is not None and info.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
 
     def wait(self, waiting: int) -> None:
         """Waits until it is time to ask again.

@@ -47,6 +47,7 @@ class Server:
 
     def __init__(self, *ends: str | None) -> None:
         self.job = Job(id="cell-2", cluster="now", attempt=2)
+        self.given_up = 0
         self.ends, self.asked = list(ends), list[str]()
         self.command = ""
 
@@ -57,6 +58,10 @@ class Server:
 
     def why_ended(self, job: Job) -> str | None:
         return self.ends.pop(0)
+
+    def was_given_up(self, job: Job) -> bool:
+        self.given_up -= 1
+        return self.given_up >= 0
 
     def wait(self, waiting: int) -> None:
         assert waiting == 1
@@ -74,6 +79,15 @@ def test_a_job_tells_through_the_store_and_one_that_tells_no_more_is_lost(tmp_pa
     assert words[-1] == "cell-1.now"  # Its lease need not lapse.
     with pytest.raises(WorkerLost, match="the worker of 'cell' died with its node"):
         list(told)
+
+
+def test_a_job_that_found_no_free_node_in_time_is_submitted_again(tmp_path: Path):
+    server = Server("failed: it waited", "failed: it waited", "failed: killed")
+    server.given_up = 2
+    workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
+    with pytest.raises(WorkerLost, match="killed"):
+        list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
+    assert len(server.asked) == 3
 
 
 def test_a_job_found_under_way_may_have_been_asked_for_less(tmp_path: Path):

@@ -32,7 +32,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def head(home: Path) -> Iterator[str]:
     """A cluster of one node, with more cores than this machine and the chips of a TPU host."""
-    with head_of(home, "--num-cpus=5", '--resources={"TPU": 4}') as address:
+    patience = {"RAY_JOB_START_TIMEOUT_SECONDS": "30"}  # Of 900.
+    with head_of(home, "--num-cpus=5", '--resources={"TPU": 4}', **patience) as address:
         yield address
 
 
@@ -153,6 +154,18 @@ def test_a_killed_process_ends_its_job_and_the_next_try_is_another(server: JobSe
     job = server.submit("killed", kill, num_cpus=1)
     assert end_of(server, job).startswith("failed")
     assert server.submit("killed", kill, num_cpus=1).attempt == 2
+
+
+def test_ray_gives_up_a_job_that_waits_for_long_and_it_can_be_told_from_one_that_failed(
+    server: JobServer,
+):
+    first = server.submit("first", ENDLESS, num_cpus=5)
+    second = server.submit("second", ENDLESS, num_cpus=5)
+    assert end_of(server, second).startswith("failed")
+    assert server.was_given_up(second)
+    server.stop([first])
+    end_of(server, first)
+    assert not server.was_given_up(first)
 
 
 def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: str, home: Path):
