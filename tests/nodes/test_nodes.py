@@ -131,7 +131,7 @@ def test_a_study_survives_a_killed_and_a_stopped_node(machines: Machines, tmp_pa
         getattr(machines.nodes[node], act)()
         held = {key for key, holder in stored.leases().items() if holder == node}
         gone.append(Lost(node, time.time(), held, held & resumable, within))
-    assert run.wait(timeout=120) == 0, log.read_text()[-3000:]
+    assert run.wait(timeout=300) == 0, log.read_text()[-3000:]
 
     for lost in gone:
         assert lost.resumable
