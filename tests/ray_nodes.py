@@ -1,6 +1,7 @@
 """Nodes of a Ray cluster on this machine, as `ray start` makes them on others."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -52,17 +53,25 @@ def node(home: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
     return started
 
 
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """A cluster's head: its own address, and its job server's."""
+
+    address: str
+    url: str
+
+
 @contextlib.contextmanager
-def head_of(home: Path, *words: str, **variables: str) -> Iterator[str]:
-    """Yields the address of a cluster of one node, with a job server."""
-    port = free_port()
+def head_of(home: Path, *words: str, **variables: str) -> Iterator[Head]:
+    """Yields a cluster of one node, with a job server."""
+    port, dashboard = free_port(), free_port()
     started = node(
         home, "--head", f"--node-ip-address={HEAD}", f"--port={port}",
         "--include-dashboard=true", f"--dashboard-host={HEAD}",
-        f"--dashboard-port={free_port()}", f"--system-config={json.dumps(HEALTH)}", *words,
+        f"--dashboard-port={dashboard}", f"--system-config={json.dumps(HEALTH)}", *words,
         **variables,
     )  # fmt: skip
     try:
-        yield f"{HEAD}:{port}"
+        yield Head(f"{HEAD}:{port}", f"http://{HEAD}:{dashboard}")
     finally:
         end_family(psutil.Process(started.pid))

@@ -18,7 +18,7 @@ from flows.study.load import load
 from infra.store.store import JOBS, Store
 from tests.e2e.conftest import CONFIG, PARCEL, Served, environment, served_at
 from tests.processes import command_line, end_family
-from tests.ray_nodes import head_of
+from tests.ray_nodes import Head, head_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
@@ -28,9 +28,9 @@ STOP_WITHIN = 30.0
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with head_of(tmp_path_factory.mktemp("node"), "--num-cpus=2") as address:
-        yield address
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    with head_of(tmp_path_factory.mktemp("node"), "--num-cpus=2") as made:
+        yield made
 
 
 def wait_for(what: Callable[[], Any], alive: Callable[[], bool], log: Path) -> Any:
@@ -54,10 +54,12 @@ def training(store: Store) -> tuple[psutil.Process, int] | None:
     return None
 
 
-def test_a_run_that_is_killed_stops_nothing_and_the_next_one_takes_it_up(head: str, tmp_path: Path):
+def test_a_run_that_is_killed_stops_nothing_and_the_next_one_takes_it_up(
+    head: Head, tmp_path: Path
+):
     home, log = tmp_path / "store", tmp_path / "log"
     words = [PARCEL, "run", CONFIG, *STUDY, "stage1.total_steps=150", "stage1.save_steps=150"]
-    words.append(f"compute.ray_address={head}")
+    words.append(f"compute.ray_address={head.address}")
     own = environment(home) | {"RAY_AUTH_MODE": "disabled"}
     with log.open("w") as out:
         first = subprocess.Popen(words, env=own, stdout=out, stderr=subprocess.STDOUT)
@@ -80,10 +82,10 @@ def test_a_run_that_is_killed_stops_nothing_and_the_next_one_takes_it_up(head: s
     assert not any("flows.steps.job" in command_line(p) for p in psutil.process_iter())
 
 
-def test_cancel_in_the_ui_stops_the_jobs(head: str, tmp_path: Path):
+def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
     home = tmp_path / "store"
     with served_at(home, {"RAY_AUTH_MODE": "disabled"}) as served:
-        run = start(served, home, f"compute.ray_address={head}", "stage1.total_steps=100000")
+        run = start(served, home, f"compute.ray_address={head.url}", "stage1.total_steps=100000")
         store = Store(home)
         process, _ = wait_for(lambda: training(store), lambda: True, home.parent / "serve.log")
         family = [process, *process.children(recursive=True)]

@@ -33,8 +33,6 @@ CHECKOUT = Path(__file__).parents[2]
 VENV = Path(sys.prefix).resolve()
 SWITCH, HEAD = "10.99.0.1", "10.99.0.2"
 PORT = 6379
-CORES = 4
-"""Of each node, as Ray counts them: one node alone has room for every training."""
 
 _CLONE_NEWNET = 0x40000000
 
@@ -111,10 +109,11 @@ class Machines:
     Args:
       count: nodes beside the head.
       logs: a folder for what machines print.
+      cores: of each node, as Ray counts them: one alone has room for every training.
     """
 
-    def __init__(self, count: int, logs: Path) -> None:
-        self._count, self._logs = count, logs
+    def __init__(self, count: int, logs: Path, cores: int = 4) -> None:
+        self._count, self._logs, self._cores = count, logs, cores
         self._prefix = f"parcel{os.getpid()}"
         self._cleanup = contextlib.ExitStack()
         self.nodes: dict[str, Machine] = {}
@@ -137,7 +136,7 @@ class Machines:
             self._await_head()
             for number in range(1, self._count + 1):
                 name, address = f"node{number}", f"10.99.0.{2 + number}"
-                ray = [f"--address={HEAD}:{PORT}", f"--num-cpus={CORES}"]
+                ray = [f"--address={HEAD}:{PORT}", f"--num-cpus={self._cores}"]
                 self.nodes[name] = self._start(cleanup, name, address, ray, hidden=_checkouts())
             self._cleanup = cleanup.pop_all()
         return self

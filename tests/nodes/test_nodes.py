@@ -14,7 +14,7 @@ import pytest
 from infra.store.store import Store
 from tests.e2e.conftest import CONFIG, environment
 from tests.gcs.objects import Bucket
-from tests.nodes.machines import CHECKOUT, HEAD, PORT, VENV, Machines, skip_without_namespaces
+from tests.nodes.machines import CHECKOUT, VENV, Machines, skip_without_namespaces
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
@@ -110,7 +110,7 @@ def test_a_study_survives_a_killed_and_a_stopped_node(machines: Machines, tmp_pa
         told = machines.call(str(VENV / "bin" / "python"), "-c", "import flows", on=node)
         assert "No module named 'flows'" in told
     log = tmp_path / "run.log"
-    words = ["run", CONFIG, f"compute.ray_address={HEAD}:{PORT}", *STUDY]
+    words = ["run", CONFIG, "compute.ray_address=auto", *STUDY]
     with log.open("w") as out:
         command = ["env", f"PYTHONPATH={CHECKOUT}", PARCEL, *words]
         run = machines.popen(*command, on=machines.head, out=out)

@@ -15,7 +15,7 @@ import pytest
 from flows.steps.code import checkout
 from infra.ray.jobs import Job, JobServer
 from tests.processes import end_family
-from tests.ray_nodes import head_of, node
+from tests.ray_nodes import Head, head_of, node
 
 pytestmark = pytest.mark.slow
 
@@ -30,21 +30,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def head(home: Path) -> Iterator[str]:
+def head(home: Path) -> Iterator[Head]:
     """A cluster of one node, with more cores than this machine and the chips of a TPU host."""
     patience = {"RAY_JOB_START_TIMEOUT_SECONDS": "30"}  # Of 900.
-    with head_of(home, "--num-cpus=5", '--resources={"TPU": 4}', **patience) as address:
-        yield address
+    with head_of(home, "--num-cpus=5", '--resources={"TPU": 4}', **patience) as made:
+        yield made
 
 
 @pytest.fixture
-def connect(head: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], JobServer]]:
+def connect(head: Head, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], JobServer]]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
     made: list[JobServer] = []
 
     def server() -> JobServer:
-        made.append(JobServer(head, code=checkout().files, node_wait=4))
+        made.append(JobServer(head.address, code=checkout().files, node_wait=4))
         return made[-1]
 
     yield server
@@ -168,8 +168,8 @@ def test_ray_gives_up_a_job_that_waits_for_long_and_it_can_be_told_from_one_that
     assert not server.was_given_up(first)
 
 
-def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: str, home: Path):
-    words = (f"--address={head}", "--node-ip-address=127.0.0.3", "--num-cpus=6")
+def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Path):
+    words = (f"--address={head.address}", "--node-ip-address=127.0.0.3", "--num-cpus=6")
     second = psutil.Process(node(home, *words).pid)
     try:
         job = server.submit("cell", ENDLESS, num_cpus=6)
