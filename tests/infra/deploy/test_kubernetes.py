@@ -1,0 +1,364 @@
+"""The Kubernetes files: valid as they are and as a site makes them, and of one mind."""
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+
+from tests.infra.deploy.files import (
+    KUBERNETES,
+    OPEN_VALUES,
+    SITES,
+    Manifest,
+    containers,
+    kustomized,
+    manifests,
+    needs_kubectl,
+    needs_terraform,
+    of_kind,
+    pods,
+    resources,
+    site,
+    study_pool,
+)
+
+VERSION = "1.33"
+"""Oldest Kubernetes of GKE's regular channel that the files are checked for."""
+
+NEWEST = kubernetes_validate.latest_version()
+
+TEXT = {"type": "string"}
+COUNT = {"type": "integer", "minimum": 0}
+PARAMETERS = {"type": "object", "additionalProperties": TEXT}
+POD = {"type": "object"}  # Checked as a PodTemplate.
+
+
+def fields(required: dict[str, Any], optional: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {**required, **optional},
+        "required": [*required],
+        "additionalProperties": False,
+    }
+
+
+RAY_CLUSTER = fields(
+    {
+        "headGroupSpec": fields(
+            {"rayStartParams": PARAMETERS, "template": POD},
+            {"serviceType": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}},
+        ),
+        "workerGroupSpecs": {
+            "type": "array",
+            "items": fields(
+                {
+                    "groupName": TEXT,
+                    "replicas": COUNT,
+                    "minReplicas": COUNT,
+                    "maxReplicas": COUNT,
+                    "rayStartParams": PARAMETERS,
+                    "template": POD,
+                },
+                {"numOfHosts": {"type": "integer", "minimum": 1}},
+            ),
+        },
+        "rayVersion": TEXT,
+    },
+    {
+        "enableInTreeAutoscaling": {"type": "boolean"},
+        "autoscalerOptions": fields(
+            {},
+            {
+                "idleTimeoutSeconds": COUNT,
+                "upscalingMode": {"enum": ["Default", "Aggressive", "Conservative"]},
+                "resources": {"type": "object"},
+                "securityContext": {"type": "object"},
+            },
+        ),
+    },
+)
+"""The fields of a RayCluster's spec that the files use. Source: KubeRay, apis/ray/v1."""
+
+
+def check(manifest: Manifest, version: str) -> None:
+    """Checks a manifest strictly: a field that Kubernetes does not know is an error."""
+    if manifest["kind"] != "RayCluster":
+        kubernetes_validate.validate(manifest, version, strict=True)
+        return
+    assert manifest["apiVersion"] == "ray.io/v1"
+    jsonschema.validate(manifest["spec"], RAY_CLUSTER)
+    spec = manifest["spec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        check_pod(group["template"], version)
+    options = {key: spec["autoscalerOptions"][key] for key in ("resources", "securityContext")}
+    container = {"name": "autoscaler", "image": "any", **options}
+    check_pod({"spec": {"containers": [container]}}, version)
+
+
+def check_pod(template: dict[str, Any], version: str) -> None:
+    wrapped = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
+    kubernetes_validate.validate(wrapped, version, strict=True)
+
+
+@pytest.mark.parametrize("version", [VERSION, NEWEST])
+def test_every_manifest_is_valid(version: str):
+    assert {m["kind"] for m in manifests()} >= {"RayCluster", "Deployment", "NetworkPolicy"}
+    for manifest in manifests():
+        check(manifest, version)
+
+
+def test_a_field_that_nobody_knows_is_found():
+    (ray,) = of_kind("RayCluster").values()
+    (server,) = (m for m in manifests() if m["metadata"]["name"] == "prefect-server"
+                 and m["kind"] == "Deployment")  # fmt: skip
+    wrong = {**ray, "spec": {**ray["spec"], "rayVersions": "2"}}
+    with pytest.raises(jsonschema.ValidationError, match="rayVersions"):
+        check(wrong, NEWEST)
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        check({**server, "spec": {**server["spec"], "replica": 1}}, NEWEST)
+
+
+def manifests_of_site(folder: Path, name: str) -> tuple[Manifest, ...]:
+    """Returns what `kubectl apply -k` would send for a site that Terraform renders."""
+    shutil.copytree(KUBERNETES, folder / "kubernetes", ignore=shutil.ignore_patterns("site"))
+    (folder / "terraform").mkdir()
+    (folder / "kubernetes" / "site").mkdir()
+    text = site(folder / "terraform", SITES[name])
+    (folder / "kubernetes" / "site" / "kustomization.yaml").write_text(text)
+    return kustomized(folder / "kubernetes" / "site")
+
+
+@pytest.mark.slow
+@needs_kubectl
+@needs_terraform
+@pytest.mark.parametrize("name", SITES)
+def test_a_site_is_valid_and_names_what_terraform_made(name: str, tmp_path: Path):
+    found = manifests_of_site(tmp_path, name)
+    for manifest in found:
+        check(manifest, NEWEST)
+        assert manifest["kind"] == "Namespace" or manifest["metadata"]["namespace"] == "parcel"
+    words = str(found)
+    assert "BUCKET" not in words
+    assert "DEPLOYER" not in words
+    images = {c["image"] for pod in pods(found).values() for c in pod["spec"]["containers"]}
+    assert images == {
+        f"{OPEN_VALUES['image']}:IMAGE_TAG",
+        f"{OPEN_VALUES['postgres']}:17",
+        "{{ image }}",  # A study's: `parcel deploy --image` says which.
+    }
+    assert of_kind("ConfigMap", found)["parcel"]["data"]["PARCEL_STORE"] == OPEN_VALUES["store"]
+    accounts = of_kind("ServiceAccount", found)
+    annotated = {
+        name: account["metadata"]["annotations"]["iam.gke.io/gcp-service-account"]
+        for name, account in accounts.items()
+        if "annotations" in account["metadata"]
+    }
+    assert annotated == OPEN_VALUES["workloads"]
+    binding = of_kind("RoleBinding", found)["parcel-deployer"]
+    assert [subject["name"] for subject in binding["subjects"]] == [OPEN_VALUES["deployer"]]
+
+    groups = of_kind("RayCluster", found)["parcel-ray"]["spec"]["workerGroupSpecs"]
+    most = {group["groupName"]: group["maxReplicas"] for group in groups}
+    assert (
+        most
+        == {
+            "cpu": {"cpu": 4},
+            "gpu": {"cpu": 4, "gpu": 3},
+            "tpu": {"cpu": 4, "tpu": 2},
+            "all": {"cpu": 9, "gpu": 3, "tpu": 2},
+        }[name]
+    )
+    if name == "tpu":
+        assert groups[1]["numOfHosts"] == 2
+        chosen = groups[1]["template"]["spec"]["nodeSelector"]
+        assert chosen["cloud.google.com/gke-tpu-topology"] == "4x4"
+
+
+@pytest.mark.slow
+@needs_kubectl
+@needs_terraform
+def test_default_sizes_are_written_twice_and_the_same(tmp_path: Path):
+    (rendered,) = of_kind("RayCluster", manifests_of_site(tmp_path, "all")).values()
+    (written,) = of_kind("RayCluster").values()
+    for ours, theirs in zip(
+        written["spec"]["workerGroupSpecs"], rendered["spec"]["workerGroupSpecs"], strict=True
+    ):
+        spec, other = ours["template"]["spec"], theirs["template"]["spec"]
+        assert spec["containers"][0]["resources"] == other["containers"][0]["resources"]
+        assert spec["nodeSelector"] == other["nodeSelector"]
+
+
+@pytest.mark.slow
+def test_a_run_of_the_pool_is_a_valid_job():
+    job = job_of({"image": "lab/parcel:1", "env": {"PREFECT_API_URL": "http://x/api"}})
+    kubernetes_validate.validate(job, VERSION, strict=True)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "lab/parcel:1"
+    assert container["args"] == ["prefect", "flow-run", "execute"]
+    assert {"name": "PREFECT_API_URL", "value": "http://x/api"} in container["env"]
+    assert job["metadata"]["namespace"] == "parcel"
+    larger = job_of({"image": "lab/parcel:1", "memory_request": "48Gi", "cpu_request": "7"})
+    sizes = larger["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert sizes["requests"]["memory"] == sizes["limits"]["memory"] == "48Gi"
+
+
+def job_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the Job that Prefect's worker makes of the pool's template."""
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.utilities.templating import apply_values
+    from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
+
+    template = study_pool()
+    known = template["variables"]["properties"]
+    defaults = {name: known[name]["default"] for name in known if "default" in known[name]}
+    assert values.keys() <= known.keys()
+    filled = apply_values(template["job_configuration"], {**defaults, **values})
+    made = KubernetesWorkerJobConfiguration(**filled)
+    made.prepare_for_flow_run(FlowRun(name="one", flow_id=uuid.uuid4()))
+    return made.job_manifest
+
+
+def test_every_name_leads_to_something():
+    accounts, services = of_kind("ServiceAccount"), of_kind("Service")
+    config = {*of_kind("ConfigMap"), "study-pool"}
+    labels = {
+        body["node_config"][0]["labels"]["parcel-pool"]
+        for body in resources("google_container_node_pool").values()
+    }
+    everywhere = pods()
+    for name, template in everywhere.items():
+        spec = template["spec"]
+        account = spec.get("serviceAccountName", "").replace("{{ service_account_name }}", "")
+        default = study_pool()["variables"]["properties"]["service_account_name"]["default"]
+        assert name == "prefect-database" or (account or default) in accounts
+        assert spec["nodeSelector"]["parcel-pool"] in labels
+        volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+        claims = of_kind("StatefulSet").get(name, {}).get("spec", {})
+        volumes |= {c["metadata"]["name"]: c for c in claims.get("volumeClaimTemplates", [])}
+        for container in spec["containers"]:
+            mounted = {mount["name"] for mount in container["volumeMounts"]}
+            assert mounted == {*volumes}
+            for source in container.get("envFrom", []):
+                assert source["configMapRef"]["name"] in config
+            ports = {port["name"] for port in container.get("ports", [])}
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                asked = container.get(probe, {}).get("httpGet")
+                assert asked is None or asked["port"] in ports
+        for volume in volumes.values():
+            assert volume.get("configMap", {"name": "study-pool"})["name"] in config
+    for service in services.values():
+        wanted = service["spec"]["selector"].items()
+        (chosen,) = (
+            t for t in everywhere.values() if wanted <= t["metadata"].get("labels", {}).items()
+        )
+        for port in service["spec"]["ports"]:
+            (exposed,) = (
+                p["containerPort"] for c in chosen["spec"]["containers"] for p in c["ports"]
+                if p["name"] == port["targetPort"]
+            )  # fmt: skip
+            assert exposed == port["port"]
+
+
+def test_nothing_is_more_than_it_needs_to_be():
+    for name, template in pods().items():
+        spec = template["spec"]
+        context = spec["securityContext"]
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        # The TPU's device files belong to root.
+        assert context.get("runAsNonRoot", False) == (name != "ray-tpu")
+        speaks = {"prefect-worker", "ray-head"}
+        own = of_kind("ServiceAccount").get(spec.get("serviceAccountName"), {})
+        token = spec.get("automountServiceAccountToken", own.get("automountServiceAccountToken"))
+        assert token is (None if name in speaks else False)
+    for _, container in containers():
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_secrets_stay_out_of_the_files():
+    assert not of_kind("Secret")
+    secret = ("PASSWORD", "AUTH_STRING")
+    asked = set()
+    for _, container in containers():
+        entries = container.get("env", [])
+        for entry in entries if isinstance(entries, list) else []:
+            if entry["name"].endswith(secret):
+                asked.add(tuple(entry["valueFrom"]["secretKeyRef"].values()))
+    assert asked == {("prefect-database", "password"), ("prefect-auth", "auth")}
+
+
+ALLOWED = {
+    ("study", "ray-head", 8265),
+    ("study", "prefect-server", 4200),
+    ("prefect-worker", "prefect-server", 4200),
+    ("prefect-watch", "prefect-server", 4200),
+    ("prefect-server", "prefect-database", 5432),
+}
+"""(from, to, port) beside Ray among itself."""
+
+
+def test_only_these_may_reach_each_other():
+    everybody = {name: t["metadata"].get("labels", {}) for name, t in pods().items()}
+    everybody["stranger"] = {"app": "stranger"}
+    ray = {name for name in everybody if name.startswith("ray-")}
+    for source, have in everybody.items():
+        for target, are in everybody.items():
+            for port in (22, 4200, 5432, 6379, 8080, 8265, 10001, 52365):
+                among_ray = {source, target} <= ray
+                wanted = among_ray or (source, target, port) in ALLOWED
+                assert may(have, are, port) == wanted, (source, target, port)
+
+
+def may(source: dict[str, str], target: dict[str, str], port: int) -> bool:
+    """Whether the NetworkPolicies let a pod reach a port of another one of the namespace."""
+
+    def chosen(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+        assert selector.keys() <= {"matchLabels"}
+        return selector.get("matchLabels", {}).items() <= labels.items()
+
+    policies = [
+        policy["spec"]
+        for policy in of_kind("NetworkPolicy").values()
+        if chosen(policy["spec"]["podSelector"], target)
+    ]
+    assert all("Ingress" in policy["policyTypes"] for policy in policies)
+    rules = [rule for policy in policies for rule in policy.get("ingress", [])]
+    return not policies or any(
+        any(chosen(peer["podSelector"], source) for peer in rule["from"])
+        and ("ports" not in rule or any(p["port"] == port for p in rule["ports"]))
+        for rule in rules
+    )
+
+
+def test_roles_of_kubernetes():
+    roles = of_kind("Role")
+    assert not of_kind("ClusterRole")
+    for role in roles.values():
+        for rule in role["rules"]:
+            assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
+            assert "secrets" not in rule["resources"]
+    granted = {
+        (resource, verb)
+        for rule in roles["parcel-deployer"]["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    for kind in ("roles", "rolebindings", "serviceaccounts", "namespaces"):
+        assert {verb for resource, verb in granted if resource == kind} <= {"get", "list"}
+    # It can apply every kind there is here.
+    plural = {
+        "NetworkPolicy": "networkpolicies",
+        "ConfigMap": "configmaps",
+        "RayCluster": "rayclusters",
+    }
+    for manifest in manifests():
+        kind = manifest["kind"]
+        assert (plural.get(kind, f"{kind.lower()}s"), "get") in granted, kind

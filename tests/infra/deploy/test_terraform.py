@@ -1,0 +1,247 @@
+"""The Terraform files: who may do what, and that every name and attribute exists."""
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.infra.deploy.files import (
+    KUBERNETES,
+    OPEN_VALUES,
+    SITES,
+    TERRAFORM,
+    blocks,
+    needs_terraform,
+    of_kind,
+    resources,
+    site,
+    terraform,
+)
+
+GRANTED = {
+    # (what is granted on, to whom): role
+    ("service_account/workload", "${google_container_cluster.parcel}"): "iam.workloadIdentityUser",
+    ("service_account/deployers", "${each.value}"): "iam.serviceAccountTokenCreator",
+    ("storage_bucket/objects", "${each.value.member}"): "storage.objectUser",
+    ("storage_bucket/location", "${each.value.member}"): "storage.legacyBucketReader",
+    ("project/nodes", "nodes"): "container.defaultNodeServiceAccount",
+    ("project/deployer", "deployer"): "parcelConnect",
+    ("artifact_registry_repository/nodes", "nodes"): "artifactregistry.reader",
+    ("artifact_registry_repository/deployer", "deployer"): "artifactregistry.writer",
+}
+"""Every role that the files give."""
+
+
+def iam() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yields (what is granted on, name, body) of every grant."""
+    for labels, body in blocks()["resource"]:
+        match = re.fullmatch(r"google_(\w+?)_iam_(\w+)", labels[0])
+        if match and match.group(2) != "custom_role":
+            assert match.group(2) == "member", "others take away what they do not name"
+            yield match.group(1), labels[1], body
+
+
+def test_every_account_has_just_these_roles():
+    found = {}
+    for on, name, body in iam():
+        member = body["member"]
+        account = re.fullmatch(r"\$\{google_service_account\.(\w+)\.member\}", member)
+        pool = "google_container_cluster.parcel" in member
+        whom = "${google_container_cluster.parcel}" if pool else member
+        own = re.fullmatch(r"\$\{google_project_iam_custom_role\.(\w+)\.name\}", body["role"])
+        role = resources("google_project_iam_custom_role")[own.group(1)]["role_id"] if own else ""
+        role = role or body["role"].removeprefix("roles/")
+        found[f"{on}/{name}", account.group(1) if account else whom] = role
+    assert found == GRANTED
+    (connect,) = resources("google_project_iam_custom_role").values()
+    assert connect["permissions"] == ["container.clusters.connect", "container.clusters.get"]
+    assert not {"allUsers", "allAuthenticatedUsers"} & {*re.findall(r"\w+", str(blocks()))}
+
+
+def test_pods_act_as_the_accounts_that_are_made_for_them():
+    (workloads,) = (body["workloads"] for _, body in blocks()["locals"] if "workloads" in body)
+    assert {*workloads} == {*OPEN_VALUES["workloads"]} <= {*of_kind("ServiceAccount")}
+    (namespace,) = (body["namespace"] for _, body in blocks()["locals"] if "namespace" in body)
+    assert [*of_kind("Namespace")] == [namespace]
+    made = {body["account_id"] for body in resources("google_service_account").values()}
+    assert made == {"parcel-study", "parcel-ray", "parcel-nodes", "parcel-deployer"}
+    for name, account in workloads.items():
+        made_as = re.fullmatch(r"\$\{google_service_account\.(\w+)\}", account)
+        assert made_as
+        assert resources("google_service_account")[made_as.group(1)]["account_id"] == name
+    for name in ("objects", "location"):
+        grant = resources("google_storage_bucket_iam_member")[name]
+        assert grant["bucket"] == "${google_storage_bucket.store.name}"
+
+
+def test_the_bucket_is_private_and_is_not_destroyed():
+    (bucket,) = resources("google_storage_bucket").values()
+    assert bucket["uniform_bucket_level_access"] is True
+    assert bucket["public_access_prevention"] == "enforced"
+    assert bucket["force_destroy"] is False
+    assert bucket["lifecycle"][0]["prevent_destroy"] is True
+    assert bucket["location"] == "${var.region}"
+    assert bucket["versioning"][0]["enabled"] is False
+    rules = {rule["action"][0]["type"]: rule["condition"][0] for rule in bucket["lifecycle_rule"]}
+    assert {*rules} == {"AbortIncompleteMultipartUpload", "Delete"}
+    # Nothing but progress ends by its age: all else is named by manifests.
+    from infra.store.scratch import SCRATCH
+
+    assert rules["Delete"]["matches_prefix"] == [f"${{var.store_prefix}}/{SCRATCH}/"]
+
+
+def test_the_cluster_heeds_network_policies_and_nodes_have_no_address():
+    (cluster,) = resources("google_container_cluster").values()
+    assert cluster["datapath_provider"] == "ADVANCED_DATAPATH"
+    assert cluster["private_cluster_config"][0]["enable_private_nodes"] is True
+    endpoints = cluster["control_plane_endpoints_config"][0]
+    assert endpoints["ip_endpoints_config"][0]["enabled"] is False
+    assert cluster["addons_config"][0]["ray_operator_config"][0]["enabled"] is True
+    pools = resources("google_container_node_pool")
+    assert {*pools} == {"system", "cpu", "gpu", "tpu"}
+    for name, pool in pools.items():
+        (node,) = pool["node_config"]
+        assert node["labels"] == {"parcel-pool": name}
+        assert node["service_account"] == "${google_service_account.nodes.email}"
+        assert node["workload_metadata_config"][0]["mode"] == "GKE_METADATA"
+
+
+def test_every_reference_leads_to_something_and_every_variable_is_used():
+    text = "\n".join(path.read_text() for path in TERRAFORM.glob("*.tf"))
+    text = re.sub(r"#.*", "", text)
+    made = {".".join(labels) for labels, _ in blocks()["resource"]}
+    assert {*re.findall(r"\bgoogle_\w+\.\w+", text)} <= made
+    declared = {labels[0] for labels, _ in blocks()["variable"]}
+    assert {*re.findall(r"\bvar\.(\w+)", text)} == declared
+    known = {key for _, body in blocks()["locals"] for key in body if not key.startswith("__")}
+    assert {*re.findall(r"\blocal\.(\w+)", text)} == known
+    for _, body in blocks()["variable"]:
+        assert body["description"]
+        assert body["type"]
+
+
+def test_what_the_site_is_rendered_from_is_what_terraform_gives_it():
+    given = re.search(r"templatefile\([^{]*\{[^{]*\{(.*?)\n  \}\)", outputs(), re.DOTALL)
+    assert given
+    names = {*re.findall(r"^    (\w+) +=", given.group(1), re.MULTILINE)}
+    assert names == {*OPEN_VALUES, "cpu", "gpu", "tpu"}
+    template = (TERRAFORM / "kustomization.yaml.tftpl").read_text()
+    for name in re.findall(r"\.\./(\w+)$", template, re.MULTILINE):
+        assert (KUBERNETES / name / "kustomization.yaml").exists()
+
+
+def outputs() -> str:
+    return (TERRAFORM / "outputs.tf").read_text()
+
+
+@needs_terraform
+def test_files_are_formatted(tmp_path: Path):
+    terraform(tmp_path, "fmt", "-check", "-diff", str(TERRAFORM))
+
+
+@needs_terraform
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"zone": "us-central1-a"}, "zone must lie in the region"),
+        ({"tpu": '{ topology = "4x4" }'}, "must be the chips of the topology"),
+        ({"gpu": '{ max_nodes = "many" }'}, "a number is required"),
+    ],
+)
+def test_wrong_values_are_refused(variables: Mapping[str, str], said: str, tmp_path: Path):
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        site(tmp_path, variables)
+    assert said in caught.value.stderr.replace("\n", " ")
+
+
+SCHEMA = "cdktf-cdktf-provider-google==16.12.1"
+"""A package that holds the schema of the provider's version 6.50, as bindings to Python."""
+
+
+@pytest.mark.deep
+def test_every_attribute_is_one_of_the_provider(tmp_path: Path):
+    types = provider_schema(tmp_path)
+    (versions,) = (body for _, body in blocks()["terraform"])
+    assert versions["required_providers"][0]["google"]["version"] == "~> 6.50"
+    assert {s for s in types["documented"]} == {"6.50.0"}
+    for labels, body in blocks()["resource"]:
+        name = kind_of(labels[0])
+        check_block(types, f"{name[0].lower()}{name[1:]}.{name}Config", body, ".".join(labels))
+    for sort, _, attribute in re.findall(r"\b(google_\w+)\.(\w+)\.(\w+)", str(blocks())):
+        name = kind_of(sort)
+        assert attribute in types[f"{name[0].lower()}{name[1:]}.{name}"], (sort, attribute)
+
+
+def provider_schema(folder: Path) -> dict[str, Any]:
+    """Returns type -> its properties of the Google provider, of a package of PyPI."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, SCHEMA],
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"no registry has {SCHEMA}: {done.stderr.strip().splitlines()[-1]}")
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (inner,) = (name for name in archive.namelist() if name.endswith(".jsii.tgz"))
+        archive.extract(inner, folder)
+    with tarfile.open(folder / inner) as archive:
+        file = archive.extractfile("package/.jsii")
+        assert file is not None
+        described = json.load(file)["types"]
+    found: dict[str, Any] = {"documented": set()}
+    for name, described_type in described.items():
+        short = name.removeprefix("@cdktf/provider-google.")
+        found[short] = {}
+        for entry in described_type.get("properties", []):
+            remarks = entry.get("docs", {}).get("remarks", "")
+            told = re.search(r"/google/([\d.]+)/docs/resources/\w+#(\w+)", remarks)
+            if told:
+                found["documented"].add(told.group(1))
+            found[short][told.group(2) if told else snake(entry["name"])] = entry
+    return found
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+
+
+def kind_of(resource: str) -> str:
+    """Returns a resource's type as the bindings spell it."""
+    return "".join(word.title() for word in resource.removeprefix("google_").split("_"))
+
+
+META = {"for_each", "count", "depends_on", "lifecycle"}
+"""Arguments that Terraform itself takes, of any resource."""
+
+
+def check_block(types: dict[str, Any], name: str, body: dict[str, Any], where: str) -> None:
+    """Checks that a block's arguments exist, that blocks are blocks, and that none is missing."""
+    known = types[name]
+    given = {key: value for key, value in body.items() if not key.startswith("__")}
+    for dynamic in given.pop("dynamic", []):
+        ((label, made),) = dynamic.items()
+        given[label] = made["content"]
+    for key, value in given.items():
+        if key in META:
+            continue
+        assert key in known, f"{where}.{key} is no argument; there are {', '.join(sorted(known))}"
+        inner = re.findall(r'provider-google\.([\w.]+)"', json.dumps(known[key]["type"]))
+        is_block = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+        assert is_block == bool(inner), f"{where}.{key} is {'no' if is_block else 'a'} block"
+        for each in value if is_block else []:
+            check_block(types, inner[0], each, f"{where}.{key}")
+    required = {key for key, entry in known.items() if not entry.get("optional")}
+    assert required <= given.keys(), f"{where} lacks {', '.join(required - given.keys())}"
+
+
+def test_sites_of_the_tests_name_variables_that_there_are():
+    declared = {labels[0] for labels, _ in blocks()["variable"]}
+    assert {name for variables in SITES.values() for name in variables} <= declared
