@@ -1,0 +1,166 @@
+"""The image: its lines, and what its install lines make of an empty environment."""
+
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.infra.deploy.files import DEPLOY, ROOT, containers, of_kind
+
+Instruction = tuple[str, str]
+
+IMPORTS = {
+    "a study's pod": "flows.study.flow, pipelines.prepare.run, gcsfs, prefect.engine",
+    "Ray's workers": "flows.steps.worker, model.train.loop, ray.dashboard.modules.job.job_head",
+    "Ray's head": "ray.dashboard.head, ray.autoscaler._private.kuberay.run_autoscaler",
+    "Prefect's server": "prefect.server.api.server, asyncpg",
+    "Prefect's worker": "prefect_kubernetes.worker",
+}
+"""Role -> modules that it cannot do without."""
+
+
+def instructions() -> list[Instruction]:
+    """Returns (instruction, rest) of the Dockerfile, with lines joined."""
+    text = re.sub(r"\\\n", " ", (DEPLOY / "Dockerfile").read_text())
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
+
+
+def all_of(name: str) -> list[str]:
+    return [rest for instruction, rest in instructions() if instruction == name]
+
+
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines)
+
+
+def test_it_has_the_python_and_the_ray_of_the_project():
+    (base,) = all_of("FROM")
+    project = (ROOT / "pyproject.toml").read_text()
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f'requires-python = ">={version},<' in project
+    assert base == f"docker.io/library/python:{version}-slim-bookworm"
+    (ray,) = of_kind("RayCluster").values()
+    assert ray["spec"]["rayVersion"] == pinned()["ray"]
+
+
+def test_what_it_copies_is_let_through_and_nothing_else():
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    copied = {word for rest in all_of("COPY") for word in rest.split()[:-1]}
+    assert ignored[0] == "*"
+    assert {word[1:] for word in ignored if word.startswith("!")} == copied
+    for name in copied:
+        assert (ROOT / name).exists()
+
+
+def test_it_runs_as_nobody_in_particular_and_writes_below_state_only():
+    assert all_of("USER") == ["1000:1000"]
+    environment = dict(pair.split("=") for rest in all_of("ENV") for pair in rest.split())
+    assert environment["HOME"] == environment["PARCEL_STATE"] == "/state"
+    for pod, container in containers():
+        if pod != "prefect-database":
+            assert container["image"] in ("parcel", "{{ image }}")
+            paths = {mount["mountPath"] for mount in container["volumeMounts"]}
+            assert {"/state", "/tmp"} <= paths
+
+
+def test_extras_are_those_of_the_project():
+    project = (ROOT / "pyproject.toml").read_text()
+    (argument,) = all_of("ARG")
+    assert argument == 'EXTRA=""'
+    for extra in ("cuda", "tpu", "kubernetes"):
+        assert re.search(rf"^{extra} = ", project, re.MULTILINE)
+
+
+@pytest.mark.skipif(not shutil.which("apt-cache"), reason="this is no Debian")
+def test_debian_has_the_packages():
+    (install,) = (rest for rest in all_of("RUN") if "apt-get install" in rest)
+    words = re.split(r"\s+", install.split("apt-get install")[1].split("&&")[0].strip())
+    packages = [word for word in words if not word.startswith("-")]
+    found = subprocess.run(
+        ["apt-cache", "show", "--no-all-versions", *packages], capture_output=True, text=True
+    )
+    if not found.stdout:
+        pytest.skip("apt has no lists; apt-get update makes them")
+    assert {*re.findall(r"^Package: (\S+)", found.stdout, re.MULTILINE)} == {*packages}
+    assert "tini" in packages, "the entry point"
+    assert "wget" in packages, "KubeRay's probes"
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1800)
+def test_its_install_lines_make_every_role_of_an_empty_environment(tmp_path: Path):
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    source = tmp_path / "source"
+    source.mkdir()
+    own = {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "PATH": f"{environment}/bin:{os.environ['PATH']}",
+        "PARCEL_STATE": str(tmp_path / "state"),
+        "HOME": str(tmp_path),
+        "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip")),
+        "PIP_NO_COMPILE": "1",  # Each role imports a part of it once.
+        "EXTRA": "",
+    }
+    installs = 0
+    for instruction, rest in instructions():
+        if instruction == "COPY":
+            for name in rest.split()[:-1]:
+                copy(ROOT / name, source / name)
+        elif instruction == "RUN" and rest.startswith("pip "):
+            # The image need not keep a cache of pip's; here it saves the downloads.
+            words = rest.replace("--no-cache-dir ", "")
+            subprocess.run(["sh", "-ec", words], cwd=source, env=own, check=True, timeout=1500)
+            installs += 1
+    assert installs == 2
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            words, cwd=tmp_path, env=own, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, (words, done.stderr[-2000:])
+        return done.stdout
+
+    assert "results table" in run("parcel", "--help")
+    for modules in IMPORTS.values():
+        run("python", "-c", f"import {modules}")
+    where = run("python", "-c", "import flows; print(flows.__file__)").strip()
+    assert Path(where).is_relative_to(environment)
+    # A study's pod finds its own sources in the installed packages: they decide the steps' keys.
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"base": "demo", "name": "clean"}))
+    explained = run("parcel", "run", "config.yaml", "--explain", "--store", str(tmp_path / "s"))
+    assert "new" in explained
+    digest = "from flows.steps.code import checkout, code_sha256; "
+    digest += "print(code_sha256(checkout().reach(['flows.steps.kinds.checkpoint'])))"
+    checkout = subprocess.run(
+        [sys.executable, "-c", digest], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run("python", "-c", digest) == checkout.stdout
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies what the image's build is let see."""
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
+    left_out = [line for line in ignored[1:] if not line.startswith("!")]
+    patterns = [line.replace("**/", "*") for line in left_out]
+
+    def skipped(folder: str, names: list[str]) -> list[str]:
+        below = Path(folder).relative_to(ROOT)
+        return [
+            name
+            for name in names
+            if any(fnmatch.fnmatch(f"{below / name}", pattern) for pattern in patterns)
+        ]
+
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=skipped)
+    else:
+        shutil.copy(source, target)
