@@ -21,21 +21,25 @@ locals {
 resource "google_service_account" "study" {
   account_id   = "parcel-study"
   display_name = "Drives the runs of studies"
+  depends_on   = [google_project_service.used]
 }
 
 resource "google_service_account" "ray" {
   account_id   = "parcel-ray"
   display_name = "Makes the steps of studies on Ray"
+  depends_on   = [google_project_service.used]
 }
 
 resource "google_service_account" "nodes" {
   account_id   = "parcel-nodes"
   display_name = "Nodes of the cluster"
+  depends_on   = [google_project_service.used]
 }
 
 resource "google_service_account" "deployer" {
   account_id   = "parcel-deployer"
   display_name = "Brings out new images"
+  depends_on   = [google_project_service.used]
 }
 
 resource "google_service_account_iam_member" "workload" {
@@ -101,6 +105,7 @@ resource "google_project_iam_custom_role" "connect" {
   role_id     = "parcelConnect"
   title       = "Connect to clusters"
   permissions = ["container.clusters.connect", "container.clusters.get"]
+  depends_on  = [google_project_service.used]
 }
 
 resource "google_project_iam_member" "deployer" {

@@ -127,6 +127,21 @@ def test_every_reference_leads_to_something_and_every_variable_is_used():
         assert body["type"]
 
 
+def test_services_are_switched_on_before_anything_of_them_is_made():
+    needed = {
+        ".".join(labels): {*re.findall(r"\bgoogle_\w+\.\w+", str(body))}
+        for labels, body in blocks()["resource"]
+    }
+    locals_ = str(blocks()["locals"])
+    for labels, body in blocks()["resource"]:
+        if "local." in str(body):
+            needed[".".join(labels)] |= {*re.findall(r"\bgoogle_\w+\.\w+", locals_)}
+    later = {"google_project_service.used"}
+    while more := {name for name, before in needed.items() if before & later} - later:
+        later |= more
+    assert later == {*needed}
+
+
 def test_what_the_site_is_rendered_from_is_what_terraform_gives_it():
     given = re.search(r"templatefile\([^{]*\{[^{]*\{(.*?)\n  \}\)", outputs(), re.DOTALL)
     assert given
