@@ -1,5 +1,5 @@
 # Services of the project, and a network in which nodes have no address of their own: they reach
-# Google's services from inside, and nothing else.
+# Google's services from inside, and the internet only if asked for.
 
 resource "google_project_service" "used" {
   for_each = toset([
@@ -39,4 +39,22 @@ resource "google_compute_subnetwork" "nodes" {
     range_name    = "services"
     ip_cidr_range = "10.8.0.0/20"
   }
+}
+
+resource "google_compute_router" "out" {
+  count = var.internet ? 1 : 0
+
+  name    = "parcel-out"
+  network = google_compute_network.parcel.id
+  region  = var.region
+}
+
+resource "google_compute_router_nat" "out" {
+  count = var.internet ? 1 : 0
+
+  name                               = "parcel-out"
+  router                             = google_compute_router.out[0].name
+  region                             = var.region
+  nat_ip_allocate_option             = "AUTO_ONLY"
+  source_subnetwork_ip_ranges_to_nat = "ALL_SUBNETWORKS_ALL_IP_RANGES"
 }

@@ -29,6 +29,12 @@ variable "store_prefix" {
   default     = "studies"
 }
 
+variable "internet" {
+  description = "Let pods reach the internet, for alerts to Slack or by mail; nobody reaches them."
+  type        = bool
+  default     = false
+}
+
 variable "deployers" {
   description = "Who may act as the deployer, such as user:ada@example.org."
   type        = list(string)
@@ -89,14 +95,14 @@ variable "gpu" {
 variable "tpu" {
   description = "TPU slices of Ray's TPU workers, a node pool each and a pod per host; none where max_slices is 0."
   type = object({
-    machine_type    = optional(string, "ct5lp-hightpu-8t")
+    machine_type    = optional(string, "ct5lp-hightpu-4t")
     accelerator     = optional(string, "tpu-v5-lite-podslice")
-    topology        = optional(string, "2x4")
+    topology        = optional(string, "2x2")
     hosts_per_slice = optional(number, 1)
-    chips_per_host  = optional(number, 8)
+    chips_per_host  = optional(number, 4)
     max_slices      = optional(number, 0)
-    pod_cpus        = optional(number, 200)
-    pod_memory_gib  = optional(number, 340)
+    pod_cpus        = optional(number, 100)
+    pod_memory_gib  = optional(number, 160)
   })
   default = {}
 
@@ -105,6 +111,6 @@ variable "tpu" {
       tonumber(split("x", var.tpu.topology)[0]) * tonumber(split("x", var.tpu.topology)[1])
       * try(tonumber(split("x", var.tpu.topology)[2]), 1)
     )
-    error_message = "hosts_per_slice x chips_per_host must be the chips of the topology, such as 1 x 8 for 2x4."
+    error_message = "hosts_per_slice x chips_per_host must be the chips of the topology, such as 1 x 4 for 2x2."
   }
 }

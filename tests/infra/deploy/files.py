@@ -41,7 +41,7 @@ OPEN_VALUES = {
 SITES = {
     "cpu": {},
     "gpu": {"gpu": "{ max_nodes = 3 }"},
-    "tpu": {"tpu": '{ max_slices = 2, topology = "4x4", hosts_per_slice = 2 }'},
+    "tpu": {"tpu": '{ max_slices = 2, topology = "2x4", hosts_per_slice = 2 }'},
     "all": {"cpu": "{ max_nodes = 9 }", "gpu": "{ max_nodes = 3 }", "tpu": "{ max_slices = 2 }"},
 }
 """Sites that tests render: name -> Terraform variables that are not at their default."""

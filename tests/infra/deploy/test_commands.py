@@ -166,6 +166,15 @@ def test_addresses_name_services_and_their_ports():
     assert told == {(ray_cluster, str(ray_constants.DEFAULT_DASHBOARD_PORT))}
 
 
+def test_overrides_of_the_page_make_a_study():
+    from flows.study.load import load
+
+    given = {*re.findall(r"\b(?:compute|name)[\w.]*=[\w:/.-]*\w", DOC)}
+    assert given >= {"compute.ray_address=http://parcel-ray-head-svc:8265", "name=first"}
+    for override in given:
+        load(overrides=[override])
+
+
 @pytest.mark.slow
 def test_the_server_as_it_is_started_wants_a_password_and_takes_the_pool(tmp_path: Path):
     (container,) = pods()["prefect-server"]["spec"]["containers"]

@@ -175,7 +175,7 @@ def test_a_site_is_valid_and_names_what_terraform_made(name: str, tmp_path: Path
     if name == "tpu":
         assert groups[1]["numOfHosts"] == 2
         chosen = groups[1]["template"]["spec"]["nodeSelector"]
-        assert chosen["cloud.google.com/gke-tpu-topology"] == "4x4"
+        assert chosen["cloud.google.com/gke-tpu-topology"] == "2x4"
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_a_run_of_the_pool_is_a_valid_job():
     assert container["args"] == ["prefect", "flow-run", "execute"]
     assert {"name": "PREFECT_API_URL", "value": "http://x/api"} in container["env"]
     assert job["metadata"]["namespace"] == "parcel"
-    larger = job_of({"image": "lab/parcel:1", "memory_request": "48Gi", "cpu_request": "7"})
+    larger = job_of({"image": "lab/parcel:1", "memory_limit": "48Gi", "cpu_request": "7"})
     sizes = larger["spec"]["template"]["spec"]["containers"][0]["resources"]
     assert sizes["requests"]["memory"] == sizes["limits"]["memory"] == "48Gi"
 
@@ -303,6 +303,13 @@ ALLOWED = {
     ("prefect-server", "prefect-database", 5432),
 }
 """(from, to, port) beside Ray among itself."""
+
+
+def test_a_tpu_host_has_the_chips_that_a_step_takes_before_there_is_one():
+    from infra.ray.jobs import _HOST_CHIPS
+
+    (container,) = pods()["ray-tpu"]["spec"]["containers"]
+    assert container["resources"]["limits"]["google.com/tpu"] == str(_HOST_CHIPS)
 
 
 def test_only_these_may_reach_each_other():
