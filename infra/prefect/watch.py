@@ -1,0 +1,133 @@
+"""Liveness by lease: a run is what its lease in the store says, whatever became of its machine.
+
+    Running, and its lease lapsed              -> Crashed, and so are its rows under way
+    Crashed by that rule, and the lease lives  -> Running: its machine was asleep, or cut off
+
+A run's pin is its lease: it is renewed several times a minute by the run's own process, on the
+store's clock, where everybody with the store can see it. Nothing that is Crashed here is stopped:
+a run that goes on commits as ever, and at its end says itself how it ended.
+"""
+
+import math
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.states import Running
+
+from infra.prefect.journal import RunRecord
+from infra.prefect.rows import settle
+from infra.processes.identity import ProcessNote
+from infra.store.lease import Holding
+from infra.store.pins import pins
+from infra.store.store import Store, full_uri
+
+_STILL = 10.0
+"""A lapsed lease must be seen unchanged for as long: a holder that slept when we did wakes [s]."""
+_NEVER_HELD = 600.0
+"""A run of the store without any lease is given up after this; it takes one as it begins [s]."""
+_LAPSED = "its lease lapsed"
+_PATIENCE = 5.0
+"""For the server to write the rows of a run; the next look has more [s]."""
+_PAGE = 200
+
+
+class Watch:
+    """Looks after the runs of a store, on the server that Prefect's client is set to.
+
+    Args:
+      store: where the runs hold their leases.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[str, tuple[bytes, float]] = {}
+        self._bare: dict[uuid.UUID, float] = {}
+
+    def look(self) -> list[str]:
+        """Sets the state of every run that is not what its lease says; returns a line for each."""
+        said: list[str] = []
+        held: dict[str, list[Holding]] = {}
+        for pin in pins(self._store.fleeting):
+            held.setdefault(pin.key.rpartition(".")[0], []).append(pin)
+        self._note([pin for pins_ in held.values() for pin in pins_])
+        with get_client(sync_client=True) as client:
+            running = list(_runs(client, [StateType.RUNNING, StateType.CANCELLING]))
+            for run in running:
+                if why := self._why_dead(run, held.get(str(run.id), [])):
+                    _crash(run, why)
+                    said.append(f"run {run.name} ({run.id}): Crashed, {why}")
+            self._bare = {r.id: self._bare[r.id] for r in running if r.id in self._bare}
+            live = [run for run, own in held.items() if any(pin.is_live() for pin in own)]
+            for run in _runs(client, [StateType.CRASHED], live):
+                if run.state is not None and (run.state.message or "").startswith(_LAPSED):
+                    client.set_flow_run_state(run.id, Running(message="it goes on"), force=True)
+                    said.append(f"run {run.name} ({run.id}): Running, its lease is renewed again")
+        return said
+
+    def _note(self, there: Sequence[Holding]) -> None:
+        now, before = time.monotonic(), self._seen
+        self._seen = {}
+        for pin in there:
+            text, since = before.get(pin.key, (b"", now))
+            self._seen[pin.key] = (pin.text, since if text == pin.text else now)
+
+    def _why_dead(self, run: FlowRun, own: Sequence[Holding]) -> str | None:
+        assert run.state is not None
+        # A run that is tried again may still have the lease of its last try.
+        own = [pin for pin in own if pin.renewed >= run.state.timestamp]
+        if own:
+            self._bare.pop(run.id, None)
+            if not all(self._is_dead(pin) for pin in own):
+                return None
+            newest = max(own, key=lambda pin: pin.renewed)
+            host = newest.lease.holder.host
+            return f"{_LAPSED}: {host} was last heard of at {newest.renewed:%X} UTC"
+        since = self._bare.setdefault(run.id, time.monotonic()) if self._is_ours(run) else math.inf
+        bare = time.monotonic() - since > _NEVER_HELD
+        return f"{_LAPSED}: none was held for {_NEVER_HELD:.0f} s" if bare else None
+
+    def _is_dead(self, pin: Holding) -> bool:
+        if pin.is_live():
+            return False
+        still = time.monotonic() - self._seen[pin.key][1]
+        return pin.lease.holder.is_here or still >= _STILL
+
+    def _is_ours(self, run: FlowRun) -> bool:
+        try:
+            return full_uri(run.parameters["store"]) == self._store.uri
+        except (KeyError, TypeError, ValueError):
+            return False
+
+
+def _crash(run: FlowRun, why: str) -> None:
+    nobody = ProcessNote(pid=0, began=0.0, host="")
+    record = RunRecord(
+        flow_run_id=str(run.id), process=nobody, nodes={}, ending="crashed", message=why
+    )
+    settle(record, patience=_PATIENCE)
+
+
+def _runs(
+    client: SyncPrefectClient, states: list[StateType], ids: Collection[str] | None = None
+) -> Iterator[FlowRun]:
+    """Yields the runs in some states, of all or of those with an id."""
+    if ids is not None and not ids:
+        return
+    named = None if ids is None else FlowRunFilterId(any_=[uuid.UUID(run) for run in ids])
+    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
+    asked: Any = FlowRunFilter(id=named, state=state)
+    for offset in range(0, 10_000_000, _PAGE):
+        page = client.read_flow_runs(flow_run_filter=asked, limit=_PAGE, offset=offset)
+        yield from page
+        if len(page) < _PAGE:
+            return
