@@ -1,5 +1,6 @@
 """`parcel deploy`: a study for the workers of a Prefect server."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -47,6 +48,24 @@ def deploy(
             metavar="NAME=VALUE", help="An environment variable of the runs.", show_default=False
         ),
     ] = None,
+    alert: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS|@FILE",
+            help="Who hears of runs that fail or stall: a webhook's https://, mailto://, or "
+            "TYPE/NAME of a block; in a file, one a line, nobody else sees it.",
+            show_default=False,
+        ),
+    ] = None,
+    stall: Annotated[
+        float,
+        typer.Option(metavar="MINUTES", min=1, help="Without progress for as long, a run stalls."),
+    ] = 60.0,
+    cap: Annotated[
+        float | None,
+        typer.Option(metavar="HOURS", help="Longest time of a run.", show_default=False),
+    ] = None,
+    cancel: Annotated[bool, typer.Option("--cap-cancels", help="Cancel a run over --cap.")] = False,
     any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
     any_runner: Annotated[bool, typer.Option(help="Let the form name a Beam runner.")] = False,
 ) -> None:
@@ -57,6 +76,7 @@ def deploy(
     checked = _checked_type(kind)
     from flows.study.deploy import Target
     from flows.study.deploy import deploy as register
+    from infra.prefect.alerts import Alerts
 
     target = Target(
         store=store,
@@ -70,7 +90,8 @@ def deploy(
         any_store=any_store,
         any_runner=any_runner,
     )
-    for line in register(config, target):
+    alerts = Alerts(addresses=_addresses(alert), stall=stall, cap=cap, cancel=cancel)
+    for line in register(config, target, alerts):
         typer.echo(line)
 
 
@@ -81,6 +102,22 @@ def _checked_type(kind: str | None) -> Any:
     if kind is not None and kind not in types:
         raise ConfigError(f"--type must be one of {', '.join(types)}, got {kind!r}.")
     return kind
+
+
+def _addresses(given: list[str] | None) -> list[str]:
+    from flows.study.load import ConfigError
+
+    found: list[str] = []
+    for address in given or []:
+        if not address.startswith("@"):
+            found.append(address)
+            continue
+        try:
+            lines = Path(address[1:]).expanduser().read_text().splitlines()
+        except OSError as error:
+            raise ConfigError(f"--alert {address}: {error.strerror}.") from None
+        found += [line.strip() for line in lines if line.strip()]
+    return found
 
 
 def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:

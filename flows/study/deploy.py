@@ -13,6 +13,7 @@ from flows.study.config import StudyConfig
 from flows.study.form import deployment_of
 from flows.study.load import ConfigError
 from flows.study.served import limits
+from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.deployed import DeploymentError, register
 from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
@@ -51,8 +52,13 @@ class Target:
     any_runner: bool = False
 
 
-def deploy(config: StudyConfig, target: Target) -> Iterator[str]:
+def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) -> Iterator[str]:
     """Registers a study as the deployment `study/NAME`, and yields what that did, line by line.
+
+    Args:
+      config: what its form is filled with, and what its schedule runs.
+      target: where its runs go.
+      alerts: what is told about them; None leaves the alerts there are.
 
     Raises:
       ConfigError: if no server answers, or it or the pool cannot take the deployment.
@@ -62,8 +68,8 @@ def deploy(config: StudyConfig, target: Target) -> Iterator[str]:
     schedule = _schedule_of(target)
     try:
         with named_server() as client:
-            yield from _register(client, config, target, store, schedule)
-    except (NoServerError, PoolError, DeploymentError) as error:
+            yield from _register(client, config, target, store, schedule, alerts or Alerts())
+    except (NoServerError, PoolError, DeploymentError, AlertError) as error:
         raise ConfigError(str(error)) from None
 
 
@@ -73,6 +79,7 @@ def _register(
     target: Target,
     store: str,
     schedule: CronSchedule | None,
+    alerts: Alerts,
 ) -> Iterator[str]:
     there = find_pool(client, target.pool, target.kind)
     kind = cast(PoolType, there.type) if there else target.kind or "process"
@@ -90,6 +97,8 @@ def _register(
     )  # fmt: skip
     known, changed = register(client, deployment, schedule)
     yield f"deployment study/{config.name}: {', '.join(changed) or 'unchanged'}"
+    for name, how in register_alerts(client, deployment.full_name, known, alerts).items():
+        yield f"alert {name}: {how}"
     yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{known}"
     yield f"start a worker: prefect worker start --pool {pool.name}"
     yield f"and beside the server: parcel watch --store {store}"

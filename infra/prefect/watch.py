@@ -6,8 +6,11 @@
 A run's pin is its lease: it is renewed several times a minute by the run's own process, on the
 store's clock, where everybody with the store can see it. Nothing that is Crashed here is stopped:
 a run that goes on commits as ever, and at its end says itself how it ended.
+
+A run whose rows or progress change has that told as an event, which alerts wait for.
 """
 
+import datetime
 import math
 import time
 import uuid
@@ -16,12 +19,15 @@ from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
     FlowRunFilter,
     FlowRunFilterId,
     FlowRunFilterState,
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 from prefect.states import Running
 
 from infra.prefect.journal import RunRecord
@@ -31,6 +37,9 @@ from infra.store.lease import Holding
 from infra.store.pins import pins
 from infra.store.store import Store, full_uri
 
+PROGRESS = "parcel.run.progress"
+"""Event of a run that made progress; its resource is the run."""
+
 _STILL = 10.0
 """A lapsed lease must be seen unchanged for as long: a holder that slept when we did wakes [s]."""
 _NEVER_HELD = 600.0
@@ -39,6 +48,9 @@ _LAPSED = "its lease lapsed"
 _PATIENCE = 5.0
 """For the server to write the rows of a run; the next look has more [s]."""
 _PAGE = 200
+_LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+_PROGRESS_EVERY = 20.0
+"""Between two looks for progress of one run [s]."""
 
 
 class Watch:
@@ -52,6 +64,7 @@ class Watch:
         self._store = store
         self._seen: dict[str, tuple[bytes, float]] = {}
         self._bare: dict[uuid.UUID, float] = {}
+        self._progress: dict[uuid.UUID, tuple[float, datetime.datetime]] = {}
 
     def look(self) -> list[str]:
         """Sets the state of every run that is not what its lease says; returns a line for each."""
@@ -66,7 +79,11 @@ class Watch:
                 if why := self._why_dead(run, held.get(str(run.id), [])):
                     _crash(run, why)
                     said.append(f"run {run.name} ({run.id}): Crashed, {why}")
-            self._bare = {r.id: self._bare[r.id] for r in running if r.id in self._bare}
+                else:
+                    self._tell_progress(client, run)
+            there = {run.id for run in running}
+            self._bare = {run: since for run, since in self._bare.items() if run in there}
+            self._progress = {run: at for run, at in self._progress.items() if run in there}
             live = [run for run, own in held.items() if any(pin.is_live() for pin in own)]
             for run in _runs(client, [StateType.CRASHED], live):
                 if run.state is not None and (run.state.message or "").startswith(_LAPSED):
@@ -102,11 +119,52 @@ class Watch:
         still = time.monotonic() - self._seen[pin.key][1]
         return pin.lease.holder.is_here or still >= _STILL
 
+    def _tell_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
+        looked, last = self._progress.get(run.id, (-math.inf, _LONG_AGO))
+        if time.monotonic() - looked < _PROGRESS_EVERY:
+            return
+        newest = max([last, *_changes(client, run)])
+        self._progress[run.id] = (time.monotonic(), newest)
+        if newest > last:
+            client.request("POST", "/events", json=[_progressed(run)])
+
     def _is_ours(self, run: FlowRun) -> bool:
         try:
             return full_uri(run.parameters["store"]) == self._store.uri
         except (KeyError, TypeError, ValueError):
             return False
+
+
+def _changes(client: SyncPrefectClient, run: FlowRun) -> Iterator[datetime.datetime]:
+    """Yields when the newest row of a run began and ended, and when its progress was last shown."""
+    asked = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+    for sort in (TaskRunSort.EXPECTED_START_TIME_DESC, TaskRunSort.END_TIME_DESC):
+        for row in client.read_task_runs(flow_run_filter=asked, sort=sort, limit=1):
+            yield from (at for at in (row.start_time, row.end_time) if at is not None)
+    for artifact in client.read_artifacts(
+        artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id])),
+        sort=ArtifactSort.UPDATED_DESC,
+        limit=1,
+    ):
+        if artifact.updated is not None:
+            yield artifact.updated
+
+
+def _progressed(run: FlowRun) -> dict[str, Any]:
+    deployment = {
+        "prefect.resource.id": f"prefect.deployment.{run.deployment_id}",
+        "prefect.resource.role": "deployment",
+    }
+    return {
+        "id": str(uuid.uuid4()),
+        "occurred": datetime.datetime.now(datetime.UTC).isoformat(),
+        "event": PROGRESS,
+        "resource": {
+            "prefect.resource.id": f"prefect.flow-run.{run.id}",
+            "prefect.resource.name": run.name,
+        },
+        "related": [deployment] if run.deployment_id else [],
+    }
 
 
 def _crash(run: FlowRun, why: str) -> None:

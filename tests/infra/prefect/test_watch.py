@@ -72,6 +72,45 @@ def test_a_run_is_crashed_once_its_holder_is_gone_and_others_are_left_alone(
     assert watch.look() == []
 
 
+@pytest.mark.usefixtures("served_store")
+def test_progress_is_told_as_an_event_whenever_there_is_some(
+    tmp_path: Path, hold: Callable[..., psutil.Process], monkeypatch: pytest.MonkeyPatch
+):
+    from prefect.client.orchestration import get_client
+
+    from infra.prefect import watch as module
+
+    monkeypatch.setattr(module, "_PROGRESS_EVERY", 0.0)
+    run = new_run("busy")
+    hold(run, elsewhere=False)
+    watch = module.Watch(Store(tmp_path / "store"))
+
+    def told(number: int) -> None:
+        """Waits for the server to have written as many events of progress, in its batches."""
+        asked = {"filter": {"event": {"name": [module.PROGRESS]}, "resource": {
+            "id": [f"prefect.flow-run.{run}"]}}}  # fmt: skip
+        deadline = time.monotonic() + 30
+        while True:
+            with get_client(sync_client=True) as client:
+                found = client.request("POST", "/events/filter", json=asked).json()
+            if found["total"] == number:
+                return
+            assert time.monotonic() < deadline, found
+            time.sleep(0.5)
+
+    watch.look()
+    told(0)
+    shown = {"key": "progress-train", "type": "progress", "data": 1.0, "flow_run_id": run}
+    with get_client(sync_client=True) as client:
+        artifact = client.request("POST", "/artifacts/", json=shown).json()["id"]
+        watch.look()
+        watch.look()
+        told(1)
+        client.request("PATCH", "/artifacts/{id}", path_params={"id": artifact}, json={"data": 2.0})
+    watch.look()
+    told(2)
+
+
 def wait_for_renewal(store: Path, *runs: str) -> None:
     from infra.store.pins import pins
 
