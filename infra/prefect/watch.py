@@ -5,7 +5,8 @@
 
 A run's pin is its lease: it is renewed several times a minute by the run's own process, on the
 store's clock, where everybody with the store can see it. Nothing that is Crashed here is stopped:
-a run that goes on commits as ever, and at its end says itself how it ended.
+a run that goes on commits as ever, and at its end says itself how it ended. Where a worker was
+first to tell that a run ended, its rows under way are ended here.
 
 A run whose rows or progress change has that told as an event, which alerts wait for.
 """
@@ -30,7 +31,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 from prefect.states import Running
 
-from infra.prefect.journal import RunRecord
+from infra.prefect.journal import Ending, RunRecord
 from infra.prefect.rows import settle
 from infra.processes.identity import ProcessNote
 from infra.store.lease import Holding
@@ -48,6 +49,12 @@ _LAPSED = "its lease lapsed"
 _PATIENCE = 5.0
 """For the server to write the rows of a run; the next look has more [s]."""
 _PAGE = 200
+_ENDINGS: dict[StateType, Ending] = {
+    StateType.COMPLETED: "completed",
+    StateType.FAILED: "failed",
+    StateType.CANCELLED: "cancelled",
+    StateType.CRASHED: "crashed",
+}
 _LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 _PROGRESS_EVERY = 20.0
 """Between two looks for progress of one run [s]."""
@@ -65,53 +72,65 @@ class Watch:
         self._seen: dict[str, tuple[bytes, float]] = {}
         self._bare: dict[uuid.UUID, float] = {}
         self._progress: dict[uuid.UUID, tuple[float, datetime.datetime]] = {}
+        self._settled: set[str] = set()
 
     def look(self) -> list[str]:
         """Sets the state of every run that is not what its lease says; returns a line for each."""
         said: list[str] = []
-        held: dict[str, list[Holding]] = {}
-        for pin in pins(self._store.fleeting):
-            held.setdefault(pin.key.rpartition(".")[0], []).append(pin)
-        self._note([pin for pins_ in held.values() for pin in pins_])
+        held = self._leases()
+        dead = {run for run, own in held.items() if all(self._is_dead(pin) for pin in own)}
+        live = {run for run, own in held.items() if any(pin.is_live() for pin in own)}
         with get_client(sync_client=True) as client:
             running = list(_runs(client, [StateType.RUNNING, StateType.CANCELLING]))
             for run in running:
-                if why := self._why_dead(run, held.get(str(run.id), [])):
-                    _crash(run, why)
+                if why := self._why_dead(run, held.get(str(run.id), []), dead):
+                    _settle(run, "crashed", why)
                     said.append(f"run {run.name} ({run.id}): Crashed, {why}")
                 else:
                     self._tell_progress(client, run)
             there = {run.id for run in running}
             self._bare = {run: since for run, since in self._bare.items() if run in there}
             self._progress = {run: at for run, at in self._progress.items() if run in there}
-            live = [run for run, own in held.items() if any(pin.is_live() for pin in own)]
             for run in _runs(client, [StateType.CRASHED], live):
                 if run.state is not None and (run.state.message or "").startswith(_LAPSED):
                     client.set_flow_run_state(run.id, Running(message="it goes on"), force=True)
                     said.append(f"run {run.name} ({run.id}): Running, its lease is renewed again")
+            self._settle_ended(client, dead)
         return said
 
-    def _note(self, there: Sequence[Holding]) -> None:
+    def _leases(self) -> dict[str, list[Holding]]:
+        """Returns the leases of every run, and notes since when each is as it is."""
         now, before = time.monotonic(), self._seen
         self._seen = {}
-        for pin in there:
+        held: dict[str, list[Holding]] = {}
+        for pin in pins(self._store.fleeting):
+            held.setdefault(pin.key.rpartition(".")[0], []).append(pin)
             text, since = before.get(pin.key, (b"", now))
             self._seen[pin.key] = (pin.text, since if text == pin.text else now)
+        return held
 
-    def _why_dead(self, run: FlowRun, own: Sequence[Holding]) -> str | None:
+    def _why_dead(self, run: FlowRun, own: Sequence[Holding], dead: Collection[str]) -> str | None:
         assert run.state is not None
-        # A run that is tried again may still have the lease of its last try.
-        own = [pin for pin in own if pin.renewed >= run.state.timestamp]
-        if own:
+        if own and str(run.id) not in dead:
             self._bare.pop(run.id, None)
-            if not all(self._is_dead(pin) for pin in own):
-                return None
-            newest = max(own, key=lambda pin: pin.renewed)
+            return None
+        # A run that is tried again still has the lapsed lease of its last try.
+        renewed = [pin for pin in own if pin.renewed >= run.state.timestamp]
+        if renewed:
+            newest = max(renewed, key=lambda pin: pin.renewed)
             host = newest.lease.holder.host
             return f"{_LAPSED}: {host} was last heard of at {newest.renewed:%X} UTC"
         since = self._bare.setdefault(run.id, time.monotonic()) if self._is_ours(run) else math.inf
         bare = time.monotonic() - since > _NEVER_HELD
         return f"{_LAPSED}: none was held for {_NEVER_HELD:.0f} s" if bare else None
+
+    def _settle_ended(self, client: SyncPrefectClient, dead: set[str]) -> None:
+        """Ends the rows of runs whose end somebody else told, as a worker does of a lost pod."""
+        self._settled &= dead
+        for run in _runs(client, list(_ENDINGS), dead - self._settled):
+            assert run.state is not None
+            _settle(run, _ENDINGS[run.state.type], run.state.message or "")
+            self._settled.add(str(run.id))
 
     def _is_dead(self, pin: Holding) -> bool:
         if pin.is_live():
@@ -167,10 +186,10 @@ def _progressed(run: FlowRun) -> dict[str, Any]:
     }
 
 
-def _crash(run: FlowRun, why: str) -> None:
+def _settle(run: FlowRun, ending: Ending, why: str) -> None:
     nobody = ProcessNote(pid=0, began=0.0, host="")
     record = RunRecord(
-        flow_run_id=str(run.id), process=nobody, nodes={}, ending="crashed", message=why
+        flow_run_id=str(run.id), process=nobody, nodes={}, ending=ending, message=why
     )
     settle(record, patience=_PATIENCE)
 

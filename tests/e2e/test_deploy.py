@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.e2e.conftest import CONFIG, PARCEL, Served, end_tree, environment
@@ -133,6 +134,35 @@ def test_a_pod_that_dies_is_crashed_within_a_minute(server: PrefectServer, tmp_p
         assert all(kind in FINAL for _, kind in rows_of(served, run)), rows_of(served, run)
         said = (tmp_path / "watch.log").read_text()
         assert f"run tiny ({run}): Crashed, its lease lapsed" in said
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_that_is_cancelled_ends_with_all_it_started(server: PrefectServer, tmp_path: Path):
+    own = environment(tmp_path / "store") | {
+        "PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path / "home"),
+    }  # fmt: skip
+    work, _ = deployed(server, own, "cancelling")
+    served = Served(server.api.removesuffix("/api"), tmp_path / "store")
+    with running(work, own, tmp_path / "worker.log"):
+        run = started(served)
+        wait(lambda: ("stage1 vanilla", "RUNNING") in rows_of(served, run), 600)
+        assert len(processes_of(run)) > 2
+        asked = {"state": {"type": "CANCELLING"}, "force": True}
+        served.ask(f"/flow_runs/{run}/set_state", json.dumps(asked).encode())
+        state = wait(lambda: ended(served, run), 120)
+        assert state["type"] == "CANCELLED", state["message"]
+        wait(lambda: not processes_of(run), 60)
+        wait(lambda: all(kind in FINAL for _, kind in rows_of(served, run)), 60)
+
+
+def processes_of(run: str) -> list[int]:
+    """Returns the processes of a run, wherever their parents went: they inherit its environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("PREFECT__FLOW_RUN_ID") == run:
+                found.append(process.pid)
+    return found
 
 
 def ended(served: Served, run: str) -> dict[str, Any] | None:

@@ -1,16 +1,20 @@
 """A run is what its lease says: Crashed once that lapsed, Running again if it comes back."""
 
+import datetime
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from infra.prefect.journal import RunRecord
+from infra.processes.identity import ProcessNote
 from infra.store.store import Store
 from tests.infra.prefect.test_rows import new_run, state_of
 
@@ -70,6 +74,44 @@ def test_a_run_is_crashed_once_its_holder_is_gone_and_others_are_left_alone(
     assert state_of(gone)[0] == "Crashed"
     assert state_of(alive)[0] == state_of(foreign)[0] == "Running"
     assert watch.look() == []
+
+
+@pytest.mark.usefixtures("served_store")
+def test_rows_of_a_run_that_a_worker_found_dead_are_ended(
+    tmp_path: Path, hold: Callable[..., psutil.Process]
+):
+    from prefect.client.orchestration import get_client
+    from prefect.states import Crashed, Running
+
+    from infra.prefect.journal import Node
+    from infra.prefect.rows import _event
+    from infra.prefect.watch import Watch
+    from tests.infra.prefect.test_rows import rows_of
+
+    run = new_run("found")
+    record = RunRecord(flow_run_id=run, process=ProcessNote.own(), nodes={})
+    now = datetime.datetime.now(datetime.UTC)
+    event = _event(record, Node(name="train"), uuid.uuid4(), None, Running(), now)
+    holder = hold(run, elsewhere=False)
+    with get_client(sync_client=True) as client:
+        client.request("POST", "/events", json=[event])
+        holder.kill()
+        holder.wait()
+        lost = Crashed(message="the pod was evicted")
+        client.set_flow_run_state(uuid.UUID(run), lost, force=True)
+    wait_until(lambda: rows_of(run) == {"train": ("Running", "")})
+    watch = Watch(Store(tmp_path / "store"))
+    assert watch.look() == []
+    wait_until(lambda: rows_of(run)["train"][0] == "Crashed")
+    assert rows_of(run)["train"][1] == "under way when the run crashed: the pod was evicted"
+    assert state_of(run) == ("Crashed", "the pod was evicted")
+
+
+def wait_until(look: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.3)
 
 
 @pytest.mark.usefixtures("served_store")
