@@ -192,6 +192,59 @@ def test_a_path_must_not_depend_on_where_a_run_starts():
         list(deploy(config, Target(store="/s", pool="p")))
 
 
+@pytest.mark.usefixtures("served_store")
+def test_the_command_takes_a_config_variables_a_schedule_and_secret_addresses(tmp_path: Path):
+    addresses = tmp_path / "alerts.txt"
+    addresses.write_text("https://lab.test/verysecret\n\nmailto://me:verysecret@lab.test\n")
+    addresses.chmod(0o600)
+    words = [
+        PARCEL, "deploy", "name=cli", "num_seeds=5", "--pool", "cli-pool",
+        "--store", str(tmp_path / "store"), "--cron", "0 6 * * *",
+        "--job-variable", "stream_output=false", "--env", "XLA_FLAGS=--a=b",
+        "--alert", f"@{addresses}", "--stall", "90", "--cap", "48", "--cap-cancels",
+    ]  # fmt: skip
+
+    def call(*more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*words, *more], env=dict(os.environ) | environment,
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    done = call()
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    told = [
+        line for line in done.stdout.splitlines() if not line.startswith(("UI", "start", "and"))
+    ]
+    assert told == [
+        "work pool cli-pool: new, process",
+        "deployment study/cli: new",
+        "alert study/cli: failed: new",
+        "alert study/cli: stalled: new",
+        "alert study/cli: over cap: new",
+    ]
+    assert "verysecret" not in done.stdout
+    found = ask("GET", "/deployments/name/study/cli")
+    assert found["parameters"]["config"]["num_seeds"] == 5
+    assert found["job_variables"]["stream_output"] is False
+    assert found["job_variables"]["env"]["XLA_FLAGS"] == "--a=b"
+    assert call().stdout.count("unchanged") == 4
+    for more, line in {
+        ("--type", "ecs"): "parcel: --type must be one of process, docker, kubernetes, got 'ecs'.",
+        ("--env", "XLA"): "parcel: --env must look like NAME=VALUE, got 'XLA'.",
+        ("--alert", "@/none"): "parcel: --alert @/none: No such file or directory.",
+        ("--alert", "verysecret"): "parcel: --alert must be https://, mailto://",
+    }.items():
+        wrong = call(*more)
+        assert wrong.returncode == 2
+        assert wrong.stderr.startswith(line), wrong.stderr
+        assert wrong.stderr.count("\n") == 1
+    refused = call(PREFECT_API_AUTH_STRING="me:guess")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("parcel: PREFECT_API_AUTH_STRING must be the name:password")
+    assert "guess" not in refused.stderr
+
+
 def test_without_a_server_one_line_says_so(tmp_path: Path):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     environment["PREFECT_HOME"] = str(tmp_path)
