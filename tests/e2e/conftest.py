@@ -1,5 +1,6 @@
 """A small study, run once through the real command, and what tests need to poke at it."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -88,30 +89,35 @@ class Served:
 
 @pytest.fixture(scope="session")
 def served(finished: Finished) -> Iterator[Served]:
+    with serving(finished.store) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def serving(store: Path) -> Iterator[Served]:
+    """Runs `parcel serve` for a store; it is ready when this is entered."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = (finished.store.parent / "serve.log").open("w+")
-    server = subprocess.Popen(
-        [PARCEL, "serve", "--port", str(port)],
-        env=environment(finished.store),
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
+    path = store.parent / "serve.log"
+    with path.open("w") as log:
+        server = subprocess.Popen(
+            [PARCEL, "serve", "--port", str(port), "--store", str(store)],
+            env=environment(store), stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     try:
         deadline = time.monotonic() + 180
-        while "UI: " not in (finished.store.parent / "serve.log").read_text():
-            assert server.poll() is None, (finished.store.parent / "serve.log").read_text()
+        while "UI: " not in path.read_text():
+            assert server.poll() is None, path.read_text()
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.5)
-        made = Served(f"http://127.0.0.1:{port}", finished.store)
+        made = Served(f"http://127.0.0.1:{port}", store)
         while not made.ask("/deployments/filter"):
             assert time.monotonic() < deadline, "the study was not registered"
             time.sleep(0.5)
         yield made
     finally:
         end_tree(server)
-        log.close()
 
 
 def end_tree(process: subprocess.Popen) -> None:
