@@ -1,26 +1,22 @@
 """`parcel serve`: server and UI on loopback, and a runner for what is started there."""
 
+import os
 import signal
 import threading
-import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psutil
 from rich.console import Console
 
-from flows.study.load import ConfigError
-from flows.study.served import limit_to
-from infra.prefect.published import published
+from flows.study.load import ConfigError, load
+from flows.study.served import limits
 from infra.prefect.server import ServerConflict, is_loopback, running, server_of
 from infra.prefect.settings import apply
 from infra.processes.signals import before_leaving, install
 from infra.store.store import Store
 
 DEFAULT_PORT = 4200
-_SETTLE_EVERY = 5.0
-"""Between two looks for runs that were killed outright [s]."""
 _CHILDREN_TIMEOUT = 3.2
 """For runs started from the UI to settle their rows, once `parcel serve` is to end [s]."""
 
@@ -55,7 +51,7 @@ def serve(
             f"start runs. Pass name:password in the variable PARCEL_AUTH, or a file, --auth @FILE."
         )
     apply(store.state)
-    limit_to(store.uri, any_store=any_store, any_runner=any_runner)
+    os.environ |= limits(store.uri, any_store=any_store, any_runner=any_runner)
     console = Console(highlight=False, soft_wrap=True)
     console.print("starting Prefect …")
     if port is None and running(store.state) is None:
@@ -63,9 +59,12 @@ def serve(
     try:
         with server_of(store.state, host=host, port=port, auth=auth) as server:
             before_leaving(_end_runs)
-            deployment = _deployment(store.uri, any_store=any_store)
+            from flows.study.form import deployment_of
+            from flows.study.watch import look_forever
+
+            deployment = deployment_of(load(), store.uri, name="study", any_store=any_store)
             # Not before: Prefect's modules deadlock where two threads import them.
-            threading.Thread(target=_settle_forever, args=(store.state,), daemon=True).start()
+            threading.Thread(target=look_forever, args=(store,), daemon=True).start()
             console.print(f"UI: {server.ui}  (store {store.uri}); end with Ctrl-C")
             _run(deployment)
     except ServerConflict as error:
@@ -101,38 +100,6 @@ def _end_runs(number: signal.Signals) -> None:
         except psutil.NoSuchProcess:
             continue
     psutil.wait_procs(children, timeout=_CHILDREN_TIMEOUT)
-
-
-def _settle_forever(state: Path) -> None:
-    from infra.prefect.rows import settle_ended
-
-    while True:
-        published(settle_ended, state)
-        time.sleep(_SETTLE_EVERY)
-
-
-def _deployment(store: str, *, any_store: bool) -> Any:
-    """Returns the study as the form of the UI offers it."""
-    import pydantic
-    from prefect import Flow
-    from prefect.types.entrypoint import EntrypointType
-
-    from flows.study.config import StudyConfig
-    from flows.study.flow import study
-    from flows.study.load import load
-
-    demo = pydantic.TypeAdapter(StudyConfig).dump_python(load(), mode="json")
-    deployment: Any = cast(Flow[..., Any], study).to_deployment(
-        name="study",
-        description="Raw data to results table. The form is filled with the demo study.",
-        parameters={"config": demo, "store": store, "until": "report"},
-        tags=["parcel"],
-        entrypoint_type=EntrypointType.MODULE_PATH,
-    )
-    if not any_store:  # The server refuses another at once; the run checks it again.
-        schema: Mapping[str, Any] = deployment._parameter_openapi_schema.properties
-        schema["store"]["enum"] = [store]
-    return deployment
 
 
 def _run(deployment: Any) -> None:

@@ -1,4 +1,4 @@
-"""Limits of a run started from the UI: where it writes, and which runner its Beam graph gets."""
+"""Limits of a run started from a form: where it writes, and which runner its Beam graph gets."""
 
 import dataclasses
 import os
@@ -12,20 +12,22 @@ from pipelines.prepare.config import PrepareConfig
 _STORE, _RUNNER = "PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"
 
 
-def limit_to(store: str, *, any_store: bool, any_runner: bool) -> None:
-    """Limits the studies of processes started from here on, as `parcel serve` starts them.
+def limits(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
+    """Returns the environment variables that limit the studies of a process.
 
     Args:
       store: the one they may use [URI].
       any_store: whether they may use others, too.
       any_runner: whether they may name a Beam runner and its options.
     """
-    os.environ[_STORE] = "" if any_store else full_uri(store)
-    os.environ[_RUNNER] = "any" if any_runner else "own"
+    return {
+        _STORE: "" if any_store else full_uri(store),
+        _RUNNER: "any" if any_runner else "own",
+    }
 
 
 def check_served(config: Any, store: str) -> None:
-    """Checks that a study started from the UI keeps to what `parcel serve` allows.
+    """Checks that a study keeps to the limits of this process; `parcel run` has none.
 
     Args:
       config: the study.
@@ -37,8 +39,8 @@ def check_served(config: Any, store: str) -> None:
     served = os.environ.get(_STORE)
     if served and full_uri(store) != served:
         raise ConfigError(
-            f"store must be the one served, {served}, got {store!r}; "
-            f"`parcel serve --any-store` takes any."
+            f"store must be the one served, {served}, got {store!r}; `--any-store` of "
+            f"`parcel serve` and `parcel deploy` takes any."
         )
     if os.environ.get(_RUNNER) != "own":
         return
@@ -49,7 +51,7 @@ def check_served(config: Any, store: str) -> None:
             if value != own:
                 raise ConfigError(
                     f"{where}.{name} must be {own!r} where a run is started from the UI, got "
-                    f"{value!r}; `parcel serve --any-runner` takes any."
+                    f"{value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any."
                 )
 
 

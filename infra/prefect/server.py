@@ -50,7 +50,7 @@ class ServerNote:
     @property
     def ui(self) -> str:
         """Where a browser finds it."""
-        return f"{self.api.removesuffix('/api')}/v2"
+        return ui_of(self.api)
 
 
 class ServerConflict(ValueError):
@@ -119,11 +119,16 @@ def reporting(store: Path) -> Iterator[tuple[str, bool]]:
     """
     given = os.environ.get("PREFECT_API_URL")
     if given:
-        yield f"{given.removesuffix('/api')}/v2", True
+        yield ui_of(given), True
         return
     stays = running(store) is not None
     with server_of(store) as note:
         yield note.ui, stays
+
+
+def ui_of(api: str) -> str:
+    """Returns where a browser finds the UI of the server with an API [URI]."""
+    return f"{api.rstrip('/').removesuffix('/api')}/v2"
 
 
 def _check(note: ServerNote, host: str, port: int | None, auth: str | None) -> None:

@@ -8,6 +8,8 @@
 either `gc` sees the pin, or the run sees that the artifact is no longer there. A pin covers its
 keys and everything they were made from. It is a lease: the pins of a process that is gone count
 for nothing.
+
+It is also the sign of life of the run itself: see `infra.prefect.watch`.
 """
 
 import contextlib
@@ -23,6 +25,9 @@ from infra.store.manifest import checked_key
 PINS = "pins"
 DECIDING = "gc.json"
 """Lease of whoever changes pins, and of `gc` while it decides."""
+
+TTL = 40.0
+"""Of a pin: a run whose machine is gone is known to be dead within a minute [s]."""
 
 _RUN = re.compile(r"\w[\w.-]*")
 
@@ -63,7 +68,7 @@ def pin(files: Files, run: str) -> Iterator[Pin]:
         raise ValueError(f"run must be letters, digits, '.', '-' or '_', got {run!r}.")
     name = f"{PINS}/{run}.{uuid.uuid4().hex[:8]}.json"  # A run tried again has one more.
     with hold(files, DECIDING):
-        held = take(files, name)
+        held = take(files, name, ttl=TTL)
     assert held is not None  # Nobody else has that name.
     try:
         yield Pin(files, held)

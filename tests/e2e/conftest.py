@@ -89,20 +89,20 @@ class Served:
 
 @pytest.fixture(scope="session")
 def served(finished: Finished) -> Iterator[Served]:
-    with served_at(finished.store) as made:
+    with serving(finished.store) as made:
         yield made
 
 
 @contextlib.contextmanager
-def served_at(store: Path, own: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Runs `parcel serve` for a store, with `own` in its environment."""
+def serving(store: Path, own: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """Runs `parcel serve` for a store, with `own` in its environment; ready when entered."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     path = store.parent / "serve.log"
     with path.open("w") as log:
         server = subprocess.Popen(
-            [PARCEL, "serve", "--port", str(port)],
+            [PARCEL, "serve", "--port", str(port), "--store", str(store)],
             env=environment(store) | dict(own or {}), stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:

@@ -16,7 +16,7 @@ import pytest
 from flows.steps.job import Report
 from flows.study.load import load
 from infra.store.store import JOBS, Store
-from tests.e2e.conftest import CONFIG, PARCEL, Served, environment, served_at
+from tests.e2e.conftest import CONFIG, PARCEL, Served, environment, serving
 from tests.processes import command_line, end_family
 from tests.ray_nodes import Head, head_of
 
@@ -84,7 +84,7 @@ def test_a_run_that_is_killed_stops_nothing_and_the_next_one_takes_it_up(
 
 def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
     home = tmp_path / "store"
-    with served_at(home, {"RAY_AUTH_MODE": "disabled"}) as served:
+    with serving(home, {"RAY_AUTH_MODE": "disabled"}) as served:
         run = start(served, home, f"compute.ray_address={head.url}", "stage1.total_steps=100000")
         store = Store(home)
         process, _ = wait_for(lambda: training(store), lambda: True, home.parent / "serve.log")

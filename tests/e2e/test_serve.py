@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Finished, Served, browse, parcel, plain
+from tests.e2e.conftest import Finished, Served, browse, parcel, plain, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -118,6 +118,20 @@ def test_cron_schedule_can_be_set(served: Served):
     schedule = [{"schedule": {"cron": "0 3 * * 1", "timezone": "UTC"}, "active": True}]
     path = f"/deployments/{deployment(served)['id']}/schedules"
     assert served.ask(path, json.dumps(schedule).encode())[0]["schedule"]["cron"] == "0 3 * * 1"
+
+
+def test_a_schedule_stays_when_the_server_starts_again(tmp_path: Path):
+    def crons(served: Served) -> list[str]:
+        return [each["schedule"]["cron"] for each in deployment(served)["schedules"]]
+
+    weekly = [{"schedule": {"cron": "0 3 * * 1", "timezone": "UTC"}, "active": True}]
+    with serving(tmp_path / "store") as served:
+        path = f"/deployments/{deployment(served)['id']}/schedules"
+        served.ask(path, json.dumps(weekly).encode())
+        assert crons(served) == ["0 3 * * 1"]
+    with serving(tmp_path / "store") as served:
+        time.sleep(5)  # For the deployment to be registered again, not only to be there.
+        assert crons(served) == ["0 3 * * 1"]
 
 
 def test_a_foreign_page_starts_nothing(served: Served):

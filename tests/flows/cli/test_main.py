@@ -12,7 +12,7 @@ COMMANDS = [
     ["run"], ["prepare"], ["train"], ["transfer"], ["evaluate"], ["report"], ["serve"],
     ["results"], ["lineage", "show"], ["lineage", "trace"], ["lineage", "verify"],
     ["lineage", "rebuild"], ["convert"], ["data", "check"], ["data", "show"], ["flops"],
-    ["predict"], ["score"], ["spectral"], ["gc"],
+    ["predict"], ["score"], ["spectral"], ["gc"], ["deploy"], ["watch"],
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from flows.study.load import ConfigError, load
 from flows.study.serve import auth_of
-from flows.study.served import check_served, limit_to
+from flows.study.served import check_served, limits
 from pipelines.prepare.config import PrepareConfig
 
 
@@ -26,12 +26,12 @@ def _own(monkeypatch: pytest.MonkeyPatch):
 def test_another_store_is_refused_unless_any_is_allowed(tmp_path: Path):
     config = load()
     check_served(config, "/anywhere")  # Not served: the terminal's user may.
-    limit_to(str(tmp_path / "here"), any_store=False, any_runner=False)
+    os.environ |= limits(str(tmp_path / "here"), any_store=False, any_runner=False)
     check_served(config, str(tmp_path / "here"))
     check_served(config, str(tmp_path / "there" / ".." / "here"))
     with pytest.raises(ConfigError, match=r"store must be the one served, .*--any-store"):
         check_served(config, str(tmp_path / "there"))
-    limit_to(str(tmp_path / "here"), any_store=True, any_runner=False)
+    os.environ |= limits(str(tmp_path / "here"), any_store=True, any_runner=False)
     check_served(config, str(tmp_path / "there"))
 
 
@@ -54,12 +54,12 @@ def test_beams_runner_is_refused_wherever_it_hides(tmp_path: Path, prepare: Prep
             | {name: dataclasses.replace(plain.transfers[name], prepare=prepare)},
         ),
     ]
-    limit_to(str(tmp_path), any_store=False, any_runner=False)
+    os.environ |= limits(str(tmp_path), any_store=False, any_runner=False)
     check_served(plain, str(tmp_path))
     for config in hidden:
         with pytest.raises(ConfigError, match=r"runner.*--any-runner"):
             check_served(config, str(tmp_path))
-    limit_to(str(tmp_path), any_store=False, any_runner=True)
+    os.environ |= limits(str(tmp_path), any_store=False, any_runner=True)
     for config in hidden:
         check_served(config, str(tmp_path))
 

@@ -1,0 +1,157 @@
+"""`parcel deploy`: a study registered with a work pool of a Prefect server."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.schedules import CronSchedule
+from pydantic import ValidationError
+
+from flows.study.config import StudyConfig
+from flows.study.form import deployment_of
+from flows.study.load import ConfigError
+from flows.study.served import limits
+from infra.prefect.alerts import AlertError, Alerts, register_alerts
+from infra.prefect.api import NoServerError, named_server
+from infra.prefect.deployed import DeploymentError, register
+from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
+from infra.prefect.server import ui_of
+from infra.store.store import full_uri
+
+_RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
+"""Environment of every run: it waits eight minutes for a server that is away, not one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where the runs of a deployment go.
+
+    Attributes:
+      store: of every run, a folder or gs://bucket/prefix.
+      pool: name of the work pool.
+      kind: type of the pool; None takes the one it has, or makes a process pool.
+      image: container image of every run; None in a process pool.
+      variables: further job variables of the pool.
+      environment: further environment variables of every run.
+      cron: when it runs by itself; None leaves the schedules there are.
+      timezone: of `cron`.
+      any_store, any_runner: as in `parcel serve`.
+    """
+
+    store: str
+    pool: str
+    kind: PoolType | None = None
+    image: str | None = None
+    variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    cron: str | None = None
+    timezone: str = "UTC"
+    any_store: bool = False
+    any_runner: bool = False
+
+
+def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) -> Iterator[str]:
+    """Registers a study as the deployment `study/NAME`, and yields what that did, line by line.
+
+    Args:
+      config: what its form is filled with, and what its schedule runs.
+      target: where its runs go.
+      alerts: what is told about them; None leaves the alerts there are.
+
+    Raises:
+      ConfigError: if no server answers, or it or the pool cannot take the deployment.
+    """
+    store = _store_of(target.store)
+    _check_paths(config)
+    schedule = _schedule_of(target)
+    try:
+        with named_server() as client:
+            yield from _register(client, config, target, store, schedule, alerts or Alerts())
+    except (NoServerError, PoolError, DeploymentError, AlertError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _register(
+    client: SyncPrefectClient,
+    config: StudyConfig,
+    target: Target,
+    store: str,
+    schedule: CronSchedule | None,
+    alerts: Alerts,
+) -> Iterator[str]:
+    there = find_pool(client, target.pool, target.kind)
+    kind = cast(PoolType, there.type) if there else target.kind or "process"
+    _check_pool(kind, target, store)
+    pool = there or make_pool(client, target.pool, kind)
+    yield f"work pool {pool.name}: {'there' if there else 'new'}, {kind}"
+    allowed = limits(store, any_store=target.any_store, any_runner=target.any_runner)
+    variables = {**target.variables, "env": {**_RUNS, **allowed, **target.environment}}
+    if target.image is not None:
+        variables["image"] = target.image
+    check_variables(pool, variables)
+    deployment = deployment_of(
+        config, store, name=config.name, any_store=target.any_store,
+        work_pool_name=pool.name, job_variables=variables,
+    )  # fmt: skip
+    known, changed = register(client, deployment, schedule)
+    yield f"deployment study/{config.name}: {', '.join(changed) or 'unchanged'}"
+    for name, how in register_alerts(client, deployment.full_name, known, alerts).items():
+        yield f"alert {name}: {how}"
+    yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{known}"
+    yield f"start a worker: prefect worker start --pool {pool.name}"
+    yield f"and beside the server: parcel watch --store {store}"
+
+
+def _store_of(store: str) -> str:
+    try:
+        return full_uri(store)
+    except ValueError as error:
+        raise ConfigError(f"--store: {error}") from None
+
+
+def _check_paths(config: StudyConfig) -> None:
+    """Checks that no path depends on the folder in which a run happens to start."""
+    given = {"data_root": config.data_root, **config.given}
+    for key, path in given.items():
+        if path is not None and "://" not in path and not PurePosixPath(path).is_absolute():
+            raise ConfigError(
+                f"{key} must be an absolute path in a deployment, whose runs start in another "
+                f"folder, got {path!r}."
+            )
+
+
+def _check_pool(kind: str, target: Target, store: str) -> None:
+    if kind == "process":
+        if target.image is not None:
+            raise ConfigError(
+                f"--image is of docker and kubernetes pools, got {target.image!r} for {target.pool}"
+                f", a process pool; its runs use what the worker has installed."
+            )
+        return
+    if target.image is None:
+        raise ConfigError(
+            f"--image must be given for {target.pool}, a {kind} pool: the container image of a run."
+        )
+    if not store.startswith("gs://"):
+        raise ConfigError(
+            f"--store must be gs://bucket/prefix for {target.pool}, a {kind} pool, whose runs see "
+            f"no folder of this machine, got {store!r}."
+        )
+
+
+def _schedule_of(target: Target) -> CronSchedule | None:
+    if target.cron is None:
+        return None
+    try:
+        return CronSchedule(cron=target.cron, timezone=target.timezone)
+    except ValidationError as error:
+        field = "--timezone" if "timezone" in error.errors()[0]["loc"] else "--cron"
+        value = target.timezone if field == "--timezone" else target.cron
+        accepted = (
+            "a time zone such as Europe/Berlin"
+            if field == "--timezone"
+            else "five fields: minute, hour, day of month, month, day of week"
+        )
+        raise ConfigError(f"{field} must be {accepted}, got {value!r}.") from None

@@ -1,0 +1,184 @@
+"""Alerts about the runs of a deployment: automations of the server, and where they send word.
+
+failed     a run failed, or crashed
+stalled    a run made no progress for some minutes, as `infra.prefect.watch` sees it
+over cap   a run lasts longer than some hours; it can be cancelled
+
+Their addresses hold secrets: they are stored as blocks of the server, and never shown.
+"""
+
+import dataclasses
+import datetime
+import hashlib
+import re
+import uuid
+from collections.abc import Collection, Sequence
+from typing import cast
+
+from prefect.automations import CancelFlowRun, EventTrigger, Posture, SendNotification
+from prefect.blocks.notifications import CustomWebhookNotificationBlock, SlackWebhook
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.events.actions import ActionTypes
+from prefect.events.schemas.automations import AutomationCore
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.exceptions import ObjectNotFound
+from pydantic import SecretStr
+
+from infra.prefect.watch import PROGRESS
+
+_RUNNING = "prefect.flow-run.Running"
+_ENDED = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled")}
+_BLOCK = re.compile(r"[a-z-]+/[a-z0-9-]+")
+
+
+class AlertError(ValueError):
+    """An address of an alert is none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alerts:
+    """What is told about the runs of a deployment, and to whom.
+
+    Attributes:
+      addresses: a webhook's https:// (Slack's, or any that takes JSON), mailto://, as Apprise
+        writes it, or TYPE/NAME of a block of the server.
+      stall: time without progress after which a run counts as stalled [minutes].
+      cap: longest time of a run [hours]; None for none.
+      cancel: cancel a run that is over the cap.
+    """
+
+    addresses: Sequence[str] = ()
+    stall: float = 60.0
+    cap: float | None = None
+    cancel: bool = False
+
+
+def register_alerts(
+    client: SyncPrefectClient, name: str, deployment_id: str, alerts: Alerts
+) -> dict[str, str]:
+    """Registers the alerts of a deployment; returns "new", "changed" or "unchanged" for each.
+
+    Args:
+      client: of the server.
+      name: of the deployment.
+      deployment_id: its id.
+      alerts: what is told; alerts that are there and not asked for stay.
+
+    Raises:
+      AlertError: if an address is none.
+    """
+    blocks = [_block(client, address) for address in alerts.addresses]
+    return {
+        automation.name: _set(client, automation)
+        for automation in _automations(name, deployment_id, alerts, blocks)
+    }
+
+
+def _automations(
+    name: str, deployment_id: str, alerts: Alerts, blocks: Sequence[uuid.UUID]
+) -> Sequence[AutomationCore]:
+    def notify(what: str) -> list[ActionTypes]:
+        body = (
+            f"{what}\n"
+            "state: {{ flow_run.state.name }} {{ flow_run.state.message or '' }}\n"
+            "{{ flow_run|ui_url }}"
+        )
+        subject = f"{name}: {{{{ flow_run.name }}}}"
+        return [
+            SendNotification(block_document_id=block, subject=subject, body=body)
+            for block in blocks
+        ]
+
+    def trigger(expect: set[str], *, after: Collection[str] = (), within: float = 0.0):
+        """Fires at an event that is expected; with `after`, when none comes for so long [s]."""
+        return EventTrigger(
+            posture=Posture.Proactive if after else Posture.Reactive,
+            after=set(after),
+            expect=expect,
+            match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
+            match_related=ResourceSpecification(
+                {
+                    "prefect.resource.id": f"prefect.deployment.{deployment_id}",
+                    "prefect.resource.role": "deployment",
+                }
+            ),
+            for_each={"prefect.resource.id"},
+            threshold=1,
+            within=datetime.timedelta(seconds=within),
+        )
+
+    found = []
+    if blocks:
+        bad = {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}
+        found += [
+            AutomationCore(
+                name=f"{name}: failed",
+                trigger=trigger(bad),
+                actions=notify("The run failed or crashed."),
+            ),
+            AutomationCore(
+                name=f"{name}: stalled",
+                trigger=trigger(
+                    {PROGRESS, *_ENDED}, after={PROGRESS, _RUNNING}, within=60 * alerts.stall
+                ),
+                actions=notify(f"No progress was seen for {alerts.stall:g} minutes."),
+            ),
+        ]
+    if alerts.cap is not None:
+        cancelled: list[ActionTypes] = [CancelFlowRun()] if alerts.cancel else []
+        told = " It is cancelled." if alerts.cancel else ""
+        found.append(
+            AutomationCore(
+                name=f"{name}: over cap",
+                trigger=trigger(_ENDED, after={_RUNNING}, within=3600 * alerts.cap),
+                actions=notify(f"The run lasts longer than {alerts.cap:g} hours.{told}")
+                + cancelled,
+            )
+        )
+    return found
+
+
+def _set(client: SyncPrefectClient, automation: AutomationCore) -> str:
+    there = client.read_automations_by_name(automation.name)
+    if not there:
+        client.create_automation(automation)
+        return "new"
+
+    decides = {"trigger", "actions"}
+    if there[0].model_dump(include=decides) == automation.model_dump(include=decides):
+        return "unchanged"  # To write it again would forget since when it waits.
+    client.update_automation(there[0].id, automation)
+    return "changed"
+
+
+def _block(client: SyncPrefectClient, address: str) -> uuid.UUID:
+    """Returns the id of the block that sends to an address; made anew unless a block is named."""
+    scheme, separator, _ = address.partition("://")
+    if not separator and _BLOCK.fullmatch(address):
+        kind, _, name = address.partition("/")
+        try:
+            return client.read_block_document_by_name(name, kind).id
+        except ObjectNotFound:
+            raise AlertError(
+                f"--alert must be an address or a block of the server, got {address}, which it "
+                f"does not have; see: prefect block ls."
+            ) from None
+    name = f"parcel-alert-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
+    if scheme in ("mailto", "mailtos") or address.startswith("https://hooks.slack"):
+        # Prefect has no block for plain mail; this one hands any address of Apprise's to Apprise.
+        block = SlackWebhook(url=SecretStr(address))
+    elif scheme in ("http", "https"):
+        block = CustomWebhookNotificationBlock.model_validate(
+            {
+                "name": name,
+                "url": "{{url}}",
+                "json_data": {"subject": "{{subject}}", "text": "{{body}}"},
+                "secrets": {"url": address},
+            }
+        )
+    else:
+        raise AlertError(
+            "--alert must be https://, mailto://, mailtos:// or TYPE/NAME of a block of the "
+            "server; what was given is not shown here."
+        )
+    return cast(uuid.UUID, block.save(name, overwrite=True))

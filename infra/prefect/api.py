@@ -1,0 +1,45 @@
+"""The API of the Prefect server that the user named, where a command cannot do without one."""
+
+import contextlib
+from collections.abc import Iterator
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.settings import get_current_settings
+
+
+class NoServerError(ValueError):
+    """No server is named, or the one that is does not answer this user."""
+
+
+@contextlib.contextmanager
+def named_server() -> Iterator[SyncPrefectClient]:
+    """Yields a client of the server that `PREFECT_API_URL`, or the user's profile, names.
+
+    Raises:
+      NoServerError: if none is named, or it does not answer, or asks for a password.
+    """
+    url = get_current_settings().api.url
+    if not url:
+        raise NoServerError(
+            "PREFECT_API_URL must be the API of a Prefect server, such as "
+            "http://HOST:4200/api; it is not set."
+        )
+    with get_client(sync_client=True) as client:
+        try:
+            client.hello()
+            client.request("POST", "/work_pools/filter", json={"limit": 1})
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code not in (401, 403):
+                raise
+            raise NoServerError(
+                f"PREFECT_API_AUTH_STRING must be the name:password that {url} asks for; it said "
+                f"{error.response.status_code}."
+            ) from None
+        except httpx.HTTPError as error:
+            raise NoServerError(
+                f"PREFECT_API_URL must be the API of a Prefect server that runs, got {url}: "
+                f"{str(error) or type(error).__name__}."
+            ) from None
+        yield client

@@ -1,0 +1,85 @@
+"""Deployments of a server: registered again and again, and what that changed."""
+
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+
+_SLUG = "parcel-deploy"
+"""Tells the schedule that is set here from those set in the UI."""
+_FIELDS = {
+    "parameters": "parameters",
+    "job_variables": "job variables",
+    "work_pool_name": "work pool",
+    "entrypoint": "entrypoint",
+    "parameter_openapi_schema": "form",
+    "description": "description",
+    "tags": "tags",
+}
+"""Fields that registering sets -> how people call them."""
+
+
+class DeploymentError(ValueError):
+    """The server refuses a deployment; the message is its own."""
+
+
+def register(
+    client: SyncPrefectClient, deployment: RunnerDeployment, schedule: CronSchedule | None
+) -> tuple[str, list[str]]:
+    """Registers a deployment and returns its id and what changed; ["new"] where there was none.
+
+    Schedules set in the UI stay, and so does ours where none is given.
+
+    Args:
+      client: of the server.
+      deployment: what is registered.
+      schedule: when it runs by itself.
+
+    Raises:
+      DeploymentError: if the server refuses it.
+    """
+    before = _read(client, deployment)
+    try:
+        deployment.apply()
+    except DeploymentApplyError as error:
+        raise DeploymentError(str(error)) from None
+    except PrefectHTTPStatusError as error:  # Where there was one before, Prefect wraps nothing.
+        raise DeploymentError(str(error.response.json().get("detail", error))) from None
+    after = _read(client, deployment)
+    assert after is not None
+    rescheduled = schedule is not None and _set_schedule(client, after, schedule)
+    if before is None:
+        return str(after.id), ["new"]
+    changed = [
+        name for field, name in _FIELDS.items() if getattr(before, field) != getattr(after, field)
+    ]
+    return str(after.id), changed + ["schedule"] * rescheduled
+
+
+def _read(client: SyncPrefectClient, deployment: RunnerDeployment) -> DeploymentResponse | None:
+    try:
+        return client.read_deployment_by_name(deployment.full_name)
+    except ObjectNotFound:
+        return None
+
+
+def _set_schedule(
+    client: SyncPrefectClient, deployment: DeploymentResponse, schedule: CronSchedule
+) -> bool:
+    """Sets our schedule of a deployment; returns whether it was another one."""
+    wanted: dict[str, Any] = {"schedule": schedule.model_dump(mode="json"), "active": True}
+    names = {"id": deployment.id}
+    for there in deployment.schedules:
+        if there.slug == _SLUG:
+            if (there.schedule, there.active) == (schedule, True):
+                return False
+            names["schedule_id"] = there.id
+            path = "/deployments/{id}/schedules/{schedule_id}"
+            client.request("PATCH", path, path_params=names, json=wanted)
+            return True
+    ours = [{**wanted, "slug": _SLUG}]
+    client.request("POST", "/deployments/{id}/schedules", path_params=names, json=ours)
+    return True

@@ -1,0 +1,210 @@
+"""Liveness by lease: a run is what its lease in the store says, whatever became of its machine.
+
+    Running, and its lease lapsed              -> Crashed, and so are its rows under way
+    Crashed by that rule, and the lease lives  -> Running: its machine was asleep, or cut off
+
+A run's pin is its lease: it is renewed several times a minute by the run's own process, on the
+store's clock, where everybody with the store can see it. Nothing that is Crashed here is stopped:
+a run that goes on commits as ever, and at its end says itself how it ended. Where a worker was
+first to tell that a run ended, its rows under way are ended here.
+
+A run whose rows or progress change has that told as an event, which alerts wait for.
+"""
+
+import datetime
+import math
+import time
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
+from prefect.states import Running
+
+from infra.prefect.journal import Ending, RunRecord
+from infra.prefect.rows import settle
+from infra.processes.identity import ProcessNote
+from infra.store.lease import Holding
+from infra.store.pins import pins
+from infra.store.store import Store, full_uri
+
+PROGRESS = "parcel.run.progress"
+"""Event of a run that made progress; its resource is the run."""
+
+_STILL = 10.0
+"""A lapsed lease must be seen unchanged for as long: a holder that slept when we did wakes [s]."""
+_NEVER_HELD = 600.0
+"""A run of the store without any lease is given up after this; it takes one as it begins [s]."""
+_LAPSED = "its lease lapsed"
+_PATIENCE = 5.0
+"""For the server to write the rows of a run; the next look has more [s]."""
+_PAGE = 200
+_ENDINGS: dict[StateType, Ending] = {
+    StateType.COMPLETED: "completed",
+    StateType.FAILED: "failed",
+    StateType.CANCELLED: "cancelled",
+    StateType.CRASHED: "crashed",
+}
+_LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+_PROGRESS_EVERY = 20.0
+"""Between two looks for progress of one run [s]."""
+
+
+class Watch:
+    """Looks after the runs of a store, on the server that Prefect's client is set to.
+
+    Args:
+      store: where the runs hold their leases.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[str, tuple[bytes, float]] = {}
+        self._bare: dict[uuid.UUID, float] = {}
+        self._progress: dict[uuid.UUID, tuple[float, datetime.datetime]] = {}
+        self._settled: set[str] = set()
+
+    def look(self) -> list[str]:
+        """Sets the state of every run that is not what its lease says; returns a line for each."""
+        said: list[str] = []
+        held = self._leases()
+        dead = {run for run, own in held.items() if all(self._is_dead(pin) for pin in own)}
+        live = {run for run, own in held.items() if any(pin.is_live() for pin in own)}
+        with get_client(sync_client=True) as client:
+            running = list(_runs(client, [StateType.RUNNING, StateType.CANCELLING]))
+            for run in running:
+                if why := self._why_dead(run, held.get(str(run.id), []), dead):
+                    _settle(run, "crashed", why)
+                    said.append(f"run {run.name} ({run.id}): Crashed, {why}")
+                else:
+                    self._tell_progress(client, run)
+            there = {run.id for run in running}
+            self._bare = {run: since for run, since in self._bare.items() if run in there}
+            self._progress = {run: at for run, at in self._progress.items() if run in there}
+            for run in _runs(client, [StateType.CRASHED], live):
+                if run.state is not None and (run.state.message or "").startswith(_LAPSED):
+                    client.set_flow_run_state(run.id, Running(message="it goes on"), force=True)
+                    said.append(f"run {run.name} ({run.id}): Running, its lease is renewed again")
+            self._settle_ended(client, dead)
+        return said
+
+    def _leases(self) -> dict[str, list[Holding]]:
+        """Returns the leases of every run, and notes since when each is as it is."""
+        now, before = time.monotonic(), self._seen
+        self._seen = {}
+        held: dict[str, list[Holding]] = {}
+        for pin in pins(self._store.fleeting):
+            held.setdefault(pin.key.rpartition(".")[0], []).append(pin)
+            text, since = before.get(pin.key, (b"", now))
+            self._seen[pin.key] = (pin.text, since if text == pin.text else now)
+        return held
+
+    def _why_dead(self, run: FlowRun, own: Sequence[Holding], dead: Collection[str]) -> str | None:
+        assert run.state is not None
+        if own and str(run.id) not in dead:
+            self._bare.pop(run.id, None)
+            return None
+        # A run that is tried again still has the lapsed lease of its last try.
+        renewed = [pin for pin in own if pin.renewed >= run.state.timestamp]
+        if renewed:
+            newest = max(renewed, key=lambda pin: pin.renewed)
+            host = newest.lease.holder.host
+            return f"{_LAPSED}: {host} was last heard of at {newest.renewed:%X} UTC"
+        since = self._bare.setdefault(run.id, time.monotonic()) if self._is_ours(run) else math.inf
+        bare = time.monotonic() - since > _NEVER_HELD
+        return f"{_LAPSED}: none was held for {_NEVER_HELD:.0f} s" if bare else None
+
+    def _settle_ended(self, client: SyncPrefectClient, dead: set[str]) -> None:
+        """Ends the rows of runs whose end somebody else told, as a worker does of a lost pod."""
+        self._settled &= dead
+        for run in _runs(client, list(_ENDINGS), dead - self._settled):
+            assert run.state is not None
+            _settle(run, _ENDINGS[run.state.type], run.state.message or "")
+            self._settled.add(str(run.id))
+
+    def _is_dead(self, pin: Holding) -> bool:
+        if pin.is_live():
+            return False
+        still = time.monotonic() - self._seen[pin.key][1]
+        return pin.lease.holder.is_here or still >= _STILL
+
+    def _tell_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
+        looked, last = self._progress.get(run.id, (-math.inf, _LONG_AGO))
+        if time.monotonic() - looked < _PROGRESS_EVERY:
+            return
+        newest = max([last, *_changes(client, run)])
+        self._progress[run.id] = (time.monotonic(), newest)
+        if newest > last:
+            client.request("POST", "/events", json=[_progressed(run)])
+
+    def _is_ours(self, run: FlowRun) -> bool:
+        try:
+            return full_uri(run.parameters["store"]) == self._store.uri
+        except (KeyError, TypeError, ValueError):
+            return False
+
+
+def _changes(client: SyncPrefectClient, run: FlowRun) -> Iterator[datetime.datetime]:
+    """Yields when the newest row of a run began and ended, and when its progress was last shown."""
+    asked = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+    for sort in (TaskRunSort.EXPECTED_START_TIME_DESC, TaskRunSort.END_TIME_DESC):
+        for row in client.read_task_runs(flow_run_filter=asked, sort=sort, limit=1):
+            yield from (at for at in (row.start_time, row.end_time) if at is not None)
+    for artifact in client.read_artifacts(
+        artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id])),
+        sort=ArtifactSort.UPDATED_DESC,
+        limit=1,
+    ):
+        if artifact.updated is not None:
+            yield artifact.updated
+
+
+def _progressed(run: FlowRun) -> dict[str, Any]:
+    deployment = {
+        "prefect.resource.id": f"prefect.deployment.{run.deployment_id}",
+        "prefect.resource.role": "deployment",
+    }
+    return {
+        "id": str(uuid.uuid4()),
+        "occurred": datetime.datetime.now(datetime.UTC).isoformat(),
+        "event": PROGRESS,
+        "resource": {
+            "prefect.resource.id": f"prefect.flow-run.{run.id}",
+            "prefect.resource.name": run.name,
+        },
+        "related": [deployment] if run.deployment_id else [],
+    }
+
+
+def _settle(run: FlowRun, ending: Ending, why: str) -> None:
+    nobody = ProcessNote(pid=0, began=0.0, host="")
+    record = RunRecord(
+        flow_run_id=str(run.id), process=nobody, nodes={}, ending=ending, message=why
+    )
+    settle(record, patience=_PATIENCE)
+
+
+def _runs(
+    client: SyncPrefectClient, states: list[StateType], ids: Collection[str] | None = None
+) -> Iterator[FlowRun]:
+    """Yields the runs in some states, of all or of those with an id."""
+    if ids is not None and not ids:
+        return
+    named = None if ids is None else FlowRunFilterId(any_=[uuid.UUID(run) for run in ids])
+    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=states))
+    asked: Any = FlowRunFilter(id=named, state=state)
+    for offset in range(0, 10_000_000, _PAGE):
+        page = client.read_flow_runs(flow_run_filter=asked, limit=_PAGE, offset=offset)
+        yield from page
+        if len(page) < _PAGE:
+            return

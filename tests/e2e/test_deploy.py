@@ -1,0 +1,179 @@
+"""A study deployed to a work pool, on a server with PostgreSQL: the server dies, a pod dies."""
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import CONFIG, PARCEL, Served, end_tree, environment
+from tests.gcs.server import GCS
+from tests.infra.prefect.postgres import PREFECT, PrefectServer, postgres
+
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]:
+    with postgres() as database:
+        server = PrefectServer(database, tmp_path_factory.mktemp("server"))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def rows_of(served: Served, run: str) -> list[tuple[str, str]]:
+    wanted = {"flow_runs": {"id": {"any_": [run]}}, "limit": 200}
+    rows = served.ask("/task_runs/filter", json.dumps(wanted).encode())
+    return sorted((row["name"], row["state_type"]) for row in rows)
+
+
+def deployed(server: PrefectServer, own: dict[str, str], pool: str) -> tuple[list[str], list[str]]:
+    """Deploys the tiny study; returns the commands that were told: the worker's and the watch's."""
+    done = subprocess.run(
+        [PARCEL, "deploy", CONFIG, "--pool", pool],
+        env=own, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"work pool {pool}: new, process\n" in done.stdout
+    *_, worker, watch = done.stdout.splitlines()
+    assert worker == f"start a worker: prefect worker start --pool {pool}"
+    programs = {"prefect": PREFECT, "parcel": PARCEL}
+    words = [line.partition(": ")[2].split() for line in (worker, watch)]
+    first, second = ([programs[program], *rest] for program, *rest in words)
+    return first, second
+
+
+def started(served: Served) -> str:
+    """Starts a run of the deployment, as its form does; returns the run's id."""
+    found = served.ask("/deployments/name/study/tiny", method="GET")
+    path = f"/deployments/{found['id']}/create_flow_run"
+    return served.ask(path, json.dumps({"parameters": found["parameters"]}).encode())["id"]
+
+
+@contextlib.contextmanager
+def running(
+    command: list[str], own: dict[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("w") as words:
+        process = subprocess.Popen(command, env=own, stdout=words, stderr=words)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            end_tree(process)
+
+
+@pytest.mark.timeout(1500)
+def test_a_deployed_run_survives_the_servers_restart(server: PrefectServer, tmp_path: Path):
+    store, log = tmp_path / "store", tmp_path / "worker.log"
+    own = environment(store) | {
+        "PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path / "home"),
+    }  # fmt: skip
+    work, _ = deployed(server, own, "here")
+    served = Served(server.api.removesuffix("/api"), store)
+    with running(work, own, log):
+        run = started(served)
+        wait(lambda: ("stage1 vanilla", "COMPLETED") in rows_of(served, run), 600)
+        server.kill()
+        time.sleep(15)  # Long enough for steps to begin and end that nobody is told of.
+        server.start()
+        state = wait(lambda: ended(served, run), 600)
+    assert state["type"] == "COMPLETED", state["message"] + log.read_text()
+    rows = rows_of(served, run)
+    names = [name for name, _ in rows]
+    assert len(set(names)) == len(names)
+    assert {kind for _, kind in rows} == {"COMPLETED"}, rows
+    assert sum(name.startswith("transfer parcel chartqa seed=") for name in names) == 2
+    (journal,) = (store / "runs").glob(f"*/{run}.jsonl")
+    entries = map(json.loads, journal.read_text().splitlines())
+    planned = next(entry["names"] for entry in entries if entry["what"] == "plan")
+    assert set(names) == set(planned)
+
+
+@pytest.mark.timeout(1500)
+def test_a_pod_that_dies_is_crashed_within_a_minute(server: PrefectServer, tmp_path: Path):
+    def machine(name: str) -> dict[str, str]:
+        return environment(tmp_path) | gcs.environment | {
+            "PARCEL_STORE": "gs://testing/studies", "PARCEL_STATE": str(tmp_path / name),
+            "PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path / name),
+        }  # fmt: skip
+
+    # A pod has its own disk and process space, and nobody outlives its first process.
+    space = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*space, "true"], capture_output=True).returncode:
+        pytest.skip("process spaces of their own are not allowed here")
+    with GCS() as gcs:
+        gcs.bucket("testing")
+        work, watch = deployed(server, machine("laptop"), "pods")
+        served = Served(server.api.removesuffix("/api"), tmp_path)
+        with (
+            running(watch, machine("watch"), tmp_path / "watch.log"),
+            running([*space, *work], machine("pod"), tmp_path / "pod.log") as pod,
+        ):
+            run = started(served)
+            wait(lambda: ("stage1 vanilla", "RUNNING") in rows_of(served, run), 600)
+            time.sleep(10)  # The run's lease was renewed since it began.
+            pod.kill()
+            began = time.monotonic()
+            state = wait(lambda: ended(served, run), 120)
+            took = time.monotonic() - began
+        print(f"Crashed {took:.0f} s after the pod's death")
+        assert state["type"] == "CRASHED"
+        assert "its lease lapsed" in state["message"]
+        assert took < 60
+        assert all(kind in FINAL for _, kind in rows_of(served, run)), rows_of(served, run)
+        said = (tmp_path / "watch.log").read_text()
+        assert f"run tiny ({run}): Crashed, its lease lapsed" in said
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_that_is_cancelled_ends_with_all_it_started(server: PrefectServer, tmp_path: Path):
+    own = environment(tmp_path / "store") | {
+        "PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path / "home"),
+    }  # fmt: skip
+    work, _ = deployed(server, own, "cancelling")
+    served = Served(server.api.removesuffix("/api"), tmp_path / "store")
+    with running(work, own, tmp_path / "worker.log"):
+        run = started(served)
+        wait(lambda: ("stage1 vanilla", "RUNNING") in rows_of(served, run), 600)
+        assert len(processes_of(run)) > 2
+        asked = {"state": {"type": "CANCELLING"}, "force": True}
+        served.ask(f"/flow_runs/{run}/set_state", json.dumps(asked).encode())
+        state = wait(lambda: ended(served, run), 120)
+        assert state["type"] == "CANCELLED", state["message"]
+        wait(lambda: not processes_of(run), 60)
+        wait(lambda: all(kind in FINAL for _, kind in rows_of(served, run)), 60)
+
+
+def processes_of(run: str) -> list[int]:
+    """Returns the processes of a run, wherever their parents went: they inherit its environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("PREFECT__FLOW_RUN_ID") == run:
+                found.append(process.pid)
+    return found
+
+
+def ended(served: Served, run: str) -> dict[str, Any] | None:
+    state = served.ask(f"/flow_runs/{run}", method="GET")["state"]
+    return state if state["type"] in FINAL else None
+
+
+def wait(look: Any, timeout: float) -> Any:
+    """Returns what `look` does, as soon as that is anything."""
+    deadline = time.monotonic() + timeout
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(1)
+    return found
