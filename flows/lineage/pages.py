@@ -165,7 +165,7 @@ def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
     if artifact.manifest.kind == "predictions":
         rows = _prediction_rows(artifact.path)
     elif artifact.manifest.kind in ("dataset", "screened"):
-        rows = _dataset_rows(artifact.path)
+        rows = _dataset_rows(artifact.place)
     else:
         return
     for i, row in enumerate(rows):
@@ -185,8 +185,8 @@ def _prediction_rows(folder: Path) -> Iterator[str]:
             )
 
 
-def _dataset_rows(folder: Path) -> Iterator[str]:
+def _dataset_rows(place: str) -> Iterator[str]:
     from pipelines.records.dataset import Dataset
 
-    for record in Dataset(folder).records():
+    for record in Dataset(place).records():
         yield f"{record.id} ← {record.source} sha256:{record.source_sha256[:_SHORT]}"

@@ -13,11 +13,13 @@ artifact, found again by its recipe.
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from infra.progress import Progress
 from infra.store.manifest import Recipe
-from infra.store.store import Store
+from infra.store.store import Artifact, Store
+
+T = TypeVar("T")
 
 
 class Work:
@@ -26,7 +28,9 @@ class Work:
     Attributes:
       out: folder for the artifact's files.
       scratch: folder for resumable progress; survives a kill, gone after the commit.
-      inputs: role -> folder of the artifact read.
+      inputs: role -> local folder of the artifact read; of a store elsewhere it is copied when it
+        is first asked for.
+      places: role -> where to read that artifact in ranges, for `open_place`; nothing is copied.
       keys: role -> key of the artifact read.
       config, seed, location: as in the step.
       counts: the function notes numbers of interest here.
@@ -36,13 +40,31 @@ class Work:
     def __init__(self, recipe: Recipe, store: Store, out: Path, scratch: Path) -> None:
         self.out = out
         self.scratch = scratch
-        self.inputs = {role: store.get(entry.key).path for role, entry in recipe.inputs.items()}
+        read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
+        self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)
+        self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.place)
         self.keys = {role: entry.key for role, entry in recipe.inputs.items()}
         self.config = recipe.config
         self.seed = recipe.seed
         self.location = recipe.location
         self.counts: dict[str, float | int | str] = {}
         self.content: str | None = None
+
+
+class _WhenAsked(Mapping[str, T]):
+    """Role -> something of the artifact read that may cost a copy."""
+
+    def __init__(self, read: Mapping[str, Artifact], give: Callable[[Artifact], T]) -> None:
+        self._read, self._give = read, give
+
+    def __getitem__(self, role: str) -> T:
+        return self._give(self._read[role])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import google_crc32c
 
-from infra.store.digest import file_sha256
+from infra.store.digest import file_sha256, listing_sha256
 from infra.store.files import MANIFESTS, Files, Stat
 from infra.store.glance import Glance, Records
 from infra.store.manifest import File
@@ -80,6 +80,21 @@ class Bucket:
 
     def read(self, name: str) -> bytes:
         return self._read(name)[0]
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        if not length:
+            return b""
+
+        def get() -> bytes:
+            asked = {"Range": f"bytes={start}-{start + length - 1}"}
+            _, data = self._request(
+                "GET", "b/{}/o/{}", self._bucket, self._prefix + name, alt="media", headers=asked
+            )
+            if len(data) != length:
+                raise ConnectionError(f"{self.uri}/{name}: {len(data)} of {length} bytes came")
+            return data
+
+        return self._tried(get)
 
     def stat(self, name: str) -> Stat:
         return _stat(self._json("GET", "b/{}/o/{}", self._bucket, self._prefix + name))
@@ -189,7 +204,7 @@ class Bucket:
         sent = {self._folder(folder) + name: _file_crc32c(path / name) for name in files}
         if stored != sent:
             raise BucketError(f"{self.uri}/{folder} does not hold what was sent; try again.")
-        self._cache.adopt(folder, path)
+        self._cache.adopt(_listing(files), path)
 
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
         def fill(path: Path) -> None:
@@ -199,7 +214,11 @@ class Bucket:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 list(pool.map(fetch, files))
 
-        return self._cache.get(folder, sum(file.size for file in files.values()), fill)
+        return self._cache.get(_listing(files), sum(file.size for file in files.values()), fill)
+
+    def place(self, folder: str, files: Mapping[str, File]) -> str:
+        there = self._cache.find(_listing(files))
+        return f"{self.uri}/{folder}" if there is None else str(there)
 
     def remove(self, folder: str) -> None:
         names = [folder, *(f"{folder}/{name}" for name in self._below(folder))]
@@ -342,6 +361,11 @@ def _state_folder(uri: str) -> Path:
     base = Path(os.environ.get("PARCEL_STATE") or Path(home) / "parcel")
     name = re.sub(r"[^\w.-]+", "-", uri.removeprefix("gs://"))
     return base / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+
+
+def _listing(files: Mapping[str, File]) -> str:
+    """Returns the name of a folder in the cache: what it holds, whichever artifact that is of."""
+    return listing_sha256({name: file.sha256 for name, file in files.items()})
 
 
 def _stat(item: Mapping[str, Any]) -> Stat:

@@ -40,6 +40,16 @@ class Disk:
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()
 
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        handle = os.open(self._root / name, os.O_RDONLY)
+        try:
+            data = os.pread(handle, length, start)
+        finally:
+            os.close(handle)
+        if len(data) != length:
+            raise OSError(f"{self._root / name} ends before byte {start + length}")
+        return data
+
     def stat(self, name: str) -> Stat:
         return _stat(os.stat(self._root / name))
 
@@ -162,6 +172,9 @@ class Disk:
 
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
         return self._root / folder
+
+    def place(self, folder: str, files: Mapping[str, File]) -> str:
+        return str(self._root / folder)
 
     def remove(self, folder: str) -> None:
         path = self._root / folder

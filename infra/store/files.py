@@ -54,6 +54,17 @@ class Files(Protocol):
         """
         ...
 
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """Returns bytes start..start+length-1 of a file, which has as many.
+
+        Nothing compares them with what was written: who reads ranges has checksums of them.
+
+        Raises:
+          FileNotFoundError: if it is not there.
+          OSError: if it ends before.
+        """
+        ...
+
     def stat(self, name: str) -> Stat:
         """Returns a file's size and version.
 
@@ -149,6 +160,15 @@ class Files(Protocol):
         Raises:
           FileNotFoundError: if one of them is not stored.
           OSError: if what is stored is not what `files` says.
+        """
+        ...
+
+    def place(self, folder: str, files: Mapping[str, File]) -> str:
+        """Returns where a stored folder is read in ranges: a local one, or one in a bucket.
+
+        Args:
+          folder: which.
+          files: path in it -> digest and size.
         """
         ...
 

@@ -35,6 +35,7 @@ class Glance:
             files.workplace, files.settle, files.local, files.remove,
         )  # fmt: skip
         self.upload, self.download = files.upload, files.download
+        self.read_range, self.place = files.read_range, files.place
         self.sha256, self.now, self._read = files.sha256, files.now, files.read
         self._there, self._records = there, records
         self._names: dict[str, dict[str, Stat]] = {}

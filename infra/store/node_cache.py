@@ -66,6 +66,11 @@ class NodeCache:
                 shutil.rmtree(partial, ignore_errors=True)
         return path
 
+    def find(self, name: str) -> Path | None:
+        """Returns a folder of the cache if it is there already; it stays as those of `get` do."""
+        path = self._use(name)  # First: what is in use does not go.
+        return path if path.is_dir() else None
+
     def adopt(self, name: str, folder: Path) -> None:
         """Takes over a folder that holds what `get` would fill it with."""
         path = self._use(name)

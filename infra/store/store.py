@@ -72,6 +72,19 @@ class Artifact:
         return self._files.local(self.folder, self.manifest.files)
 
     @property
+    def place(self) -> str:
+        """Where its files are read in ranges, for `open_place`; nothing is copied.
+
+        A local folder, or gs://… if this machine has no copy.
+        """
+        return self._files.place(self.folder, self.manifest.files)
+
+    @property
+    def files(self) -> Files:
+        """The files of the store it is in."""
+        return self._files
+
+    @property
     def key(self) -> str:
         """The artifact's name in the store."""
         return self.manifest.key

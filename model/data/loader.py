@@ -10,13 +10,15 @@ import numpy as np
 from PIL import Image
 
 from model.data.config import BatchConfig
+from model.data.order import Order
+from model.data.parts import Joined, open_parts
 from model.data.sampling import choose_texts, words_generator
 from model.data.text import TextRow, fit_words, train_row
 from model.masks.codec import MaskCodec
 from model.masks.tokens import MaskTokens
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
-from pipelines.records.dataset import Dataset, Part
+from pipelines.records.dataset import block_len
 from pipelines.records.schema import Record
 
 Batch = dict[str, np.ndarray]
@@ -26,6 +28,8 @@ _BATCH_THREADS = 2
 of images take 1.4 times as long on 2 cores (`perf/loader.py`)."""
 _DECODE_THREADS = 2
 _PREFETCHED_BATCHES = 3
+_EXPECTED_BATCHES = 8
+"""Batches whose records are on their way before one is made: a new window begins with a burst."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +52,11 @@ class Draw:
 class Examples:
     """The endless stream of training examples of one or more datasets.
 
-    Every part is shuffled anew for each pass over it; parts are interleaved by weight.
+    Every part is shuffled anew for each pass over it (see `order`); parts are interleaved by
+    weight.
 
     Args:
-      data: dataset folders; parts of the same name are joined [paths].
+      data: datasets, as in `StagePaths`.
       config: its mixture and sampling.
       seeds: of the order, and of the texts drawn from each record.
       image_px: least side of the stored images [pixels].
@@ -95,6 +100,11 @@ class Examples:
         """Returns the record of one example."""
         return self.parts[draw.part][draw.position]
 
+    def expect(self, step: int) -> None:
+        """Has the records of a batch fetched that will soon be asked for; does not wait."""
+        for draw in self.draws(step):
+            self.parts[draw.part].expect(draw.position)
+
     def texts(self, draw: Draw, record: Record) -> tuple[str, int]:
         """Returns the prefix that one example reads, and which suffix of the record it writes."""
         return choose_texts(
@@ -108,29 +118,6 @@ class Examples:
     def max_images(self, limit: int) -> int:
         """Returns the images per example: the most that the first record of a part has."""
         return max(min(limit, len(part[0].images)) for part in self.parts.values() if len(part))
-
-
-def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Sequence[Record]]:
-    """Returns the non-empty parts of datasets by name; those of the same name are joined.
-
-    Raises:
-      ValueError: if there are no records, or images are stored smaller than `image_px`: a model
-        that is fed enlarged ones costs more and sees no more.
-    """
-    found: dict[str, list[Part]] = {}
-    for directory in data:
-        dataset = Dataset(directory)
-        if dataset.info.image_px < image_px:
-            raise ValueError(
-                f"data must hold images of at least {image_px} px, the model's; {directory} has "
-                f"{dataset.info.image_px} px. Prepare it with prepare.image_px={image_px}."
-            )
-        for name, part in dataset.parts.items():
-            if len(part):
-                found.setdefault(name, []).append(part)
-    if not found:
-        raise ValueError(f"data holds no records: {', '.join(data)}.")
-    return {name: p[0] if len(p) == 1 else _Joined(p) for name, p in sorted(found.items())}
 
 
 def samples_of_step(
@@ -188,7 +175,15 @@ class Loader:
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yields the batches of steps start..stop-1; starting late costs nothing."""
-        steps = grain.MapDataset.range(start, stop).map(self.batch)
+        for step in range(start, min(start + _EXPECTED_BATCHES, stop)):
+            self.examples.expect(step)
+
+        def make(step: int) -> Batch:
+            if step + _EXPECTED_BATCHES < stop:
+                self.examples.expect(step + _EXPECTED_BATCHES)
+            return self.batch(step)
+
+        steps = grain.MapDataset.range(start, stop).map(make)
         options = grain.ReadOptions(_BATCH_THREADS, _PREFETCHED_BATCHES)
         yield from steps.to_iter_dataset(options)
 
@@ -242,30 +237,17 @@ def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
         return np.asarray(rgb)
 
 
-def _stream(part: Sequence[Record], name: str, seed: int, number: int) -> grain.MapDataset:
+def _stream(part: Joined, name: str, seed: int, number: int) -> grain.MapDataset:
     # A lazy map from a number to an example: nothing is read or shuffled in advance, so example
-    # 10,000,000 costs as much as example 0. `repeat` shuffles each pass anew; which pass an index
-    # lies in is how often its record was visited before.
-    positions = grain.MapDataset.range(len(part)).seed(_seed32(seed, number))
+    # 10,000,000 costs as much as example 0. Which pass an index lies in is how often its record
+    # was visited before.
+    order = Order(len(part), block_len(part.num_bytes, len(part)), _seed32(seed, number))
     return (
-        positions.shuffle()
+        grain.MapDataset.range(len(part))
         .repeat()
-        .map_with_index(lambda index, position: (name, int(position), index // len(part)))
+        .map_with_index(lambda index, _: (name, order.position(index), index // len(part)))
     )
 
 
 def _seed32(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-
-
-class _Joined(Sequence[Record]):
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-        self._starts = np.cumsum([0, *(len(part) for part in parts)])
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def __getitem__(self, position: int) -> Record:  # type: ignore[override]
-        chosen = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return self._parts[chosen][position - int(self._starts[chosen])]

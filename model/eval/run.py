@@ -22,7 +22,8 @@ from model.checkpoint.folder import (
 )
 from model.config import ModelConfig
 from model.connector import budgets
-from model.data.loader import Batch, decode_images, open_parts
+from model.data.loader import Batch, decode_images
+from model.data.parts import open_parts
 from model.data.text import eval_row
 from model.decode.decoding import decode
 from model.eval.config import EvalConfig
@@ -52,7 +53,7 @@ def evaluate(
 
     Args:
       checkpoint: folder written by `fit` [path].
-      data: prepared dataset, all of whose records are scored [path].
+      data: prepared dataset, all of whose records are scored; as in `StagePaths`.
       budget: soft tokens per image; one the connector serves.
       config: how to decode and score.
       out: an existing folder [path].

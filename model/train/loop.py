@@ -32,7 +32,8 @@ class StagePaths:
     """Files that a stage reads, and folders it writes to.
 
     Attributes:
-      data: prepared dataset folders; parts of the same name are joined [paths].
+      data: prepared datasets, folders or places in a bucket (see `infra.store.places`); parts of
+        the same name are joined.
       init: checkpoint folder to start from; None starts from random parameters [path].
       tokenizer: SentencePiece file [path].
       mask_codec: `.npz` of the mask codec; needed where records have masks [path].

@@ -118,16 +118,17 @@ def _count(matches: list[Match]) -> dict[str, int]:
 def _copy(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
     """Writes the dataset without some of its records; these join the rejects."""
     rejects = list(dataset.rejects())
+    folder = dataset.place.whole("")
     parts = {}
     for name, part in dataset.info.parts.items():
         counts = []
         for shard in part.shards:
             if not removed:
                 for path in (Path(shard), Path(shard).with_suffix(".idx")):
-                    shutil.copyfile(dataset.directory / path, target / path)
+                    shutil.copyfile(folder / path, target / path)
                 counts.append(len(Shard(target / shard)))
                 continue
-            source, writer = Shard(dataset.directory / shard), ShardWriter(target / shard)
+            source, writer = Shard(folder / shard), ShardWriter(target / shard)
             for position in range(len(source)):
                 data = source[position]
                 record = example.decode(data)

@@ -11,15 +11,21 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
+from infra.store.places import Place, open_place
 from pipelines.records import example
+from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, blocks
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import Shard
 
 DESCRIPTION = "dataset.json"
 REJECTS = "rejects.jsonl"
+
+_AHEAD = 16
+"""Blocks on their way while one is read in order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,14 +73,23 @@ class DatasetInfo:
 
 
 class Part(Sequence[Record]):
-    """The records of one part, by position: shard after shard, sorted by id within each."""
+    """The records of one part, by position: shard after shard, sorted by id within each.
 
-    def __init__(self, directory: Path, info: PartInfo) -> None:
-        self._shards = [Shard(directory / name) for name in info.shards]
+    Of a place that is not on this machine they come by the block. Safe to share between threads.
+
+    Attributes:
+      num_bytes: of all its shards.
+    """
+
+    def __init__(self, place: Place, name: str, info: PartInfo) -> None:
+        self._place, self._name = place, name
+        self._shards = [Shard(shard, place) for shard in info.shards]
         for shard, expected in zip(self._shards, info.num_records, strict=True):
             if len(shard) != expected:
                 raise ValueError(f"{shard.path} holds {len(shard)} records, expected {expected}.")
         self._ends = list(itertools.accumulate(info.num_records))
+        self.num_bytes = sum(shard.num_bytes(0, len(shard)) for shard in self._shards)
+        self._block = block_len(self.num_bytes, len(self))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -82,23 +97,70 @@ class Part(Sequence[Record]):
     def __getitem__(self, position: int) -> Record:  # type: ignore[override]
         if not 0 <= position < len(self):
             raise IndexError(f"position must be in 0..{len(self) - 1}, got {position}.")
-        shard = bisect.bisect_right(self._ends, position)
-        start = self._ends[shard - 1] if shard else 0
-        return example.decode(self._shards[shard][position - start])
+        if self._place.is_local:
+            ((shard, start, stop),) = self._pieces(position, position + 1)
+            (data,) = shard.read(start, stop)
+        else:
+            data = self._fetch(position).result()[position % self._block]
+        return example.decode(data)
+
+    def __iter__(self) -> Iterator[Record]:
+        for position in range(len(self)):
+            if position % self._block == 0:
+                for ahead in range(_AHEAD + 1):
+                    self.expect(position + ahead * self._block)
+            yield self[position]
+
+    def expect(self, position: int) -> None:
+        """Has a record fetched that will soon be asked for, and its neighbours; does not wait."""
+        if not self._place.is_local and position < len(self):
+            self._fetch(position)
+
+    def _fetch(self, position: int) -> Future[list[bytes]]:
+        start = position - position % self._block
+        stop = min(start + self._block, len(self))
+        pieces = list(self._pieces(start, stop))
+
+        def read() -> list[bytes]:
+            return [data for shard, *records in pieces for data in shard.read(*records)]
+
+        size = sum(shard.num_bytes(first, last) for shard, first, last in pieces)
+        return blocks().get((self._place.uri, self._name, start), size, read)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int]]:
+        """Yields (shard, first record, last record + 1) of neighbours, who may lie in several."""
+        number = bisect.bisect_right(self._ends, start)
+        while start < stop:
+            end = self._ends[number]
+            first = self._ends[number - 1] if number else 0
+            if end > start:
+                yield self._shards[number], start - first, min(stop, end) - first
+                start = end
+            number += 1
+
+
+def block_len(num_bytes: int, num_records: int) -> int:
+    """Returns how many neighbouring records are read together, by what all of them take."""
+    mean = num_bytes / max(num_records, 1)
+    return max(1, min(MAX_BLOCK, round(BLOCK_BYTES / max(mean, 1))))
 
 
 class Dataset:
-    """A prepared dataset, opened for reading."""
+    """A prepared dataset, opened for reading.
+
+    Args:
+      directory: a folder, or a place in a bucket (see `infra.store.places`).
+    """
 
     def __init__(self, directory: str | Path) -> None:
-        self.directory = Path(directory)
-        raw = json.loads((self.directory / DESCRIPTION).read_text())
+        self.place = open_place(directory)
+        raw = json.loads((self.place.whole(DESCRIPTION) / DESCRIPTION).read_text())
         parts = {
             name: PartInfo(shards=tuple(p["shards"]), num_records=tuple(p["num_records"]))
             for name, p in raw.pop("parts").items()
         }
         self.info = DatasetInfo(parts=parts, **raw)
-        self.parts = {name: Part(self.directory, info) for name, info in parts.items()}
+        self.parts = {name: Part(self.place, name, info) for name, info in parts.items()}
 
     def records(self) -> Iterator[Record]:
         """Yields every record, part after part."""
@@ -107,7 +169,7 @@ class Dataset:
 
     def rejects(self) -> Iterator[Reject]:
         """Yields what was rejected, by id."""
-        with (self.directory / REJECTS).open() as lines:
+        with (self.place.whole(REJECTS) / REJECTS).open() as lines:
             for line in lines:
                 yield Reject(**json.loads(line))
 

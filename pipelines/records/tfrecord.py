@@ -11,21 +11,27 @@ import array
 import os
 import struct
 import threading
-import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+
+from infra.store.places import Place, open_place
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 FRAME_OVERHEAD = _HEADER.size + _FOOTER.size
 """Bytes of framing around one record's data."""
 
+INDEX_ENDING = ".idx"
+
+_REREADS = 3
+"""Of what came over a network with other checksums."""
+
 
 def index_path(shard: str | os.PathLike[str]) -> Path:
     """Returns where the index of a shard lies."""
-    return Path(shard).with_suffix(".idx")
+    return Path(shard).with_suffix(INDEX_ENDING)
 
 
 class ShardWriter:
@@ -64,18 +70,29 @@ def write_shard(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
 
 
 class Shard:
-    """Random access to the records of one shard. Safe to share between threads."""
+    """Random access to the records of one shard. Safe to share between threads.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._offsets = np.frombuffer(index_path(path).read_bytes(), dtype="<u8")
-        size = self.path.stat().st_size
+    Args:
+      name: the shard's path, or its name in `place`.
+      place: where it lies; None for a folder of this machine.
+
+    Raises:
+      ValueError: if the shard and its index do not belong together.
+    """
+
+    def __init__(self, name: str | os.PathLike[str], place: Place | None = None) -> None:
+        if place is None:
+            place, name = open_place(Path(name).parent), Path(name).name
+        self._place, self._name = place, str(name)
+        self.path = f"{self._place.uri}/{self._name}"
+        index = self._place.whole(INDEX_ENDING) / index_path(self._name)
+        self._offsets = np.frombuffer(index.read_bytes(), dtype="<u8")
+        size = self._place.size(self._name)
         if len(self._offsets) == 0 or int(self._offsets[-1]) != size:
             raise ValueError(
                 f"{self.path} has {size} bytes, its index says "
                 f"{self._offsets[-1] if len(self._offsets) else 'nothing'}; prepare it again."
             )
-        self._fd: int | None = None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -88,23 +105,38 @@ class Shard:
         """
         if not 0 <= position < len(self):
             raise IndexError(f"position must be in 0..{len(self) - 1}, got {position}.")
-        # Threads that come first together open it each; what they open is closed with the shard.
-        if self._fd is None:
-            fd = os.open(self.path, os.O_RDONLY)
-            weakref.finalize(self, os.close, fd)
-            self._fd = fd
-        start, end = int(self._offsets[position]), int(self._offsets[position + 1])
+        return self.read(position, position + 1)[0]
+
+    def num_bytes(self, start: int, stop: int) -> int:
+        """Returns the size of records start..stop-1 with their framing [bytes]."""
+        return int(self._offsets[stop] - self._offsets[start])
+
+    def read(self, start: int, stop: int) -> list[bytes]:
+        """Returns the data of records start..stop-1, read in one piece.
+
+        Raises:
+          ValueError: if the checksum of one does not match.
+          OSError: if they cannot be read.
+        """
         # Not a memory map: its pages count as this process's memory until others need them.
-        frame = os.pread(self._fd, end - start, start)
-        length, _ = _HEADER.unpack_from(frame)
-        data = frame[_HEADER.size : -_FOOTER.size]
-        (crc,) = _FOOTER.unpack_from(frame, len(frame) - _FOOTER.size)
+        first = int(self._offsets[start])
+        for tries_left in range(0 if self._place.is_local else _REREADS, -1, -1):
+            frames = self._place.read(self._name, first, self.num_bytes(start, stop))
+            try:
+                return [self._record(frames, first, position) for position in range(start, stop)]
+            except ValueError:
+                if not tries_left:  # A network may bring other bytes than are stored.
+                    raise
+        raise AssertionError
+
+    def _record(self, frames: bytes, first: int, position: int) -> bytes:
+        begin, end = (int(self._offsets[p]) - first for p in (position, position + 1))
+        length, _ = _HEADER.unpack_from(frames, begin)
+        data = frames[begin + _HEADER.size : end - _FOOTER.size]
+        (crc,) = _FOOTER.unpack_from(frames, end - _FOOTER.size)
         if length != len(data) or crc != _masked_crc(data):
             raise ValueError(f"record {position} of {self.path} is damaged; prepare it again.")
         return data
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_fd": None}
 
 
 def _masked_crc(data: bytes) -> int:

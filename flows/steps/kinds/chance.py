@@ -12,7 +12,7 @@ def make(work: Work) -> Iterator[Progress]:
     """Guesses the answers of the input `eval` from the texts of the input `train`."""
     from model.eval.chance import blind_baseline
 
-    blind = blind_baseline(str(work.inputs["train"]), str(work.inputs["eval"]), work.config)
+    blind = blind_baseline(work.places["train"], work.places["eval"], work.config)
     (work.out / files.CHANCE).write_text(json.dumps({"score": blind.score}) + "\n")
     rows = [{"id": key, "source_sha256": sha, "score": value} for key, sha, value in blind.items]
     (work.out / files.PREDICTIONS).write_text("".join(f"{json.dumps(row)}\n" for row in rows))

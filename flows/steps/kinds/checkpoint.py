@@ -26,7 +26,7 @@ def make(work: Work) -> Iterator[Progress]:
     spec: FitSpec = work.config
     codec = work.inputs.get("mask_codec")
     paths = StagePaths(
-        data=tuple(str(p) for role, p in sorted(work.inputs.items()) if role.startswith("data/")),
+        data=tuple(at for role, at in sorted(work.places.items()) if role.startswith("data/")),
         init=str(work.inputs["init"]) if "init" in work.inputs else None,
         tokenizer=str(work.inputs["tokenizer"] / files.TOKENIZER),
         mask_codec=str(codec / files.MASK_CODEC) if codec else None,

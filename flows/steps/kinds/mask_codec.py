@@ -12,7 +12,7 @@ def make(work: Work) -> Iterator[Progress]:
     """Trains or adopts the codec of a `MaskCodecConfig`, and measures it."""
     from model.masks.training import adopt_codec, collect_crops, fit_codec
 
-    data = [str(path) for role, path in sorted(work.inputs.items()) if role != "given"]
+    data = [place for role, place in sorted(work.places.items()) if role != "given"]
     crops = collect_crops(data)
     if work.config.path is not None:
         made = adopt_codec(crops, work.config, str(work.out))

@@ -26,7 +26,7 @@ def make(work: Work) -> Iterator[Progress]:
     spec: EvaluateSpec = work.config
     yield from evaluate(
         str(work.inputs["checkpoint"]),
-        data=str(work.inputs["data"]),
+        data=work.places["data"],
         budget=spec.budget,
         config=spec.decode,
         out=str(work.out),

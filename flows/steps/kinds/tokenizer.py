@@ -25,8 +25,8 @@ def make(work: Work) -> Iterator[Progress]:
     else:
         texts = (
             text
-            for role in sorted(work.inputs)
-            for record in Dataset(work.inputs[role]).records()
+            for role in sorted(work.places)
+            for record in Dataset(work.places[role]).records()
             for text in chain(*(record.prefixes or [(record.prefix,)]), record.suffixes)
         )
         train_tokenizer(texts, str(target), work.config.vocab_size)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.data.config import BatchConfig
-from model.data.loader import Loader, decode_images, open_parts, samples_of_step
+from model.data.loader import Loader, decode_images, samples_of_step
+from model.data.parts import open_parts
 from model.data.text import eval_row, fit_words, prefix_ids, train_row
 from model.masks.codec import MaskCodec, MaskCodecConfig, init_params
 from model.seeds import Seeds

@@ -110,7 +110,7 @@ def test_every_input_ends_in_the_dataset_or_in_the_rejects(
     before = Dataset(write_dataset(f"{folder.name}-train", records, rejects=1))
     evaluation = write_dataset(f"{folder.name}-eval", held_out)
     config = HygieneConfig(contamination=contamination, duplicates=duplicates)
-    screen(str(before.directory), config, against={"e": str(evaluation)}, out=str(folder / "out"))
+    screen(before.place.uri, config, against={"e": str(evaluation)}, out=str(folder / "out"))
     after = Dataset(folder / "out")
     kept, lost = [r.id for r in after.records()], [r.id for r in after.rejects()]
     assert sorted(kept + lost) == sorted([*records, "lost0"])  # Neither in both nor in none.

@@ -1,0 +1,68 @@
+"""Parts of prepared datasets by name, joined over datasets."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pipelines.records.dataset import Dataset, Part
+from pipelines.records.schema import Record
+
+
+class Joined(Sequence[Record]):
+    """The records of all parts of one name, one part after the other.
+
+    Attributes:
+      num_bytes: of their shards.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.num_bytes = sum(part.num_bytes for part in parts)
+        self._parts = parts
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, position: int) -> Record:  # type: ignore[override]
+        part, place = self._find(position)
+        return part[place]
+
+    def __iter__(self) -> Iterator[Record]:
+        return itertools.chain.from_iterable(self._parts)
+
+    def expect(self, position: int) -> None:
+        """Has a record fetched that will soon be asked for; see `Part.expect`."""
+        part, place = self._find(position)
+        part.expect(place)
+
+    def _find(self, position: int) -> tuple[Part, int]:
+        chosen = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self._parts[chosen], position - int(self._starts[chosen])
+
+
+def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
+    """Returns the non-empty parts of datasets by name; those of the same name are joined.
+
+    Args:
+      data: datasets, as in `StagePaths`.
+      image_px: least side of the stored images [pixels].
+
+    Raises:
+      ValueError: if there are no records, or images are stored smaller than `image_px`: a model
+        that is fed enlarged ones costs more and sees no more.
+    """
+    found: dict[str, list[Part]] = {}
+    for directory in data:
+        dataset = Dataset(directory)
+        if dataset.info.image_px < image_px:
+            raise ValueError(
+                f"data must hold images of at least {image_px} px, the model's; {directory} has "
+                f"{dataset.info.image_px} px. Prepare it with prepare.image_px={image_px}."
+            )
+        for name, part in dataset.parts.items():
+            if len(part):
+                found.setdefault(name, []).append(part)
+    if not found:
+        raise ValueError(f"data holds no records: {', '.join(data)}.")
+    return {name: Joined(parts) for name, parts in sorted(found.items())}

@@ -1,0 +1,94 @@
+"""A dataset in a bucket on the loopback against the same one on a disk: bytes moved, records/s.
+
+    python -m perf.ranged_reads
+
+The server is this project's own, a process apart: its share of the cores is in the figures.
+"""
+
+import argparse
+import collections
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from infra.store.manifest import Recipe
+from infra.store.store import Attempt, Store
+from model.data.loader import Loader
+from model.files import TOKENIZER
+from model.seeds import Seeds
+from model.text.tokenizer import Tokenizer
+from model.train.config import TrainConfig
+from perf.loader import PX, write_data
+from perf.timing import table
+
+
+def open_loader(place: str, tokenizer: Path, train: TrainConfig) -> Loader:
+    """Returns the loader of a dataset anywhere."""
+    return Loader(
+        place, train.batches, tokenizer=Tokenizer(tokenizer), mask_codec=None, image_px=PX,
+        seeds=Seeds.of(0),
+    )  # fmt: skip
+
+
+def moved(url: str) -> tuple[int, float]:
+    """Returns the requests for objects' bytes so far, and those bytes [MB]."""
+    with urllib.request.urlopen(f"{url}/_control/requests") as answer:
+        media = json.load(answer).get("media", {})
+    return media.get("requests", 0), media.get("bytes_out", 0) / 1e6
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--records", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--latency-ms", type=float, default=20, help="of every answer")
+    args = parser.parse_args(words)
+    train = TrainConfig(batch_size=32, text_len=32)
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root, "data")
+        write_data(folder, args.records, 1)
+        size = sum(path.stat().st_size for path in folder.glob("*.tfrecord")) / 1e6
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.gcs.server", "--bucket", "perf",
+             "--latency-ms", str(args.latency_ms)],
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().decode().strip()
+            os.environ |= {"STORAGE_EMULATOR_HOST": url, "PARCEL_STATE": f"{root}/maker"}
+            attempt = Attempt(Store("gs://perf/store"), Recipe(kind="dataset", name="photos"))
+            shutil.copytree(folder, attempt.path, dirs_exist_ok=True)
+            key = attempt.commit({}).key
+            os.environ["PARCEL_STATE"] = f"{root}/reader"
+            places = {"disk": str(folder), "bucket": Store("gs://perf/store").get(key).place}
+            rows = []
+            for name, place in places.items():
+                before, began = moved(url), time.perf_counter()
+                loader = open_loader(place, folder / TOKENIZER, train)
+                collections.deque(loader.batches(0, args.steps), maxlen=0)
+                loader.close()
+                seconds = time.perf_counter() - began
+                requests, megabytes = (b - a for a, b in zip(before, moved(url), strict=True))
+                records = args.steps * train.batch_size
+                rows.append(
+                    [name, str(records), f"{records / seconds:.0f}", f"{requests:.0f}",
+                     f"{megabytes:.1f}"]
+                )  # fmt: skip
+        finally:
+            server.terminate()
+            server.wait()
+    print(f"{args.records} records, {size:.0f} MB, {args.latency_ms:.0f} ms a request")
+    print(table(["from", "records", "records/s", "requests", "MB moved"], rows))
+
+
+if __name__ == "__main__":
+    main()

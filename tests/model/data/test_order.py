@@ -1,0 +1,52 @@
+"""The order of visits: every record once a pass, few blocks at a time."""
+
+import itertools
+
+import grain
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.data.order import Order
+
+
+@given(
+    length=st.integers(1, 60),
+    block=st.integers(1, 9),
+    window_blocks=st.integers(1, 9),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=40)
+def test_every_pass_visits_every_record_once(length, block, window_blocks, seed):
+    order = Order(length, block, seed, window_blocks=window_blocks)
+    for number in range(2):
+        visits = range(number * length, (number + 1) * length)
+        assert sorted(map(order.position, visits)) == list(range(length))
+
+
+def test_few_blocks_are_read_at_a_time_and_each_once():
+    length, block = 10_007, 10
+    order = Order(length, block, 3, window_blocks=20)
+    visits = [order.position(i) for i in range(length)]
+    last_seen = {position // block: at for at, position in enumerate(visits)}
+    first_seen = {position // block: at for at, position in reversed(list(enumerate(visits)))}
+    open_at = [
+        sum(first_seen[b] <= at <= last_seen[b] for b in first_seen) for at in range(0, length, 97)
+    ]
+    assert max(open_at) <= 21  # A window may begin and end within a block.
+    assert sum(abs(a - b) == 1 for a, b in itertools.pairwise(visits)) < length / 20
+
+
+def test_a_part_of_one_window_is_shuffled_as_a_whole():
+    order = Order(700, 30, 3)
+    whole = grain.MapDataset.range(700).seed(3).shuffle().repeat(3)
+    assert [order.position(i) for i in range(2100)] == list(whole)
+
+
+@pytest.mark.parametrize("length", [100, 1000])
+def test_passes_and_seeds_differ(length: int):
+    def first(seed: int, number: int) -> list[int]:
+        order = Order(length, 10, seed, window_blocks=20)
+        return [order.position(number * length + i) for i in range(50)]
+
+    assert len({tuple(first(seed, number)) for seed in (0, 1) for number in (0, 1)}) == 4

@@ -1,0 +1,134 @@
+"""Datasets of a store in a bucket: read in ranges, the same records as on a disk."""
+
+import shutil
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.store.manifest import Recipe
+from infra.store.places import open_place
+from infra.store.store import Artifact, Attempt, Store
+from pipelines.records import dataset as datasets
+from pipelines.records.blocks import Blocks
+from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
+from pipelines.records.example import encode
+from pipelines.records.schema import Record
+from pipelines.records.tfrecord import write_shard
+from tests.gcs.faults import Rule
+from tests.gcs.server import GCS
+
+URI = "gs://testing/studies"
+PER_SHARD = 30
+
+
+def record(number: int) -> Record:
+    image = number.to_bytes(4, "big") * 500
+    return Record(
+        id=f"{number:04d}", images=(image,), prefix="", suffixes=("y",), task="t", source="s",
+        source_sha256="0",
+    )  # fmt: skip
+
+
+def hold(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
+    """Blocks of this test's own, within a limit [bytes]."""
+    own = Blocks(limit)
+    monkeypatch.setattr(datasets, "blocks", lambda: own)
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[GCS]:
+    with GCS() as server:
+        server.bucket("testing")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
+        monkeypatch.setattr(datasets, "BLOCK_BYTES", 7 * 2200)  # Blocks of 7, over shards' ends.
+        hold(monkeypatch, 1e6)
+        yield server
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    folder = tmp_path / "local"
+    folder.mkdir()
+    names = [f"p-{i}.tfrecord" for i in range(3)]
+    for i, name in enumerate(names):
+        rows = range(i * PER_SHARD, (i + 1) * PER_SHARD)
+        write_shard(folder / name, (encode(record(row)) for row in rows))
+    part = PartInfo(shards=tuple(names), num_records=(PER_SHARD,) * 3)
+    DatasetInfo(
+        name="n", parts={"p": part}, num_inputs=90, num_rejected=0, image_px=8
+    ).write(folder)  # fmt: skip
+    (folder / "rejects.jsonl").write_text("")
+    return folder
+
+
+@pytest.fixture
+def stored(gcs: GCS, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
+    """The dataset as an artifact that another machine made."""
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "maker"))
+    attempt = Attempt(Store(URI), Recipe(kind="dataset", name="n"))
+    shutil.copytree(local, attempt.path, dirs_exist_ok=True)
+    key = attempt.commit({}).key
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "reader"))
+    gcs.clear()
+    return Store(URI).get(key)
+
+
+def test_records_are_those_of_the_disk_in_every_order(stored: Artifact, local: Path):
+    assert stored.place.startswith(URI)
+    there, here = Dataset(stored.place).parts["p"], Dataset(local).parts["p"]
+    assert [there[i].id for i in (89, 0, 34)] == [here[i].id for i in (89, 0, 34)]
+    assert list(there) == list(here)
+
+
+def test_few_records_move_few_bytes(stored: Artifact, gcs: GCS):
+    part = Dataset(stored.place).parts["p"]
+    before = gcs.requests()["media"]["bytes_out"]
+    part.expect(31)
+    assert [part[i].id for i in (31, 29, 28)] == ["0031", "0029", "0028"]  # Block 28..34.
+    moved = gcs.requests()["media"]["bytes_out"] - before
+    assert moved < 8 * 2200 < part.num_bytes / 5
+
+
+def test_other_bytes_than_are_stored_are_read_again(stored: Artifact, gcs: GCS):
+    part = Dataset(stored.place).parts["p"]
+    gcs.fail(Rule(action="corrupt", verb="media", times=2))
+    assert part[5].id == "0005"
+    assert gcs.faults.fired() == [2]
+
+
+def test_a_damaged_record_is_an_error_and_no_other_record(
+    stored: Artifact, gcs: GCS, monkeypatch: pytest.MonkeyPatch
+):
+    part = Dataset(stored.place).parts["p"]
+    gcs.fail(Rule(action="corrupt", verb="media", times=None))
+    with pytest.raises(ValueError, match=r"record \d+ of gs://testing/.*p-0.tfrecord is damaged"):
+        part[5]
+    gcs.clear()
+    assert part[5].id == "0005"  # What failed is not remembered.
+
+
+def test_little_memory_is_enough(stored: Artifact, monkeypatch: pytest.MonkeyPatch):
+    hold(monkeypatch, 1)
+    assert [record.id for record in Dataset(stored.place).parts["p"]] == [
+        f"{i:04d}" for i in range(90)
+    ]
+
+
+def test_who_made_it_or_has_a_copy_reads_that(stored: Artifact, gcs: GCS):
+    place = stored.path
+    assert stored.place == str(place)
+    asked = gcs.requests()["media"]["requests"]
+    assert len(list(Dataset(stored.place).parts["p"])) == 90
+    assert gcs.requests()["media"]["requests"] == asked
+
+
+def test_what_is_no_artifact_is_refused(stored: Artifact):
+    wrong = stored.place[:-3] + "xyz"
+    with pytest.raises(ValueError, match="xyz is not an artifact of a store"):
+        open_place(wrong)
+    with pytest.raises(ValueError, match="gs://testing/x is not an artifact of a store"):
+        open_place("gs://testing/x")
