@@ -1,12 +1,13 @@
 """Names of the files that `model` writes. Importing them costs nothing: no JAX comes with them.
 
-checkpoint   model.json, params/, tokenizer.model, mask_codec.npz, digest.txt, metrics.jsonl
+checkpoint   model.json, params.json, params-…, tokenizer.model, mask_codec.npz, digest.txt,
+             metrics.jsonl
 mask codec   mask_codec.npz, codec.json
 predictions  predictions.jsonl, score.json
 chance       chance.json
 """
 
-CONFIG, PARAMS, TOKENIZER = "model.json", "params", "tokenizer.model"
+CONFIG, PARAMS, TOKENIZER = "model.json", "params.json", "tokenizer.model"
 MASK_CODEC, DIGEST = "mask_codec.npz", "digest.txt"
 
 METRICS = "metrics.jsonl"

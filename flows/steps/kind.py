@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.progress import Progress
+from infra.store.files import Content
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
@@ -27,6 +28,7 @@ class Work:
 
     Attributes:
       out: folder for the artifact's files.
+      put: stores a file of the artifact that need not lie in `out` first; None: it must.
       scratch: folder for resumable progress; survives a kill, gone after the commit.
       inputs: role -> local folder of the artifact read; of a store elsewhere it is copied when it
         is first asked for.
@@ -37,8 +39,16 @@ class Work:
       content: the function may state a logical content digest here.
     """
 
-    def __init__(self, recipe: Recipe, store: Store, out: Path, scratch: Path) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        store: Store,
+        out: Path,
+        scratch: Path,
+        put: Callable[[str, Content], None] | None = None,
+    ) -> None:
         self.out = out
+        self.put = put
         self.scratch = scratch
         read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
         self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)

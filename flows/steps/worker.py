@@ -94,7 +94,7 @@ def _make(
         if store.find(recipe.key):
             return True
         attempt = Attempt(store, recipe)
-        work = Work(recipe, store, attempt.path, scratch.path)
+        work = Work(recipe, store, attempt.path, scratch.path, attempt.put)
         clock = _Clock(scratch.path / "seconds")
         for progress in KINDS[recipe.kind].make(work):
             clock.note()

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import google_crc32c
 
 from infra.store.digest import file_sha256, listing_sha256
-from infra.store.files import MANIFESTS, Files, Stat
+from infra.store.files import MANIFESTS, Content, Files, Receipt, Stat
 from infra.store.glance import Glance, Records
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
@@ -43,6 +43,8 @@ _LISTED = "items(name,size,updated,generation,crc32c),prefixes,nextPageToken"
 """What a listing tells of each object."""
 _PART = 16 * 2**20
 """Of a large file that is sent at a time [bytes]."""
+
+_BYTES = "application/octet-stream"
 
 _T = TypeVar("_T")
 
@@ -97,7 +99,7 @@ class Bucket:
         return self._tried(get)
 
     def stat(self, name: str) -> Stat:
-        return _stat(self._json("GET", "b/{}/o/{}", self._bucket, self._prefix + name))
+        return _stat(self._metadata(name))
 
     def listing(self, folder: str) -> dict[str, Stat]:
         prefix = self._folder(folder)
@@ -181,6 +183,25 @@ class Bucket:
 
         self._tried(put)
 
+    def send(self, name: str, data: Content) -> Receipt:
+        sha256, crc32c = hashlib.sha256(), google_crc32c.Checksum()
+        for start in range(0, data.size, _PART):
+            part = data.read(start, _PART)
+            sha256.update(part)
+            crc32c.update(part)
+        sent = base64.b64encode(crc32c.digest()).decode()
+
+        def put() -> Receipt:
+            with contextlib.suppress(FileExistsError):  # An earlier try, whose reply was lost.
+                self._upload(name, data)
+            there = self._metadata(name)
+            if there["crc32c"] != sent:
+                raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
+            file = File(sha256=sha256.hexdigest(), size=data.size)
+            return Receipt(file, sent, there["generation"])
+
+        return self._tried(put)
+
     def download(self, name: str, file: File, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -196,13 +217,18 @@ class Bucket:
         path.mkdir(parents=True)
         return path
 
-    def settle(self, folder: str, files: Mapping[str, File]) -> None:
+    def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
         path = self.state / "work" / folder
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(lambda name: self.upload(path / name, f"{folder}/{name}"), files))
-        stored = {item["name"]: item["crc32c"] for item in self._items(self._folder(folder))}
-        sent = {self._folder(folder) + name: _file_crc32c(path / name) for name in files}
-        if stored != sent:
+        prefix, stored = self._folder(folder), {}
+        for item in self._items(prefix):
+            name = item["name"].removeprefix(prefix)
+            generation = item["generation"] if name in sent else ""
+            stored[name] = item["crc32c"], generation
+        wanted = {name: (_file_crc32c(path / name), "") for name in files}
+        wanted |= {name: (receipt.crc32c, receipt.generation) for name, receipt in sent.items()}
+        if stored != wanted:
             raise BucketError(f"{self.uri}/{folder} does not hold what was sent; try again.")
         self._cache.adopt(_listing(files), path)
 
@@ -272,6 +298,43 @@ class Bucket:
         if said["crc32c"] != _crc32c(data):
             raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
         return True
+
+    def _upload(self, name: str, data: Content) -> None:
+        """Stores bytes where there are none, in one request or part by part; one try.
+
+        Raises:
+          FileExistsError: if there are.
+        """
+        place, key = (
+            f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o",
+            self._prefix + name,
+        )
+        if data.size <= _PART:
+            self._request(
+                "POST", place, data=data.read(0, data.size), uploadType="media", name=key,
+                headers={"Content-Type": _BYTES}, ifGenerationMatch=0,
+            )  # fmt: skip
+            return
+        headers, _ = self._request(
+            "POST", place, uploadType="resumable", name=key, ifGenerationMatch=0,
+            headers={"X-Upload-Content-Type": _BYTES, "Content-Type": "application/json"},
+        )  # fmt: skip
+        session, start, said = headers["Location"], 0, b""
+        try:
+            while not said:  # Until the last part, the bucket says only how much it has.
+                part = data.read(start, _PART)
+                told = f"bytes {start}-{start + len(part) - 1}/{data.size}"
+                headers, said = self._request(
+                    "PUT", session, data=part, headers={"Content-Range": told}
+                )
+                start = int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0
+        except Exception:
+            with contextlib.suppress(Exception):  # It lapses by itself, in a week.
+                self._request("DELETE", session)
+            raise
+
+    def _metadata(self, name: str) -> dict[str, Any]:
+        return self._json("GET", "b/{}/o/{}", self._bucket, self._prefix + name)
 
     def _below(self, folder: str) -> dict[str, Stat]:
         """Returns all files below a folder by their path in it."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from infra.store.digest import file_sha256
-from infra.store.files import Files, Stat
+from infra.store.files import Content, Files, Receipt, Stat
 from infra.store.manifest import File
 
 PARTIAL = "partial"
@@ -19,6 +20,9 @@ PARTIAL = "partial"
 
 _SYNCS = 8
 """Files synced at a time."""
+
+_PART = 16 * 2**20
+"""Of a large file that is written at a time [bytes]."""
 
 _GUARD = ".guard"
 """File whose lock makes compare-and-replace one act, and whose time is the store's clock."""
@@ -159,7 +163,21 @@ class Disk:
         path.mkdir(parents=True)
         return path
 
-    def settle(self, folder: str, files: Mapping[str, File]) -> None:
+    def send(self, name: str, data: Content) -> Receipt:
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with target.open("xb") as file:
+            for start in range(0, data.size, _PART):
+                part = data.read(start, _PART)
+                digest.update(part)
+                file.write(part)
+        return Receipt(File(sha256=digest.hexdigest(), size=data.size))
+
+    def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
+        wanted = {**files, **{name: receipt.file for name, receipt in sent.items()}}
+        if self.sizes(folder, wanted) != {name: file.size for name, file in wanted.items()}:
+            raise OSError(f"{self._root / folder} does not hold what was written; try again.")
         # Bytes, then names: what lies there is the data already.
         path = self._root / folder
         found = list(os.walk(path, onerror=_raise))

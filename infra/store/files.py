@@ -35,6 +35,35 @@ class Stat:
     version: tuple[int, ...]
 
 
+class Content(Protocol):
+    """Bytes that can be had again and again, wherever they are.
+
+    Attributes:
+      size: [bytes].
+    """
+
+    size: int
+
+    def read(self, start: int, length: int) -> bytes:
+        """Returns a range; less of it at the end."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """What a writer of an attempt says it stored; whoever commits compares it with what is there.
+
+    Attributes:
+      file: digest and size.
+      crc32c: of the bytes, as a bucket tells it; "" on a disk.
+      generation: of the object; "" on a disk.
+    """
+
+    file: File
+    crc32c: str = ""
+    generation: str = ""
+
+
 class Files(Protocol):
     """Files below one place, by names such as "leases/x.json".
 
@@ -132,6 +161,10 @@ class Files(Protocol):
         """Stores a local file of any size under a name that nobody else writes to."""
         ...
 
+    def send(self, name: str, data: Content) -> Receipt:
+        """Stores bytes of any size under a name that nobody else writes to; digests them, too."""
+        ...
+
     def download(self, name: str, file: File, path: Path) -> None:
         """Copies a stored file to a local path, whose folder is made.
 
@@ -145,12 +178,16 @@ class Files(Protocol):
         """Makes an empty local folder, to be filled by one process and then stored as `folder`."""
         ...
 
-    def settle(self, folder: str, files: Mapping[str, File]) -> None:
+    def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
         """Stores what was written in a workplace; afterwards everybody can read it, for ever.
 
         Args:
           folder: as `workplace` was asked for.
           files: path in it -> digest and size.
+          sent: path -> receipt of what is stored already.
+
+        Raises:
+          OSError: if what is stored then is not all of these, and nothing else.
         """
         ...
 

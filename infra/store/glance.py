@@ -34,7 +34,7 @@ class Glance:
         self.workplace, self.settle, self.local, self.remove = (
             files.workplace, files.settle, files.local, files.remove,
         )  # fmt: skip
-        self.upload, self.download = files.upload, files.download
+        self.upload, self.download, self.send = files.upload, files.download, files.send
         self.read_range, self.place = files.read_range, files.place
         self.sha256, self.now, self._read = files.sha256, files.now, files.read
         self._there, self._records = there, records

@@ -36,10 +36,10 @@ class Place:
         self.is_local = listed is None
         self.uri = f"{files.uri}/{folder}".rstrip("/")
         self._files, self._folder, self._listed = files, folder, listed
-        self._whole: dict[str, Path] = {}
+        self._whole: dict[str | tuple[str, ...], Path] = {}
 
-    def whole(self, ending: str) -> Path:
-        """Returns a local folder that holds at least the files with an ending.
+    def whole(self, ending: str | tuple[str, ...]) -> Path:
+        """Returns a local folder that holds at least the files with an ending, or with one of some.
 
         Of a bucket they are copied to this machine's cache, compared with their digests.
 
@@ -80,13 +80,15 @@ class Place:
         return self._files.read_range(path, start, length)
 
 
-def open_place(place: str | os.PathLike[str]) -> Place:
-    """Opens a folder, or an artifact of a store in a bucket, for reading.
+def open_place(place: str | os.PathLike[str] | Place) -> Place:
+    """Opens a folder, or an artifact of a store in a bucket, for reading; an open one stays so.
 
     Raises:
       ValueError: if it is in a bucket, and no artifact of a store.
       OSError: if the bucket cannot be read.
     """
+    if isinstance(place, Place):
+        return place
     text = os.fspath(place)
     if not text.startswith(BUCKET):
         return Place(Disk(Path(text).absolute(), durable=False), "", None)

@@ -39,11 +39,11 @@ from infra.store import sources
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import environment
-from infra.store.files import MANIFESTS, Files
+from infra.store.files import MANIFESTS, Content, Files, Receipt
 from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
 from infra.store.holder import Holder
 from infra.store.lease import TTL, Holding, hold, holdings
-from infra.store.manifest import File, Input, Manifest, Recipe, checked_key, kind_of
+from infra.store.manifest import File, Input, Manifest, Recipe, checked_key, checked_path, kind_of
 from infra.store.pins import Pin, pin
 from infra.store.scratch import Scratch
 
@@ -115,6 +115,16 @@ class Attempt:
             Begun(id=self.id, started=self._started, holder=Holder.here(), inputs=inputs),
         )
         self.path = store.files.workplace(self._folder)
+        self._sent: dict[str, Receipt] = {}
+
+    def put(self, name: str, data: Content) -> None:
+        """Stores a file of the attempt straight where the store is; several threads may.
+
+        Args:
+          name: its path in the artifact.
+          data: its bytes.
+        """
+        self._sent[name] = self._store.files.send(f"{self._folder}/{checked_path(name)}", data)
 
     def commit(self, context: Mapping[str, Any]) -> Artifact:
         """Publishes the attempt, unless another one already won; returns the winner.
@@ -128,7 +138,9 @@ class Attempt:
         Raises:
           OSError: if the disk fails. Nothing is deleted then, since the manifest may be in place.
         """
-        files = _described(self.path)
+        sent = {name: receipt.file for name, receipt in self._sent.items()}
+        local = _described(self.path, but=sent)
+        files = dict(sorted({**local, **sent}.items()))
         listing = listing_sha256({name: file.sha256 for name, file in files.items()})
         step = self.step
         manifest = Manifest(
@@ -151,7 +163,7 @@ class Attempt:
             seconds=round(self.earlier_seconds + time.monotonic() - self._clock, 3),
         )
         # Data, then the manifest: after a power cut there is no manifest without data.
-        self._store.files.settle(self._folder, files)
+        self._store.files.settle(self._folder, local, self._sent)
         winner = self._store.publish(manifest)
         if winner.manifest.attempt != self.id:
             with contextlib.suppress(OSError):
@@ -468,8 +480,8 @@ def manifest_name(key: str) -> str:
     return f"{MANIFESTS}/{kind_of(key)}/{key}.json"
 
 
-def _described(folder: Path) -> dict[str, File]:
-    """Returns the files of a folder by path, with digest and size.
+def _described(folder: Path, *, but: Collection[str] = ()) -> dict[str, File]:
+    """Returns the files of a folder by path, with digest and size, but for those known already.
 
     Raises:
       ValueError: if it holds a link or another thing whose bytes are not its own.
@@ -482,7 +494,8 @@ def _described(folder: Path) -> dict[str, File]:
         name = path.relative_to(folder).as_posix()
         if not stat.S_ISREG(mode):
             raise ValueError(f"an artifact holds files only, got {name!r}; copy what it links to.")
-        found[name] = File(sha256=file_sha256(path), size=path.stat().st_size)
+        if name not in but:
+            found[name] = File(sha256=file_sha256(path), size=path.stat().st_size)
     return found
 
 

@@ -22,13 +22,14 @@ from model.checkpoint.digest import flatten
 Shape = tuple[int, ...]
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_DTYPES = {
+DTYPES = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": BFLOAT16,
     "I64": np.dtype("<i8"),
 }
+"""Types of a safetensors file by the code it has for them."""
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -138,13 +139,13 @@ def read_safetensors(path: Path) -> Arrays:
     metadata = header.pop("__metadata__", {})
     entries = {}
     for name, fact in header.items():
-        if fact["dtype"] not in _DTYPES:
-            accepted = ", ".join(_DTYPES)
+        if fact["dtype"] not in DTYPES:
+            accepted = ", ".join(DTYPES)
             raise ValueError(f"{path.name}: {name} must be one of {accepted}, got {fact['dtype']}.")
         first, last = fact["data_offsets"]
         if 8 + length + last > size:
             raise ValueError(f"{path.name}: {name} ends past the end of the file; fetch it again.")
-        shape, dtype = tuple(fact["shape"]), _DTYPES[fact["dtype"]]
+        shape, dtype = tuple(fact["shape"]), DTYPES[fact["dtype"]]
         read = functools.partial(_tensor, path, dtype, shape, 8 + length + first)
         entries[name] = Entry(shape, dtype, read)
     return Arrays(entries, metadata)
@@ -175,38 +176,53 @@ def read_safetensors_folder(folder: Path) -> Arrays:
     return Arrays({name: shards[file].entries[name] for name, file in places.items()})
 
 
+def safetensors_header(
+    shapes: Mapping[str, Shape], dtypes: Mapping[str, np.dtype], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, int]]:
+    """Returns what a safetensors file begins with, and the first byte of each tensor in it.
+
+    Raises:
+      ValueError: if the format has no such type.
+    """
+    codes = {known: code for code, known in DTYPES.items()}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    starts, end = {}, 0
+    for name in sorted(shapes):
+        if dtypes[name] not in codes:
+            accepted = ", ".join(known.name for known in codes)
+            raise ValueError(f"{name} must be one of {accepted}, got {dtypes[name]}.")
+        starts[name] = end
+        end += math.prod(shapes[name]) * dtypes[name].itemsize
+        header[name] = {
+            "dtype": codes[dtypes[name]],
+            "shape": list(shapes[name]),
+            "data_offsets": [starts[name], end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # Readers that map the file want aligned tensors.
+    begin = 8 + len(text)
+    return len(text).to_bytes(8, "little") + text, {n: begin + at for n, at in starts.items()}
+
+
 class SafetensorsWriter:
     """Writes a safetensors file whose tensors come in any order."""
 
     def __init__(
         self, path: Path, shapes: Mapping[str, Shape], dtype: np.dtype, metadata: Mapping[str, str]
     ) -> None:
-        code = next(code for code, known in _DTYPES.items() if known == dtype)
-        header: dict[str, Any] = {"__metadata__": dict(metadata)}
-        self._places: dict[str, tuple[int, Shape]] = {}
-        end = 0
-        for name in sorted(shapes):
-            start, end = end, end + math.prod(shapes[name]) * dtype.itemsize
-            self._places[name] = start, tuple(shapes[name])
-            header[name] = {
-                "dtype": code,
-                "shape": list(shapes[name]),
-                "data_offsets": [start, end],
-            }
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)  # Readers that map the file want aligned tensors.
-        self._dtype, self._start = dtype, 8 + len(text)
+        header, self._starts = safetensors_header(shapes, dict.fromkeys(shapes, dtype), metadata)
+        self._shapes, self._dtype = dict(shapes), dtype
         self._file = path.open("wb")
-        self._file.write(len(text).to_bytes(8, "little") + text)
-        self._file.truncate(self._start + end)
+        self._file.write(header)
+        sizes = (math.prod(shape) * dtype.itemsize for shape in shapes.values())
+        self._file.truncate(len(header) + sum(sizes))
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes one tensor to its place."""
-        start, shape = self._places[name]
+        shape = tuple(self._shapes[name])
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}, got {array.shape}.")
-        del self._places[name]
-        self._file.seek(self._start + start)
+        self._file.seek(self._starts.pop(name))
         flat = np.ascontiguousarray(array, self._dtype).reshape(-1)
         self._file.write(flat.view(np.uint8).data)
 
@@ -217,8 +233,8 @@ class SafetensorsWriter:
           ValueError: if a tensor was not written.
         """
         self._file.close()
-        if self._places:
-            raise ValueError(f"tensors were announced and not written: {sorted(self._places)[:6]}.")
+        if self._starts:
+            raise ValueError(f"tensors were announced and not written: {sorted(self._starts)[:6]}.")
 
 
 def read_orbax(folder: Path) -> Arrays:

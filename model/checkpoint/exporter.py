@@ -14,11 +14,11 @@ import numpy as np
 
 from model.checkpoint import array_files, translate
 from model.checkpoint.array_files import BFLOAT16, INDEX, SINGLE, Arrays, SafetensorsWriter, Shape
-from model.checkpoint.folder import load_config
+from model.checkpoint.folder import load_config, params_of
 from model.checkpoint.hugging_face_config import ORIGIN, ORIGIN_ROWS, PADDED_ROWS, write_config
 from model.checkpoint.names import EMBEDDING, HUGGING_FACE_EMBEDDING
 from model.checkpoint.target import RequestError, whole
-from model.files import DIGEST, PARAMS, TOKENIZER
+from model.files import DIGEST, TOKENIZER
 
 SHARD_BYTES = 4_500_000_000
 """Most bytes of a shard, unless one tensor has more. Source: transformers' default of 5 GB."""
@@ -45,7 +45,7 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
             f"SRC must be a vanilla model to go to another codebase, got {model.connector.kind!r}: "
             "they have no place for a connector."
         )
-    params = array_files.read_orbax(checkpoint / PARAMS)
+    params = params_of(checkpoint).arrays
     kept = checkpoint / ORIGIN
     origin = json.loads(kept.read_text()) if kept.exists() else None
     if dtype is None:

@@ -1,27 +1,31 @@
 """A checkpoint folder: the model's configuration, parameters, tokenizer, mask codec and digest.
 
 model.json       ModelConfig
-params/          Orbax, a plain nested dict
+params.json      the parameters' index, see `params_files`
+params-…         the parameters
 tokenizer.model  where there is one: a converted checkpoint may lack it
 mask_codec.npz   where there is one
 digest.txt       content digest of the parameters
+
+What reads one takes a folder, or a place in a bucket (see `infra.store.places`): the parameters
+are then read from there, the rest from this machine's cache.
 """
 
-import math
 import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-import orbax.checkpoint as ocp
-
+from infra.store.places import Place, open_place
 from model.checkpoint.config_json import config_from_json, config_to_json
-from model.checkpoint.digest import flatten, params_digest, unflatten
+from model.checkpoint.digest import params_digest, unflatten
+from model.checkpoint.params_files import ParamsReader, Put, put_into, write_params
 from model.config import ModelConfig
-from model.files import CONFIG, DIGEST, MASK_CODEC, PARAMS, TOKENIZER
+from model.files import CONFIG, DIGEST, MASK_CODEC, METRICS, PARAMS, TOKENIZER
 
 Params = dict[str, Any]
+Checkpoint = str | Path | Place
+
+_SMALL = (CONFIG, DIGEST, MASK_CODEC, METRICS, PARAMS, TOKENIZER)
 
 
 def save_checkpoint(
@@ -31,62 +35,78 @@ def save_checkpoint(
     params: Params,
     tokenizer: str | Path | None,
     mask_codec: str | Path | None,
+    put: Put | None = None,
 ) -> str:
-    """Writes a checkpoint into an existing folder and returns its digest; `digest.txt` is last."""
+    """Writes a checkpoint into an existing folder and returns its digest; `digest.txt` is last.
+
+    Args:
+      out: the folder.
+      model: the model's configuration.
+      params: nested dict of arrays.
+      tokenizer: SentencePiece file; None for none.
+      mask_codec: `.npz` of the codec; None for none.
+      put: stores the files of parameters elsewhere; None stores them in `out`.
+    """
     folder = Path(out).absolute()
     (folder / CONFIG).write_text(config_to_json(model))
     if tokenizer is not None:
         shutil.copyfile(tokenizer, folder / TOKENIZER)
     if mask_codec is not None:
         shutil.copyfile(mask_codec, folder / MASK_CODEC)
-    tree = unflatten(dict(flatten(params)))
-    with ocp.Checkpointer(
-        ocp.PyTreeCheckpointHandler(save_concurrent_gb=_in_flight(tree))
-    ) as saver:
-        saver.save(folder / PARAMS, args=ocp.args.PyTreeSave(tree), force=True)
+    (folder / PARAMS).write_text(write_params(params, put or put_into(folder)))
     digest = params_digest(params)
     (folder / DIGEST).write_text(digest + "\n")
     return digest
 
 
-def load_config(checkpoint: str | Path) -> ModelConfig:
+def load_config(checkpoint: Checkpoint) -> ModelConfig:
     """Returns the model's configuration."""
-    return config_from_json(ModelConfig, (Path(checkpoint) / CONFIG).read_text())
+    return config_from_json(ModelConfig, (_small(checkpoint) / CONFIG).read_text())
 
 
-def load_params(checkpoint: str | Path) -> Params:
+def load_params(checkpoint: Checkpoint) -> Params:
     """Returns the parameters as a nested dict of numpy arrays.
+
+    Raises:
+      ValueError: if the folder holds no finished checkpoint, or a checksum does not match.
+    """
+    reader = params_of(checkpoint)
+    return unflatten(reader.read_all(dict.fromkeys(reader.arrays, ())))
+
+
+def params_of(checkpoint: Checkpoint) -> ParamsReader:
+    """Returns the parameters, to be read one by one or in part.
 
     Raises:
       ValueError: if the folder holds no finished checkpoint.
     """
-    folder = Path(checkpoint).absolute()
+    place = open_place(checkpoint)
+    folder = _small(place)
     if not (folder / DIGEST).exists():
         raise ValueError(
-            f"checkpoint {folder.name!r} is not finished: no {DIGEST}; train it again."
+            f"checkpoint {_name(place)!r} is not finished: no {DIGEST}; train it again."
         )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as loader:
-        found = loader.metadata(folder / PARAMS).item_metadata
-        # As numpy, whatever devices they were saved from.
-        want = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), found.tree)
-        args = ocp.args.PyTreeRestore(restore_args=want)
-        restored = loader.restore(folder / PARAMS, args=args)
-    return unflatten({path: np.asarray(leaf) for path, leaf in flatten(restored)})
+    if not (folder / PARAMS).exists():
+        raise ValueError(
+            f"checkpoint {_name(place)!r} has no {PARAMS}: an earlier version made it; convert or "
+            f"train it again."
+        )
+    return ParamsReader(place)
 
 
-def params_digest_of(checkpoint: str | Path) -> str:
+def params_digest_of(checkpoint: Checkpoint) -> str:
     """Returns the content digest of a checkpoint's parameters, computed anew."""
     return params_digest(load_params(checkpoint))
 
 
-def checked_digest(checkpoint: str | Path) -> str:
+def checked_digest(checkpoint: Checkpoint) -> str:
     """Returns the content digest that a checkpoint states, after computing it anew.
 
     Raises:
       ValueError: if it states another one, or the folder holds no finished checkpoint.
     """
     found = params_digest_of(checkpoint)
-    stated = (Path(checkpoint) / DIGEST).read_text().strip()
+    stated = stated_digest(checkpoint)
     if found != stated:
         raise ValueError(
             f"checkpoint {checkpoint} holds parameters of digest {found[:12]}, and its {DIGEST} "
@@ -95,27 +115,41 @@ def checked_digest(checkpoint: str | Path) -> str:
     return found
 
 
-def tokenizer_path(checkpoint: str | Path) -> Path:
+def tokenizer_path(checkpoint: Checkpoint) -> Path:
     """Returns the tokenizer's file.
 
     Raises:
       ValueError: if the checkpoint has none.
     """
-    path = Path(checkpoint) / TOKENIZER
+    place = open_place(checkpoint)
+    path = _small(place) / TOKENIZER
     if not path.exists():
         raise ValueError(
-            f"checkpoint {Path(checkpoint).name!r} has no {TOKENIZER}; convert it again with "
+            f"checkpoint {_name(place)!r} has no {TOKENIZER}; convert it again with "
             "--tokenizer FILE, or copy the file there."
         )
     return path
 
 
-def mask_codec_path(checkpoint: str | Path) -> Path | None:
+def mask_codec_path(checkpoint: Checkpoint) -> Path | None:
     """Returns the mask codec's file, or None where the checkpoint has none."""
-    path = Path(checkpoint) / MASK_CODEC
+    path = _small(checkpoint) / MASK_CODEC
     return path if path.exists() else None
 
 
-def _in_flight(tree: Params) -> int:
-    """Returns how much Orbax may have in memory while it writes [GB]: the largest array, or 1."""
-    return math.ceil(max(leaf.nbytes for leaf in jax.tree.leaves(tree)) / 1e9)
+def stated_digest(checkpoint: Checkpoint) -> str:
+    """Returns the content digest that a checkpoint states.
+
+    Raises:
+      FileNotFoundError: if it is not finished.
+    """
+    return (_small(checkpoint) / DIGEST).read_text().strip()
+
+
+def _small(checkpoint: Checkpoint) -> Path:
+    """Returns a local folder with all but the parameters."""
+    return open_place(checkpoint).whole(_SMALL)
+
+
+def _name(place: Place) -> str:
+    return place.uri.rpartition("/")[2]

@@ -18,13 +18,12 @@ import numpy as np
 from jaxtyping import Float
 
 from model import vlm
-from model.checkpoint import array_files
 from model.checkpoint.digest import unflatten
-from model.checkpoint.folder import load_config
+from model.checkpoint.folder import load_config, params_of
 from model.checkpoint.importer import open_source
 from model.config import ModelConfig
 from model.decode.generate import generate
-from model.files import CONFIG, PARAMS
+from model.files import CONFIG
 
 TOLERANCE = 1e-4
 """Largest relative error of a float32 output, through whole towers."""
@@ -96,7 +95,7 @@ def _line(finding: Finding) -> str:
 def _read(checkpoint: Path) -> tuple[ModelConfig, vlm.Params]:
     if (checkpoint / CONFIG).is_file():
         model = load_config(checkpoint)
-        arrays = array_files.read_orbax(checkpoint / PARAMS).items()
+        arrays = params_of(checkpoint).arrays.items()
     else:
         source = open_source(checkpoint)
         model, arrays = source.model, source.parameters()

@@ -13,11 +13,13 @@ import jax
 import numpy as np
 
 from infra.progress import Progress
+from infra.store.places import open_place
 from model import vlm
 from model.checkpoint.folder import (
     load_config,
     load_params,
     mask_codec_path,
+    stated_digest,
     tokenizer_path,
 )
 from model.config import ModelConfig
@@ -29,7 +31,7 @@ from model.decode.decoding import decode
 from model.eval.config import EvalConfig
 from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scorer, fields_of
-from model.files import DIGEST, PREDICTIONS, SCORE
+from model.files import PREDICTIONS, SCORE
 from model.masks.codec import MaskCodec
 from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
@@ -52,7 +54,7 @@ def evaluate(
     the number of records, the sum of their scores and, where there is a breakdown, its parts.
 
     Args:
-      checkpoint: folder written by `fit` [path].
+      checkpoint: written by `fit`: a folder, or a place in a bucket.
       data: prepared dataset, all of whose records are scored; as in `StagePaths`.
       budget: soft tokens per image; one the connector serves.
       config: how to decode and score.
@@ -61,8 +63,7 @@ def evaluate(
     Raises:
       ValueError: if the budget is not served, or the metric reads masks and there is no codec.
     """
-    digest = (Path(checkpoint) / DIGEST).read_text()
-    loaded = _load(str(Path(checkpoint).absolute()), digest)
+    loaded = _load(checkpoint, stated_digest(checkpoint))
     budgets.check_budget(loaded.model, budget)
     metric = get_metric(config.metric)
     if metric.reads_masks and loaded.codec is None:
@@ -147,10 +148,11 @@ def _write(rows: Sequence[dict[str, Any]], scorer: Scorer, out: Path) -> None:
 def _load(checkpoint: str, digest: str) -> _Loaded:
     """Loads a checkpoint once for all budgets; `digest` tells a folder written anew."""
     del digest
-    codec = mask_codec_path(checkpoint)
+    place = open_place(checkpoint)
+    codec = mask_codec_path(place)
     return _Loaded(
-        model=load_config(checkpoint),
-        params=jax.tree.map(jax.numpy.asarray, load_params(checkpoint)),
-        tokenizer=Tokenizer(tokenizer_path(checkpoint)),
+        model=load_config(place),
+        params=jax.tree.map(jax.numpy.asarray, load_params(place)),
+        tokenizer=Tokenizer(tokenizer_path(place)),
         codec=MaskCodec.load(codec) if codec else None,
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from infra.progress import Progress
 from model.checkpoint.folder import save_checkpoint
+from model.checkpoint.params_files import Put
 from model.checkpoint.resume import ResumePoints
 from model.config import ModelConfig
 from model.connector import budgets
@@ -34,11 +35,13 @@ class StagePaths:
     Attributes:
       data: prepared datasets, folders or places in a bucket (see `infra.store.places`); parts of
         the same name are joined.
-      init: checkpoint folder to start from; None starts from random parameters [path].
+      init: checkpoint to start from, a folder or a place in a bucket; None starts from random
+        parameters.
       tokenizer: SentencePiece file [path].
       mask_codec: `.npz` of the mask codec; needed where records have masks [path].
       scratch: folder for resumable checkpoints, this stage's alone [path].
       out: an existing folder, which becomes a checkpoint's (see `checkpoint.folder`) [path].
+      put: stores the checkpoint's parameters elsewhere than in `out`; None stores them there.
     """
 
     data: str | tuple[str, ...]
@@ -47,6 +50,7 @@ class StagePaths:
     mask_codec: str | None = None
     scratch: str
     out: str
+    put: Put | None = None
 
 
 def fit(
@@ -134,6 +138,7 @@ def _finish(state: State, model: ModelConfig, paths: StagePaths, log: Path) -> N
         params=params,
         tokenizer=paths.tokenizer,
         mask_codec=paths.mask_codec,
+        put=paths.put,
     )
 
 

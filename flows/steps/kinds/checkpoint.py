@@ -27,11 +27,12 @@ def make(work: Work) -> Iterator[Progress]:
     codec = work.inputs.get("mask_codec")
     paths = StagePaths(
         data=tuple(at for role, at in sorted(work.places.items()) if role.startswith("data/")),
-        init=str(work.inputs["init"]) if "init" in work.inputs else None,
+        init=work.places.get("init"),
         tokenizer=str(work.inputs["tokenizer"] / files.TOKENIZER),
         mask_codec=str(codec / files.MASK_CODEC) if codec else None,
         scratch=str(work.scratch),
         out=str(work.out),
+        put=work.put,
     )
     steps, loss = 0, float("nan")
     for item in fit(spec.model, spec.train, paths, Seeds.of(work.seed or 0)):

@@ -25,7 +25,7 @@ def make(work: Work) -> Iterator[Progress]:
 
     spec: EvaluateSpec = work.config
     yield from evaluate(
-        str(work.inputs["checkpoint"]),
+        work.places["checkpoint"],
         data=work.places["data"],
         budget=spec.budget,
         config=spec.decode,

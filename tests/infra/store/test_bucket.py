@@ -105,7 +105,7 @@ def test_other_bytes_than_are_stored_are_read_again(files: Bucket, gcs: GCS):
     gcs.fail(Rule(action="corrupt", verb="media"))
     assert files.read("x") == b"one"
     noted = written(files, "d", a=b"hello" * 9)
-    files.settle("d", noted)
+    files.settle("d", noted, {})
     gcs.fail(Rule(action="corrupt", verb="media"))
     assert (Bucket(files.uri).local("d", noted) / "a").read_bytes() == b"hello" * 9
 
@@ -136,7 +136,7 @@ def test_a_large_file_arrives_whole_whatever_happens(
 ):
     noted = written(files, "d", small=b"1", large=bytes(range(256)) * 50_000)
     gcs.fail(rule)
-    files.settle("d", noted)
+    files.settle("d", noted, {})
     assert gcs.faults.fired() == [1]
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
     other = Bucket(files.uri)
@@ -147,7 +147,7 @@ def test_a_large_file_arrives_whole_whatever_happens(
 
 def test_what_is_not_what_the_manifest_says_is_refused(files: Bucket, tmp_path: Path, monkeypatch):
     noted = written(files, "d", a=b"hello")
-    files.settle("d", noted)
+    files.settle("d", noted, {})
     assert files.drop("d/a", b"hello")
     files.create("d/a", b"jello")
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
@@ -168,7 +168,7 @@ def test_a_server_that_hangs_is_asked_again(
     files: Bucket, gcs: GCS, monkeypatch: pytest.MonkeyPatch, action: str
 ):
     noted = written(files, "d", a=b"hello" * 9)
-    files.settle("d", noted)
+    files.settle("d", noted, {})
     monkeypatch.setattr("infra.store.bucket._TIMEOUT", 0.3)
     slow = Bucket(files.uri)
     gcs.fail(Rule(action=action, verb="media", seconds=3.0))

@@ -1,0 +1,248 @@
+"""Parameters as files: safetensors of about a gigabyte each, and an index of them all.
+
+params.json                        where each array lies, and a checksum of each piece of each file
+params-00000-of-00002.safetensors  the arrays by name; the same arrays give the same bytes
+
+They are written and read by pieces, on a disk or straight to and from a bucket: nothing is copied
+to the node, and who wants a part of an array gets the pieces that hold it.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infra.store.files import Content
+from infra.store.places import Place
+from model.checkpoint.array_files import DTYPES, Arrays, Entry, Shape, safetensors_header
+from model.checkpoint.digest import flatten
+from model.files import PARAMS
+
+Put = Callable[[str, Content], None]
+"""Stores a file under a name."""
+
+FILE_BYTES = 2**30
+"""Most bytes of a file, unless one array has more. Files are written side by side."""
+
+PIECE = 2**20
+"""What has a checksum of its own [bytes]."""
+
+_READ = 16 * PIECE
+"""Most that one request brings [bytes]."""
+
+_AT_ONCE = 8
+"""Files written, and ranges read, at a time."""
+
+_REREADS = 3
+"""Of what came over a network with other checksums."""
+
+
+class ParamsFile:
+    """A safetensors file that has not been written: its bytes, wherever one looks.
+
+    Attributes:
+      size: [bytes].
+      starts: array -> its first byte.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        types = {name: array.dtype for name, array in arrays.items()}
+        header, self.starts = safetensors_header(
+            {name: array.shape for name, array in arrays.items()}, types, {}
+        )
+        self._parts = [(0, memoryview(header))]
+        for name, array in arrays.items():
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            self._parts.append((self.starts[name], flat.data))
+        self.size = max(start + len(part) for start, part in self._parts)
+
+    def read(self, start: int, length: int) -> bytes:
+        """Returns a range of its bytes."""
+        cuts = (part[max(start - at, 0) : max(start + length - at, 0)] for at, part in self._parts)
+        return b"".join(cuts)
+
+
+def write_params(params: Mapping[str, Any], put: Put) -> str:
+    """Writes a nested dict of arrays, and returns the text of the index.
+
+    Args:
+      params: the arrays.
+      put: stores one file; called by several threads.
+    """
+    arrays = {path: np.asarray(leaf) for path, leaf in flatten(params)}
+    groups = _groups(arrays)
+    files = {
+        f"params-{number:05d}-of-{len(groups):05d}.safetensors": ParamsFile(group)
+        for number, group in enumerate(groups)
+    }
+
+    def write(name: str) -> list[int]:
+        put(name, files[name])
+        starts = range(0, files[name].size, PIECE)
+        return [zlib.crc32(files[name].read(start, PIECE)) for start in starts]
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        checksums = dict(zip(files, pool.map(write, files), strict=True))
+    places = {
+        path: {
+            "file": name,
+            "start": start,
+            "dtype": array.dtype.name,
+            "shape": array.shape,
+        }
+        for name, file in files.items()
+        for path, start in file.starts.items()
+        for array in [arrays[path]]
+    }
+    return json.dumps({"arrays": places, "piece": PIECE, "crc32": checksums}) + "\n"
+
+
+def _groups(arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    groups: list[dict[str, np.ndarray]] = [{}]
+    filled = 0
+    for path, array in arrays.items():
+        if groups[-1] and filled + array.nbytes > FILE_BYTES:
+            groups.append({})
+            filled = 0
+        groups[-1][path] = array
+        filled += array.nbytes
+    return groups
+
+
+@dataclasses.dataclass(frozen=True)
+class _Range:
+    """Bytes of a file, and where they go."""
+
+    file: str
+    start: int
+    out: memoryview
+
+
+class ParamsReader:
+    """The arrays of a checkpoint, each read when it is asked for. Safe to share between threads.
+
+    Args:
+      place: of the checkpoint.
+
+    Raises:
+      FileNotFoundError: if it has no index.
+    """
+
+    def __init__(self, place: Place) -> None:
+        index = json.loads((place.whole(PARAMS) / PARAMS).read_text())
+        self._place, self._arrays = place, index["arrays"]
+        self._piece: int = index["piece"]
+        self._checksums: dict[str, list[int]] = index["crc32"]
+
+    @property
+    def arrays(self) -> Arrays:
+        """All of them by path, none read yet."""
+        return Arrays(
+            {
+                path: Entry(self.shape(path), self.dtype(path), lambda path=path: self.read(path))
+                for path in self._arrays
+            }
+        )
+
+    def shape(self, path: str) -> Shape:
+        """Returns an array's shape."""
+        return tuple(self._arrays[path]["shape"])
+
+    def dtype(self, path: str) -> np.dtype:
+        """Returns an array's type."""
+        return next(d for d in DTYPES.values() if d.name == self._arrays[path]["dtype"])
+
+    def read(self, path: str, index: Sequence[slice] = ()) -> np.ndarray:
+        """Returns an array, or a part of it, reading the pieces that hold that part.
+
+        Args:
+          path: of the array.
+          index: a slice per axis, without steps, as `jax.make_array_from_callback` gives them;
+            axes that are not named are whole.
+
+        Raises:
+          ValueError: if a checksum does not match.
+          OSError: if it cannot be read.
+        """
+        (array,) = self.read_all({path: index}).values()
+        return array
+
+    def read_all(self, wanted: Mapping[str, Sequence[slice]]) -> dict[str, np.ndarray]:
+        """Returns several arrays, or parts of them, read together; as `read` does."""
+        found, ranges = {}, []
+        for path, index in wanted.items():
+            found[path] = self._prepare(path, index, ranges)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(self._fill, ranges))
+        return found
+
+    def _prepare(self, path: str, index: Sequence[slice], ranges: list[_Range]) -> np.ndarray:
+        """Returns the array to be filled, and adds the ranges of the file that fill it."""
+        shape, dtype = self.shape(path), self.dtype(path)
+        cuts = [*index, *[slice(None)] * (len(shape) - len(index))]
+        bounds = [cut.indices(n)[:2] for cut, n in zip(cuts, shape, strict=True)]
+        lengths = [stop - start for start, stop in bounds]
+        out = np.empty(lengths, dtype)
+        if not out.size:
+            return out
+        cut = max((i for i, n in enumerate(shape) if lengths[i] != n), default=-1)
+        # What follows the last axis that is cut lies in one run.
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        run = math.prod(lengths[cut:]) if cut >= 0 else out.size
+        above = [range(*bound) for bound in bounds[: max(cut, 0)]]
+        first = bounds[cut][0] * strides[cut] if cut >= 0 else 0
+        flat = memoryview(out.reshape(-1).view(np.uint8).data)
+        told = self._arrays[path]
+        for number, place in enumerate(itertools.product(*above)):
+            offset = first + sum(i * stride for i, stride in zip(place, strides, strict=False))
+            start = told["start"] + offset * dtype.itemsize
+            part = flat[number * run * dtype.itemsize :][: run * dtype.itemsize]
+            ranges += self._split(told["file"], start, part)
+        return out
+
+    @staticmethod
+    def _split(file: str, start: int, out: memoryview) -> Iterator[_Range]:
+        """Yields a range in parts that end where pieces do, none longer than a request brings."""
+        while len(out):
+            length = min(_READ - start % _READ, len(out))
+            yield _Range(file, start, out[:length])
+            start, out = start + length, out[length:]
+
+    def _fill(self, wanted: _Range) -> None:
+        first = wanted.start // self._piece
+        stop = -(-(wanted.start + len(wanted.out)) // self._piece)
+        skipped = wanted.start - first * self._piece
+        pieces = self._checked(wanted.file, first, stop)
+        wanted.out[:] = memoryview(pieces)[skipped : skipped + len(wanted.out)]
+
+    def _checked(self, file: str, first: int, stop: int) -> bytes:
+        """Returns some pieces of a file, compared with their checksums."""
+        begin = first * self._piece
+        length = min(stop * self._piece, self._place.size(file)) - begin
+        for _ in range(1 if self._place.is_local else 1 + _REREADS):
+            data = self._place.read(file, begin, length)
+            pieces = [data[at : at + self._piece] for at in range(0, length, self._piece)]
+            if [zlib.crc32(piece) for piece in pieces] == self._checksums[file][first:stop]:
+                return data
+        raise ValueError(
+            f"{self._place.uri}/{file} is damaged between bytes {begin} and {begin + length}; "
+            f"convert or train the checkpoint again."
+        )
+
+
+def put_into(folder: Path) -> Put:
+    """Returns what stores files in a local folder."""
+
+    def put(name: str, data: Content) -> None:
+        with (folder / name).open("wb") as file:
+            for start in range(0, data.size, _READ):
+                file.write(data.read(start, _READ))
+
+    return put
