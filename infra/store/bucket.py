@@ -31,6 +31,7 @@ from infra.store.files import MANIFESTS, Content, Files, Receipt, Stat
 from infra.store.glance import Glance, Records
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
+from infra.store.regions import check_region, region_of_machine
 
 _URI = re.compile(r"gs://(?P<bucket>[a-z0-9][\w.-]{1,220}[a-z0-9])(?:/(?P<prefix>.*?))?/*")
 _AT_ONCE = 16
@@ -60,7 +61,7 @@ class Bucket:
       uri: gs://bucket or gs://bucket/prefix.
 
     Raises:
-      ValueError: if it is none.
+      ValueError: if it is none, or in another region (see `regions`).
       OSError: if there is no such bucket, or it cannot be read.
     """
 
@@ -79,6 +80,8 @@ class Bucket:
             self._probe()
         except FileNotFoundError:
             raise BucketError(f"there is no bucket gs://{self._bucket}; make it first.") from None
+        if region_of_machine() is not None:
+            self._check_region()
 
     def read(self, name: str) -> bytes:
         return self._read(name)[0]
@@ -256,6 +259,14 @@ class Bucket:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(delete, names))
         shutil.rmtree(self.state / "work" / folder, ignore_errors=True)
+
+    def _check_region(self) -> None:
+        asked = "location,customPlacementConfig"
+        try:
+            location = self._json("GET", "b/{}", self._bucket, fields=asked)
+        except OSError:
+            return  # Reading objects needs no right to ask this.
+        check_region(self.uri, location)
 
     def _probe(self) -> Mapping[str, str]:
         """Asks for next to nothing, as whoever may list objects can, and returns the headers."""

@@ -1,0 +1,102 @@
+"""Where a bucket is and where this machine is: reading across regions is slow, and is paid for."""
+
+import functools
+import os
+import re
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_ALLOW, _REGION, _HOST = "PARCEL_ALLOW_CROSS_REGION", "PARCEL_REGION", "GCE_METADATA_HOST"
+"""Environment variables; the last is google-auth's own."""
+
+_MULTI = {"us": "us-", "eu": "europe-", "asia": "asia-"}
+"""How the regions in a multi-region begin. Source: Cloud Storage, "Bucket locations"."""
+
+_DUAL = {
+    "nam4": ("us-central1", "us-east1"),
+    "eur4": ("europe-north1", "europe-west4"),
+    "asia1": ("asia-northeast1", "asia-northeast2"),
+}
+"""Dual-regions; of one that is not here nobody knows, and it is allowed. Source: as above."""
+
+_PRODUCT = Path("/sys/class/dmi/id/product_name")
+"""Says "Google…" on Compute Engine, containers included; elsewhere nobody is asked, which would
+take seconds."""
+
+_TIMEOUT = 3.0
+"""Of the metadata server, as google-auth's [s]."""
+
+
+def check_region(uri: str, location: Mapping[str, Any]) -> None:
+    """Refuses a bucket that surely is in another region than this machine.
+
+    Args:
+      uri: of the store, for people.
+      location: the bucket's `location`, and `customPlacementConfig` where it has one.
+
+    Raises:
+      ValueError: naming both places, and the cure.
+    """
+    here = region_of_machine()
+    if here is None or os.environ.get(_ALLOW) == "1" or _may_hold(location, here):
+        return
+    raise ValueError(
+        f"store {uri} is in {location['location'].lower()} and this machine in {here}: all that is "
+        f"read would cross regions. Run where the bucket is, name a bucket here, or set {_ALLOW}=1."
+    )
+
+
+def region_of_machine() -> str | None:
+    """Returns the region this machine is in; None where that is not known.
+
+    PARCEL_REGION says it; else the metadata server of Compute Engine does.
+
+    Raises:
+      ValueError: if PARCEL_REGION names no region.
+    """
+    stated = os.environ.get(_REGION)
+    if stated is None:
+        return _asked(os.environ.get(_HOST))
+    if not re.fullmatch(r"[a-z]+-[a-z]+\d+", stated):
+        raise ValueError(f"{_REGION} must be a region such as us-central1, got {stated!r}.")
+    return stated
+
+
+@functools.cache
+def _asked(host: str | None) -> str | None:
+    """Returns the region that the metadata server at a host tells; None asks the usual one."""
+    if host is None and not _is_compute_engine():
+        return None
+    request = urllib.request.Request(
+        f"http://{host or 'metadata.google.internal'}/computeMetadata/v1/instance/zone",
+        headers={"Metadata-Flavor": "Google"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+            zone = answer.read().decode()
+    except OSError:
+        return None
+    found = re.fullmatch(r"projects/\d+/zones/([a-z]+-[a-z]+\d+)-[a-z]", zone.strip())
+    return found[1] if found else None
+
+
+def _is_compute_engine() -> bool:
+    try:
+        return _PRODUCT.read_text().startswith("Google")
+    except OSError:
+        return False
+
+
+def _may_hold(location: Mapping[str, Any], region: str) -> bool:
+    """Whether a bucket's location contains a region; a location nobody here knows may."""
+    name = location["location"].lower()
+    placed = location.get("customPlacementConfig", {}).get("dataLocations", ())
+    if placed:
+        return region in {place.lower() for place in placed}
+    if name in _MULTI:
+        return region.startswith(_MULTI[name])
+    if name in _DUAL:
+        return region in _DUAL[name]
+    return "-" not in name or name == region
