@@ -11,8 +11,13 @@ from flows.cli.options import DEFAULT_STORE, StoreOption, open_store
 gc_app = typer.Typer()
 
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_PLURALS = {"artifact": "artifacts", "attempt": "attempts", "source": "sources"}
-_LISTED = ("artifact", "set aside", "attempt", "scratch", "copy of scratch")
+_PLURALS = {
+    "artifact": "artifacts",
+    "files": "files of artifacts",
+    "attempt": "attempts",
+    "source": "sources",
+}
+_LISTED = ("artifact", "files", "set aside", "attempt", "scratch", "copy of scratch")
 """Sorts told one by one; files of sources and half-written records are only counted."""
 
 
@@ -26,9 +31,10 @@ def gc(
 ) -> None:
     """Tells what no run needs any more, with its size; --delete deletes it.
 
-    Never goes: what a record in runs/ names, and all that was made from; what a run under way
-    uses; what somebody is working on; what is younger than AGE. Delete a run's record to let go
-    of its results.
+    Of checkpoints that a study does not keep (keep.transfers: predictions) the files go, and the
+    manifest stays. Never goes: what a record in runs/ names, and all that was made from; what a
+    run under way uses; what somebody is working on; what is younger than AGE. Delete a run's
+    record to let go of its results.
     """
     from infra.store import gc as garbage
 

@@ -99,7 +99,7 @@ def _study(
     graph = graph_of(config, until, known=raw_files(opened))
     explanation = Explanation(opened.at_once(), graph)
     if explain:
-        for line in explanation.lines():
+        for line in explanation.lines(config.keep):
             typer.echo(line)
         return
     # The flow checks again; told here, nothing has started yet.

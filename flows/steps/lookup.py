@@ -14,7 +14,7 @@ from infra.store.gc import ACCEPTED
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
-State = Literal["reused", "accepted", "stale", "missing"]
+State = Literal["reused", "let go", "accepted", "stale", "missing"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,8 @@ class Found:
     """A step whose inputs are known, and its artifact in the store.
 
     Attributes:
-      state: "reused" is of this code; "accepted" of other code, and somebody said to keep it;
+      state: "reused" is of this code; "let go", too, but its run did not keep its files, and who
+        would read them makes it again; "accepted" of other code, and somebody said to keep it;
         "stale" of other code, and nobody did.
       artifact: None where the state is "missing".
     """
@@ -65,6 +66,8 @@ def look_up(
     pin(recipe.key)
     if artifact := store.find(recipe.key):
         return Found(recipe=recipe, state="reused", artifact=artifact)
+    if artifact := store.let_go(recipe.key):
+        return Found(recipe=recipe, state="let go", artifact=artifact)
     others = store.of_identity(recipe.identity)
     pin(*(artifact.key for artifact in others))
     others = [artifact for artifact in others if store.find(artifact.key)]

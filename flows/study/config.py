@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from flows.study.held_out import check_held_out
 from flows.study.image_size import check_image_px, with_image_px
+from flows.study.kept import KeepConfig
 from flows.study.source import SourceConfig
 from flows.study.transfer import (
     EvalRow,
@@ -176,6 +177,7 @@ class StudyConfig:
         nothing else is stated.
       eval_batch_size: examples decoded together.
       compute: where steps run.
+      keep: what `parcel gc` leaves of it.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -209,6 +211,7 @@ class StudyConfig:
     )
     eval_batch_size: Annotated[int, Field(ge=1)] = 32
     compute: ComputeConfig = ComputeConfig()
+    keep: KeepConfig = KeepConfig()
 
     @model_validator(mode="before")
     @classmethod

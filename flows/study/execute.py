@@ -271,6 +271,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                 found = session.look_up(step)
                 keys.append(found.recipe.key)
                 remade = found.state == "accepted" and session.rebuilds(node)
+                remade = remade or (found.state == "let go" and _is_wanted(session, node, found))
                 if found.state == "stale":
                     session.allow(node, cast(Artifact, found.artifact))
                 if found.artifact is None or found.state == "stale" or remade:
@@ -299,6 +300,14 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
             told = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
             raise StepFailedError("; ".join(told))
     return outcome
+
+
+def _is_wanted(session: Session, node: Node, found: Found) -> bool:
+    """Whether a step of a node must be made and reads an artifact whose files were let go."""
+    step = next(step for step in node.steps if step.name == found.recipe.name)
+    session.artifacts[step] = cast(Artifact, found.artifact)
+    readers = (reader for reader in node.steps if step in reader.inputs.values())
+    return any(session.look_up(reader).state in ("missing", "stale") for reader in readers)
 
 
 def _run_job(

@@ -16,6 +16,7 @@ from flows.steps.kind import Step
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
+from flows.study.kept import KeepConfig, told_of_steps
 from flows.study.load import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
@@ -67,6 +68,7 @@ class Explanation:
         self._store = store
         self._owner = {step: node for node in graph.nodes for step in node.steps}
         self._accepted: set[Step] = set()
+        self._let_go: list[Step] = []
         self._known: dict[str, list[_Known]] = {}
         self._changes: dict[tuple[str, str, str], list[str]] = {}
         for step in graph.steps:
@@ -74,6 +76,8 @@ class Explanation:
             kept = any(read in self._accepted for read in step.inputs.values())
             if kept or self.steps[step].state == "accepted":
                 self._accepted.add(step)
+        if self._let_go:
+            self._judge_again()
 
     def of_node(self, node: Node) -> Verdict:
         """Returns the verdict on a node: that of its step with the most work."""
@@ -145,8 +149,8 @@ class Explanation:
         found = {step: verdict.artifact for step, verdict in self.steps.items()}
         return {step: artifact.key for step, artifact in found.items() if artifact is not None}
 
-    def lines(self) -> Iterator[str]:
-        """Yields a line per node, and a sum."""
+    def lines(self, keep: KeepConfig) -> Iterator[str]:
+        """Yields a line per node, a sum, and what the study will leave in the store."""
         width = max(len(node.name) for node in self.graph.nodes)
         counts = dict.fromkeys(STATES, 0)
         for node in self.graph.nodes:
@@ -157,6 +161,8 @@ class Explanation:
         cost = self._at_stake(self.stale())
         told = f"; made again, what is stale takes about {cost:.0f} device-seconds" if cost else ""
         yield f"{len(self.graph.nodes)} steps: {found}{told}"
+        there = {step: verdict.artifact for step, verdict in self.steps.items()}
+        yield told_of_steps(self.graph.steps, there, keep)
 
     def markdown(self) -> str:
         """Returns the same as a table."""
@@ -177,6 +183,8 @@ class Explanation:
         found = look_up(self._store, step, inputs, self._accepted)
         if found.artifact is None:
             return Verdict(state="new", why=tuple(self._differences(step, inputs)))
+        if found.state == "let go":
+            self._let_go.append(step)
         seconds = device_seconds(found.artifact)
         if found.state == "stale":
             changed = self._changed(found)
@@ -192,6 +200,18 @@ class Explanation:
             why = (f"{found.artifact.key} was kept",)
             return Verdict(state="accepted", why=why, artifact=found.artifact)
         return Verdict(state="reused", artifact=found.artifact)
+
+    def _judge_again(self) -> None:
+        """Judges steps whose files were let go, now that it is known who would read them."""
+        wanting: dict[Step, list[str]] = {}
+        for step in self.graph.steps:
+            if self.steps[step].state in ("new", "stale"):
+                for read in step.inputs.values():
+                    wanting.setdefault(read, []).append(step.name)
+        for step in self._let_go:
+            if step in wanting:
+                why = (f"its files were not kept, and {_listed(wanting[step])} would read them",)
+                self.steps[step] = dataclasses.replace(self.steps[step], state="new", why=why)
 
     def _names(self, steps: Sequence[Step]) -> str:
         """Names the nodes of steps, the first few of them."""

@@ -10,8 +10,11 @@ from rich.markdown import Markdown
 from flows.study.config import StudyConfig
 from flows.study.flow import RESULTS, StudyResult, study
 from flows.study.graph import Phase
+from flows.study.kept import told_of_keys
+from flows.study.runs import find_run
 from infra.prefect.published import published
 from infra.prefect.rows import flush, settle_ended
+from infra.store.gc import LET_GO
 from infra.store.store import Store
 
 
@@ -67,6 +70,9 @@ def _sum_up(
     failed = f", {len(result.failed)} failed" if result.failed else ""
     console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
     if result.results:
+        record = find_run(store, config.name)
+        keys = [*record["artifacts"], *record[LET_GO]]
+        console.print(told_of_keys(store.at_once(), keys, config.keep), soft_wrap=True)
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         method = config.methods[-1]

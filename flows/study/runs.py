@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.study.kept import KeepConfig, let_go_by
 from flows.study.load import ConfigError
-from infra.store.gc import RUNS
+from infra.store.gc import LET_GO, RUNS
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import DESCRIPTION
@@ -24,7 +25,8 @@ def note_run(
 ) -> None:
     """Writes the record of a run; the same results have one record.
 
-    What a record names, and what that was made from, is never garbage.
+    What a record names, and what that was made from, is never garbage; but for checkpoints that
+    the study does not keep.
 
     Args:
       store: where.
@@ -34,10 +36,14 @@ def note_run(
       flow_run_id: of the Prefect run.
       failed: "step: reason" of each step that failed.
     """
+    keep = KeepConfig(**config.get("keep", {}))
+    # Where a step failed, what it reads may be asked for again.
+    gone = set() if failed else let_go_by(keep, map(store.recall, artifacts))
     record = {
         "name": config["name"],
         "results": results,
-        "artifacts": sorted(artifacts),
+        "artifacts": sorted({*artifacts} - gone),
+        LET_GO: sorted(gone),
         "flow_run_id": flow_run_id,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
         "failed": redact(list(failed)),

@@ -5,6 +5,9 @@ work on it or with it, if it is young, or if any artifact that stays was made fr
 attempts without a commit, damaged artifacts that were set aside, and source trees go when they are
 old and nobody holds them.
 
+What a run's record lets go of goes, too, but only its files: the manifest stays for the lineage of
+what was made from it, and a note says that nothing was damaged.
+
 Beside a running study: the study pins an artifact before it looks it up (see `pins`), and both
 pinning and deciding what goes need one lease. While it has the lease, gc only moves manifests out
 of the way; it then makes sure that nobody took the lease meanwhile, or puts them back. Data are
@@ -15,6 +18,7 @@ deleted, and a gc that is killed half-way leaves artifacts, or garbage, never ha
 import contextlib
 import dataclasses
 import graphlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from infra.store.disk import PARTIAL
@@ -32,10 +36,14 @@ from infra.store.store import (
     Artifact,
     Store,
     aside_name,
+    gone_name,
     manifest_name,
 )
 
 RUNS, ACCEPTED = "runs", "accepted"
+LET_GO = "let_go"
+"""Field of a run's record: keys of artifacts whose files it does not keep, only what they say."""
+
 RECORDS = (RUNS, ACCEPTED)
 """Folders of people's records: of runs, and of artifacts kept although their code has changed."""
 
@@ -57,7 +65,8 @@ class Garbage:
     """Something that may go.
 
     Attributes:
-      sort: "artifact", "set aside", "attempt", "scratch", "copy of scratch", "source",
+      sort: "artifact", "files" (of an artifact whose manifest stays), "set aside", "attempt",
+        "scratch", "copy of scratch", "source",
         "job" or "partial".
       name: the artifact's key, or the file's name.
       told: what people call it: the step's name, where it is known.
@@ -85,7 +94,14 @@ def find(store: Store, *, older_than: float) -> list[Garbage]:
       OSError, ValueError: if a record cannot be read: what it names would look like garbage.
     """
     view = _View(store, older_than)
-    every = (view.artifacts(), view.aside(), view.attempts(), view.scratch(), view.sources())
+    every = (
+        view.artifacts(),
+        view.files(),
+        view.aside(),
+        view.attempts(),
+        view.scratch(),
+        view.sources(),
+    )
     return [found for sort in (*every, view.jobs(), view.partials()) for found in sort]
 
 
@@ -103,7 +119,7 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
     with hold(store.fleeting, DECIDING) as deciding:
         view = _View(store, older_than)
         rest = [*view.aside(), *view.attempts(), *view.scratch(), *view.jobs(), *view.partials()]
-        loose = list(view.sources())
+        loose, let_go = list(view.sources()), list(view.files())
         hidden = [found for found in view.artifacts() if _hide(store, found)]
         if not deciding.renew():
             for found in hidden:
@@ -111,11 +127,14 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
             raise RuntimeError("gc was stopped for too long and put everything back; run it again.")
         for found in loose:  # Under the lease: no run begins, and keeps its source, meanwhile.
             store.files.remove(found.path)
+        for found in let_go:  # Here, too: whoever looks for it finds all of it, or a note.
+            store.files.create(gone_name(store.get(found.name)), b"")
+            store.files.remove(found.path)
     for folder in (PINS, LEASES):
         for held in holdings(store.fleeting, folder):
             if not held.is_live(_GRACE):
                 store.fleeting.drop(f"{folder}/{held.key}.json", held.text)
-    return loose + [found for found in (*hidden, *rest) if _remove(store, found)]
+    return loose + let_go + [found for found in (*hidden, *rest) if _remove(store, found)]
 
 
 class _View:
@@ -134,10 +153,12 @@ class _View:
         roots = {key for held in pinned for key in held.lease.keys} | self._busy
         for key in self._busy:
             roots.update(*(begun.inputs for begun in attempts(store.files, key)))
-        roots |= _named_by_runs(store)
+        named, self._let_go = _named_by_runs(store)
+        roots |= named
         self._set_aside = store.aside()
         self._made = {artifact.key: artifact for artifact in store.artifacts()}
         roots |= {key for key in self._made if not self._is_old(manifest_name(key))}
+        self._let_go -= roots
         self._needed = _with_inputs(roots, self._made)
 
     def artifacts(self) -> Iterator[Garbage]:
@@ -152,6 +173,15 @@ class _View:
         }
         for key in reversed([*graphlib.TopologicalSorter(inputs).static_order()]):
             yield self._artifact("artifact", spare[key], manifest_name(key))
+
+    def files(self) -> Iterator[Garbage]:
+        """Yields artifacts that are there for those made from them, and whose files no run keeps.
+
+        Their files are deleted and their manifests stay.
+        """
+        for key in sorted(self._let_go & self._needed & self._made.keys()):
+            if self._store.is_whole(self._made[key]):
+                yield self._artifact("files", self._made[key], manifest_name(key))
 
     def aside(self) -> Iterator[Garbage]:
         """Yields artifacts that were set aside."""
@@ -237,13 +267,26 @@ class _View:
         return _age(self._now, stat)
 
 
-def _named_by_runs(store: Store) -> set[str]:
-    """Returns every key in the records of runs, in whatever field, path or link."""
+def _named_by_runs(store: Store) -> tuple[set[str], set[str]]:
+    """Returns every key in the records of runs, in whatever field, path or link.
+
+    And apart from them, the keys of what runs name only to let it go.
+    """
     names = [f"{folder}/{name}" for folder in RECORDS for name in store.files.listing(folder)]
-    texts = (store.files.read(name).decode() for name in names)
+    let_go: set[str] = set()
+    texts = []
+    for name in names:
+        text = store.files.read(name).decode()
+        try:
+            record = json.loads(text)
+            let_go |= set(record.pop(LET_GO, ()))
+            text = json.dumps(record)
+        except (ValueError, AttributeError, TypeError):
+            pass  # No record of a run: all it names stays.
+        texts.append(text)
     found = [key.split("-") for text in texts for key in KEY.findall(text)]
     # "lineage-results-…" is found as one key and holds another: every ending counts.
-    return {"-".join(words[i:]) for words in found for i in range(len(words))}
+    return {"-".join(words[i:]) for words in found for i in range(len(words))}, let_go
 
 
 def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]:

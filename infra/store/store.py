@@ -10,6 +10,7 @@
         pins/<run>.json                  what a run under way relies on (see `pins`)
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
+        gone/<key>.<id>                  notes that gc let only the files of an artifact go
         gc.json                          who decides what goes
         scratch/…                        copies of progress (see `scratch`)
         jobs/…                           what a job on a cluster does and tells; gc's when old
@@ -50,7 +51,7 @@ from infra.store.scratch import Scratch
 FORMAT = 2
 """Of the layout above. 1 had its manifests beside the data, and no number."""
 
-ASIDE, LEASES, JOBS = "aside", "leases", "jobs"
+ASIDE, GONE, LEASES, JOBS = "aside", "gone", "leases", "jobs"
 ATTEMPTS = "attempts"
 
 
@@ -254,6 +255,22 @@ class Store:
         files = artifact.manifest.files
         sizes = self.files.sizes(artifact.folder, files)
         return all(sizes.get(name) == file.size for name, file in files.items())
+
+    def let_go(self, key: str) -> Artifact | None:
+        """Returns an artifact whose files `gc` let go, since no run keeps them; or None.
+
+        Its manifest is in place for those that were made from it; it is no hit for those who want
+        its files.
+
+        Raises:
+          OSError, ValueError: as `find` does.
+        """
+        try:
+            artifact = self.get(key)
+            self.files.stat(gone_name(artifact))
+        except (KeyError, FileNotFoundError):
+            return None
+        return None if self.is_whole(artifact) else artifact
 
     def resolve(self, prefix: str) -> Artifact:
         """Returns the one artifact whose key begins with `prefix`.
@@ -469,6 +486,11 @@ def full_uri(uri: str | os.PathLike[str]) -> str:
 def aside_name(key: str, attempt: str) -> str:
     """Returns the name of the manifest of an attempt that is set aside."""
     return f"{ASIDE}/{key}.{attempt}.json"
+
+
+def gone_name(artifact: Artifact) -> str:
+    """Returns the name of the note that an artifact's files were let go."""
+    return f"{GONE}/{artifact.key}.{artifact.manifest.attempt}"
 
 
 def manifest_name(key: str) -> str:

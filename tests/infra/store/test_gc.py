@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.store import gc
+from infra.store.graph import verify
 from infra.store.holder import Holder
 from infra.store.lease import Lease, hold
 from infra.store.manifest import Recipe
@@ -311,3 +312,41 @@ def test_what_old_jobs_told_goes_and_a_young_one_may_wait_for_its_turn(tmp_path:
     (found,) = [g for g in gc.delete(store, older_than=0) if g.sort == "job"]
     assert found.name == "old"
     assert store.files.folders("jobs") == ["young"]
+
+
+def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
+    raw = make(store, "raw")
+    checkpoint = make(store, "checkpoint", raw)
+    scores = make(store, "scores", checkpoint)
+    note_run(store, scores)
+    path = store.state / "runs" / "r.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {gc.LET_GO: [checkpoint.key]}))
+    assert names(gc.find(store, older_than=0)) == [("files", "checkpoint")]
+    assert store.find(checkpoint.key) is not None
+    assert gc.find(store, older_than=DAY) == []
+    with store.pinned("other") as pin:
+        pin.add(checkpoint.key)
+        assert gc.delete(store, older_than=0) == []
+    assert names(gc.delete(store, older_than=0)) == [("files", "checkpoint")]
+    assert store.find(checkpoint.key) is None
+    gone = store.let_go(checkpoint.key)
+    assert gone is not None
+    assert gone.as_input == checkpoint.as_input
+    assert list(verify(store, checkpoint.key)) == []
+    assert store.find(raw.key)
+    assert store.find(scores.key)
+    assert gc.delete(store, older_than=0) == []
+    again = make(store, "checkpoint", raw)
+    assert store.find(again.key) is not None
+    assert store.let_go(again.key) is None
+
+
+def test_what_another_run_keeps_is_not_let_go(store: Store):
+    checkpoint = make(store, "checkpoint")
+    note_run(store, make(store, "scores", checkpoint))
+    lets = {"results": "x", gc.LET_GO: [checkpoint.key]}
+    (store.state / "runs" / "s.json").write_text(json.dumps(lets))
+    keeps = {"results": "x", "artifacts": [checkpoint.key], gc.LET_GO: []}
+    (store.state / "runs" / "t.json").write_text(json.dumps(keeps))
+    assert gc.find(store, older_than=0) == []
