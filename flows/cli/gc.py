@@ -13,10 +13,11 @@ gc_app = typer.Typer()
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _PLURALS = {
     "artifact": "artifacts",
-    "files": "files of artifacts",
+    "files": "artifacts' files",
     "attempt": "attempts",
     "source": "sources",
 }
+_SINGLE = {"files": "artifact's files"}
 _LISTED = ("artifact", "files", "set aside", "attempt", "scratch", "copy of scratch")
 """Sorts told one by one; files of sources and half-written records are only counted."""
 
@@ -50,7 +51,7 @@ def gc(
     total = _bytes(sum(item.size for item in found))
     counts = Counter(item.sort for item in found)
     sorts = ", ".join(
-        f"{count} {sort if count == 1 else _PLURALS.get(sort, sort)}"
+        f"{count} {_SINGLE.get(sort, sort) if count == 1 else _PLURALS.get(sort, sort)}"
         for sort, count in sorted(counts.items())
     )
     hint = "" if delete or not found else "; nothing is deleted without --delete"

@@ -14,6 +14,9 @@ from infra.store.gc import ACCEPTED
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
+_CODE = 16
+"""Hex digits of a code's digest in the name of a note."""
+
 State = Literal["reused", "let go", "accepted", "stale", "missing"]
 
 
@@ -102,11 +105,11 @@ def accept(store: Store, artifact: Artifact, code: str, *, replayed: str = "") -
 
 def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:
     """Whether `accept` was called with these."""
-    return _note(artifact.key, code).rpartition("/")[2] in store.files.listing(ACCEPTED)
+    return code[:_CODE] in accepted_codes(store).get(artifact.key, ())
 
 
 def accepted_codes(store: Store) -> dict[str, list[str]]:
-    """Returns key -> the codes, each its first 16 digits, that `accept` was called with."""
+    """Returns key -> the codes, the beginnings of their digests, that `accept` was called with."""
     found: dict[str, list[str]] = {}
     for name in sorted(store.files.listing(ACCEPTED)):
         key, _, code = name.removesuffix(".json").rpartition("-as-")
@@ -115,7 +118,7 @@ def accepted_codes(store: Store) -> dict[str, list[str]]:
 
 
 def _note(key: str, code: str) -> str:
-    return f"{ACCEPTED}/{key}-as-{code[:16]}.json"
+    return f"{ACCEPTED}/{key}-as-{code[:_CODE]}.json"
 
 
 def _config_of(step: Step, accepted: Set[Step]) -> Any:

@@ -92,9 +92,7 @@ class Bucket:
 
         def get() -> bytes:
             asked = {"Range": f"bytes={start}-{start + length - 1}"}
-            _, data = self._request(
-                "GET", "b/{}/o/{}", self._bucket, self._prefix + name, alt="media", headers=asked
-            )
+            _, data = self._request("GET", *self._object(name), alt="media", headers=asked)
             if len(data) != length:
                 raise ConnectionError(f"{self.uri}/{name}: {len(data)} of {length} bytes came")
             return data
@@ -155,9 +153,8 @@ class Bucket:
             return False
         if there != old:
             return False
-        place = self._bucket, self._prefix + name
         try:
-            self._asked("DELETE", "b/{}/o/{}", *place, ifGenerationMatch=generation)
+            self._asked("DELETE", *self._object(name), ifGenerationMatch=generation)
         except FileExistsError:  # The precondition failed: it was replaced.
             return False
         except FileNotFoundError:
@@ -254,7 +251,7 @@ class Bucket:
 
         def delete(name: str) -> None:
             with contextlib.suppress(FileNotFoundError):
-                self._asked("DELETE", "b/{}/o/{}", self._bucket, self._prefix + name)
+                self._asked("DELETE", *self._object(name))
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(delete, names))
@@ -276,9 +273,7 @@ class Bucket:
         """Returns an object's bytes, compared with its checksum, and its generation."""
 
         def get() -> tuple[bytes, str]:
-            headers, data = self._request(
-                "GET", "b/{}/o/{}", self._bucket, self._prefix + name, alt="media"
-            )
+            headers, data = self._request("GET", *self._object(name), alt="media")
             if _crc32c(data) not in headers.get("x-goog-hash", ""):
                 raise ConnectionError(f"{self.uri}/{name}: other bytes came than are stored")
             return data, headers["x-goog-generation"]
@@ -345,7 +340,7 @@ class Bucket:
             raise
 
     def _metadata(self, name: str) -> dict[str, Any]:
-        return self._json("GET", "b/{}/o/{}", self._bucket, self._prefix + name)
+        return self._json("GET", *self._object(name))
 
     def _below(self, folder: str) -> dict[str, Stat]:
         """Returns all files below a folder by their path in it."""
@@ -355,6 +350,10 @@ class Bucket:
     def _items(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
         for page in self._pages(prefix, **words):
             yield from page.get("items", ())
+
+    def _object(self, name: str) -> tuple[str, str, str]:
+        """Returns the path of an object, as a request has it, and what goes into it."""
+        return "b/{}/o/{}", self._bucket, self._prefix + name
 
     def _place(self, name: str) -> str:
         return f"{self._bucket}/{self._prefix}{name}"

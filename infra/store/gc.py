@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from infra.store.disk import PARTIAL
-from infra.store.files import Files, Stat
+from infra.store.files import MANIFESTS, Files, Stat
 from infra.store.history import ARTIFACTS, attempts
 from infra.store.lease import hold, holdings, take
 from infra.store.manifest import KEY, Manifest
@@ -30,6 +30,7 @@ from infra.store.pins import DECIDING, PINS, pins
 from infra.store.scratch import SCRATCH
 from infra.store.sources import SOURCES
 from infra.store.store import (
+    ASIDE,
     ATTEMPTS,
     JOBS,
     LEASES,
@@ -157,6 +158,12 @@ class _View:
         roots |= named
         self._set_aside = store.aside()
         self._made = {artifact.key: artifact for artifact in store.artifacts()}
+        folders = [ASIDE, *(f"{MANIFESTS}/{kind}" for kind in store.files.folders(MANIFESTS))]
+        self._records = {
+            f"{folder}/{name}": stat
+            for folder in folders
+            for name, stat in store.files.listing(folder).items()
+        }
         roots |= {key for key in self._made if not self._is_old(manifest_name(key))}
         self._let_go -= roots
         self._needed = _with_inputs(roots, self._made)
@@ -256,12 +263,16 @@ class _View:
             name=artifact.key,
             told=artifact.manifest.name,
             size=sum(file.size for file in artifact.manifest.files.values()),
-            age=self._age(self._store.files.measure(record)),
+            age=self._age_of(record),
             path=artifact.folder,
         )
 
     def _is_old(self, record: str) -> bool:
-        return self._age(self._store.files.measure(record)) >= self._older_than
+        return self._age_of(record) >= self._older_than
+
+    def _age_of(self, record: str) -> float:
+        """Returns the age of a manifest; one that went meanwhile is as young as can be [s]."""
+        return self._age(self._records[record]) if record in self._records else 0.0
 
     def _age(self, stat: Stat) -> float:
         return _age(self._now, stat)

@@ -97,6 +97,8 @@ class Records:
     def get(self, wanted: Mapping[str, Stat], read: Callable[[str], bytes]) -> dict[str, bytes]:
         """Returns the bytes of files, reading those that are new or changed, many at a time.
 
+        What is no longer asked for is forgotten.
+
         Args:
           wanted: name -> state.
           read: returns a file's bytes.
@@ -109,9 +111,12 @@ class Records:
                 "CREATE TABLE IF NOT EXISTS records (name TEXT PRIMARY KEY, version TEXT, "
                 "data BLOB) WITHOUT ROWID"
             )
+            gone = []
             for name, version, data in memory.execute("SELECT name, version, data FROM records"):
                 if versions.get(name) == version:
                     found[name] = data
+                elif name not in versions:
+                    gone.append((name,))
             missing = [name for name in wanted if name not in found]
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 for name, data in zip(missing, pool.map(_or_none(read), missing), strict=True):
@@ -119,6 +124,7 @@ class Records:
                         found[name] = data
             rows = [(name, versions[name], found[name]) for name in missing if name in found]
             with memory:
+                memory.executemany("DELETE FROM records WHERE name = ?", gone)
                 memory.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", rows)
         return found
 

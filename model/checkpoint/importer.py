@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from model.checkpoint import array_files, translate
@@ -142,9 +141,8 @@ def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
     tokenizer = tokenizer or source.tokenizer
     if tokenizer is not None:
         check_tokenizer(tokenizer, source.model)
-    cpu = jax.local_devices(backend="cpu")[0]
-    # Orbax copies numpy arrays before it writes any; those of JAX it writes a few at a time.
-    params = unflatten({path: jax.device_put(x, cpu) for path, x in source.parameters()})
+    # Of transposed views the writer would make copies, of all at once beside them.
+    params = unflatten({path: np.ascontiguousarray(x) for path, x in source.parameters()})
     with whole(out) as folder:
         folder.mkdir()
         if source.config is not None:
