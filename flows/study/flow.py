@@ -26,6 +26,7 @@ from infra.prefect.ending import recorded
 from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
+from infra.store.pins import Pin
 from infra.store.store import Store
 
 _WAITING = 64
@@ -52,6 +53,11 @@ class StudyResult:
     reused: int
     flow_run_id: str
 
+    @property
+    def why(self) -> str:
+        """Why it failed, in a line; "" if it did not."""
+        return "; ".join([f"{len(self.failed)} steps failed", *self.failed[:1]] * bool(self.failed))
+
 
 @flow(
     name="study",
@@ -74,16 +80,28 @@ def study(
     """
     check_served(config, store)
     opened = Store(store)
+    context = FlowRunContext.get()
+    run_id = str(context.flow_run.id) if context and context.flow_run else ""
+    # First and last: by its lease others see that this run lives (see `infra.prefect.watch`).
+    with opened.pinned(run_id or uuid.uuid4().hex) as pin:
+        result = _run(config, opened, until, rebuild, run_id, pin)
+    RESULTS.append(result)
+    return Failed(message=result.why, data=result) if result.failed else result
+
+
+def _run(
+    config: StudyConfig,
+    opened: Store,
+    until: Phase,
+    rebuild: tuple[str, ...],
+    run_id: str,
+    pin: Pin,
+) -> StudyResult:
     graph = graph_of(config, until, known=raw_files(opened))
     explanation = Explanation(opened.at_once(), graph)
     explanation.check(config.compute.rebuild_limit, rebuild)
     workers = _workers(config.compute, opened)
-    context = FlowRunContext.get()
-    run_id = str(context.flow_run.id) if context and context.flow_run else ""
-    with (
-        recorded(opened.state, run_id, cancel=workers.cancel) as journal,
-        opened.pinned(run_id or uuid.uuid4().hex) as pin,
-    ):
+    with recorded(opened.state, run_id, cancel=workers.cancel) as journal:
         foreseen = explanation.artifacts()
         pin.add(*foreseen.values())  # At once; the look-ups of the run then add what is new.
         journal.plan([node.name for node in graph.nodes])
@@ -136,10 +154,8 @@ def study(
         )
         if results:
             published(publish_results, opened, config.name, results.key)
-        why = "; ".join([f"{len(result.failed)} steps failed", *result.failed[:1]])
-        journal.close("failed" if result.failed else "completed", why if result.failed else "")
-    RESULTS.append(result)
-    return Failed(message=why, data=result) if result.failed else result
+        journal.close("failed" if result.failed else "completed", result.why)
+    return result
 
 
 def _workers(compute: ComputeConfig, store: Store) -> Workers:
