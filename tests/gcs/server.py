@@ -220,6 +220,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise _Reset
         if action == "short":
             request.part = rule.place(size)
+        if action == "corrupt_upload":
+            request.flip = rule.place(size)
+        if action == "stale":
+            request.age = rule.seconds
         response = None if action == "answer" else self._call(request)
         if action == "lose":
             raise _Reset
