@@ -336,6 +336,18 @@ def test_stale_listing_shows_what_was_there(gcs: GCS, client: Client):
     assert [(item["name"], item["size"]) for item in now] == [("new", "1"), ("old", "4")]
 
 
+def test_bytes_are_counted_by_object(gcs: GCS, client: Client):
+    client.put("x", b"12345")
+    client.put("y", b"1")
+    client.get("x")
+    client.get("x")
+    moved = gcs.tally.moved()
+    assert (moved["x", "in"], moved["y", "in"]) == (5, 1)
+    assert moved["x", "out"] - moved["y", "out"] == 10  # But for the replies to the uploads.
+    gcs.clear()
+    assert gcs.tally.moved() == {}
+
+
 AT = "/upload/storage/v1/b/testing/o"
 
 
