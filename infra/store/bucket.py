@@ -19,6 +19,7 @@ import shutil
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,6 +44,8 @@ _LISTED = "items(name,size,updated,generation,crc32c),prefixes,nextPageToken"
 """What a listing tells of each object."""
 _PART = 16 * 2**20
 """Of a large file that is sent at a time [bytes]."""
+_AT_A_TIME = 5 * 2**20
+"""Files below this are sent in one request [bytes]."""
 
 _T = TypeVar("_T")
 
@@ -158,11 +161,22 @@ class Bucket:
         return int(date.timestamp() * 1e9)
 
     def upload(self, path: Path, name: str) -> None:
-        place = self._place(name)
+        if path.stat().st_size < _AT_A_TIME:
+            if not self._write(name, path.read_bytes(), 0):
+                raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
+            return
+        place, checksum = self._place(name), _file_crc32c(path)
 
         def put() -> None:
             with contextlib.suppress(FileExistsError):  # An earlier try, whose reply was lost.
                 self._opened().put_file(str(path), place, mode="create", chunksize=_PART)
+            # gcsfs announces no checksum.
+            at = self._bucket, self._prefix + name
+            stored = json.loads(self._request("GET", "b/{}/o/{}", *at)[1])
+            if stored["crc32c"] != checksum:
+                held = stored["generation"]
+                self._request("DELETE", "b/{}/o/{}", *at, ifGenerationMatch=held)
+                raise ConnectionError(f"{self.uri}/{name} was stored with other bytes than sent")
 
         self._tried(put)
 
@@ -185,10 +199,14 @@ class Bucket:
         path = self.state / "work" / folder
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(lambda name: self.upload(path / name, f"{folder}/{name}"), files))
-        stored = {item["name"]: item["crc32c"] for item in self._items(self._folder(folder))}
         sent = {self._folder(folder) + name: _file_crc32c(path / name) for name in files}
-        if stored != sent:
-            raise BucketError(f"{self.uri}/{folder} does not hold what was sent; try again.")
+
+        def check() -> None:
+            stored = {item["name"]: item["crc32c"] for item in self._items(self._folder(folder))}
+            if stored != sent:  # Or a cache in between listed it as it was before.
+                raise ConnectionError(f"{self.uri}/{folder} does not hold what was sent")
+
+        self._tried(check)
         self._cache.adopt(folder, path)
 
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
@@ -239,10 +257,18 @@ class Bucket:
         """
         condition = {} if generation is None else {"ifGenerationMatch": generation}
         place = f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o"
+        # With its checksum: other bytes are refused, before anybody reads them.
+        line = uuid.uuid4().hex
+        sent = json.dumps({"name": self._prefix + name, "crc32c": _crc32c(data)})
+        body = (
+            f"--{line}\r\nContent-Type: application/json\r\n\r\n{sent}\r\n--{line}\r\n"
+            f"Content-Type: application/octet-stream\r\n\r\n"
+        ).encode()
         try:
-            said = self._json(
-                "POST", place, data=data, uploadType="media", name=self._prefix + name,
-                headers={"Content-Type": "application/json"}, **condition,
+            self._asked(
+                "POST", place, data=body + data + f"\r\n--{line}--".encode(),
+                uploadType="multipart",
+                headers={"Content-Type": f"multipart/related; boundary={line}"}, **condition,
             )  # fmt: skip
         except FileExistsError:
             # Another's; or ours, and the reply to an earlier try was lost.
@@ -250,8 +276,6 @@ class Bucket:
                 return self.read(name) == data
             except FileNotFoundError:
                 return False
-        if said["crc32c"] != _crc32c(data):
-            raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
         return True
 
     def _below(self, folder: str) -> dict[str, Stat]:
@@ -333,6 +357,8 @@ def _may_pass(error: Exception) -> bool:
     """Whether another try may end otherwise."""
     from gcsfs.retry import is_retriable
 
+    if "match calculated" in str(error):  # Other bytes arrived than were sent.
+        return True
     return isinstance(error, TimeoutError | ConnectionError) or is_retriable(error)
 
 
