@@ -3,7 +3,8 @@
     python -m perf.store --rounds 5                          # the demo
     python -m perf.store tests/e2e/tiny.yaml --against ../before
 
-Each place gets a store of its own, made and then found made once a round, and they take turns.
+Each place gets a store of its own, made and then found made (`--again` times) once a round, and
+they take turns.
 `--against` adds another checkout, on the disk. Processor time is that of every process that the
 command starts; the server of the bucket is none of them.
 """
@@ -47,13 +48,16 @@ def place(kind: str, folder: Path) -> Iterator[tuple[Mapping[str, str], GCS | No
         yield own | gcs.environment | there, gcs
 
 
-def measure(config: list[str], kinds: list[str], rounds: int, folder: Path) -> Iterator[str]:
+def measure(
+    config: list[str], kinds: list[str], rounds: int, again: int, folder: Path
+) -> Iterator[str]:
     """Yields a line per run, then the table of medians.
 
     Args:
       config: words after `parcel run`.
       kinds: see `place`.
-      rounds: runs of each.
+      rounds: studies made of each.
+      again: runs of each study that find it made.
       folder: for the stores, one at a time, and for what the runs print.
     """
     found: dict[tuple[str, str], list[Usage]] = {}
@@ -61,7 +65,7 @@ def measure(config: list[str], kinds: list[str], rounds: int, folder: Path) -> I
         for kind in sorted(kinds, reverse=turn % 2 == 1):
             work = folder / "work"
             with place(kind, work) as (env, gcs):
-                for what in ("made", "found"):
+                for what in ("made", *["found"] * again):
                     work.mkdir(exist_ok=True)
                     used = run_counted([PARCEL, "run", *config], env, folder / "log", work)
                     found.setdefault((kind, what), []).append(used)
@@ -98,13 +102,14 @@ def main() -> None:
     )
     parser.add_argument("config", nargs="*", help="as `parcel run` takes it; none is the demo")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--again", type=int, default=1)
     parser.add_argument("--places", nargs="+", default=["disk", "bucket"])
     parser.add_argument("--against", help="another checkout, on the disk")
     asked = parser.parse_args()
     config = [str(Path(word).resolve()) if Path(word).exists() else word for word in asked.config]
     kinds = [*asked.places, *([str(Path(asked.against).resolve())] if asked.against else [])]
     with tempfile.TemporaryDirectory() as folder:
-        for line in measure(config, kinds, asked.rounds, Path(folder)):
+        for line in measure(config, kinds, asked.rounds, asked.again, Path(folder)):
             print(line, flush=True)
 
 

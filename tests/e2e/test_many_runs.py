@@ -17,6 +17,8 @@ from tests.gcs.server import GCS
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 RUNS = int(os.environ.get("PARCEL_RUNS", "4"))
+RETRIES = "compute.retries=8"
+"""Each starts Ray, which gives itself 30 s: of many on a small machine, some need another try."""
 
 
 @pytest.mark.timeout(300 * RUNS)
@@ -31,7 +33,10 @@ def test_runs_at_once_make_every_step_once(prefect: str, tmp_path: Path):
             with (tmp_path / f"{i}.log").open("w") as out:
                 runs.append(
                     subprocess.Popen(
-                        [PARCEL, "run", SMALLEST], env=env, stdout=out, stderr=subprocess.STDOUT
+                        [PARCEL, "run", SMALLEST, RETRIES],
+                        env=env,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
                     )
                 )
         try:
