@@ -69,10 +69,13 @@ def measure(config: list[str], folder: Path) -> str:
         moved = gcs.tally.moved()
         names = {made["key"]: made["name"] for made in found.values()}
     of: collections.Counter[tuple[str, str]] = collections.Counter()
+    sent: collections.Counter[str] = collections.Counter()
     for (name, way), count in moved.items():
         key = name.split("/")[1] if name.startswith(("artifacts/", "scratch/")) else ""
         part = f"{name.split('/')[0]} {names.get(key, '')}" if name else "listings"
         of[part.strip(), way] += count
+        if name.startswith("artifacts/") and way == "out":
+            sent[key] += count
     inputs = {
         read["key"]: size_of(found[read["key"]])
         for made in cells
@@ -85,12 +88,13 @@ def measure(config: list[str], folder: Path) -> str:
         rows.append([part, *(f"{of[part, way] / 1e3:.1f}" for way in ("out", "in"))])
     totals = [sum(n for (_, w), n in of.items() if w == way) for way in ("out", "in")]
     rows.append(["all", *(f"{total / 1e3:.1f}" for total in totals)])
-    size = sum(inputs.values())
+    size, read_of_inputs = sum(inputs.values()), sum(sent[key] for key in inputs)
     return "\n".join(
         [
             table(["of", "read [kB]", "written [kB]"], rows),
             f"inputs of {cells[0]['name']} and its {len(cells) - 1} evaluations: "
-            f"{size / 1e3:.1f} kB; read {totals[0] / size:.2f} of that",
+            f"{size / 1e3:.1f} kB, read {read_of_inputs / size:.2f} times",
+            f"read besides: {(totals[0] - read_of_inputs) / 1e3:.1f} kB",
             f"their artifacts: {outputs / 1e3:.1f} kB; written {totals[1] / outputs:.2f} of that",
         ]
     )

@@ -14,9 +14,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import random
-import signal
 import subprocess
 import tempfile
 import time
@@ -95,7 +93,8 @@ class Trial:
       fault: one of `FAULTS`.
       phase: one of `PHASES`.
       verb: kind of request; "*" for any.
-      moment: number of the request of that kind on which it falls.
+      moment: number of the request of that kind on which it falls; of a worker's kill, since the
+        worker began.
       of: how many there are without a fault.
     """
 
@@ -155,6 +154,8 @@ class Trials:
             able = ACTIONS[str(RULES[fault]["action"])]
             verb = str(RULES[fault].get("verb") or dice.choice(sorted(able & set(counts))))
         of = sum(counts.values()) if verb == "*" else counts[verb]
+        if fault == "kill -9 of a worker":
+            of //= 10  # A step's own are fewer.
         # Not of the very last: how many there are differs a little from run to run.
         moment = dice.randrange(max(1, of * 9 // 10))
         return Trial(fault=fault, phase=phase, verb=verb, moment=moment, of=of)
@@ -197,13 +198,16 @@ class Trials:
             self._finish(gcs)
             return sum(gcs.faults.fired())
         with self._begun(gcs) as (process, mark, log):
-            while asked(gcs) < trial.moment and process.poll() is None:
-                time.sleep(0.01)
-            if trial.fault.startswith("clock"):
-                gcs.skew_s = 3600.0 if trial.fault.endswith("ahead") else -3600.0
-                fired = 1
+            if trial.fault == "kill -9 of a worker":
+                fired = kill_worker(process, lambda: asked(gcs), trial.moment)
             else:
-                fired = kill(mark, workers_only=trial.fault.endswith("worker"), process=process)
+                while asked(gcs) < trial.moment and process.poll() is None:
+                    time.sleep(0.01)
+                if trial.fault.startswith("clock"):
+                    gcs.skew_s = 3600.0 if trial.fault.endswith("ahead") else -3600.0
+                    fired = 1
+                else:
+                    fired = kill(mark)
             process.wait(TIMEOUT)
         if trial.fault != "kill -9 of the run":
             ended_well(process, log)
@@ -315,30 +319,33 @@ def ended_well(process: subprocess.Popen[bytes], log: Path) -> None:
         raise RuntimeError(f"exit code {process.returncode}: {' / '.join(said[-3:])[:600]}; {log}")
 
 
-def kill(
-    mark: str, *, workers_only: bool = False, process: subprocess.Popen[bytes] | None = None
-) -> int:
-    """Kills the family of a run, or its one worker at work; returns how many were killed.
-
-    Args:
-      mark: in the environment of all of them.
-      workers_only: waits for a worker at work, and kills no other process.
-      process: the run, while which lives a worker may come.
-    """
+def kill(mark: str) -> int:
+    """Kills all of a family; returns how many were killed."""
     killed = 0
-    while True:
-        found = family(mark)
-        if workers_only:
-            found = [p for p in found if is_at_work(p)][:1]
+    while found := family(mark):
         for member in found:
             with contextlib.suppress(psutil.NoSuchProcess):
-                os.kill(member.pid, signal.SIGKILL)
+                member.kill()
                 killed += 1
-        if workers_only and (killed or process is None or process.poll() is not None):
-            return killed
-        if not workers_only and not found:
-            return killed
         time.sleep(0.05)
+    return killed
+
+
+def kill_worker(process: subprocess.Popen[bytes], asked: Callable[[], int], moment: int) -> int:
+    """Kills a worker of a run that many requests after the first began; returns whether it did."""
+    began = None
+    while process.poll() is None:
+        found: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = [p for p in psutil.Process(process.pid).children(True) if is_at_work(p)]
+        if found and began is None:
+            began = asked()
+        if found and began is not None and asked() >= began + moment:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found[0].kill()
+                return 1
+        time.sleep(0.05)
+    return 0
 
 
 def family(mark: str) -> list[psutil.Process]:
