@@ -155,7 +155,10 @@ class _Driver:
             raise
         if what == "failed":
             self.stop()
-            raise RuntimeError(f"Ray did not start: {answer}")
+            # Ray gives a node 30 s to come up. Where many start at once that may be too few, and
+            # whoever tries again later finds the machine less busy.
+            slow = "timed out during startup" in answer
+            raise (WorkerLost if slow else RuntimeError)(f"Ray did not start: {answer}")
         self.has = answer
         threading.Thread(target=self._receive, daemon=True).start()
 

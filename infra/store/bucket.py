@@ -19,10 +19,11 @@ import shutil
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import google_crc32c
 
@@ -44,6 +45,8 @@ _LISTED = "items(name,size,updated,generation,crc32c),prefixes,nextPageToken"
 """What a listing tells of each object."""
 _PART = 16 * 2**20
 """Of a large file that is sent at a time [bytes]."""
+_AT_A_TIME = 5 * 2**20
+"""Files below this are sent in one request [bytes]."""
 
 _BYTES = "application/octet-stream"
 
@@ -175,13 +178,12 @@ class Bucket:
         return int(date.timestamp() * 1e9)
 
     def upload(self, path: Path, name: str) -> None:
-        place = self._place(name)
-
-        def put() -> None:
-            with contextlib.suppress(FileExistsError):  # An earlier try, whose reply was lost.
-                self._opened().put_file(str(path), place, mode="create", chunksize=_PART)
-
-        self._tried(put)
+        if path.stat().st_size < _AT_A_TIME:
+            if not self._write(name, path.read_bytes(), 0):
+                raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
+            return
+        with path.open("rb") as file:
+            self.send(name, _OnDisk(file))
 
     def send(self, name: str, data: Content) -> Receipt:
         sha256, crc32c = hashlib.sha256(), google_crc32c.Checksum()
@@ -196,7 +198,9 @@ class Bucket:
                 self._upload(name, data)
             there = self._metadata(name)
             if there["crc32c"] != sent:
-                raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
+                held = there["generation"]
+                self._request("DELETE", *self._object(name), ifGenerationMatch=held)
+                raise ConnectionError(f"{self.uri}/{name} was stored with other bytes than sent")
             file = File(sha256=sha256.hexdigest(), size=data.size)
             return Receipt(file, sent, there["generation"])
 
@@ -221,15 +225,20 @@ class Bucket:
         path = self.state / "work" / folder
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(lambda name: self.upload(path / name, f"{folder}/{name}"), files))
-        prefix, stored = self._folder(folder), {}
-        for item in self._items(prefix):
-            name = item["name"].removeprefix(prefix)
-            generation = item["generation"] if name in sent else ""
-            stored[name] = item["crc32c"], generation
+        prefix = self._folder(folder)
         wanted = {name: (_file_crc32c(path / name), "") for name in files}
         wanted |= {name: (receipt.crc32c, receipt.generation) for name, receipt in sent.items()}
-        if stored != wanted:
-            raise BucketError(f"{self.uri}/{folder} does not hold what was sent; try again.")
+
+        def check() -> None:
+            stored = {}
+            for item in self._items(prefix):
+                name = item["name"].removeprefix(prefix)
+                generation = item["generation"] if name in sent else ""
+                stored[name] = item["crc32c"], generation
+            if stored != wanted:  # Or a cache in between listed it as it was before.
+                raise ConnectionError(f"{self.uri}/{folder} does not hold what was sent")
+
+        self._tried(check)
         self._cache.adopt(_listing(files), path)
 
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
@@ -290,10 +299,18 @@ class Bucket:
         """
         condition = {} if generation is None else {"ifGenerationMatch": generation}
         place = f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o"
+        # With its checksum: other bytes are refused, before anybody reads them.
+        line = uuid.uuid4().hex
+        sent = json.dumps({"name": self._prefix + name, "crc32c": _crc32c(data)})
+        body = (
+            f"--{line}\r\nContent-Type: application/json\r\n\r\n{sent}\r\n--{line}\r\n"
+            f"Content-Type: application/octet-stream\r\n\r\n"
+        ).encode()
         try:
-            said = self._json(
-                "POST", place, data=data, uploadType="media", name=self._prefix + name,
-                headers={"Content-Type": "application/json"}, **condition,
+            self._asked(
+                "POST", place, data=body + data + f"\r\n--{line}--".encode(),
+                uploadType="multipart",
+                headers={"Content-Type": f"multipart/related; boundary={line}"}, **condition,
             )  # fmt: skip
         except FileExistsError:
             # Another's; or ours, and the reply to an earlier try was lost.
@@ -301,8 +318,6 @@ class Bucket:
                 return self.read(name) == data
             except FileNotFoundError:
                 return False
-        if said["crc32c"] != _crc32c(data):
-            raise BucketError(f"{self.uri}/{name} was stored with other bytes than were sent.")
         return True
 
     def _upload(self, name: str, data: Content) -> None:
@@ -315,7 +330,7 @@ class Bucket:
             f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o",
             self._prefix + name,
         )
-        if data.size <= _PART:
+        if data.size < _AT_A_TIME:
             self._request(
                 "POST", place, data=data.read(0, data.size), uploadType="media", name=key,
                 headers={"Content-Type": _BYTES}, ifGenerationMatch=0,
@@ -421,10 +436,24 @@ class Bucket:
             return self._system[1]
 
 
+class _OnDisk:
+    """The bytes of an open file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._number = file.fileno()
+        self.size = os.fstat(self._number).st_size
+
+    def read(self, start: int, length: int) -> bytes:
+        """Returns a range; less of it at the end."""
+        return os.pread(self._number, length, start)
+
+
 def _may_pass(error: Exception) -> bool:
     """Whether another try may end otherwise."""
     from gcsfs.retry import is_retriable
 
+    if "match calculated" in str(error):  # Other bytes arrived than were sent.
+        return True
     return isinstance(error, TimeoutError | ConnectionError) or is_retriable(error)
 
 

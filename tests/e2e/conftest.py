@@ -18,6 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from infra.prefect.server import server_of
+
 PARCEL = str(Path(sys.executable).with_name("parcel"))
 CONFIG = str(Path(__file__).with_name("tiny.yaml"))
 
@@ -57,6 +59,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     done = parcel(store, "run", CONFIG)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return Finished(store, done.stdout)
+
+
+@pytest.fixture
+def prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One Prefect server for several commands: the address of its API."""
+    monkeypatch.setenv("PREFECT_API_URL", "")  # The server sets it; afterwards it is as before.
+    with server_of(tmp_path / "server") as server:
+        yield server.api
 
 
 @dataclasses.dataclass(frozen=True)

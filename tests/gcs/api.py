@@ -49,6 +49,8 @@ class Request:
       base: scheme and host that the client used, for the links in answers.
       body: the bytes, or as many of them as have arrived.
       part: of a resumable chunk, take this much and no more [bytes].
+      flip: of what is uploaded, the byte here arrives as another.
+      age: of what a listing shows [s].
     """
 
     method: str
@@ -57,6 +59,8 @@ class Request:
     base: str
     body: bytes | bytearray = b""
     part: int | None = None
+    flip: int | None = None
+    age: float = 0.0
 
     def __post_init__(self) -> None:
         split = urlsplit(self.target)  # In a batch the target may be a whole address.
@@ -201,7 +205,7 @@ class Api:
         else:
             raise Refused(400, "invalid", f"Invalid upload type: {kind!r}")
         fields = {"contentType": content_type, **fields}
-        content = Content.of(bytes(data))
+        content = Content.of(bytes(_arrived(data, request.flip)))
         check_hashes(content, fields)
         check_hashes(content, _announced(request))
         made = self._store.put(
@@ -230,7 +234,7 @@ class Api:
     def _chunk(self, request: Request) -> Response:
         taken = self._uploads.take(
             request.query["upload_id"],
-            memoryview(request.body),
+            memoryview(_arrived(request.body, request.flip)),
             request.headers.get("content-range"),
             _announced(request),
             part=request.part,
@@ -298,6 +302,7 @@ class Api:
             token=query.get("pageToken", ""),
             limit=number(query, "maxResults") or MAX_PAGE,
             folders_as_items=query.get("includeTrailingDelimiter") == "true",
+            age=request.age,
         )
         answer: dict[str, object] = {"kind": "storage#objects"}
         if page.items:
@@ -576,3 +581,14 @@ def _bucket(found: Bucket, base: str) -> dict[str, object]:
         "updated": _time(found.created),
         "softDeletePolicy": {"retentionDurationSeconds": "0"},
     }
+
+
+def _arrived(
+    data: bytes | bytearray | memoryview, flip: int | None
+) -> bytes | bytearray | memoryview:
+    """Returns data with one bit of the byte at `flip` turned."""
+    if flip is None or not len(data):
+        return data
+    data = bytearray(data)
+    data[min(flip, len(data) - 1)] ^= 1
+    return data

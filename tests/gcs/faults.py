@@ -38,6 +38,10 @@ ACTIONS = {
     "tear": frozenset({"chunk"}),  # `at` bytes of the chunk are kept, then a reset.
     "short": frozenset({"chunk"}),  # `at` bytes of the chunk are kept, as the reply says.
     "corrupt": frozenset({"media"}),  # The byte at `at` is another; hashes are of the right one.
+    # The byte at `at` of what is stored is another; hashes that were announced are looked at first.
+    "corrupt_upload": frozenset({"upload", "chunk"}),
+    # What was there `seconds` ago. The real one never does so, a cache in front of it might.
+    "stale": frozenset({"list"}),
     "lose": VERBS,  # All is done, and the connection reset without a reply.
     "lose_answer": VERBS,  # All is done, and `status` replied.
 }
@@ -63,7 +67,7 @@ class Rule:
       seed: of the dice.
       status: HTTP status that is answered.
       retry_after_s: sent as Retry-After; None for none [s].
-      seconds: of stalling [s].
+      seconds: of stalling, or how old a listing is [s].
       at: where in a body; None for its middle [bytes].
     """
 

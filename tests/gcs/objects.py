@@ -113,6 +113,7 @@ class Bucket:
       created: when it was made [s since 1970].
       objects: live objects by name.
       names: their names, sorted; as code points sort like the UTF-8 that the real one sorts by.
+      past: every change: when it was [s since 1970], the name, and what it put an end to.
     """
 
     name: str
@@ -120,12 +121,25 @@ class Bucket:
     created: float
     objects: dict[str, Object] = dataclasses.field(default_factory=dict)
     names: list[str] = dataclasses.field(default_factory=list)
+    past: list[tuple[float, str, "Object | None"]] = dataclasses.field(default_factory=list)
 
     @property
     def location_type(self) -> str:
         if self.location in ("US", "EU", "ASIA"):
             return "multi-region"
         return "region" if "-" in self.location else "dual-region"
+
+    def before(self, moment: float) -> "Bucket":
+        """Returns the bucket as it was at a moment [s since 1970]."""
+        objects = dict(self.objects)
+        for when, name, there in reversed(self.past):
+            if when <= moment:
+                break
+            if there is None:
+                del objects[name]
+            else:
+                objects[name] = there
+        return Bucket(self.name, self.location, self.created, objects, sorted(objects))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +298,9 @@ class Store:
                 metageneration=there.metageneration + 1,
                 updated=self.clock(),
             )
-            self.bucket(bucket).objects[name] = there
+            found = self.bucket(bucket)
+            found.past.append((there.updated, name, found.objects[name]))
+            found.objects[name] = there
             return there
 
     def compose(
@@ -375,6 +391,7 @@ class Store:
         token: str = "",
         limit: int = MAX_PAGE,
         folders_as_items: bool = False,
+        age: float = 0.0,
     ) -> Page:
         """Lists names in order.
 
@@ -385,11 +402,14 @@ class Store:
           token: of the page before.
           limit: items and prefixes on the page at most.
           folders_as_items: names that end in their first delimiter are items too.
+          age: lists what was there that long ago [s].
         """
         limit = min(limit, MAX_PAGE)
         items, prefixes = [], []
         with self._lock:
             found = self.bucket(bucket)
+            if age:
+                found = found.before(self.clock() - age)
             here = max(prefix, start, _read_token(token))
             index = bisect.bisect_left(found.names, here)
             while index < len(found.names):
@@ -432,6 +452,7 @@ class Store:
         found = self.bucket(bucket)
         if name not in found.objects:
             bisect.insort(found.names, name)
+        found.past.append((now, name, found.objects.get(name)))
         fields = settable(fields)
         made = Object(bucket, name, content, self._generation, 1, now, now, fields, components)
         found.objects[name] = made
@@ -439,6 +460,7 @@ class Store:
 
     def _remove(self, bucket: str, name: str) -> None:
         found = self.bucket(bucket)
+        found.past.append((self.clock(), name, found.objects[name]))
         del found.objects[name]
         del found.names[bisect.bisect_left(found.names, name)]
 

@@ -178,7 +178,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         base = f"http://{headers.get('host') or gcs.url.removeprefix('http://')}"
         self._request = Request(self.command, self.path, headers, base)
-        self._verb, self._in, self._counted = "other", 0, False
+        self._verb, self._name, self._in, self._counted = "other", "", 0, False
         try:
             self._open_body(headers)
             if self._request.path.startswith("/_control/"):
@@ -200,8 +200,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         gcs, request = self.server.gcs, self._request
         self._read(_HEAD)
         request.body = self._body[: self._in]
-        self._verb, name = gcs.api.describe(request)
-        rule = gcs.faults.take(self._verb, self.command, name)
+        self._verb, self._name = gcs.api.describe(request)
+        rule = gcs.faults.take(self._verb, self.command, self._name)
         action, size = rule.action, len(self._body)
         time.sleep(gcs.latency_s)
         if action == "reset":
@@ -220,6 +220,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise _Reset
         if action == "short":
             request.part = rule.place(size)
+        if action == "corrupt_upload":
+            request.flip = rule.place(size)
+        if action == "stale":
+            request.age = rule.seconds
         response = None if action == "answer" else self._call(request)
         if action == "lose":
             raise _Reset
@@ -306,7 +310,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Counts the request, once."""
         if not self._counted:
             self._counted = True
-            self.server.gcs.tally.add(self._verb, status, self._in, out)
+            self.server.gcs.tally.add(self._verb, status, self._in, out, self._name)
 
     def _reset(self) -> None:
         """Closes the connection with RST rather than FIN: nothing is left to wait for."""

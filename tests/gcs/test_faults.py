@@ -2,6 +2,7 @@
 
 import errno
 import http.client
+import json
 import socket
 import struct
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from tests.gcs.client import Client, at
 from tests.gcs.faults import Rule
+from tests.gcs.objects import Content
 from tests.gcs.server import GCS
 from tests.gcs.uploads import STEP
 
@@ -299,3 +301,57 @@ def test_own_process_is_told_over_http(process: str):
     assert (counts["upload"]["requests"], counts["media"]["requests"]) == (2, 2)
     client.ask("POST", "/_control/clear")
     assert client.ask("GET", "/_control/requests").json == {}
+
+
+@pytest.mark.parametrize("kind", ["media", "multipart"])
+def test_corrupt_upload_is_stored_unless_its_hash_was_announced(
+    gcs: GCS, client: Client, kind: str
+):
+    def sent(**fields: str) -> int:
+        gcs.fail(Rule(action="corrupt_upload", at=3))
+        if kind == "media":
+            headers = {"x-goog-hash": f"crc32c={fields['crc32c']}"} if fields else {}
+            return client.ask("POST", AT, b"01234567", headers, uploadType="media", name="x").status
+        body = related({"name": "x", **fields}, b"01234567")
+        headers = {"Content-Type": "multipart/related; boundary=line"}
+        return client.ask("POST", AT, body, headers, uploadType="multipart").status
+
+    assert sent(crc32c=Content.of(b"01234567").crc32c) == 400
+    assert client.get("x").status == 404
+    assert sent() == 200
+    assert client.get("x").body != b"01234567"
+
+
+def test_stale_listing_shows_what_was_there(gcs: GCS, client: Client):
+    client.put("old", b"1")
+    client.put("gone", b"2")
+    time.sleep(0.3)
+    client.put("new", b"3")
+    client.put("old", b"1234")
+    client.ask("DELETE", at("gone"))
+    gcs.fail(Rule(action="stale", seconds=0.2))
+    shown = client.ask("GET", "/storage/v1/b/testing/o").json["items"]
+    assert [(item["name"], item["size"]) for item in shown] == [("gone", "1"), ("old", "1")]
+    now = client.ask("GET", "/storage/v1/b/testing/o").json["items"]
+    assert [(item["name"], item["size"]) for item in now] == [("new", "1"), ("old", "4")]
+
+
+def test_bytes_are_counted_by_object(gcs: GCS, client: Client):
+    client.put("x", b"12345")
+    client.put("y", b"1")
+    client.get("x")
+    client.get("x")
+    moved = gcs.tally.moved()
+    assert (moved["x", "in"], moved["y", "in"]) == (5, 1)
+    assert moved["x", "out"] - moved["y", "out"] == 10  # But for the replies to the uploads.
+    gcs.clear()
+    assert gcs.tally.moved() == {}
+
+
+AT = "/upload/storage/v1/b/testing/o"
+
+
+def related(fields: dict[str, str], data: bytes) -> bytes:
+    """A body of two parts: metadata, and the bytes."""
+    head = f"--line\r\nContent-Type: application/json\r\n\r\n{json.dumps(fields)}\r\n--line\r\n"
+    return head.encode() + b"Content-Type: text/plain\r\n\r\n" + data + b"\r\n--line--"

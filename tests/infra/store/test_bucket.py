@@ -110,6 +110,30 @@ def test_other_bytes_than_are_stored_are_read_again(files: Bucket, gcs: GCS):
     assert (Bucket(files.uri).local("d", noted) / "a").read_bytes() == b"hello" * 9
 
 
+def test_other_bytes_than_were_sent_are_sent_again(files: Bucket, gcs: GCS):
+    gcs.fail(Rule(action="corrupt_upload"))
+    assert files.create("x", b"one")
+    assert files.read("x") == b"one"
+    gcs.fail(Rule(action="corrupt_upload"))
+    assert files.swap("x", b"one", b"two")
+    assert files.read("x") == b"two"
+    noted = written(files, "d", small=b"1" * 999, large=bytes(range(256)) * 50_000)
+    gcs.fail(Rule(action="corrupt_upload", name="*small"), Rule(action="corrupt_upload"))
+    files.settle("d", noted, {})
+    assert gcs.faults.fired() == [1, 1, 1, 1]
+    assert {name: files.sha256(f"d/{name}") for name in noted} == {
+        name: file.sha256 for name, file in noted.items()
+    }
+
+
+def test_what_was_just_stored_may_not_be_listed_yet(files: Bucket, gcs: GCS):
+    noted = written(files, "d", a=b"hello")
+    gcs.fail(Rule(action="stale", seconds=60.0))
+    files.settle("d", noted, {})
+    assert gcs.faults.fired() == [1]
+    assert files.read("d/a") == b"hello"
+
+
 def test_of_twelve_that_create_one_wins(files: Bucket):
     won = []
 

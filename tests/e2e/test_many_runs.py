@@ -1,0 +1,59 @@
+"""Runs of one config at the same time, on machines of their own: one set of artifacts.
+
+PARCEL_RUNS says how many; each takes a core or two and a gigabyte.
+"""
+
+import os
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import PARCEL, environment
+from tests.e2e.faults import BUCKET, SMALLEST, URI, artifacts_of, files_of
+from tests.gcs.server import GCS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
+
+RUNS = int(os.environ.get("PARCEL_RUNS", "4"))
+RETRIES = "compute.retries=8"
+"""Each starts Ray, which gives itself 30 s: of many on a small machine, some need another try."""
+
+
+@pytest.mark.timeout(300 * RUNS)
+def test_runs_at_once_make_every_step_once(prefect: str, tmp_path: Path):
+    with GCS() as gcs:
+        gcs.bucket(BUCKET)
+        runs = []
+        for i in range(RUNS):
+            env = environment(tmp_path / f"{i}") | gcs.environment
+            env |= {"PARCEL_STORE": URI, "PARCEL_STATE": str(tmp_path / f"{i}")}
+            env |= {"PREFECT_API_URL": prefect}
+            with (tmp_path / f"{i}.log").open("w") as out:
+                runs.append(
+                    subprocess.Popen(
+                        [PARCEL, "run", SMALLEST, RETRIES],
+                        env=env,
+                        stdout=out,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        try:
+            codes = [run.wait() for run in runs]
+        finally:
+            for run in runs:
+                run.kill()
+        said = [(tmp_path / f"{i}.log").read_text() for i in range(RUNS)]
+        assert codes == [0] * RUNS, said[codes.index(max(codes))][-3000:]
+        tables = {text[text.index("\n## ") : text.index("\nScores are mean")] for text in said}
+        assert len(tables) == 1
+        files = files_of(gcs)
+        keys = artifacts_of(files)
+        begun = Counter(name.split("/")[2] for name in files if "/history/" in name)
+        assert begun == dict.fromkeys(keys, 1)  # One attempt each: nothing was made twice.
+        assert len([name for name in files if "/manifests/results/" in name]) == 1
+        assert not [name for name in files if "/aside/" in name]
+        sums = [re.search(r"(\d+) steps in \d+ s: (\d+) made", text) for text in said]
+        assert sum(int(found[2]) for found in sums if found) == int(sums[0][1]), sums
