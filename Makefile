@@ -2,7 +2,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 # Tests compute on the CPU; `make demo` takes a GPU where there is one.
 check test test-deep: export JAX_PLATFORMS ?= cpu
-# Buffers in huge pages: see infra/ray/cluster.py.
+# Buffers in huge pages: see infra/ray/devices.py.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: setup demo check test test-deep pictures clean

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra.store.files import Files, Stat
 
-_AT_ONCE = 32
+_AT_ONCE = 96
 """Files read at a time."""
 
 
