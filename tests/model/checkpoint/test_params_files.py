@@ -181,6 +181,7 @@ def test_what_was_replaced_or_lost_is_not_committed(
 def test_a_large_file_is_sent_in_parts(gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
     monkeypatch.setattr("infra.store.bucket._PART", 2**18)
+    monkeypatch.setattr("infra.store.bucket._AT_A_TIME", 2**18)
     store = Store("gs://testing/studies")
     file = params_files.ParamsFile({"x": RNG.normal(size=150_000)})
     gcs.fail(Rule(action="tear", verb="chunk"), Rule(action="short", verb="chunk"))
