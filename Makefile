@@ -30,7 +30,7 @@ test: check
 	$(PY) -m pytest -q -m "e2e and not deep" tests
 
 test-deep: setup
-	$(PY) -m pytest -q -m deep tests
+	$(PY) -m pytest -q -n 2 --dist loadfile -m deep tests
 
 # The screenshots in docs/, taken anew.
 pictures: setup
