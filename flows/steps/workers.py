@@ -55,7 +55,7 @@ class Workers(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Stops what was started."""
+        """Stops what would outlive this process, which is about to end."""
         ...
 
     def leave(self) -> None:
@@ -93,8 +93,7 @@ class LocalWorkers:
             raise
 
     def cancel(self) -> None:
-        """See `Workers.cancel`."""
-        self._cluster.stop()
+        """See `Workers.cancel`: nothing would."""
 
     def leave(self) -> None:
         """See `Workers.leave`."""

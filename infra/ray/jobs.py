@@ -126,6 +126,7 @@ class JobServer:
         while True:
             job = Job(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
             info = self._info(job)
+            wait_if_stopping()  # What was just stopped must not be begun again.
             if info is None:
                 words = {
                     "submission_id": job.id,
@@ -159,6 +160,7 @@ class JobServer:
           WorkerLost: if the job server does not answer any more.
         """
         info = self._info(job)
+        wait_if_stopping()  # A job that is cancelled was not lost.
         if info is None:
             return "is not known to the cluster"
         if info.status.is_terminal():

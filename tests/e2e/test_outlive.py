@@ -102,6 +102,10 @@ def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
                 assert time.monotonic() - began < 2 * STOP_WITHIN
                 time.sleep(0.5)
             assert state["state_type"] == "CANCELLED"
+            time.sleep(5)  # A job taken for lost would be tried again after one second.
+            jobs = [job for job in store.fleeting.folders(JOBS) if job.startswith("checkpoint")]
+            assert len(jobs) == 1
+            assert training(store) is None
         finally:
             end_family(process)
 
