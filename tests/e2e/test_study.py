@@ -149,4 +149,4 @@ def test_a_study_may_start_from_a_checkpoint(finished: Finished, tmp_path: Path)
     ]  # fmt: skip
     assert [m.inputs["init"].content for m in second] == [first.manifest.content]
     given = store.get(second[0].inputs["init"].key).manifest.inputs["given"]
-    assert "params/" in (store.get(given.key).path / "files.txt").read_text()
+    assert "params.json" in (store.get(given.key).path / "files.txt").read_text()
