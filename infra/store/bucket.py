@@ -195,7 +195,10 @@ class Bucket:
 
         def put() -> Receipt:
             with contextlib.suppress(FileExistsError):  # An earlier try, whose reply was lost.
-                self._upload(name, data)
+                if data.size < _AT_A_TIME:
+                    self._write(name, data.read(0, data.size), 0)
+                else:
+                    self._upload(name, data)
             there = self._metadata(name)
             if there["crc32c"] != sent:
                 held = there["generation"]
@@ -298,17 +301,16 @@ class Bucket:
           generation: that must be there; 0 is none, None is any.
         """
         condition = {} if generation is None else {"ifGenerationMatch": generation}
-        place = f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o"
         # With its checksum: other bytes are refused, before anybody reads them.
         line = uuid.uuid4().hex
         sent = json.dumps({"name": self._prefix + name, "crc32c": _crc32c(data)})
         body = (
             f"--{line}\r\nContent-Type: application/json\r\n\r\n{sent}\r\n--{line}\r\n"
-            f"Content-Type: application/octet-stream\r\n\r\n"
+            f"Content-Type: {_BYTES}\r\n\r\n"
         ).encode()
         try:
             self._asked(
-                "POST", place, data=body + data + f"\r\n--{line}--".encode(),
+                "POST", self._uploads(), data=body + data + f"\r\n--{line}--".encode(),
                 uploadType="multipart",
                 headers={"Content-Type": f"multipart/related; boundary={line}"}, **condition,
             )  # fmt: skip
@@ -321,23 +323,14 @@ class Bucket:
         return True
 
     def _upload(self, name: str, data: Content) -> None:
-        """Stores bytes where there are none, in one request or part by part; one try.
+        """Stores bytes where there are none, part by part; one try.
 
         Raises:
           FileExistsError: if there are.
         """
-        place, key = (
-            f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o",
-            self._prefix + name,
-        )
-        if data.size < _AT_A_TIME:
-            self._request(
-                "POST", place, data=data.read(0, data.size), uploadType="media", name=key,
-                headers={"Content-Type": _BYTES}, ifGenerationMatch=0,
-            )  # fmt: skip
-            return
         headers, _ = self._request(
-            "POST", place, uploadType="resumable", name=key, ifGenerationMatch=0,
+            "POST", self._uploads(), uploadType="resumable", name=self._prefix + name,
+            ifGenerationMatch=0,
             headers={"X-Upload-Content-Type": _BYTES, "Content-Type": "application/json"},
         )  # fmt: skip
         session, start, said = headers["Location"], 0, b""
@@ -369,6 +362,10 @@ class Bucket:
     def _object(self, name: str) -> tuple[str, str, str]:
         """Returns the path of an object, as a request has it, and what goes into it."""
         return "b/{}/o/{}", self._bucket, self._prefix + name
+
+    def _uploads(self) -> str:
+        """Returns where new objects are sent to."""
+        return f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o"
 
     def _place(self, name: str) -> str:
         return f"{self._bucket}/{self._prefix}{name}"
