@@ -20,6 +20,18 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
     )
 
 
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch):
+    """A Cloud Storage on loopback that this process's clients find, with the bucket `testing`."""
+    from tests.gcs.server import GCS
+
+    with GCS() as server:
+        server.bucket("testing")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
 @pytest.fixture(scope="module")
 def fast_compiler():
     """For programs that run once or twice: the compiler need not optimize."""

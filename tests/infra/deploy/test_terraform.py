@@ -158,7 +158,7 @@ def outputs() -> str:
 
 @needs_terraform
 def test_files_are_formatted(tmp_path: Path):
-    terraform(tmp_path, "fmt", "-check", "-diff", str(TERRAFORM))
+    assert terraform(tmp_path, "fmt", "-check", "-diff", str(TERRAFORM)) == ""
 
 
 @needs_terraform

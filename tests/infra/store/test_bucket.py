@@ -4,7 +4,6 @@ import hashlib
 import threading
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,12 @@ from tests.gcs.server import GCS
 
 
 @pytest.fixture
-def gcs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GCS]:
-    with GCS() as server:
-        server.bucket("testing")
-        for name, value in (server.environment | {"PARCEL_STATE": str(tmp_path)}).items():
-            monkeypatch.setenv(name, value)
-        # Both wait before another try, gcsfs a second at least.
-        monkeypatch.setattr("gcsfs.retry.asyncio", types.SimpleNamespace(sleep=_at_once))
-        monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
-        yield server
+def gcs(gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GCS:
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
+    # Both wait before another try, gcsfs a second at least.
+    monkeypatch.setattr("gcsfs.retry.asyncio", types.SimpleNamespace(sleep=_at_once))
+    monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
+    return gcs
 
 
 async def _at_once(seconds: float) -> None:

@@ -1,6 +1,6 @@
 """Progress that outlives its machine, because a copy of it is in the store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,15 +12,6 @@ from tests.gcs.server import GCS
 
 KEY = Recipe(kind="checkpoint", name="stage1", code="c0de").key
 URI = "gs://testing/s"
-
-
-@pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[GCS]:
-    with GCS() as server:
-        server.bucket("testing")
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Parameters as files: whole, in part, straight to and from a bucket, and never other bytes."""
 
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -111,13 +110,9 @@ def test_a_type_that_the_format_lacks_is_named(tmp_path: Path):
 
 
 @pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[GCS]:
-    with GCS() as server:
-        server.bucket("testing")
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
-        yield server
+def gcs(gcs: GCS, monkeypatch: pytest.MonkeyPatch) -> GCS:
+    monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
+    return gcs
 
 
 def stored(uri: str) -> tuple[Store, str, Attempt]:

@@ -2,7 +2,6 @@
 
 import shutil
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,15 +37,11 @@ def hold(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
 
 
 @pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[GCS]:
-    with GCS() as server:
-        server.bucket("testing")
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
-        monkeypatch.setattr(datasets, "BLOCK_BYTES", 7 * 2200)  # Blocks of 7, over shards' ends.
-        hold(monkeypatch, 1e6)
-        yield server
+def gcs(gcs: GCS, monkeypatch: pytest.MonkeyPatch) -> GCS:
+    monkeypatch.setattr("infra.store.bucket.time", types.SimpleNamespace(sleep=print))
+    monkeypatch.setattr(datasets, "BLOCK_BYTES", 7 * 2200)  # Blocks of 7, over shards' ends.
+    hold(monkeypatch, 1e6)
+    return gcs
 
 
 @pytest.fixture
