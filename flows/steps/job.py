@@ -53,7 +53,7 @@ class Report:
 
     @classmethod
     def read(cls, files: Files, job: str) -> "Report":
-        """Returns what a job has told; nothing if it has not begun."""
+        """Returns the report of a job; an empty one if it has not begun."""
         try:
             raw: dict[str, Any] = json.loads(files.read(f"{JOBS}/{job}/report.json"))
         except FileNotFoundError:

@@ -39,7 +39,7 @@ class Workers(Protocol):
         cpus: int,
         gpus: float,
     ) -> Iterator[tuple[str, Progress] | Made]:
-        """Yields what `worker.make` does, from somewhere else.
+        """Makes the missing steps of a job; yields their progress and their ends, as `worker.make`.
 
         Args:
           name: of what is made, for people.

@@ -1,4 +1,4 @@
-"""What a study leaves in the store: what it keeps, and how many bytes that is."""
+"""The files that a study keeps in the store, and their size in bytes."""
 
 import dataclasses
 import math

@@ -60,7 +60,7 @@ def make_pool(client: SyncPrefectClient, name: str, kind: PoolType) -> WorkPool:
 
 
 def job_template(client: SyncPrefectClient, kind: PoolType) -> dict[str, Any]:
-    """Returns what a worker of a new pool makes for each run, with the variables it leaves open.
+    """Returns the job template of a new pool: a run's job, and the variables it leaves open.
 
     It is the worker's own, as the server knows it, and what our runs need beyond that.
     """

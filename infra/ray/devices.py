@@ -12,7 +12,7 @@ _GPU_MEMORY = 0.9
 def worker_environment(
     num_cpus: int, num_gpus: float, tpus: int, own: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns what a worker's environment must say.
+    """Returns the environment variables of a worker.
 
     XLA uses as many threads as the task has cores, so that results do not depend on what else runs.
 

@@ -117,7 +117,7 @@ def _run(
 
 
 def _in_worker(payload: bytes) -> Iterator[bytes]:
-    """Yields what the generator function in `payload` does: (kind, value), pickled.
+    """Runs the generator function in `payload` and yields its items as (kind, value), pickled.
 
     Every item passes through the driver as it is.
     """
