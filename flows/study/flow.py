@@ -97,11 +97,11 @@ def _run(
     run_id: str,
     pin: Pin,
 ) -> StudyResult:
-    graph = graph_of(config, until, known=raw_files(opened))
-    explanation = Explanation(opened.at_once(), graph)
-    explanation.check(config.compute.rebuild_limit, rebuild)
     workers = _workers(config.compute, opened)
     with recorded(opened.state, run_id, cancel=workers.cancel) as journal:
+        graph = graph_of(config, until, known=raw_files(opened))
+        explanation = Explanation(opened.at_once(), graph)
+        explanation.check(config.compute.rebuild_limit, rebuild)
         foreseen = explanation.artifacts()
         pin.add(*foreseen.values())  # At once; the look-ups of the run then add what is new.
         journal.plan([node.name for node in graph.nodes])

@@ -4,6 +4,7 @@ import logging
 import time
 from typing import Any
 
+from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -13,7 +14,7 @@ from flows.study.graph import Phase
 from flows.study.kept import told_of_keys
 from flows.study.runs import find_run
 from infra.prefect.published import published
-from infra.prefect.rows import flush, settle_ended
+from infra.prefect.rows import begin, flush, settle_ended
 from infra.store.gc import LET_GO
 from infra.store.store import Store
 
@@ -36,11 +37,11 @@ def run_study(
     console = Console(highlight=False)
     began = time.monotonic()
     published(settle_ended, store.state)  # Of runs that were killed before they could.
-    flow: Any = study  # Its type has no `return_state`.
+    given = {"config": config, "store": store.uri, "until": until, "rebuild": rebuild}
+    row = published(begin, study, given)
+    state: Any
     try:
-        state = flow(
-            config=config, store=store.uri, until=until, rebuild=rebuild, return_state=True
-        )
+        state = run_flow(study, flow_run=row, parameters=given, return_type="state")
     except Exception:
         if not RESULTS:
             raise

@@ -1,5 +1,6 @@
 """Makes the UI's rows of a run tell what its journal tells."""
 
+import dataclasses
 import datetime
 import time
 import uuid
@@ -7,10 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import LogCreate
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import State, StateType, TaskRun
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
 from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound
 from prefect.logging.handlers import APILogWorker
@@ -26,6 +33,9 @@ _PAGE = 200
 """Rows that Prefect gives at once."""
 _UNDER_WAY = 1.0
 """Without a new row for as long, none of Prefect's own is on its way any more [s]."""
+_KILLED = "its process was killed"
+_PROCESS = "process"
+"""Of the context of a run that a command began: which process."""
 _KEY = "parcel"
 """Prefect's key of tasks that it did not run itself."""
 _TYPES = {
@@ -40,6 +50,24 @@ _ENDINGS = {
     "cancelled": StateType.CANCELLED,
     "crashed": StateType.CRASHED,
 }
+
+
+def begin(flow: Flow[..., Any], parameters: dict[str, Any]) -> FlowRun:
+    """Makes the row of a run of this process; the row says so from its first moment.
+
+    Prefect's engine makes a row, and only then calls the flow, which has a journal: a process
+    that is killed in between would leave a row that nobody knows the end of.
+
+    Args:
+      flow: what will run.
+      parameters: its arguments.
+    """
+    with get_client(sync_client=True) as client:
+        return client.create_flow_run(
+            flow,
+            parameters=flow.serialize_parameters(parameters),
+            context={_PROCESS: dataclasses.asdict(ProcessNote.own())},
+        )
 
 
 def settle_ended(store: Path) -> None:
@@ -57,6 +85,7 @@ def settle_ended(store: Path) -> None:
         ended = not record.process.is_alive() or (record.process == own and record.ending)
         if ended and settle(record):
             journal.settled(path)
+    _settle_unrecorded(store)
 
 
 def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) -> bool:
@@ -74,7 +103,7 @@ def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) 
       Whether every row was seen as it should be.
     """
     if record.ending is None:
-        record.ending, record.message = "crashed", "its process was killed"
+        record.ending, record.message = "crashed", _KILLED
     with get_client(sync_client=True) as client:
         try:
             run = client.read_flow_run(uuid.UUID(record.flow_run_id))
@@ -88,6 +117,20 @@ def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) 
             state: State[Any] = State(type=kind, message=record.message or None)
             client.set_flow_run_state(run.id, state, force=True)
     return told
+
+
+def _settle_unrecorded(store: Path) -> None:
+    """Ends the runs whose process was killed between its row and the first line of its journal."""
+    kinds = FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
+    asked = FlowRunFilter(state=FlowRunFilterState(type=kinds))
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=asked, limit=_PAGE):
+            note = run.context.get(_PROCESS)
+            if note is None or ProcessNote.read(note).is_alive():
+                continue
+            if not (journal.folder(store) / f"{run.id}.jsonl").exists():
+                state: State[Any] = State(type=StateType.CRASHED, message=_KILLED)
+                client.set_flow_run_state(run.id, state, force=True)
 
 
 def is_cancelling(flow_run_id: str) -> bool:
