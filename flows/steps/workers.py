@@ -1,5 +1,6 @@
 """Where steps with JAX run: a Ray cluster of this machine, or Ray Jobs on one already there."""
 
+import dataclasses
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,17 @@ _JOBS_AT_ONCE = 500
 autoscaler sees it."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Joined:
+    """The work was under way already, begun by a run that is gone, or by another one.
+
+    Attributes:
+      job: Ray's submission id.
+    """
+
+    job: str
+
+
 class Workers(Protocol):
     """Makes steps, each job of them in a process of its own."""
 
@@ -38,7 +50,7 @@ class Workers(Protocol):
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | Made]:
+    ) -> Iterator[tuple[str, Progress] | Made | Joined]:
         """Makes the missing steps of a job; yields their progress and their ends, as `worker.make`.
 
         Args:
@@ -118,7 +130,7 @@ class JobWorkers:
         *,
         cpus: int,
         gpus: float,
-    ) -> Iterator[tuple[str, Progress] | Made]:
+    ) -> Iterator[tuple[str, Progress] | Made | Joined]:
         """See `Workers.make`."""
         # The same step of another store is other work.
         work = f"{keys[0]}-{value_sha256([self._store.uri, *keys])[:8]}"
@@ -129,12 +141,15 @@ class JobWorkers:
                 lambda job: command(self._store, job.name, job.earlier, recipes, context),
                 num_cpus=cpus,
                 num_gpus=gpus,
+                run=context.get("prefect", {}).get("flow_run_id"),
             )
             with self._changing:
                 self._jobs[work] = job
             return job
 
         job, told = submit(), 0
+        if job.found:
+            yield Joined(job=job.id)
         try:
             while True:
                 why = self._server.why_ended(job)  # First: its last report is then there, too.

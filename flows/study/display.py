@@ -85,7 +85,10 @@ class Display:
                 )
 
     def finish(self, name: str, *, outcome: str, seconds: float = 0.0, detail: str = "") -> None:
-        """Notes the end of a step ("made", "reused", "failed") or of one try of it ("again")."""
+        """Notes the end of a step ("made", "reused", "failed"), or what became of a try of it.
+
+        That is "again" where its worker was lost, "joined" where it was under way already.
+        """
         with self._lock:
             if outcome in self.counts:
                 self.counts[outcome] += 1

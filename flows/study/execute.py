@@ -32,7 +32,7 @@ from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
-from flows.steps.workers import Workers
+from flows.steps.workers import Joined, Workers
 from flows.study.display import Display
 from flows.study.graph import Graph, Job, Node
 from infra.prefect.journal import Journal
@@ -336,6 +336,10 @@ def _run_job(
     for item in stream:  # To its very end: a stream left early takes its worker with it.
         if isinstance(item, worker.Made):
             ends[item.name] = item
+            continue
+        if isinstance(item, Joined):
+            detail = f": it was under way already, as Ray Job {item.job}"
+            session.display.finish(node.name, outcome="joined", detail=detail)
             continue
         name, progress = item
         session.display.update(node.name, progress)

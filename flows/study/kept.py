@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from rich.filesize import decimal
+
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from infra.store.store import Artifact, Store
@@ -101,7 +103,8 @@ _counted: dict[object, int] = {}
 
 def _line(sizes: Mapping[str, float], keep: KeepConfig) -> str:
     parts = ", ".join(
-        f"{kind} {size / 1e9:.3g} GB" for kind, size in sorted(sizes.items(), key=lambda s: -s[1])
+        f"{kind} {decimal(round(size))}"
+        for kind, size in sorted(sizes.items(), key=lambda s: -s[1])
     )
-    total = sum(sizes.values()) / 1e9
-    return f"in the store, with keep.transfers={keep.transfers}: {total:.3g} GB ({parts})"
+    total = decimal(round(sum(sizes.values())))
+    return f"in the store, with keep.transfers={keep.transfers}: {total} ({parts})"

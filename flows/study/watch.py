@@ -1,13 +1,19 @@
 """`parcel watch`: what lives beside a server, and tells it which runs of a store are dead."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.study.load import ConfigError
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.published import published
 from infra.prefect.rows import settle_ended
-from infra.prefect.watch import Watch
+from infra.prefect.watch import Watch, runs_in
+from infra.ray.jobs import JobServer
+from infra.ray.lost import WorkerLost
 from infra.store.store import Store
 
 _LOOK_EVERY = 5.0
@@ -36,7 +42,36 @@ def look_forever(store: Store, say: Callable[[str], None] = lambda _: None) -> N
     """Settles every run that was killed, on this machine or elsewhere, for ever."""
     watching = Watch(store)
     while True:
+        cancelling = published(_in_state, StateType.CANCELLING) or {}
         published(settle_ended, store.state)  # Journals know more than leases: they come first.
         for line in published(watching.look) or []:
             say(line)
+        if cancelling:
+            cancelled = published(_in_state, StateType.CANCELLED, list(cancelling)) or {}
+            for run in cancelled.values():
+                for line in _stop_jobs(run):
+                    say(line)
         time.sleep(_LOOK_EVERY)
+
+
+def _in_state(state: StateType, ids: list[str] | None = None) -> dict[str, FlowRun]:
+    with get_client(sync_client=True) as client:
+        return {str(run.id): run for run in runs_in(client, [state], ids)}
+
+
+def _stop_jobs(run: FlowRun) -> Iterator[str]:
+    """Stops what a cancelled run left on its cluster: its own process may have died before."""
+    config: Any = run.parameters.get("config", {})
+    compute = config.get("compute", {}) if isinstance(config, dict) else {}
+    if not compute.get("ray_address"):
+        return
+    server = JobServer(compute["ray_address"], code={}, node_wait=0.0)
+    try:
+        stopped = server.stop_of(str(run.id))
+    except (RuntimeError, WorkerLost) as error:
+        yield f"run {run.name} ({run.id}): its Ray Jobs could not be asked for: {error}"
+        return
+    finally:
+        server.leave()
+    if stopped:
+        yield f"run {run.name} ({run.id}): stopped its Ray Jobs {', '.join(stopped)}"

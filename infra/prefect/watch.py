@@ -81,7 +81,7 @@ class Watch:
         dead = {run for run, own in held.items() if all(self._is_dead(pin) for pin in own)}
         live = {run for run, own in held.items() if any(pin.is_live() for pin in own)}
         with get_client(sync_client=True) as client:
-            running = list(_runs(client, [StateType.RUNNING, StateType.CANCELLING]))
+            running = list(runs_in(client, [StateType.RUNNING, StateType.CANCELLING]))
             for run in running:
                 if why := self._why_dead(run, held.get(str(run.id), []), dead):
                     _settle(run, "crashed", why)
@@ -91,7 +91,7 @@ class Watch:
             there = {run.id for run in running}
             self._bare = {run: since for run, since in self._bare.items() if run in there}
             self._progress = {run: at for run, at in self._progress.items() if run in there}
-            for run in _runs(client, [StateType.CRASHED], live):
+            for run in runs_in(client, [StateType.CRASHED], live):
                 if run.state is not None and (run.state.message or "").startswith(_LAPSED):
                     client.set_flow_run_state(run.id, Running(message="it goes on"), force=True)
                     said.append(f"run {run.name} ({run.id}): Running, its lease is renewed again")
@@ -127,7 +127,7 @@ class Watch:
     def _settle_ended(self, client: SyncPrefectClient, dead: set[str]) -> None:
         """Ends the rows of runs whose end somebody else told, as a worker does of a lost pod."""
         self._settled &= dead
-        for run in _runs(client, list(_ENDINGS), dead - self._settled):
+        for run in runs_in(client, list(_ENDINGS), dead - self._settled):
             assert run.state is not None
             _settle(run, _ENDINGS[run.state.type], run.state.message or "")
             self._settled.add(str(run.id))
@@ -194,7 +194,7 @@ def _settle(run: FlowRun, ending: Ending, why: str) -> None:
     settle(record, patience=_PATIENCE)
 
 
-def _runs(
+def runs_in(
     client: SyncPrefectClient, states: list[StateType], ids: Collection[str] | None = None
 ) -> Iterator[FlowRun]:
     """Yields the runs in some states, of all or of those with an id."""

@@ -37,6 +37,8 @@ _REQUESTS = 50.0
 """Most questions about jobs, over all who wait for one [1/s]."""
 _HOST_CHIPS = 4
 """Chips of a TPU host, where the cluster has none at the moment: an autoscaler will bring one."""
+_RUN = "run"
+"""Of a job's metadata: which run submitted it."""
 _COUNTED = ("CPU", "GPU", "TPU")
 
 
@@ -48,11 +50,13 @@ class Job:
       id: Ray's submission id: the work's name and the attempt.
       cluster: one life of a cluster: attempts are counted anew in the next.
       attempt: counted from 1.
+      found: whether it was under way already.
     """
 
     id: str
     cluster: str
     attempt: int
+    found: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -105,6 +109,7 @@ class JobServer:
         *,
         num_cpus: int,
         num_gpus: float = 0.0,
+        run: str | None = None,
     ) -> Job:
         """Returns the job that does some work: one under way, or a new one.
 
@@ -114,6 +119,7 @@ class JobServer:
           num_cpus: cores of one node.
           num_gpus: GPUs of one node, where the cluster has any; below 1 several jobs share one.
             Where it has TPUs instead, a job that wants GPUs takes all chips of one host.
+          run: for whom, see `stop_of`.
 
         Raises:
           RuntimeError: if there is no job server, or it refuses the job.
@@ -136,7 +142,8 @@ class JobServer:
                         "env_vars": worker_environment(num_cpus, gpus, tpus, {}),
                     },
                     # Ray does not tell what a job waits for.
-                    "metadata": {name: str(number) for name, number in resources.items()},
+                    "metadata": {name: str(number) for name, number in resources.items()}
+                    | ({_RUN: run} if run else {}),
                     "entrypoint_num_cpus": num_cpus,
                     "entrypoint_num_gpus": gpus or None,
                     "entrypoint_resources": {"TPU": tpus} if tpus else None,
@@ -149,7 +156,7 @@ class JobServer:
                         raise
                 return job
             if not info.status.is_terminal() and not self._lost(info):
-                return job
+                return dataclasses.replace(job, found=True)
             attempt += 1
 
     def why_ended(self, job: Job) -> str | None:
@@ -192,6 +199,22 @@ class JobServer:
         """Has jobs stopped: their processes are asked to end, and killed three seconds later."""
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(self._stop, jobs))
+
+    def stop_of(self, run: str) -> list[str]:
+        """Has all jobs stopped that a run submitted and nobody else stopped; returns their ids.
+
+        Raises:
+          RuntimeError: if there is no job server.
+          WorkerLost: if the job server does not answer any more.
+        """
+        self._connect()
+        jobs = [
+            job.submission_id
+            for job in self._ask(lambda: self._client.list_jobs())
+            if (job.metadata or {}).get(_RUN) == run and not job.status.is_terminal()
+        ]
+        self.stop([Job(id=job, cluster=self._cluster, attempt=0) for job in jobs])
+        return jobs
 
     def leave(self) -> None:
         """Wakes those who wait, and lets go of the cluster; what runs there runs on."""

@@ -110,6 +110,33 @@ def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
             end_family(process)
 
 
+def test_cancel_stops_the_jobs_of_a_run_whose_process_died(head: Head, tmp_path: Path):
+    home, log = tmp_path / "store", tmp_path / "log"
+    with serving(home, {"RAY_AUTH_MODE": "disabled"}) as served:
+        words = [PARCEL, "run", CONFIG, *STUDY, "stage1.total_steps=100000"]
+        words.append(f"compute.ray_address={head.url}")
+        own = environment(home) | {"RAY_AUTH_MODE": "disabled"}
+        with log.open("w") as out:
+            first = subprocess.Popen(words, env=own, stdout=out, stderr=subprocess.STDOUT)
+        store = Store(home)
+        process, _ = wait_for(lambda: training(store), lambda: first.poll() is None, log)
+        family = [process, *process.children(recursive=True)]
+        try:
+            wanted = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
+            (run,) = served.ask("/flow_runs/filter", json.dumps(wanted).encode())
+            first.kill()
+            asked = {"state": {"type": "CANCELLING"}, "force": True}
+            served.ask(f"/flow_runs/{run['id']}/set_state", json.dumps(asked).encode())
+            began = time.monotonic()
+            assert not psutil.wait_procs(family, timeout=STOP_WITHIN)[1]
+            print(f"stopped {time.monotonic() - began:.1f} s after Cancel")
+            state = served.ask(f"/flow_runs/{run['id']}", method="GET")["state_type"]
+            assert state == "CANCELLED"
+        finally:
+            first.wait()
+            end_family(process)
+
+
 def start(served: Served, store: Path, *overrides: str) -> dict[str, Any]:
     """Starts the small study as the UI's form does."""
     config = dataclasses.asdict(load(CONFIG, [*STUDY, *overrides]))

@@ -9,7 +9,7 @@ import pytest
 
 from flows.steps import worker
 from flows.steps.job import Report, command
-from flows.steps.workers import JobWorkers, LocalWorkers
+from flows.steps.workers import JobWorkers, Joined, LocalWorkers
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import Job, JobServer
@@ -54,6 +54,7 @@ class Server:
     def submit(self, work: str, command: Any, **resources: Any) -> Job:
         self.asked.append(work)
         self.command = command(self.job)
+        self.run = resources["run"]
         return self.job
 
     def why_ended(self, job: Job) -> str | None:
@@ -88,6 +89,17 @@ def test_a_job_that_found_no_free_node_in_time_is_submitted_again(tmp_path: Path
     with pytest.raises(WorkerLost, match="killed"):
         list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
     assert len(server.asked) == 3
+
+
+def test_a_job_found_under_way_is_told_and_one_submitted_knows_its_run(tmp_path: Path):
+    server = Server("succeeded")
+    server.job = Job(id="cell-2", cluster="now", attempt=2, found=True)
+    Report(is_ended=True).write(Store(tmp_path).fleeting, server.job.name)
+    workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
+    context = {"prefect": {"flow_run_id": "a-run"}}
+    told = list(workers.make("cell", [RECIPE.key], [RECIPE], context, cpus=1, gpus=0))
+    assert told == [Joined(job="cell-2")]
+    assert server.run == "a-run"
 
 
 def test_a_job_found_under_way_may_have_been_asked_for_less(tmp_path: Path):

@@ -62,7 +62,7 @@ def test_explain_tells_what_will_be_left(store: Store):
     assert "not counted, as nobody knows yet: " in everything
 
     def size(line: str) -> float:
-        return float(line.partition("checkpoint ")[2].partition(" GB")[0])
+        return float(line.partition("checkpoint ")[2].partition(" MB")[0])
 
     graph = study()
     checkpoints = sum(step.kind == "checkpoint" for step in graph.steps)

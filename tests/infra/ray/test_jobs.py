@@ -140,6 +140,8 @@ def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
         one.leave()
     job = late.submit("same", ENDLESS, num_cpus=1)
     assert job == jobs[0]
+    assert job.found
+    assert [one.found for one in jobs].count(False) >= 1
     began = time.monotonic()
     late.stop([job])
     assert end_of(late, job).startswith("stopped")
@@ -147,6 +149,18 @@ def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
     again = late.submit("same", python("print('done')"), num_cpus=1)
     assert (again.id, again.earlier) == ("same-2", [job.name])
     assert end_of(late, again).startswith("succeeded")
+
+
+def test_who_knows_a_run_only_can_stop_all_that_it_submitted(connect: Callable[[], JobServer]):
+    server = connect()
+    mine = [server.submit(name, ENDLESS, num_cpus=1, run="mine") for name in ("a", "b")]
+    other = server.submit("c", ENDLESS, num_cpus=1, run="another's")
+    late = connect()
+    assert sorted(late.stop_of("mine")) == ["a-1", "b-1"]
+    assert all(end_of(late, job).startswith("stopped") for job in mine)
+    assert late.stop_of("mine") == []
+    assert late.why_ended(other) is None
+    late.stop([other])
 
 
 def test_a_killed_process_ends_its_job_and_the_next_try_is_another(server: JobServer):
