@@ -161,7 +161,7 @@ def test_run_ended_in_any_phase_leaves_no_process(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ["TERM", "INT", "KILL"])
 @pytest.mark.parametrize("pattern", [r"\[ *(\d+)/\1\]", r"\d+ steps in"], ids=["last", "sum"])
 def test_run_ended_at_its_end_leaves_no_process(
     store: Path, tmp_path: Path, pattern: str, end: str
@@ -177,6 +177,10 @@ def test_run_ended_at_its_end_leaves_no_process(
         assert took < 5 + len(signals) - 1
         assert "Traceback" not in run.log.read_text()
         assert not run.left_after(10)
+
+
+@pytest.mark.deep
+def test_the_next_run_tells_how_all_of_those_ended(store: Path):
     assert parcel(store, "prepare", *LONG[1:]).returncode == 0
     for state, tasks in rows(store).values():
         assert state in FINAL
@@ -313,7 +317,7 @@ def test_serve_ended_in_any_phase_leaves_no_process(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ["TERM", "INT", "KILL"])
 def test_a_run_started_from_the_form_ends_with_serve(store: Path, tmp_path: Path, end: str):
     import pydantic
 
