@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 from apache_beam.pvalue import AsSingleton
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.transforms.environments import ExternalEnvironment
 
+from infra.store.places import BUCKET
 from pipelines.prepare.job import ERROR, Desk, Job, load, work_counts
 from pipelines.prepare.listing import Listed, cut_shard, list_units
 from pipelines.prepare.raw_files import name_files
@@ -33,6 +36,12 @@ Units = tuple[int, list[str]]
 
 Archives = tuple[int, int, list[str]]
 """Shard, piece of it, and the archives that are read for it."""
+
+_CODE = ("sdk_container_image", "extra_package", "setup_file")
+"""Options of Beam that bring the project's code to workers on other machines."""
+
+_LOCAL = "FnApiRunner"
+"""The runner of this machine."""
 
 _POLL_S = 0.2
 """Least time between two looks at what is done [s]."""
@@ -169,13 +178,58 @@ def _union_of(found: Iterable[frozenset[str]]) -> frozenset[str]:
 def options_of(job: Job) -> PipelineOptions:
     """Returns the options of the configured runner, the user's last: the last of a name counts."""
     options = []
-    if job.config.runner == "FnApiRunner":
-        mode = "multi_threading" if job.config.num_workers > 1 else "in_memory"
-        options += [
-            f"--direct_running_mode={mode}",
-            f"--direct_num_workers={job.config.num_workers}",
-        ]
+    if job.config.runner == "DataflowRunner":
+        _check_dataflow(job)
+    if job.config.runner == _LOCAL:
+        options.append(f"--direct_num_workers={job.config.num_workers}")
+        if not any("environment_type" in option for option in job.config.runner_options):
+            mode = "multi_threading" if job.config.num_workers > 1 else "in_memory"
+            options.append(f"--direct_running_mode={mode}")
     return PipelineOptions([*options, *job.config.runner_options])
+
+
+def pipeline_of(job: Job) -> beam.Pipeline:
+    """Returns an empty pipeline on the configured runner.
+
+    Raises:
+      ValueError: if there is no such runner, or it refuses its options.
+    """
+    options, runner = options_of(job), job.config.runner
+    external: Any = ExternalEnvironment  # Beam's decorators hide what it is.
+    try:
+        if runner == _LOCAL and options.view_as(PortableOptions).environment_type == "EXTERNAL":
+            # It takes worker pools as others do, but not from the options.
+            pools = external.from_options(options.view_as(PortableOptions))
+            return beam.Pipeline(FnApiRunner(default_environment=pools), options)
+        return beam.Pipeline(runner, options)
+    except (ValueError, ImportError) as error:
+        told = " ".join(str(error).split())
+        raise ValueError(
+            f"prepare.runner and prepare.runner_options must be what Beam takes, got {runner!r} "
+            f"and {list(job.config.runner_options)}: {told}"
+        ) from error
+
+
+def _check_dataflow(job: Job) -> None:
+    """Refuses what Dataflow's workers could not reach, before anything starts.
+
+    Raises:
+      ValueError: naming the field, its value and the cure.
+    """
+    for field, place in (("data_root", job.data_root), ("the store", job.work)):
+        if not place.startswith(BUCKET):
+            raise ValueError(
+                f"{field} must be gs://bucket/prefix for DataflowRunner, whose workers see no "
+                f"folder of this machine, got {place}."
+            )
+    given = {option.lstrip("-").partition("=")[0] for option in job.config.runner_options}
+    for names, what in (_CODE, "the code"), (("project",), "who pays"), (("region",), "where"):
+        if not given & set(names):
+            options = " or ".join(f"--{name}=…" for name in names)
+            raise ValueError(
+                f"prepare.runner_options must have {options} for DataflowRunner ({what}), got "
+                f"{list(job.config.runner_options)}."
+            )
 
 
 def run(
@@ -233,12 +287,12 @@ def _supervise(
     failure: list[BaseException] = []
     files = Desk(job).files
     files.remove(ERROR)
+    pipeline = pipeline_of(job)
+    add_steps(pipeline)
 
     def run_pipeline() -> None:
         try:
-            options = options_of(job)
-            with beam.Pipeline(runner=job.config.runner, options=options) as pipeline:
-                add_steps(pipeline)
+            pipeline.run().wait_until_finish()
         except BaseException as error:
             failure.append(error)
 

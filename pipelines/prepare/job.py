@@ -20,11 +20,15 @@ what is done twice has the same bytes.
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import infra
+import pipelines
 from infra.store.files import Files
 from infra.store.manifest import File
 from infra.store.places import open_files
@@ -57,6 +61,7 @@ class Job:
       path: the source's folder below it.
       work: where work is left [path or URI].
       by_archive: whether a shard is a group of archives; otherwise it goes by the id's hash.
+      code: digest of the pipelines' code where the run was started; a worker has the same.
     """
 
     config: PrepareConfig
@@ -65,7 +70,8 @@ class Job:
     data_root: str
     path: str
     work: str
-    by_archive: bool
+    by_archive: bool = False
+    code: str = dataclasses.field(default_factory=lambda: code_sha256())
 
     @property
     def spec(self) -> SourceSpec:
@@ -124,11 +130,21 @@ class Desk:
 
     Attributes:
       files: the work folder.
+
+    Raises:
+      RuntimeError: if this process has other code than the one that started the run.
     """
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.files: Files = open_files(job.work)
+        if job.code != code_sha256():
+            error = RuntimeError(
+                f"worker on {socket.gethostname()} has other code of the pipelines than the "
+                f"process that started the run; install the same version there."
+            )
+            self.note_error(error)
+            raise error
 
     @functools.cached_property
     def data_root(self) -> Path:
@@ -169,6 +185,17 @@ class Desk:
         kinds = [kind.__name__ for kind in type(error).__mro__]
         with contextlib.suppress(OSError):  # As where the disk is full; the runner tells then.
             self.files.put(ERROR, json.dumps({"kinds": kinds, "text": text}).encode())
+
+
+@functools.cache
+def code_sha256() -> str:
+    """Returns the digest of the pipelines' code, and of the store's, as this process has it."""
+    digest = hashlib.sha256()
+    for package in (pipelines, infra):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            digest.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def work_counts(files: Files) -> dict[str, int]:

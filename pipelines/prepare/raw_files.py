@@ -75,7 +75,6 @@ def raw_files(
         data_root=place_of("data_root", data_root),
         path=path or spec.folder,
         work=work,
-        by_archive=False,
     )
     desk = Desk(job)
     units = list(enumerate(grouped(spec.units_of(desk.corpus(Spool()), split))))

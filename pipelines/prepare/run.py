@@ -130,7 +130,6 @@ def make(
         data_root=place_of("data_root", data_root),
         path=path or spec.folder,
         work=work,
-        by_archive=False,
     )
     desk = Desk(job)
     units = [""] if config.limit else spec.units_of(desk.corpus(Spool()), split)
@@ -197,6 +196,8 @@ def _run(
         if not missing:
             progress.tell()
             return
+        if work_counts(desk.files) == before:
+            break
     raise RuntimeError(f"{job.config.runner} never finished shards {missing}.")
 
 
