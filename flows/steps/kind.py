@@ -11,13 +11,14 @@ artifact, found again by its recipe.
 """
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.progress import Progress
 from infra.store.files import Content
-from infra.store.manifest import Recipe
+from infra.store.manifest import File, Recipe
 from infra.store.store import Artifact, Store
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class Work:
       out: folder for the artifact's files.
       put: stores a file of the artifact that need not lie in `out` first; None: it must.
       scratch: folder for resumable progress; survives a kill, gone after the commit.
+      cache: name -> folder of this machine, for what can be had again at any time.
+      shared: folder of the store for workers on any machine, and as durable [path or URI].
       inputs: role -> local folder of the artifact read; of a store elsewhere it is copied when it
         is first asked for.
       places: role -> where to read that artifact in ranges, for `open_place`; nothing is copied.
@@ -46,10 +49,15 @@ class Work:
         out: Path,
         scratch: Path,
         put: Callable[[str, Content], None] | None = None,
+        shared: str = "",
+        adopt: Callable[[str, str, File], None] | None = None,
     ) -> None:
         self.out = out
         self.put = put
         self.scratch = scratch
+        self.shared = shared or str(scratch)
+        self._adopt = adopt
+        self.cache = store.cache
         read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
         self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)
         self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.place)
@@ -59,6 +67,20 @@ class Work:
         self.location = recipe.location
         self.counts: dict[str, float | int | str] = {}
         self.content: str | None = None
+
+    def adopt(self, name: str, source: str, file: File) -> None:
+        """Makes a file of `shared` one of the artifact's.
+
+        Args:
+          name: its path in the artifact.
+          source: its path in `shared`.
+          file: its digest and size.
+        """
+        if self._adopt is None:
+            (self.out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(self.shared) / source, self.out / name)
+        else:
+            self._adopt(name, source, file)
 
 
 class _WhenAsked(Mapping[str, T]):

@@ -15,6 +15,7 @@ from flows.steps.kinds.dataset import DATASET
 from flows.steps.kinds.files import FILES
 from flows.steps.kinds.mask_codec import MASK_CODEC
 from flows.steps.kinds.predictions import PREDICTIONS
+from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.kinds.results import RESULTS
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
@@ -24,8 +25,8 @@ from infra.store.digest import canonical_json
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        CORPUS, FILES, DATASET, SCREENED, START, TOKENIZER, MASK_CODEC, CHECKPOINT, PREDICTIONS,
-        CHANCE, RESULTS,
+        CORPUS, FILES, RAW_FILES, DATASET, SCREENED, START, TOKENIZER, MASK_CODEC, CHECKPOINT,
+        PREDICTIONS, CHANCE, RESULTS,
     )
 }  # fmt: skip
 

@@ -94,7 +94,15 @@ def _make(
         if store.find(recipe.key):
             return True
         attempt = Attempt(store, recipe)
-        work = Work(recipe, store, attempt.path, scratch.path, attempt.put)
+        work = Work(
+            recipe,
+            store,
+            attempt.path,
+            scratch.path,
+            attempt.put,
+            f"{store.uri}/{scratch.shared}",
+            lambda name, source, file: attempt.adopt(name, f"{scratch.shared}/{source}", file),
+        )
         clock = _Clock(scratch.path / "seconds")
         for progress in KINDS[recipe.kind].make(work):
             clock.note()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step
+from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
@@ -181,6 +182,9 @@ class Explanation:
             told = f"{self._names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
             return Verdict(state="new", why=(*self._differences(step, {}), told))
         found = look_up(self._store, step, inputs, self._accepted)
+        if found.artifact is None and (earlier := self._earlier(step)):
+            why = ("files have changed, or were touched, since",)
+            return Verdict(state="follows", why=why, artifact=earlier)
         if found.artifact is None:
             return Verdict(state="new", why=tuple(self._differences(step, inputs)))
         if found.state == "let go":
@@ -200,6 +204,19 @@ class Explanation:
             why = (f"{found.artifact.key} was kept",)
             return Verdict(state="accepted", why=why, artifact=found.artifact)
         return Verdict(state="reused", artifact=found.artifact)
+
+    def _earlier(self, step: Step) -> Artifact | None:
+        """Returns the newest note of the same raw files; what they hold may be as it was."""
+        if step.kind != RAW_FILES.name:
+            return None
+        wanted = _without_state(json.loads(canonical_json(step.config)))
+        found = [
+            artifact
+            for artifact in self._store.artifacts(step.kind)
+            if artifact.manifest.name == step.name
+            and _without_state(artifact.manifest.config) == wanted
+        ]
+        return max(found, key=lambda artifact: artifact.manifest.started, default=None)
 
     def _judge_again(self) -> None:
         """Judges steps whose files were let go, now that it is known who would read them."""
@@ -283,6 +300,10 @@ class _Known:
             paths |= other.leaves.keys()
         pairs = ((path, other.leaves.get(path), self.leaves.get(path)) for path in sorted(paths))
         return [(path, was, now) for path, was, now in pairs if was != now]
+
+
+def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key != "state"}
 
 
 def _listed(names: Sequence[str]) -> str:

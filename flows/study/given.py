@@ -7,9 +7,11 @@ that a changed file is a changed input.
 from pathlib import Path
 
 from flows.steps.kinds.files import FilesSpec
+from flows.steps.kinds.raw_files import MEMORY
 from flows.study.config import StudyConfig
 from flows.study.load import ConfigError
 from flows.study.transfer import train_data, trained_on
+from infra.store.places import BUCKET, open_files
 from infra.store.raw_files import RawFiles
 from infra.store.store import Store
 from model.files import DIGEST, TOKENIZER
@@ -45,13 +47,12 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
 
 def raw_files(store: Store) -> RawFiles:
     """Returns the digests of files outside a store that it remembers."""
-    return RawFiles(store.cache("raw_files") / "digests.sqlite")
+    return RawFiles(store.cache("raw_files") / MEMORY)
 
 
 def _check_data_root(config: StudyConfig) -> None:
     if config.data_root is not None:
-        if not Path(config.data_root).is_dir():
-            raise ConfigError(f"data_root must be an existing folder, got {config.data_root}.")
+        _check_exists(config.data_root)
         return
     drawn = {
         Path(folder).parts[0]
@@ -69,6 +70,19 @@ def _check_data_root(config: StudyConfig) -> None:
         )
 
 
+def _check_exists(data_root: str) -> None:
+    if not data_root.startswith(BUCKET):
+        if not Path(data_root).is_dir():
+            raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
+        return
+    try:
+        found = next(open_files(data_root).walk(""), None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"data_root cannot be read, got {data_root}: {error}") from error
+    if found is None:
+        raise ConfigError(f"data_root must be the beginning of objects' names, got {data_root}.")
+
+
 def files_of(path: Path, known: RawFiles | None = None) -> FilesSpec:
     """Returns a file, or the files of a folder, by digest."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
@@ -80,13 +94,3 @@ def files_of(path: Path, known: RawFiles | None = None) -> FilesSpec:
             for file, digest in zip(files, digests, strict=True)
         )
     )
-
-
-def inventory_of(
-    reader: str, split: str, data_root: str, path: str, known: RawFiles | None = None
-) -> tuple[tuple[str, str, int], ...]:
-    """Returns the raw files that a dataset is made from, as (path, sha256, size [bytes]) each."""
-    from pipelines.sources.inventory import inventory
-
-    found = inventory(reader, split, data_root, path=path or None, known=known)
-    return tuple((file.path, file.sha256, file.size) for file in found)

@@ -20,18 +20,19 @@ from flows.report.cells import CellKey, Plan
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
-from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.predictions import EvaluateSpec
+from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import CHANCE, ResultsSpec
 from flows.study.config import REFERENCE, Method, StudyConfig
-from flows.study.given import files_of, inventory_of, paths_of
+from flows.study.given import files_of, paths_of
 from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
 from infra.store.digest import value_sha256
-from infra.store.raw_files import RawFiles
+from infra.store.raw_files import RawFiles, RawState
 from model.decode.config import Decoding
 from model.eval.config import EvalConfig
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.prepare.config import PrepareConfig
+from pipelines.sources.registry import get
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
@@ -165,16 +166,26 @@ class _Builder:
 
     def _prepare(self) -> dict[str, Step]:
         config, found = self.config, {}
-        corpus = None
+        corpus = state = None
         if config.data_root is None:
             corpus = self._add("corpus", "corpus", config=config.corpus)
+        else:
+            state = RawState(config.data_root)
         for name, spec in datasets_of(config).items():
             raw = corpus
-            if config.data_root is not None:
-                files = inventory_of(
-                    spec.reader, spec.split, config.data_root, spec.path, self.known_files
+            if state is not None:
+                raw = self._add(
+                    "raw_files",
+                    f"files {name}",
+                    config=RawFilesSpec(
+                        reader=spec.reader,
+                        path=spec.path,
+                        split=spec.split,
+                        state=state.sha256(get(spec.reader).folders(spec.path)),
+                        prepare=spec.prepare,
+                    ),
+                    location=config.data_root,
                 )
-                raw = self._add("files", f"files {name}", config=FilesSpec(files=files))
             assert raw is not None
             found[name] = self._add(
                 "dataset",

@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import email.utils
 import hashlib
+import io
 import json
 import os
 import random
@@ -32,6 +33,7 @@ from infra.store.files import MANIFESTS, Content, Files, Receipt, Stat
 from infra.store.glance import Glance, Records
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
+from infra.store.ranged import Blocks, Ranged
 from infra.store.regions import check_region, region_of_machine
 
 _URI = re.compile(r"gs://(?P<bucket>[a-z0-9][\w.-]{1,220}[a-z0-9])(?:/(?P<prefix>.*?))?/*")
@@ -102,19 +104,64 @@ class Bucket:
 
         return self._tried(get)
 
+    def open(self, name: str) -> BinaryIO:
+        return io.BufferedReader(Ranged(self.blocks(name)))
+
+    def blocks(self, name: str) -> Blocks:
+        """Returns a file's blocks, none of them read so far."""
+        return Blocks(
+            lambda start, length: self.read_range(name, start, length), self.stat(name).size
+        )
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
+            path = Path(folder) / "file"
+            yield path
+            with path.open("rb") as file:
+                self.send(name, _OnDisk(file))
+
+    def link(self, source: str, name: str, file: File) -> Receipt:
+        path = "b/{}/o/{}/rewriteTo/b/{}/o/{}"
+        ends = *self._object(source)[1:], *self._object(name)[1:]
+        token: dict[str, str] = {}
+        try:
+            while True:
+                said = self._json("POST", path, *ends, ifGenerationMatch=0, **token)
+                if said["done"]:
+                    break
+                token = {"rewriteToken": said["rewriteToken"]}
+        except FileExistsError:
+            pass  # An earlier try of this request, whose reply was lost.
+        there = self._metadata(name)
+        if int(there["size"]) != file.size:
+            raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
+        return Receipt(file, there["crc32c"], there["generation"])
+
+    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
+        prefix = self._folder(folder)
+        for item in self._items(prefix):
+            yield item["name"].removeprefix(prefix), _stat(item)
+
     def stat(self, name: str) -> Stat:
         return _stat(self._metadata(name))
 
     def listing(self, folder: str) -> dict[str, Stat]:
-        prefix = self._folder(folder)
-        items = self._items(prefix, delimiter="/")
-        return {item["name"].removeprefix(prefix): _stat(item) for item in items}
+        return self.entries(folder)[0]
 
     def folders(self, folder: str) -> list[str]:
+        return self.entries(folder)[1]
+
+    def entries(self, folder: str) -> tuple[dict[str, Stat], list[str]]:
+        """Returns the files and the folders right in a folder, both sorted by name."""
         prefix = self._folder(folder)
-        pages = self._pages(prefix, delimiter="/")
-        names = [name for page in pages for name in page.get("prefixes", ())]
-        return sorted(name.removeprefix(prefix).rstrip("/") for name in names)
+        files: dict[str, Stat] = {}
+        folders: list[str] = []
+        for page in self._pages(prefix, delimiter="/"):
+            for item in page.get("items", ()):
+                files[item["name"].removeprefix(prefix)] = _stat(item)
+            folders += [n.removeprefix(prefix).rstrip("/") for n in page.get("prefixes", ())]
+        return files, sorted(folders)
 
     def measure(self, name: str) -> Stat:
         found = [*self._below(name).values()]
@@ -473,6 +520,7 @@ def _stat(item: Mapping[str, Any]) -> Stat:
         size=int(item["size"]),
         modified=int(modified.timestamp() * 1e9),
         version=(int(item["generation"]),),
+        crc32c=item.get("crc32c", ""),
     )
 
 

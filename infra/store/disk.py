@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from infra.store.digest import file_sha256
 from infra.store.files import Content, Files, Receipt, Stat
@@ -53,6 +54,50 @@ class Disk:
         if len(data) != length:
             raise OSError(f"{self._root / name} ends before byte {start + length}")
         return data
+
+    def open(self, name: str) -> BinaryIO:
+        return (self._root / name).open("rb")
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.{PARTIAL}")
+        try:
+            yield partial
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def link(self, source: str, name: str, file: File) -> Receipt:
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self.writing(name) as partial:
+            try:
+                os.link(self._root / source, partial)
+            except OSError:  # Not on this file system; what cannot be copied either says why.
+                shutil.copyfile(self._root / source, partial)
+        return Receipt(file)
+
+    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
+        waiting, seen = [("", self._root / folder)], set[str]()
+        while waiting:
+            prefix, path = waiting.pop()
+            real = os.path.realpath(path)
+            if real in seen:  # Links may lead in a circle.
+                continue
+            seen.add(real)
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(path) as entries,
+            ):
+                for entry in entries:
+                    name = f"{prefix}{entry.name}"
+                    if entry.is_dir():
+                        waiting.append((f"{name}/", Path(entry.path)))
+                    elif entry.is_file():
+                        with contextlib.suppress(FileNotFoundError):
+                            yield name, _stat(entry.stat())
 
     def stat(self, name: str) -> Stat:
         return _stat(os.stat(self._root / name))

@@ -10,9 +10,10 @@ an I/O error, a server that is busy say nothing about the file, and are raised.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from infra.store.manifest import File
 
@@ -28,11 +29,13 @@ class Stat:
       size: [bytes].
       modified: when it was last written, on the clock of the store [ns].
       version: differs whenever the file was replaced.
+      crc32c: of the bytes, as a bucket tells it; "" on a disk.
     """
 
     size: int
     modified: int
     version: tuple[int, ...]
+    crc32c: str = ""
 
 
 class Content(Protocol):
@@ -92,6 +95,35 @@ class Files(Protocol):
           FileNotFoundError: if it is not there.
           OSError: if it ends before.
         """
+        ...
+
+    def open(self, name: str) -> BinaryIO:
+        """Opens a file for reading; of a bucket it is fetched block by block, one ahead.
+
+        Raises:
+          FileNotFoundError: if it is not there.
+        """
+        ...
+
+    def writing(self, name: str) -> AbstractContextManager[Path]:
+        """Yields a local path to write to; the file has its name once all of it is stored.
+
+        Two may write the same bytes under one name; nothing is stored if the body raises.
+        """
+        ...
+
+    def link(self, source: str, name: str, file: File) -> Receipt:
+        """Gives a stored file another name, without moving its bytes through this machine.
+
+        Args:
+          source: its name so far, which it keeps.
+          name: a name that nobody else writes to.
+          file: digest and size, for the receipt.
+        """
+        ...
+
+    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
+        """Yields every file below a folder, by its path in it; none where it does not exist."""
         ...
 
     def stat(self, name: str) -> Stat:

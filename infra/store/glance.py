@@ -36,6 +36,9 @@ class Glance:
         )  # fmt: skip
         self.upload, self.download, self.send = files.upload, files.download, files.send
         self.read_range, self.place = files.read_range, files.place
+        self.open, self.writing, self.link, self.walk = (
+            files.open, files.writing, files.link, files.walk,
+        )  # fmt: skip
         self.sha256, self.now, self._read = files.sha256, files.now, files.read
         self._there, self._records = there, records
         self._names: dict[str, dict[str, Stat]] = {}

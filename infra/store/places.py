@@ -80,6 +80,20 @@ class Place:
         return self._files.read_range(path, start, length)
 
 
+def open_files(uri: str) -> Files:
+    """Returns the files below a folder of this machine, or below gs://bucket/prefix.
+
+    Raises:
+      ValueError: if it is neither.
+      OSError: if the bucket cannot be read.
+    """
+    if not uri.startswith(BUCKET):
+        return Disk(Path(uri).absolute(), durable=False)
+    from infra.store.bucket import Bucket  # Its libraries take their time.
+
+    return Bucket(uri)
+
+
 def open_place(place: str | os.PathLike[str] | Place) -> Place:
     """Opens a folder, or an artifact of a store in a bucket, for reading; an open one stays so.
 

@@ -1,14 +1,20 @@
-"""Digests of files outside of the store, remembered so that no file is read twice in vain."""
+"""Digests of files outside of the store, remembered so that no file is read twice in vain.
+
+`RawState` tells without reading any whether anything has changed; `RawFiles` then reads what has.
+"""
 
 import hashlib
 import logging
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+from infra.store.digest import value_sha256
+from infra.store.places import open_files
 
 _SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change tells it apart [ns]: within the tick of a file system's
@@ -125,6 +131,46 @@ class RawFiles:
         logging.getLogger(__name__).warning(
             "%s cannot be used (%s): raw files are read again. Delete it.", self._path, error
         )
+
+
+class RawState:
+    """Digests of names, sizes and times in the folders of a data root; each is walked once.
+
+    Args:
+      data_root: a folder, or gs://bucket/prefix.
+    """
+
+    def __init__(self, data_root: str) -> None:
+        self._files = open_files(data_root)
+        self._known: dict[str, int] = {}
+
+    def sha256(self, folders: Iterable[str]) -> str:
+        """Returns a digest that differs once a file in one of these has changed [hex].
+
+        What was written within the last two seconds may change unseen: the digest then differs
+        from all others. Memory does not grow with the number of files.
+
+        Args:
+          folders: below the data root; "" is all of it, and a missing one is empty.
+
+        Raises:
+          OSError: if one cannot be listed.
+        """
+        return value_sha256({folder: self._sum(folder) for folder in sorted(set(folders))})
+
+    def _sum(self, folder: str) -> int:
+        """Returns a sum over the files, which is the same in any order."""
+        if folder not in self._known:
+            total, now = 0, time.time_ns()
+            for name, stat in self._files.walk(folder):
+                version = stat.version
+                if not stat.crc32c and now - stat.modified <= _SETTLED_NS:
+                    version = (*version, now)
+                text = f"{name}\0{stat.size} {version} {stat.crc32c}"
+                digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+                total += int.from_bytes(digest, "big")
+            self._known[folder] = total % 2**256
+        return self._known[folder]
 
 
 def _read(path: Path) -> tuple[_State | None, Digest]:

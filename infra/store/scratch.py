@@ -5,6 +5,11 @@
                                  files/<sha256>  its bytes: what did not change is not sent again
 
 Whoever takes a step over, here or on another machine, goes on from the newest.
+
+<store>/scratch/<key>/shared/…                   where workers of any machine write to; on a disk
+                                                 it is in the holding's folder
+
+What lies there has the same bytes whoever writes it, so it belongs to the step, not to a holding.
 """
 
 import contextlib
@@ -19,6 +24,7 @@ from infra.store.manifest import File, checked_path
 
 SCRATCH = "scratch"
 _KEPT = "kept.json"
+_SHARED = "shared"
 _AT_ONCE = 8
 """Files on their way at a time."""
 
@@ -40,6 +46,12 @@ class Scratch:
         self.path = files.state / SCRATCH / key / token
         self._files, self._folder, self._token = files, f"{SCRATCH}/{key}", token
         self._is_elsewhere = files.uri != str(files.state)
+
+    @property
+    def shared(self) -> str:
+        """Name in the store of a folder that any machine's workers may write to."""
+        own = self._folder if self._is_elsewhere else f"{self._folder}/{self._token}"
+        return f"{own}/{_SHARED}"
 
     def take(self) -> None:
         """Makes the folder, with the newest progress of those who held the step before."""
@@ -89,8 +101,9 @@ class Scratch:
         """Deletes it, and its copy."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._is_elsewhere:
-            with contextlib.suppress(OSError):  # gc has it, some day.
-                self._files.remove(f"{self._folder}/{self._token}")
+            for folder in (self._token, _SHARED):
+                with contextlib.suppress(OSError):  # gc has it, some day.
+                    self._files.remove(f"{self._folder}/{folder}")
 
     def leave(self) -> None:
         """Gives the folder up if it holds nothing for the next."""

@@ -127,6 +127,17 @@ class Attempt:
         """
         self._sent[name] = self._store.files.send(f"{self._folder}/{checked_path(name)}", data)
 
+    def adopt(self, name: str, source: str, file: File) -> None:
+        """Takes a file over that lies elsewhere in the store, as workers left it.
+
+        Args:
+          name: its path in the artifact.
+          source: its name in the store.
+          file: its digest and size.
+        """
+        place = f"{self._folder}/{checked_path(name)}"
+        self._sent[name] = self._store.files.link(source, place, file)
+
     def commit(self, context: Mapping[str, Any]) -> Artifact:
         """Publishes the attempt, unless another one already won; returns the winner.
 

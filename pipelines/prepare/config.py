@@ -16,7 +16,7 @@ from pipelines.video.sampling import FrameSampling
 class PrepareConfig:
     """How a corpus becomes a dataset.
 
-    `num_workers`, `runner`, `runner_options` and `timeout_s` never change its bytes.
+    `num_workers`, `runner`, `runner_options`, `stall_s` and `timeout_s` never change its bytes.
 
     Attributes:
       image_px: side of every stored image [pixels].
@@ -36,10 +36,16 @@ class PrepareConfig:
       examples_per_task: most records of one task kind per web image.
       limit: most inputs; those whose ids have the smallest hashes. None takes all.
       num_shards: files per part.
+      shard_by: "id": a record's shard is a hash of its id, and records lie in its order.
+        "archive": that of its archive, among a group of neighbours, and records lie as they were
+        read: archives are read once, in sequence. Sources without archives go by id all the same,
+        and so does what `limit`, or a slice of a split, takes of them.
       max_reject_rate: the dataset fails above this [fraction of inputs].
       num_workers: threads that decode and write; 1 stays in the main one.
       runner: Beam runner.
       runner_options: further Beam options, such as "--project=p".
+      stall_s: time without any worker finishing anything, after which one is taken to be lost
+        [s]; a piece of work takes half a minute, and a large archive is one piece.
       timeout_s: longest time for the whole run [s].
     """
 
@@ -60,16 +66,19 @@ class PrepareConfig:
     examples_per_task: int = 1
     limit: int | None = None
     num_shards: int = 4
+    shard_by: str = "id"
     max_reject_rate: float = 0.05
     num_workers: int = dataclasses.field(default=2, metadata=NOT_IDENTITY)
     runner: str = dataclasses.field(default="FnApiRunner", metadata=NOT_IDENTITY)
     runner_options: tuple[str, ...] = dataclasses.field(default=(), metadata=NOT_IDENTITY)
+    stall_s: float = dataclasses.field(default=900.0, metadata=NOT_IDENTITY)
     timeout_s: float = dataclasses.field(default=24 * 3600.0, metadata=NOT_IDENTITY)
 
     def __post_init__(self) -> None:
         for name in (
             "num_shards",
             "num_workers",
+            "stall_s",
             "timeout_s",
             "examples_per_task",
             "clip_cpu_s",
@@ -87,6 +96,8 @@ class PrepareConfig:
             )
         if unknown := sorted(set(self.tasks) - set(WEB_TASKS)):
             raise ValueError(f"tasks must be of {', '.join(WEB_TASKS)}, got {', '.join(unknown)}.")
+        if self.shard_by not in ("id", "archive"):
+            raise ValueError(f"shard_by must be id or archive, got {self.shard_by!r}.")
         if not self.runner:
             raise ValueError("runner is empty; FnApiRunner runs on this machine.")
         self.image_spec(antialias=True)

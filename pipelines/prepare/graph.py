@@ -1,80 +1,336 @@
-"""The Beam graph: one element is one shard of work, so no pixels and no records cross Beam."""
+"""The Beam graph: one element is one piece of work, so no items and no pixels cross Beam.
 
+    units     ─▶ list  ─▶ cut a shard ─▶ write a piece ─▶ join a shard        sharded by id
+    archives           ─────────────────▶ write a piece ─▶ join a shard        by archive
+
+Each arrow is a reshuffle or a grouping of names and numbers; what they stand for lies in the work
+folder (see `job`), where every step looks first whether it was done before.
+"""
+
+import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
+from apache_beam.pvalue import AsSingleton
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.transforms.environments import ExternalEnvironment
 
-from pipelines.prepare.shards import Job, write_shards
+from infra.store.places import BUCKET
+from pipelines.prepare.job import ERROR, Desk, Job, load, work_counts
+from pipelines.prepare.listing import Listed, cut_shard, list_units
+from pipelines.prepare.raw_files import name_files
+from pipelines.prepare.shards import join_shard, write_archives, write_piece
 from pipelines.video.client import VideoChild
 
 # FnApiRunner's threads lose buffered elements without an error: a timer flushes the buffer while
 # it is written to. Without the timer none was lost.
 worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = -1  # type: ignore[assignment]
 
+Units = tuple[int, list[str]]
+"""Number of a list, and the units that are listed in it."""
 
-class _WriteShards(beam.DoFn):
-    """Writes shards; the video decoder lives as long as its worker."""
+Archives = tuple[int, int, list[str]]
+"""Shard, piece of it, and the archives that are read for it."""
+
+_CODE = ("sdk_container_image", "extra_package", "setup_file")
+"""Options of Beam that bring the project's code to workers on other machines."""
+
+_LOCAL = "FnApiRunner"
+"""The runner of this machine."""
+
+_POLL_S = 0.2
+"""Least time between two looks at what is done [s]."""
+
+
+class WorkerLostError(RuntimeError):
+    """The runner failed, or stood still, for no reason that a worker has told."""
+
+
+class _AtDesk(beam.DoFn):
+    """Work on one run, at a desk that lives as long as its worker."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def setup(self) -> None:
+        self.desk = Desk(self.job)
         self.video = VideoChild(self.job.config.video_limits())
-
-    def process(self, shard: int) -> Iterator[tuple[int, int]]:
-        yield shard, write_shards(self.job, shard, self.video).num_items
 
     def teardown(self) -> None:
         self.video.close()
 
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Leaves word of an error before the runner buries it in tracebacks."""
+        try:
+            yield
+        except Exception as error:
+            self.desk.note_error(error)
+            raise
 
-def run(job: Job, shards: list[int], *, timeout_s: float) -> None:
-    """Runs the shards on the configured runner; what they did is in their reports.
+
+class _List(_AtDesk):
+    def process(self, element: Units) -> Iterator[Listed]:
+        with self.told():
+            yield list_units(self.desk, *element)
+
+
+class _NameFiles(_AtDesk):
+    def process(self, element: Units) -> Iterator[int]:
+        with self.told():
+            yield name_files(self.desk, *element)
+
+
+class _Cut(_AtDesk):
+    def process(self, shard: int, num_lists: int, listed: Listed) -> Iterator[tuple[int, int]]:
+        del listed  # That it is there means that all lists are.
+        with self.told():
+            for piece in range(cut_shard(self.desk, shard, num_lists)):
+                yield shard, piece
+
+
+class _Write(_AtDesk):
+    def process(self, element: tuple[int, int] | Archives) -> Iterator[tuple[int, list[str]]]:
+        with self.told():
+            shard, piece, *units = element
+            if units:
+                report = write_archives(self.desk, shard, piece, units[0], self.video)
+            else:
+                report = write_piece(self.desk, shard, piece, self.video)
+            yield shard, sorted(report.parts)
+
+
+class _Join(_AtDesk):
+    def process(
+        self, element: tuple[int, Iterable[list[str]]], parts: frozenset[str]
+    ) -> Iterator[int]:
+        shard, pieces = element
+        with self.told():
+            join_shard(self.desk, shard, sum(1 for _ in pieces), parts)
+            yield shard
+
+
+def build(
+    pipeline: beam.Pipeline, job: Job, units: Sequence[Units], archives: Sequence[Archives]
+) -> None:
+    """Adds the steps of a run to a pipeline.
+
+    Args:
+      pipeline: where to.
+      job: the run.
+      units: what is listed, where shards go by id.
+      archives: what is read, where they go by archive.
+    """
+    if job.by_archive:
+        pieces = (
+            pipeline
+            | "NameArchives" >> beam.Create(archives, reshuffle=False)
+            | "SpreadArchives" >> beam.Reshuffle()
+        )
+    else:
+        listed = (
+            pipeline
+            | "NameUnits" >> beam.Create(units, reshuffle=False)
+            | "SpreadUnits" >> beam.Reshuffle()
+            | "ListUnits" >> beam.ParDo(_List(job))
+            | "SumUp" >> beam.CombineGlobally(_sum_of)
+        )
+        pieces = (
+            pipeline
+            | "NameShards" >> beam.Create(range(job.config.num_shards), reshuffle=False)
+            | "SpreadShards" >> beam.Reshuffle()
+            | "CutShards" >> beam.ParDo(_Cut(job), len(units), AsSingleton(listed))
+            | "SpreadPieces" >> beam.Reshuffle()
+        )
+    written = pieces | "WritePieces" >> beam.ParDo(_Write(job))
+    parts = (
+        written
+        | "NameParts" >> beam.FlatMap(_parts_of)
+        | "AllParts" >> beam.CombineGlobally(_union_of)
+    )
+    _ = (
+        written
+        | "GroupPieces" >> beam.GroupByKey()
+        | "JoinShards" >> beam.ParDo(_Join(job), AsSingleton(parts))
+    )
+
+
+def _sum_of(found: Iterable[Listed]) -> Listed:
+    whole = Listed()
+    for one in found:
+        whole = whole + Listed(*one)
+    return whole
+
+
+def _parts_of(element: tuple[int, list[str]]) -> list[frozenset[str]]:
+    return [frozenset(element[1])]
+
+
+def _union_of(found: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*found)
+
+
+def options_of(job: Job) -> PipelineOptions:
+    """Returns the options of the configured runner, the user's last: the last of a name counts."""
+    options = []
+    if job.config.runner == "DataflowRunner":
+        _check_dataflow(job)
+    if job.config.runner == _LOCAL:
+        options.append(f"--direct_num_workers={job.config.num_workers}")
+        if not any("environment_type" in option for option in job.config.runner_options):
+            mode = "multi_threading" if job.config.num_workers > 1 else "in_memory"
+            options.append(f"--direct_running_mode={mode}")
+    return PipelineOptions([*options, *job.config.runner_options])
+
+
+def pipeline_of(job: Job) -> beam.Pipeline:
+    """Returns an empty pipeline on the configured runner.
 
     Raises:
-      RuntimeError: if it failed, in one line: a full disk, for instance.
-      TimeoutError: if the runner has not come back in time; a killed worker can hang it.
+      ValueError: if there is no such runner, or it refuses its options.
     """
-    failure: list[BaseException] = []
+    options, runner = options_of(job), job.config.runner
+    external: Any = ExternalEnvironment  # Beam's decorators hide what it is.
+    try:
+        if runner == _LOCAL and options.view_as(PortableOptions).environment_type == "EXTERNAL":
+            # It takes worker pools as others do, but not from the options.
+            pools = external.from_options(options.view_as(PortableOptions))
+            return beam.Pipeline(FnApiRunner(default_environment=pools), options)
+        return beam.Pipeline(runner, options)
+    except (ValueError, ImportError) as error:
+        told = " ".join(str(error).split())
+        raise ValueError(
+            f"prepare.runner and prepare.runner_options must be what Beam takes, got {runner!r} "
+            f"and {list(job.config.runner_options)}: {told}"
+        ) from error
 
-    def supervise() -> None:
+
+def _check_dataflow(job: Job) -> None:
+    """Refuses what Dataflow's workers could not reach, before anything starts.
+
+    Raises:
+      ValueError: naming the field, its value and the cure.
+    """
+    for field, place in (("data_root", job.data_root), ("the store", job.work)):
+        if not place.startswith(BUCKET):
+            raise ValueError(
+                f"{field} must be gs://bucket/prefix for DataflowRunner, whose workers see no "
+                f"folder of this machine, got {place}."
+            )
+    given = {option.lstrip("-").partition("=")[0] for option in job.config.runner_options}
+    for names, what in (_CODE, "the code"), (("project",), "who pays"), (("region",), "where"):
+        if not given & set(names):
+            options = " or ".join(f"--{name}=…" for name in names)
+            raise ValueError(
+                f"prepare.runner_options must have {options} for DataflowRunner ({what}), got "
+                f"{list(job.config.runner_options)}."
+            )
+
+
+def run(
+    job: Job,
+    units: Sequence[Units],
+    archives: Sequence[Archives],
+    *,
+    timeout_s: float,
+    on_poll: Callable[[], None] = lambda: None,
+) -> None:
+    """Runs a job on the configured runner; what came of it is in its work folder.
+
+    Args:
+      job: the run.
+      units: see `build`.
+      archives: see `build`.
+      timeout_s: longest time [s].
+      on_poll: called now and then while it runs.
+
+    Raises:
+      ValueError, FileNotFoundError: what a worker found wrong with the corpus.
+      RuntimeError: any other error of a worker, in one line: a full disk, for instance.
+      WorkerLostError: if the runner failed without a word, or no worker finished anything for
+        `stall_s`.
+      TimeoutError: if the runner has not come back in time.
+    """
+    _supervise(job, lambda pipeline: build(pipeline, job, units, archives), timeout_s, on_poll)
+
+
+def run_naming(job: Job, units: Sequence[Units]) -> None:
+    """Has workers note the names of the files that some units are read from.
+
+    Raises:
+      ValueError, FileNotFoundError, RuntimeError, TimeoutError: as `run`.
+    """
+
+    def build_naming(pipeline: beam.Pipeline) -> None:
+        _ = (
+            pipeline
+            | "NameUnits" >> beam.Create(units, reshuffle=False)
+            | "SpreadUnits" >> beam.Reshuffle()
+            | "NameFiles" >> beam.ParDo(_NameFiles(job))
+        )
+
+    _supervise(job, build_naming, job.config.timeout_s, lambda: None)
+
+
+def _supervise(
+    job: Job,
+    add_steps: Callable[[beam.Pipeline], None],
+    timeout_s: float,
+    on_poll: Callable[[], None],
+) -> None:
+    """Runs a pipeline in a thread, which is left behind if it stands still."""
+    failure: list[BaseException] = []
+    files = Desk(job).files
+    files.remove(ERROR)
+    pipeline = pipeline_of(job)
+    add_steps(pipeline)
+
+    def run_pipeline() -> None:
         try:
-            _run(job, shards)
+            pipeline.run().wait_until_finish()
         except BaseException as error:
             failure.append(error)
 
-    thread = threading.Thread(target=supervise, name="beam", daemon=True)
+    thread = threading.Thread(target=run_pipeline, name="beam", daemon=True)
     thread.start()
-    thread.join(timeout_s)
-    if thread.is_alive():
-        raise TimeoutError(
-            f"{job.config.runner} did not finish within timeout_s={timeout_s:g}, as when it loses "
-            f"a worker; the shards written so far are in {job.out}. Run it again, into another "
-            f"folder, with a longer timeout_s if it needs one."
-        )
-    if failure and isinstance(failure[0], OSError | RuntimeError):  # Beam adds tracebacks.
-        line = str(failure[0]).strip().rpartition("\n")[2]
-        raise RuntimeError(f"{job.config.runner} failed: {line}") from failure[0]
+    began = advanced = time.monotonic()
+    seen, poll_s = work_counts(files), _POLL_S
+    while thread.is_alive():
+        thread.join(poll_s)
+        looked = time.monotonic()
+        on_poll()
+        now = work_counts(files)
+        if now != seen:
+            seen, advanced = now, looked
+        poll_s = max(_POLL_S, 10 * (time.monotonic() - looked))  # Looking is not free in a bucket.
+        if thread.is_alive() and looked - began > timeout_s:
+            raise TimeoutError(
+                f"{job.config.runner} did not finish within timeout_s={job.config.timeout_s:g}; "
+                f"what is done so far is in {job.work}. Run it again, with a longer timeout_s if "
+                f"it needs one."
+            )
+        if thread.is_alive() and looked - advanced > job.config.stall_s:
+            raise WorkerLostError(
+                f"no worker of {job.config.runner} finished anything for stall_s="
+                f"{job.config.stall_s:g} s, as when one is lost or never starts"
+            )
     if failure:
-        raise failure[0]
+        _raise(job, failure[0], load(Desk(job).receipt(ERROR)))
 
 
-def _run(job: Job, shards: list[int]) -> None:
-    options = []
-    if job.config.runner == "FnApiRunner":
-        mode = "multi_threading" if job.config.num_workers > 1 else "in_memory"
-        options += [
-            f"--direct_running_mode={mode}",
-            f"--direct_num_workers={job.config.num_workers}",
-        ]
-    options += job.config.runner_options  # The last one of a name counts.
-    with beam.Pipeline(runner=job.config.runner, options=PipelineOptions(options)) as pipeline:
-        _ = (
-            pipeline
-            | "ListShards" >> beam.Create(shards)
-            | "SpreadOverWorkers" >> beam.Reshuffle()
-            | "WriteShards" >> beam.ParDo(_WriteShards(job))
-        )
+def _raise(job: Job, error: BaseException, told: Any) -> None:
+    """Raises what a worker said of an error, or what the runner did."""
+    if told is None:
+        if not isinstance(error, Exception):
+            raise error
+        line = str(error).strip().rpartition("\n")[2] or type(error).__name__
+        raise WorkerLostError(f"{job.config.runner} failed: {line}") from error
+    for kind in (FileNotFoundError, ValueError):
+        if kind.__name__ in told["kinds"]:
+            raise kind(told["text"]) from error
+    raise RuntimeError(f"{job.config.runner} failed: {told['text']}") from error

@@ -1,37 +1,53 @@
 """Raw corpus -> TFRecord dataset; `python -m pipelines.prepare --help`."""
 
 import collections
+import dataclasses
+import hashlib
+import itertools
 import json
-import operator
-import os
-import shutil
-import threading
+import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+from infra.store.digest import value_sha256
+from infra.store.files import Files
+from infra.store.manifest import File
+from infra.store.places import open_files
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.listing import Listed, list_work
-from pipelines.prepare.shards import Job, ShardReport, read_report, rejects_file, watch
-from pipelines.records.dataset import REJECTS, DatasetInfo, PartInfo
+from pipelines.prepare.job import Desk, Job, Report, grouped, place_of, work_counts
+from pipelines.prepare.listing import listed
+from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInfo
 from pipelines.records.lines import sorted_lines
-from pipelines.sources.corpus import Corpus, Spool
+from pipelines.records.tfrecord import index_path
+from pipelines.sources.corpus import Spool
 from pipelines.sources.registry import get
 
-__all__ = ["PrepareConfig", "RejectRateError", "prepare"]
+__all__ = ["Made", "PrepareConfig", "RejectRateError", "make", "prepare"]
 
-_ATTEMPTS = 2
-"""Runs of the pipeline before a shard that never finished is an error."""
+_ATTEMPTS = 3
+"""Runs of the pipeline, as long as each gets further than the one before and then loses workers."""
 
 _WORK = ".work"
 """Folder of what is known so far, within the dataset's; gone when that is whole."""
 
-_PROGRESS_INTERVAL = 0.2
-"""Least time between two calls of `on_progress` [s]."""
+_REQUEST = "request.json"
 
 
 class RejectRateError(RuntimeError):
     """More inputs were rejected than the config allows; `rejects.jsonl` says which and why."""
+
+
+class Made(NamedTuple):
+    """A dataset that is made: its description, and its files.
+
+    Attributes:
+      info: what `dataset.json` holds.
+      files: name in the dataset -> name in the work folder, digest and size.
+    """
+
+    info: DatasetInfo
+    files: dict[str, tuple[str, File]]
 
 
 def prepare(
@@ -46,155 +62,263 @@ def prepare(
 ) -> DatasetInfo:
     """Writes the dataset of one split of one source into the empty folder `out`.
 
-    The same inputs and config give the same bytes, whatever the runner and the workers.
+    The same inputs and config give the same bytes, whatever the runner and the workers. Where the
+    same request was begun and not finished in `out`, it goes on from there.
 
     Args:
       config: how.
       source: name of the corpus layout.
       split: such as "train", or "train+val".
-      data_root: the folder that holds the source's own.
-      out: absent or empty; `dataset.json` appears last.
+      data_root: the folder that holds the source's own, or gs://bucket/prefix.
+      out: absent or empty, or gs://bucket/prefix; `dataset.json` appears last.
       path: the source's folder below `data_root`; None takes the usual one.
-      on_progress: called with items done and items in all, from any thread.
+      on_progress: called with items done and items in all, as far as these are known.
 
     Raises:
       ValueError: if the source, the split or `out` is wrong.
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
       RejectRateError: if more than `config.max_reject_rate` of the inputs is rejected.
-      RuntimeError: if inputs were lost.
+      RuntimeError: if inputs or workers were lost.
     """
+    where = {"source": source, "split": split, "data_root": data_root, "path": path}
     get(source).parse(split)
-    _claim(out)
-    work = Path(out) / _WORK
-    listed = _list(config, source, split, data_root, path or get(source).folder, work)
+    out = place_of("out", out)
+    files, work = open_files(out), f"{out}/{_WORK}"
+    _claim(files, work, value_sha256([config, where]))
+    try:
+        made = make(config, **where, work=work, on_progress=on_progress)
+    except (ValueError, FileNotFoundError):
+        if not any(work_counts(open_files(work)).values()):  # The request was wrong.
+            files.remove(_WORK)
+        raise
+    for name, (stored, file) in sorted(made.files.items(), key=lambda one: one[0] == DESCRIPTION):
+        files.link(f"{_WORK}/{stored}", name, file)
+    files.remove(_WORK)
+    return made.info
+
+
+def make(
+    config: PrepareConfig,
+    *,
+    source: str,
+    split: str,
+    data_root: str,
+    work: str,
+    path: str | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Made:
+    """Makes a dataset in a work folder, or goes on with it; its files stay there.
+
+    Args:
+      config: how.
+      source: as in `prepare`.
+      split: as in `prepare`.
+      data_root: as in `prepare`.
+      work: a folder of this request alone, or gs://bucket/prefix; all workers must reach it.
+      path: as in `prepare`.
+      on_progress: as in `prepare`.
+
+    Raises:
+      ValueError, FileNotFoundError, RejectRateError, RuntimeError: as `prepare`.
+    """
+    spec = get(source)
+    spec.parse(split)
     job = Job(
         config=config,
-        decode=config.decode_config(get(source), split),
-        parts=listed.parts,
-        data_root=os.path.abspath(data_root),
-        out=os.path.abspath(out),
-        work=os.path.abspath(work),
+        source=source,
+        split=split,
+        data_root=place_of("data_root", data_root),
+        path=path or spec.folder,
+        work=work,
     )
-    reports = _run_shards(job, listed.num_items, on_progress)
-    info = _finish(job, f"{source}/{split}", reports, listed)
-    shutil.rmtree(work)
-    return info
+    desk = Desk(job)
+    units = [""] if config.limit else spec.units_of(desk.corpus(Spool()), split)
+    if config.shard_by == "archive" and units != [""]:
+        job = dataclasses.replace(job, by_archive=True)
+        desk = Desk(job)
+    lists = [] if job.by_archive else list(enumerate(grouped(units)))
+    _run(job, desk, lists, list(_archives(job, units)), on_progress)
+    return _finish(desk, f"{source}/{split}", len(lists))
 
 
-def _list(
-    config: PrepareConfig, source: str, split: str, data_root: str, path: str, work: Path
-) -> Listed:
-    """Lists the source into the folder `work`, which does not stay if that fails."""
-    work.mkdir()
+def _claim(files: Files, work: str, request: str) -> None:
+    there = {*files.listing(""), *files.folders("")}
+    if not there or _is_ours(files, request):
+        open_files(work).put(_REQUEST, request.encode())
+        return
+    left = ", which another request left unfinished" if _WORK in there else ""
+    raise ValueError(
+        f"out must be an empty or a new folder, got {files.uri}{left}; remove it, or choose "
+        f"another."
+    )
+
+
+def _is_ours(files: Files, request: str) -> bool:
     try:
-        spool = Spool(work / "unpacked")
-        corpus = Corpus(
-            data_root, path, spool, per_task=config.examples_per_task, tasks=config.tasks
-        )
-        return list_work(
-            get(source), corpus, split, work, num_shards=config.num_shards, limit=config.limit
-        )
-    except (OSError, ValueError):
-        shutil.rmtree(work)
-        raise
+        return files.read(f"{_WORK}/{_REQUEST}") == request.encode()
+    except FileNotFoundError:
+        return False
 
 
-def _claim(out: str) -> None:
-    Path(out).mkdir(parents=True, exist_ok=True)
-    if any(Path(out).iterdir()):
-        left = ", which a run left unfinished" if (Path(out) / _WORK).is_dir() else ""
-        raise ValueError(
-            f"out must be an empty or a new folder, got {out}{left}; remove it, or choose another."
-        )
+def _archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
+    """Yields (shard, piece, its archives): a shard is a group of neighbours, a piece is one."""
+    num_shards = job.config.num_shards
+    for shard in range(num_shards if job.by_archive else 0):
+        own = units[shard * len(units) // num_shards : (shard + 1) * len(units) // num_shards]
+        for piece, archive in enumerate(own or [None]):
+            yield shard, piece, [archive] if archive else []
 
 
-def _run_shards(
-    job: Job, num_items: int, on_progress: Callable[[int, int], None] | None
-) -> list[ShardReport]:
-    """Runs all shards, again those that a lost worker took with it, and returns their reports."""
-    from pipelines.prepare.graph import run  # Beam takes two seconds to import.
+def _run(
+    job: Job,
+    desk: Desk,
+    lists: list[tuple[int, list[str]]],
+    archives: list[tuple[int, int, list[str]]],
+    on_progress: Callable[[int, int], None] | None,
+) -> None:
+    """Runs the pipeline until every shard is done, again where workers were lost on the way."""
+    if all(desk.receipt(_report(shard)) for shard in range(job.config.num_shards)):
+        return
+    from pipelines.prepare import graph  # Beam takes two seconds to import.
 
     deadline = time.monotonic() + job.config.timeout_s
-    missing = list(range(job.config.num_shards))
-    watch(job.work, _counter(num_items, on_progress) if on_progress else None)
-    try:
-        for _ in range(_ATTEMPTS):
-            run(job, missing, timeout_s=deadline - time.monotonic())
-            missing = [shard for shard in missing if read_report(job.work, shard) is None]
-            if not missing:
-                break
-    finally:
-        watch(job.work, None)
-    if missing:
-        raise RuntimeError(f"{job.config.runner} never finished shards {missing}.")
-    if on_progress:
-        on_progress(num_items, num_items)
-    reports = [read_report(job.work, shard) for shard in range(job.config.num_shards)]
-    return [report for report in reports if report is not None]
+    progress = _Progress(desk, len(lists), len(archives), on_progress)
+    missing = [0]
+    for _ in range(_ATTEMPTS):
+        before = work_counts(desk.files)
+        try:
+            left = deadline - time.monotonic()
+            graph.run(job, lists, archives, timeout_s=left, on_poll=progress.tell)
+        except graph.WorkerLostError:
+            if work_counts(desk.files) == before:
+                raise
+        missing = [s for s in range(job.config.num_shards) if not desk.receipt(_report(s))]
+        if not missing:
+            progress.tell()
+            return
+        if work_counts(desk.files) == before:
+            break
+    raise RuntimeError(f"{job.config.runner} never finished shards {missing}.")
 
 
-def _counter(total: int, on_progress: Callable[[int, int], None]) -> Callable[[int], None]:
-    """Returns a function that adds to a count, from any thread, and tells it now and then."""
-    lock = threading.Lock()
-    done, told = 0, 0.0
-
-    def count(items: int) -> None:
-        nonlocal done, told
-        with lock:
-            done = min(done + items, total)
-            if time.monotonic() - told >= _PROGRESS_INTERVAL:
-                told = time.monotonic()
-                on_progress(done, total)
-
-    return count
+def _report(shard: int) -> str:
+    return f"shards/{shard:05d}.json"
 
 
-def _finish(job: Job, name: str, reports: list[ShardReport], listed: Listed) -> DatasetInfo:
-    """Reconciles the counts, writes the rejects and, last, `dataset.json`."""
+class _Progress:
+    """Tells how much is done, by the receipts that workers leave."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        num_lists: int,
+        num_pieces: int,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._desk, self._on_progress = desk, on_progress
+        self._num_lists, self._num_pieces = num_lists, num_pieces
+        self._total: int | None = None
+        self._done, self._seen = 0, set[str]()
+
+    def tell(self) -> None:
+        """Counts items; where nothing is listed, archives."""
+        if self._on_progress is None:
+            return
+        if self._total is None:
+            self._total = self._find_total()
+        if self._total is None:
+            return
+        names = self._desk.files.listing("pieces")
+        for name in [n for n in names if n.endswith(".json") and n not in self._seen]:
+            self._seen.add(name)
+            if self._num_lists:
+                report = Report.from_json(self._desk.files.read(f"pieces/{name}"))
+                self._done += report.num_items
+            else:
+                self._done += 1
+        self._on_progress(self._done, self._total)
+
+    def _find_total(self) -> int | None:
+        if not self._num_lists:
+            return self._num_pieces
+        names = self._desk.files.listing("lists")
+        if sum(name.endswith(".json") for name in names) < self._num_lists:
+            return None
+        every = (listed(self._desk, number) for number in range(self._num_lists))
+        return sum(one.num_items for one in every if one is not None)
+
+
+def _finish(desk: Desk, name: str, num_lists: int) -> Made:
+    """Reconciles the counts, and writes the rejects and, last, the description."""
+    job, shards = desk.job, range(desk.job.config.num_shards)
+    reports = [Report.from_json(desk.files.read(_report(shard))) for shard in shards]
+    lists = [one for n in range(num_lists) if (one := listed(desk, n)) is not None]
     accounted = sum(report.num_items for report in reports)
-    if accounted != listed.num_items:
-        raise RuntimeError(
-            f"{name} lost inputs: {listed.num_items} listed, {accounted} accounted for."
-        )
-    shards = range(job.config.num_shards)
-    files = [Path(job.work) / REJECTS, *(rejects_file(job.work, shard) for shard in shards)]
-    with (Path(job.out) / REJECTS).open("w", encoding="utf-8") as file:
-        order = operator.itemgetter("id", "stage", "reason")
-        file.writelines(sorted_lines(files, order, job.work))
-    num_inputs = listed.num_items + listed.num_rejects
-    num_rejected = listed.num_rejects + sum(report.num_rejects for report in reports)
-    _check_rejects(name, num_rejected, num_inputs, job)
+    num_inputs, num_rejected = accounted, sum(report.num_rejects for report in reports)
+    if num_lists:
+        wanted = sum(one.num_items for one in lists)
+        if len(lists) != num_lists or accounted != wanted:
+            raise RuntimeError(f"{name} lost inputs: {wanted} listed, {accounted} accounted for.")
+        of_lists = sum(one.num_rejects for one in lists)
+        num_inputs, num_rejected = num_inputs + of_lists, num_rejected + of_lists
+    files = [f"lists/{n:05d}.rejects" for n, one in enumerate(lists) if one.num_rejects]
+    files += [f"shards/{s:05d}.rejects" for s in shards if reports[s].num_rejects]
+    made = {REJECTS: (REJECTS, _write_rejects(desk, files))}
+    _check_rejects(name, num_rejected, num_inputs, desk)
+    parts: dict[str, PartInfo] = {}
+    for part in sorted({part for report in reports for part in report.parts}):
+        names = tuple(job.shard_name(part, shard) for shard in shards)
+        found = [reports[shard].parts[part] for shard in shards]
+        parts[part] = PartInfo(shards=names, num_records=tuple(f.num_records for f in found))
+        for shard, one in zip(names, found, strict=True):
+            made[shard] = f"shards/{shard}", one.data
+            index = index_path(shard).name
+            made[index] = f"shards/{index}", one.index
     info = DatasetInfo(
         name=name,
-        parts={
-            part: PartInfo(
-                shards=tuple(job.shard_name(part, shard) for shard in shards),
-                num_records=tuple(reports[shard].num_records[part] for shard in shards),
-            )
-            for part in job.parts
-        },
+        parts=parts,
         num_inputs=num_inputs,
         num_rejected=num_rejected,
         image_px=job.config.image_px,
     )
-    for abandoned in Path(job.out).glob("*partial"):
-        abandoned.unlink()
-    info.write(job.out)
-    return info
+    text = info.to_json().encode()
+    desk.files.put(DESCRIPTION, text)
+    sha256 = hashlib.sha256(text).hexdigest()
+    made[DESCRIPTION] = DESCRIPTION, File(sha256=sha256, size=len(text))
+    return Made(info, made)
 
 
-def _check_rejects(name: str, num_rejected: int, num_inputs: int, job: Job) -> None:
+def _write_rejects(desk: Desk, files: list[str]) -> File:
+    """Writes all rejects by id."""
+    lines = itertools.chain.from_iterable(map(desk.lines, files))
+    digest, size = hashlib.sha256(), 0
+    with (
+        tempfile.TemporaryDirectory(prefix="parcel-") as folder,
+        desk.files.writing(REJECTS) as path,
+        path.open("wb") as out,
+    ):
+        for line in sorted_lines(lines, _order_of_rejects, folder):
+            data = line.encode()
+            digest.update(data)
+            size += out.write(data)
+    return File(sha256=digest.hexdigest(), size=size)
+
+
+def _order_of_rejects(line: str) -> tuple[str, str, str]:
+    row = json.loads(line)
+    return row["id"], row["stage"], row["reason"]
+
+
+def _check_rejects(name: str, num_rejected: int, num_inputs: int, desk: Desk) -> None:
     if not num_inputs:
         raise RejectRateError(f"{name} has no inputs.")
-    rate = num_rejected / num_inputs
-    if rate > job.config.max_reject_rate:
-        path = os.path.join(job.out, REJECTS)
-        with open(path, encoding="utf-8") as lines:
-            rows = (json.loads(line) for line in lines)
-            counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
+    rate, most = num_rejected / num_inputs, desk.job.config.max_reject_rate
+    if rate > most:
+        rows = map(json.loads, desk.lines(REJECTS))
+        counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
         (stage, reason), times = counts.most_common(1)[0]
         raise RejectRateError(
             f"{name}: {num_rejected} of {num_inputs} inputs were rejected ({rate:.1%}), "
-            f"max_reject_rate is {job.config.max_reject_rate:.1%}; most often ({times} times) at "
-            f"{stage}: {reason}. All are in {path}."
+            f"max_reject_rate is {most:.1%}; most often ({times} times) at {stage}: {reason}. All "
+            f"are in {desk.job.work}/{REJECTS}."
         )

@@ -1,120 +1,168 @@
-"""One shard of work: a list of items -> records -> files -> a report; `graph` gives it to Beam."""
+"""Shards of records: written piece by piece, then joined; `graph` gives both to Beam."""
 
 import contextlib
-import dataclasses
-import json
-import os
-import threading
-from collections.abc import Callable, Iterator
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
-from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.listing import read_work
+from infra.store.disk import Disk
+from infra.store.files import Files
+from infra.store.manifest import File
+from pipelines.prepare.job import Desk, PartShard, Report
+from pipelines.prepare.listing import found_in, line_of, work_file
 from pipelines.records import example
-from pipelines.records.schema import Reject
-from pipelines.records.tfrecord import ShardWriter
-from pipelines.transforms.decode import DecodeConfig, DecodeMedia
+from pipelines.records.schema import Record, Reject
+from pipelines.records.tfrecord import Frames, index_path
+from pipelines.sources.corpus import Spool
+from pipelines.sources.item import Item
+from pipelines.sources.media_reader import MediaReader
+from pipelines.transforms.decode import DecodeMedia
 from pipelines.transforms.make_records import MakeRecords
 from pipelines.video.client import VideoChild
 
-_PROGRESS: dict[str, Callable[[int], None]] = {}
-"""Who counts finished items of a run in this process, by the run's work folder."""
+
+def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> Report:
+    """Writes the records of a piece's list; one that is done is not redone."""
+    name = _piece(shard, piece)
+    if done := desk.receipt(f"{name}.json"):
+        return Report.from_json(done)
+    read = MediaReader(desk.data_root, desk.files)
+    items = map(Item.from_json, desk.lines(work_file(shard, piece)))
+    make = MakeRecords(DecodeMedia(read, desk.job.decode, video))
+    return _write(desk, name, make(read.expected(items)))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
-    """What every shard of a run shares; all strings and numbers, so it travels to any worker.
-
-    Attributes:
-      config: the run.
-      decode: how the source's media become pixels.
-      parts: every part's name, sorted; each gets a file per shard, an empty one if need be.
-      data_root: where the raw files are [path].
-      out: the dataset's folder [path].
-      work: lists of items, and what is known of finished shards [path].
-    """
-
-    config: PrepareConfig
-    decode: DecodeConfig
-    parts: tuple[str, ...]
-    data_root: str
-    out: str
-    work: str
-
-    def shard_name(self, part: str, shard: int) -> str:
-        """Returns the file name of one part's shard."""
-        return f"{part}-{shard:05d}-of-{self.config.num_shards:05d}.tfrecord"
+def write_archives(
+    desk: Desk, shard: int, piece: int, units: Sequence[str], video: VideoChild
+) -> Report:
+    """Writes the records of some archives as a piece of a shard, reading them once, in order."""
+    name = _piece(shard, piece)
+    if done := desk.receipt(f"{name}.json"):
+        return Report.from_json(done)
+    with (
+        tempfile.TemporaryDirectory(prefix="parcel-") as folder,
+        (Path(folder) / "unpacked").open("wb", buffering=0) as unpacked,
+    ):
+        read = MediaReader(desk.data_root, Disk(Path(folder), durable=False))
+        make = MakeRecords(DecodeMedia(read, desk.job.decode, video))
+        found = found_in(desk, units, Spool(unpacked, "unpacked"))
+        return _write(desk, name, _made(make, (line_of(one)[0] for one in found)))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardReport:
-    """What became of one shard's items: records per part, and how many rejects."""
-
-    shard: int
-    num_records: dict[str, int]
-    num_rejects: int
-
-    @property
-    def num_items(self) -> int:
-        """Items that ended in either place."""
-        return sum(self.num_records.values()) + self.num_rejects
-
-
-def report_file(work: str, shard: int) -> Path:
-    """Returns where a finished shard is reported; the file appears last."""
-    return Path(work) / f"{shard:05d}.done"
-
-
-def rejects_file(work: str, shard: int) -> Path:
-    """Returns where the rejects of a finished shard are."""
-    return Path(work) / f"{shard:05d}.rejects"
-
-
-def read_report(work: str, shard: int) -> ShardReport | None:
-    """Returns the report of a shard, or None if it is not finished."""
-    path = report_file(work, shard)
-    if not path.exists():
-        return None
-    return ShardReport(**json.loads(path.read_text(encoding="utf-8")))
-
-
-def watch(work: str, count: Callable[[int], None] | None) -> None:
-    """Calls `count` with the items of a run finished in this process; None stops."""
-    if count is None:
-        _PROGRESS.pop(work, None)
-    else:
-        _PROGRESS[work] = count
+def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) -> Report:
+    """Joins the pieces of a shard to one file for each part, an empty one if need be."""
+    receipt = f"shards/{shard:05d}.json"
+    if done := desk.receipt(receipt):
+        return Report.from_json(done)
+    pieces = [_piece(shard, piece) for piece in range(num_pieces)]
+    reports = [Report.from_json(desk.files.read(f"{name}.json")) for name in pieces]
+    whole = Report(
+        num_items=sum(report.num_items for report in reports),
+        num_rejects=sum(report.num_rejects for report in reports),
+        parts={
+            part: _join(
+                desk.files,
+                f"shards/{desk.job.shard_name(part, shard)}",
+                {
+                    f"{name}.{part}": report.parts[part]
+                    for name, report in zip(pieces, reports, strict=True)
+                    if part in report.parts
+                },
+            )
+            for part in sorted(parts)
+        },
+    )
+    if whole.num_rejects:
+        with _text(desk.files, f"shards/{shard:05d}.rejects") as out:
+            for name, report in zip(pieces, reports, strict=True):
+                if report.num_rejects:
+                    out.writelines(desk.lines(f"{name}.rejects"))
+    desk.files.put(receipt, whole.to_json())
+    return whole
 
 
-def write_shards(job: Job, shard: int, video: VideoChild) -> ShardReport:
-    """Writes one shard of every part and returns its report; a shard that is done is not redone."""
-    done = read_report(job.work, shard)
-    if done is not None:
-        return done
-    writers = {part: ShardWriter(Path(job.out) / job.shard_name(part, shard)) for part in job.parts}
-    num_rejects = 0
-    make_records = MakeRecords(DecodeMedia(job.data_root, job.decode, video))
-    with _appearing(rejects_file(job.work, shard)) as rejects:
-        for item, result in make_records(read_work(job.work, shard)):
+def _piece(shard: int, piece: int) -> str:
+    return f"pieces/{shard:05d}-{piece:05d}"
+
+
+def _made(
+    make: MakeRecords, found: Iterable[Item | Reject]
+) -> Iterator[tuple[Item | None, Record | Reject]]:
+    """Yields what becomes of items and rejects as they are found."""
+    for one in found:
+        if isinstance(one, Reject):
+            yield None, one
+        else:
+            yield one, make.once(one)
+
+
+def _write(desk: Desk, name: str, made: Iterable[tuple[Item | None, Record | Reject]]) -> Report:
+    """Writes records, rejects and, last, the report of a piece."""
+    num_items = num_rejects = 0
+    frames: dict[str, Frames] = {}
+    with contextlib.ExitStack() as stack:
+        rejects: TextIO | None = None
+        for item, result in made:
+            num_items += 1
             if isinstance(result, Reject):
+                if rejects is None:
+                    rejects = stack.enter_context(_text(desk.files, f"{name}.rejects"))
                 print(result.to_json(), file=rejects)
                 num_rejects += 1
             else:
-                writers[item.part].write(example.encode(result))
-            if count := _PROGRESS.get(job.work):
-                count(1)
-    counts = {part: writer.commit() for part, writer in writers.items()}
-    report = ShardReport(shard=shard, num_records=counts, num_rejects=num_rejects)
-    with _appearing(report_file(job.work, shard)) as file:
-        json.dump(dataclasses.asdict(report), file)
+                assert item is not None
+                if item.part not in frames:
+                    out = stack.enter_context(_bytes(desk.files, f"{name}.{item.part}"))
+                    frames[item.part] = Frames(out)
+                frames[item.part].write(example.encode(result))
+    report = Report(
+        num_items=num_items,
+        num_rejects=num_rejects,
+        parts={
+            part: _indexed(desk.files, f"{name}.{part}.idx", found)
+            for part, found in frames.items()
+        },
+    )
+    desk.files.put(f"{name}.json", report.to_json())
     return report
 
 
+def _join(files: Files, name: str, pieces: dict[str, PartShard]) -> PartShard:
+    """Stores the records of several pieces as one shard."""
+    index = str(index_path(name))
+    if len(pieces) == 1:
+        ((source, found),) = pieces.items()
+        files.link(source, name, found.data)
+        files.link(f"{source}.idx", index, found.index)
+        return found
+    with _bytes(files, name) as out:
+        frames = Frames(out)
+        for source in pieces:
+            with files.open(source) as shard:
+                frames.extend(shard, files.read(f"{source}.idx"))
+    return _indexed(files, index, frames)
+
+
+def _indexed(files: Files, name: str, frames: Frames) -> PartShard:
+    """Stores the index of records that are stored already."""
+    with _bytes(files, name) as out:
+        out.write(frames.index)
+    return PartShard(
+        num_records=len(frames),
+        data=File(sha256=frames.sha256, size=frames.size),
+        index=File(sha256=hashlib.sha256(frames.index).hexdigest(), size=len(frames.index)),
+    )
+
+
 @contextlib.contextmanager
-def _appearing(path: Path) -> Iterator[TextIO]:
-    """Opens a text file that gets its name when it is whole."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-    with partial.open("w", encoding="utf-8") as file:
+def _bytes(files: Files, name: str) -> Iterator[BinaryIO]:
+    with files.writing(name) as path, path.open("wb") as file:
         yield file
-    partial.replace(path)
+
+
+@contextlib.contextmanager
+def _text(files: Files, name: str) -> Iterator[TextIO]:
+    with files.writing(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+        yield file

@@ -66,10 +66,13 @@ class DatasetInfo:
         """Records over all parts."""
         return sum(sum(part.num_records) for part in self.parts.values())
 
+    def to_json(self) -> str:
+        """Returns the text of `dataset.json`."""
+        return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n"
+
     def write(self, directory: str | Path) -> None:
         """Writes `dataset.json`."""
-        text = json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
-        (Path(directory) / DESCRIPTION).write_text(text + "\n")
+        (Path(directory) / DESCRIPTION).write_text(self.to_json())
 
 
 class Part(Sequence[Record]):

@@ -1,9 +1,7 @@
-"""Lines of JSON, sorted on the disk: lists of inputs may be longer than the memory."""
+"""Lines sorted on the disk: lists of inputs may be longer than the memory."""
 
 import contextlib
 import heapq
-import json
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -12,42 +10,37 @@ _RUN_BYTES = 16 << 20
 """Lines that are sorted at a time [characters]: some 25,000 captions."""
 
 
-def sorted_lines(
-    paths: Iterable[str | os.PathLike[str]], key: Callable[[dict[str, Any]], Any], folder: str
-) -> Iterator[str]:
-    """Yields the lines of all files in the order of `key`; equal ones stay as they are.
+def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -> Iterator[str]:
+    """Yields the lines in the order of `key`; equal ones stay as they are.
 
     Args:
-      paths: files of a JSON object a line.
-      key: of such an object.
+      lines: each with its newline.
+      key: of a line.
       folder: for what is sorted so far [path].
     """
-
-    def key_of(line: str) -> Any:
-        return key(json.loads(line))
-
     with contextlib.ExitStack() as stack:
-        runs = []
-        for run in _runs(paths):
-            run.sort(key=key_of)
+        runs: list[Iterable[str]] = []
+        for run, is_last in _runs(lines):
+            run.sort(key=key)
+            if is_last and not runs:  # All of them, as of most shards.
+                yield from run
+                return
             file = stack.enter_context(
                 tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder)
             )
             file.writelines(run)
             file.seek(0)
             runs.append(file)
-        yield from heapq.merge(*runs, key=key_of)
+        yield from heapq.merge(*runs, key=key)
 
 
-def _runs(paths: Iterable[str | os.PathLike[str]]) -> Iterator[list[str]]:
-    """Yields the lines of all files, so many at a time as are sorted in memory."""
+def _runs(lines: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
+    """Yields so many of the lines at a time as are sorted in memory, and whether these end them."""
     run, size = [], 0
-    for path in paths:
-        with open(path, encoding="utf-8", newline="\n") as lines:
-            for line in lines:
-                run.append(line)
-                size += len(line)
-                if size >= _RUN_BYTES:
-                    yield run
-                    run, size = [], 0
-    yield run
+    for line in lines:
+        run.append(line)
+        size += len(line)
+        if size >= _RUN_BYTES:
+            yield run, False
+            run, size = [], 0
+    yield run, True

@@ -8,11 +8,13 @@ data, masked crc32c of the data u32.
 """
 
 import array
+import hashlib
 import os
 import struct
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -20,10 +22,10 @@ from infra.store.places import Place, open_place
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
-FRAME_OVERHEAD = _HEADER.size + _FOOTER.size
-"""Bytes of framing around one record's data."""
-
 INDEX_ENDING = ".idx"
+
+_PIECE = 16 << 20
+"""Of a shard that is copied at a time [bytes]."""
 
 _REREADS = 3
 """Of what came over a network with other checksums."""
@@ -34,31 +36,75 @@ def index_path(shard: str | os.PathLike[str]) -> Path:
     return Path(shard).with_suffix(INDEX_ENDING)
 
 
+class Frames:
+    """Records that are appended to an open file; memory does not grow.
+
+    Attributes:
+      sha256: digest of what was written [hex].
+      size: of it [bytes].
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest = file, hashlib.sha256()
+        self._offsets = array.array("Q", [0])
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    @property
+    def size(self) -> int:
+        return self._offsets[-1]
+
+    @property
+    def index(self) -> bytes:
+        """The content of the index that lies beside them."""
+        return np.asarray(self._offsets, dtype="<u8").tobytes()
+
+    def write(self, data: bytes) -> None:
+        """Appends one record."""
+        length = struct.pack("<Q", len(data))
+        frame = b"".join(
+            (length, _FOOTER.pack(_masked_crc(length)), data, _FOOTER.pack(_masked_crc(data)))
+        )
+        self._file.write(frame)
+        self._digest.update(frame)
+        self._offsets.append(self._offsets[-1] + len(frame))
+
+    def extend(self, shard: BinaryIO, index: bytes) -> None:
+        """Appends all records of another shard, which its index tells."""
+        while piece := shard.read(_PIECE):
+            self._file.write(piece)
+            self._digest.update(piece)
+        start = self._offsets[-1]
+        self._offsets.extend(start + int(end) for end in np.frombuffer(index, dtype="<u8")[1:])
+
+
 class ShardWriter:
-    """One shard being written, beside its final name until `commit`; memory does not grow."""
+    """One shard being written, beside its final name until `commit`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._partial = Path(f"{path}.{os.getpid()}-{threading.get_ident()}.partial")
         self._file = self._partial.open("wb")
-        self._offsets = array.array("Q", [0])
+        self._frames = Frames(self._file)
 
     def write(self, data: bytes) -> None:
         """Appends one record."""
-        length = struct.pack("<Q", len(data))
-        self._file.write(length + _FOOTER.pack(_masked_crc(length)))
-        self._file.write(data + _FOOTER.pack(_masked_crc(data)))
-        self._offsets.append(self._offsets[-1] + len(data) + FRAME_OVERHEAD)
+        self._frames.write(data)
 
     def commit(self) -> int:
         """Gives the shard and its index their names, and returns the number of records."""
         self._file.close()
         index = index_path(self.path)
         partial_index = self._partial.with_suffix(".idx-partial")
-        partial_index.write_bytes(np.asarray(self._offsets, dtype="<u8").tobytes())
+        partial_index.write_bytes(self._frames.index)
         partial_index.replace(index)
         self._partial.replace(self.path)
-        return len(self._offsets) - 1
+        return len(self._frames)
 
 
 def write_shard(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:

@@ -5,11 +5,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from infra.store.raw_path import raw_path
 from pipelines.benchmarks.registry import BENCHMARKS, Benchmark
 from pipelines.records.holdings import Holdings, PartHoldings, kinds_of
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.layout import look_up
+from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.registry import SOURCES, get
 from pipelines.sources.spec import SourceSpec
 
@@ -101,13 +103,14 @@ def check_corpus(
       ValueError: if the source, the split or an annotation file is wrong.
       FileNotFoundError: if the corpus or an annotation file is missing, naming it.
     """
-    spec, root = get(source), Path(data_root)
+    spec, root = get(source), raw_path(data_root)
+    read = MediaReader(root)
     parts: dict[str, PartHoldings] = {}
     rejects = []
-    for one in spec.read_splits(Corpus(root, path or spec.folder, Spool(None)), split):
+    for one in spec.read_splits(Corpus(root, path or spec.folder, Spool()), split):
         if isinstance(one, Reject):
             rejects.append(one)
-        elif absent := [m for m in one.media if not Path(m.location(root)).is_file()]:
+        elif absent := [m for m in one.media if not read.has(m)]:
             where = absent[0].source
             rejects.append(Reject(id=one.id, stage="decode", reason="missing file", source=where))
         else:
@@ -156,7 +159,7 @@ def _count(data_root: Path, spec: SourceSpec, checked: Checked) -> Checked:
     num = num_rejected = 0
     media = set()
     try:
-        corpus = Corpus(data_root, spec.folder, Spool(None))
+        corpus = Corpus(data_root, spec.folder, Spool())
         for one in spec.read_splits(corpus, checked.split):
             if isinstance(one, Reject):
                 num_rejected += 1

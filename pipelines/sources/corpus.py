@@ -3,9 +3,10 @@
 import json
 import os
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, cast
 
+from infra.store.raw_path import raw_path
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Media
 
@@ -16,10 +17,14 @@ WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", 
 class Spool:
     """Keeps bytes that cannot be found again by offset (compressed archives, parquet cells)."""
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        """Appends to the file `path`; None keeps nothing, for listing only."""
-        self._file = None if path is None else open(path, "wb")  # noqa: SIM115
-        self._path = "" if path is None else os.path.abspath(path)
+    def __init__(self, file: BinaryIO | None = None, name: str = "") -> None:
+        """Appends to a file; None keeps nothing, for listing only.
+
+        Args:
+          file: where to.
+          name: what `Media.store` calls it.
+        """
+        self._file, self._name = file, name
 
     def put(self, data: bytes) -> dict[str, object]:
         """Stores `data` and returns the `Media` fields that find it again."""
@@ -27,12 +32,7 @@ class Spool:
             return {"size": len(data)}
         offset = self._file.tell()
         self._file.write(data)
-        return {"store": self._path, "offset": offset, "size": len(data)}
-
-    def close(self) -> None:
-        """Makes everything readable."""
-        if self._file is not None:
-            self._file.close()
+        return {"store": self._name, "offset": offset, "size": len(data)}
 
 
 class Corpus:
@@ -47,12 +47,15 @@ class Corpus:
         per_task: int = 1,
         tasks: Collection[str] = (),
     ) -> None:
-        """Opens `data_root/path`.
+        """Opens `data_root/path`; the root is a folder of this machine, or in a bucket.
 
         A web image makes at most `per_task` records of each of the kinds `tasks`; none are all.
         """
         self.per_task, self.tasks = per_task, tasks
-        self.data_root = Path(data_root)
+        # One that is open already keeps its connection, and the names it knows.
+        self.data_root = cast(
+            Path, data_root if isinstance(data_root, PurePath) else raw_path(data_root)
+        )
         self.folder = self.data_root / path
         self.spool = spool
         self.annotations: set[str] = set()
@@ -69,7 +72,8 @@ class Corpus:
             raise BadInput(f"path is not a name of a file: {str(path)[-120:]!r}")
         relative = os.path.relpath(os.path.normpath(path), os.path.normpath(self.data_root))
         if relative.startswith("..") or os.path.isabs(relative):
-            raise BadInput(f"path leaves the data root: {str(path)[-120:]!r}")
+            # Only its name: where the data root lies is no part of what a dataset says.
+            raise BadInput(f"path leaves the data root: {os.path.basename(path)[-120:]!r}")
         return Path(relative).as_posix()
 
     def annotation(self, path: Path) -> Path:
@@ -82,6 +86,10 @@ class Corpus:
             raise FileNotFoundError(f"{path} is missing.")
         self.annotations.add(self.relative(path))
         return path
+
+    def has(self, path: Path) -> bool:
+        """Whether a file is there; it is not if its name is none, or too long for one."""
+        return os.path.isfile(path) if isinstance(self.data_root, Path) else path.is_file()
 
     def files(self) -> Iterator[Path]:
         """Yields every file below the folder, sorted; memory holds one folder's names."""
@@ -105,7 +113,9 @@ class Corpus:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for name in sorted(os.listdir(folder)):
+    # A path in a bucket is none of this machine's.
+    names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
+    for name in sorted(names):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             yield from _files(path)

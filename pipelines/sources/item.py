@@ -2,12 +2,6 @@
 
 import dataclasses
 import json
-import os
-
-from pipelines.records.schema import BadInput
-
-MAX_ENCODED = 512 << 20
-"""Largest encoded image read into memory [bytes]; the largest photographs have some 100 MB."""
 
 BOX_MARKER = "\ue000"
 """Stands in a prefix or suffix where the four location tokens of the next box belong."""
@@ -42,7 +36,7 @@ class Media:
     Attributes:
       path: the file, or the archive that holds it, relative to the data root [path].
       member: name inside the archive; "" for a plain file.
-      store: where the bytes really are, if not at `path` (unpacked) [absolute path].
+      store: the file of what was unpacked that really holds the bytes; "" for `path` itself.
       offset: first byte.
       size: length; -1 means to the end [bytes].
       video: decoded into frames rather than as one image.
@@ -71,29 +65,6 @@ class Media:
     def source(self) -> str:
         """The name a record gives it."""
         return f"{self.path}/{self.member}" if self.member else self.path
-
-    def location(self, data_root: str | os.PathLike[str]) -> str:
-        """Returns the file to open."""
-        return self.store or os.path.join(data_root, self.path)
-
-    def read(self, data_root: str | os.PathLike[str]) -> bytes:
-        """Returns the encoded bytes.
-
-        Raises:
-          BadInput: if the file is missing, unreadable or shorter than listed.
-        """
-        try:
-            with open(self.location(data_root), "rb") as file:
-                size = self.size if self.size >= 0 else os.fstat(file.fileno()).st_size
-                if size > MAX_ENCODED:
-                    raise BadInput(f"too large: {size} bytes, {MAX_ENCODED} are accepted")
-                file.seek(self.offset)
-                data = file.read(self.size)
-        except OSError as error:
-            raise BadInput(f"{error.strerror or type(error).__name__}: {self.source}") from error
-        if self.size >= 0 and len(data) != self.size:
-            raise BadInput(f"truncated: {len(data)} of {self.size} bytes")
-        return data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

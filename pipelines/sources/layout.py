@@ -40,14 +40,24 @@ def look_up(folder: Path, *names: str) -> Path | None:
     return None
 
 
+SHARED = (
+    "activitynet", "coco", "gqa", "msrvtt", "openimages", "rico", "textcaps", "textvqa", "vatex",
+    "visual_genome",
+)  # fmt: skip
+"""Folders beside a benchmark's own that may hold its images; whoever asks whether anything has
+changed looks there, too."""
+
+
 def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:
     """Returns where images lie: in the corpus, or below the data root in the folder of a set.
 
     Args:
       corpus: the benchmark's own folder.
       name: of the folder of images, such as "train2014".
-      shared: folders several benchmarks share, such as "coco".
+      shared: folders several benchmarks share, such as "coco"; of `SHARED`.
     """
+    if not set(shared) <= set(SHARED):
+        raise ValueError(f"shared must be of {', '.join(SHARED)}, got {', '.join(shared)}.")
     homes = [corpus.folder, *(corpus.data_root / one for one in shared)]
     places = [home / sub for home in homes for sub in (name, f"images/{name}")]
     return next((place for place in places if place.is_dir()), corpus.folder / name)
@@ -122,7 +132,7 @@ def grouped(rows: Iterable[Any], key: str) -> list[list[Any]]:
 
 def json_lines(path: Path) -> Iterator[Callable[[], Mapping]]:
     """Yields a function per line that parses it; the file may be packed with bzip2."""
-    with bz2.open(path, "rb") if path.suffix == ".bz2" else path.open("rb") as lines:
+    with path.open("rb") as file, bz2.open(file) if path.suffix == ".bz2" else file as lines:
         for line in lines:
             if line.strip():
                 yield lambda line=line: json.loads(line)

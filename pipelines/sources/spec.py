@@ -5,12 +5,14 @@ Each reader's module states its own in `SOURCES`; `pipelines.sources.registry` o
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item
-from pipelines.sources.layout import Found, find
+from pipelines.sources.layout import SHARED, Found, find
 from pipelines.sources.slicing import Slice, disjoint, parse_slice, sliced
 
 Files = Callable[[str], tuple[tuple[str, ...], ...]]
@@ -32,6 +34,11 @@ class SourceSpec:
       num_frames: frames per video, unless told otherwise.
       frame_stride: their distance at 25 frames a second, unless told otherwise [frames].
       files: the annotation files of a split.
+      units: names of what can be listed apart, such as archives; None: only the whole can.
+      read_one: lists one of them.
+      own_files: the files of a unit that is read from these alone, so that who asks for them need
+        not read it; none where only reading tells.
+      anywhere: whether its rows may name files anywhere below the data root.
       publisher: where its authors publish it; "" for layouts that many write.
       whole: a split -> the one it is a part of, as "test_human" is of "test"; itself for most.
     """
@@ -45,8 +52,32 @@ class SourceSpec:
     num_frames: int = 16
     frame_stride: int = 30
     files: Files = lambda split: ()
+    units: Callable[[Corpus], Iterator[str]] | None = None
+    read_one: Callable[[Corpus, str], Found] | None = None
+    own_files: Callable[[Corpus, str], list[Path]] | None = None
+    anywhere: bool = False
     publisher: str = ""
     whole: Callable[[str], str] = lambda split: split
+
+    def units_of(self, corpus: Corpus, split: str) -> list[str]:
+        """Returns the names of what can be listed apart, in order; "" is the whole."""
+        is_part = any(one.start or one.stop for one in self._slices(split))
+        return [""] if self.units is None or is_part else list(self.units(corpus))
+
+    def read_unit(self, corpus: Corpus, split: str, unit: str) -> Found:
+        """Yields the would-be records of one of `units_of`."""
+        if not unit:
+            return self.read_splits(corpus, split)
+        assert self.read_one is not None
+        return self.read_one(corpus, unit)
+
+    def folders(self, path: str = "") -> list[str]:
+        """Returns the folders below the data root that it may read, its own being `path`."""
+        return [""] if self.anywhere else [path or self.folder, *SHARED]
+
+    def files_of_unit(self, corpus: Corpus, unit: str) -> list[Path]:
+        """Returns the files of a unit that is read from these alone; none: only reading tells."""
+        return self.own_files(corpus, unit) if unit and self.own_files else []
 
     def read_splits(self, corpus: Corpus, split: str) -> Iterator[Item | Reject]:
         """Yields the would-be records of `split`; "train+val" is both, "val[:5%]" a part.
@@ -123,7 +154,10 @@ def of_benchmark(
       folder: where it is looked for below the data root; "" is its name.
       whole: a split -> the one it is a part of.
     """
-    frames = {"num_frames": benchmark.num_frames, "frame_stride": benchmark.frame_stride}
+    frames: dict[str, Any] = {
+        "num_frames": benchmark.num_frames,
+        "frame_stride": benchmark.frame_stride,
+    }
     return SourceSpec(
         name=benchmark.name,
         folder=folder or benchmark.name,

@@ -7,6 +7,7 @@ from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Item, Media
+from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.augment import Augmentation, Change, augment_image
 from pipelines.transforms.edits import edit_image
 from pipelines.video.client import VideoChild
@@ -54,8 +55,8 @@ class DecodeConfig:
 class DecodeMedia:
     """Decodes media and remembers the last item's: items of the same pixels follow each other."""
 
-    def __init__(self, data_root: str, config: DecodeConfig, video: VideoChild) -> None:
-        self._data_root = data_root
+    def __init__(self, read: MediaReader, config: DecodeConfig, video: VideoChild) -> None:
+        self._read = read
         self._config = config
         self._video = video
         self._media: Media | None = None
@@ -93,7 +94,7 @@ class DecodeMedia:
     def _decode(self, media: Media, change: Change | None) -> Pixels:
         if media.video:
             return self._decode_video(media)
-        data, spec, crop = media.read(self._data_root), self._config.image, None
+        data, spec, crop = self._read.read(media), self._config.image, None
         self.sha256 = hashlib.sha256(data).hexdigest()
         if change is not None:
             image, size, crop = augment_image(data, spec, change)
@@ -104,18 +105,13 @@ class DecodeMedia:
         return Pixels(images=(image,), size=size, sha256=self.sha256, crop=crop)
 
     def _decode_video(self, media: Media) -> Pixels:
-        path = media.location(self._data_root)
-        try:
-            with open(path, "rb") as file:
-                self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise BadInput(f"{error.strerror or type(error).__name__}: {media.source}") from error
         # Whoever prepares a file draws the same window: its records share its pixels.
         draw = (stable_hash(f"{self._config.seed} {media.source}") >> 11) / 2**53
         sampling = dataclasses.replace(
             self._config.sampling, draw=draw, start=media.start, end=media.end
         )
-        clip = self._video.sample(path, sampling, self._config.image)
+        with self._read.local(media) as (path, self.sha256):
+            clip = self._video.sample(path, sampling, self._config.image)
         return Pixels(
             images=clip.images,
             size=clip.size,

@@ -13,6 +13,7 @@ class MakeRecords:
 
     def __init__(self, decode: DecodeMedia) -> None:
         self._decode = decode
+        self._seen: set[str] = set()
 
     def __call__(self, items: Iterable[Item]) -> Iterator[tuple[Item, Record | Reject]]:
         """Yields each item with its record, or with the reject that says why there is none.
@@ -27,6 +28,16 @@ class MakeRecords:
             else:
                 yield item, self._record(item)
             previous = item.id
+
+    def once(self, item: Item) -> Record | Reject:
+        """Returns the record of an item, or its reject; items may come in any order of their ids.
+
+        The second of two with the same id is a reject; memory holds all ids.
+        """
+        if item.id in self._seen:
+            return _reject(item, "read", "duplicate id", "")
+        self._seen.add(item.id)
+        return self._record(item)
 
     def _record(self, item: Item) -> Record | Reject:
         try:

@@ -22,22 +22,24 @@ class DatasetSpec:
 
 def make(work: Work) -> Iterator[Progress]:
     """Prepares the dataset of a `DatasetSpec`."""
-    from pipelines.prepare.run import prepare
+    from pipelines.prepare.run import make as make_dataset
 
     spec: DatasetSpec = work.config
     # User data is read in place; a drawn corpus is an artifact.
     data_root = work.location or str(work.inputs["raw"])
-    info = yield from streamed(
-        lambda report: prepare(
+    info, files = yield from streamed(
+        lambda report: make_dataset(
             spec.prepare,
             source=spec.reader,
             split=spec.split,
             data_root=data_root,
             path=spec.path or None,
-            out=str(work.out),
+            work=work.shared,
             on_progress=report,
         )
     )
+    for name, (stored, file) in files.items():
+        work.adopt(name, stored, file)
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
 
 

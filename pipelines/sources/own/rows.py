@@ -86,5 +86,6 @@ SOURCES = (
         antialias=True,
         antialias_eval=True,
         files=files,
+        anywhere=True,
     ),
 )

@@ -63,7 +63,7 @@ def _read_countbench(corpus: Corpus, split: str, table: Path, questions: Path) -
     from pyarrow import parquet
 
     asked = load_list(corpus, questions)
-    with parquet.ParquetFile(table) as file:
+    with table.open("rb") as opened, parquet.ParquetFile(opened) as file:
         if file.metadata.num_rows != len(asked):
             raise ValueError(
                 f"{questions} must have a question for each of the {file.metadata.num_rows} rows "

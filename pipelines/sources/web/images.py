@@ -25,7 +25,8 @@ from typing import Self
 
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import MAX_ENCODED, Item, Media
+from pipelines.sources.item import Item, Media
+from pipelines.sources.media_reader import MAX_ENCODED
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.web import tables as web_tables
 from pipelines.sources.web.tasks import STAGE, Sample, sample_items
@@ -44,32 +45,69 @@ _MAX_TEXT = 16 << 20
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
     """Yields every would-be record of every file below the folder, in the order of the names."""
     del split  # Web corpora have none.
-    tars = {_stem(p) for p in corpus.files() if p.name.endswith(_TARS)}
+    for unit in units(corpus):
+        yield from read_unit(corpus, unit)
+
+
+def units(corpus: Corpus) -> Iterator[str]:
+    """Yields every file that holds samples; of archives of one stem only the first.
+
+    Raises:
+      FileNotFoundError: if there is none.
+    """
+    names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
+    stems: set[str] = set()
+    tars = {_stem(name) for name in names if name.endswith(_TARS)}
     found = False
-    for path in corpus.files():
-        if path.name.endswith(_TARS):
-            samples = _read_tar(corpus, path)
-        elif path.suffix in _TABLES and not (path.suffix == ".parquet" and _stem(path) in tars):
-            samples = _TABLES[path.suffix](corpus, path)
-        else:
+    for name in names:
+        stem = _stem(name)
+        if name.endswith(_TARS):
+            if stem in stems:
+                continue
+            stems.add(stem)
+        elif _suffix(name) not in _TABLES or (name.endswith(".parquet") and stem in tars):
             continue
         found = True
-        for sample in samples:
-            if isinstance(sample, Reject):
-                yield sample
-            else:
-                yield from sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+        yield name
     if not found:
         raise FileNotFoundError(
             f"{corpus.folder} holds no .tar, .tgz, .parquet, .jsonl or .tsv file."
         )
 
 
-def _stem(path: Path) -> str:
+def read_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
+    """Yields every would-be record of a file, and of all archives that share its stem.
+
+    Ids begin with the stem, so the same one can come from these only.
+    """
+    if files := own_files(corpus, unit):
+        found = (sample for one in files for sample in _read_tar(corpus, one))
+    else:
+        found = _TABLES[_suffix(unit)](corpus, corpus.folder / unit)
+    for sample in found:
+        if isinstance(sample, Reject):
+            yield sample
+        else:
+            yield from sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+
+
+def own_files(corpus: Corpus, unit: str) -> list[Path]:
+    """Returns the archives of a unit; none for a table, which may name other files."""
+    if not unit.endswith(_TARS):
+        return []
+    beside = [corpus.folder / f"{_stem(unit)}{suffix}" for suffix in sorted(_TARS)]
+    return [one for one in beside if corpus.has(one)]
+
+
+def _stem(name: str) -> str:
     for suffix in (*_TARS, ".parquet"):
-        if path.name.endswith(suffix):
-            return str(path)[: -len(suffix)]
-    return str(path)
+        if name.endswith(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix
 
 
 class _Member(tarfile.TarInfo):
@@ -89,12 +127,12 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
     """Yields the samples of one archive; a damaged tail is one reject."""
     corpus.annotation(path)
     source = corpus.relative(path)
-    base = PurePosixPath("web", _stem(path.relative_to(corpus.folder)))
+    base = PurePosixPath("web", _stem(path.relative_to(corpus.folder).as_posix()))
     compressed = path.suffix != ".tar"
     members: list[tuple[str, str, Media | str]] = []
     try:
         mode = "r|*" if compressed else "r:"
-        with tarfile.open(path, mode, tarinfo=_Member) as archive:
+        with path.open("rb") as file, tarfile.open(None, mode, file, tarinfo=_Member) as archive:
             for member in archive:
                 if not member.isfile():
                     continue
@@ -190,6 +228,10 @@ SOURCES = (
         folder="web",
         splits=("train",),
         read=read,
+        units=units,
+        read_one=read_unit,
+        own_files=own_files,
+        anywhere=True,
         antialias=True,
         antialias_eval=True,
     ),

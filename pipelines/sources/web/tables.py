@@ -1,7 +1,6 @@
 """The tabular layouts of web corpora: parquet, JSONL, TSV."""
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(corpus.annotation(path)) as file:
+        with corpus.annotation(path).open("rb") as opened, parquet.ParquetFile(opened) as file:
             number = 0
             for batch in file.iter_batches(batch_size=256):
                 for row in batch.to_pylist():
@@ -139,6 +138,6 @@ def _downloaded(corpus: Corpus, path: Path, url: str) -> Media:
     """Returns the local file of a URL: its last part, beside the table or in a folder there."""
     name = urlsplit(url).path.rpartition("/")[2]
     for folder in (path.parent, path.with_suffix(""), path.parent / "images"):
-        if name and os.path.isfile(folder / name):  # False, too, for names too long.
+        if name and corpus.has(folder / name):
             return corpus.media(folder / name)
     raise BadInput("only a URL; download the images first, with img2dataset for instance")

@@ -7,7 +7,7 @@ import pytest
 from flows.steps.code import DynamicImportError, Tree, changes, checkout, code_sha256
 from flows.steps.registry import KINDS, code_of
 
-CONFIGS = {"dataset": {"reader": "chartqa"}}
+CONFIGS = {kind: {"reader": "chartqa"} for kind in ("dataset", "raw_files")}
 REACHES = {
     "corpus": ("pipelines.synthetic.render", "pipelines.records.rle"),
     "dataset": (

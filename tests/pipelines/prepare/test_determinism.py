@@ -12,10 +12,10 @@ import sys
 import tarfile
 import time
 
+import apache_beam as beam
 import psutil
 import pytest
 
-from pipelines.prepare import graph
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records import lines
 from pipelines.records.dataset import Dataset
@@ -103,16 +103,15 @@ def test_runner_options_do_not_change_the_bytes(corpus, tmp_path, expected, opti
 
 
 def test_the_order_of_bundles_does_not_change_the_bytes(corpus, tmp_path, expected, monkeypatch):
-    whole, given = graph.run, []
+    whole, given = beam.Create, []
 
-    def shuffled(job, todo, *, timeout_s):
-        given.append([2, 0, 1])
-        assert sorted(todo) == sorted(given[-1])
-        whole(job, given[-1], timeout_s=timeout_s)
+    def backwards(values, **more):
+        given.append(list(values)[::-1])
+        return whole(given[-1], **more)
 
-    monkeypatch.setattr(graph, "run", shuffled)
+    monkeypatch.setattr(beam, "Create", backwards)
     assert run(corpus, tmp_path / "a") == expected
-    assert given
+    assert [2, 1, 0] in given
 
 
 def test_the_order_of_a_folder_does_not_change_the_bytes(corpus, tmp_path, expected, monkeypatch):
@@ -134,6 +133,23 @@ def test_lists_longer_than_the_memory_do_not_change_the_bytes(
     assert run(corpus, tmp_path / "a") == expected
 
 
+KEEPING = """
+import json, pathlib, sys
+from infra.store.disk import Disk
+from pipelines.prepare.__main__ import main
+remove = Disk.remove
+def noting(self, folder):
+    if folder == ".work":
+        found = (pathlib.Path(self.uri) / ".work/pieces").glob("*.json")
+        times = {str(path): path.stat().st_mtime_ns for path in found}
+        pathlib.Path(sys.argv[1]).write_text(json.dumps(times))
+    remove(self, folder)
+Disk.remove = noting
+sys.exit(main(sys.argv[2:]))
+"""
+"""The command, and a note of when each piece was finished that was there in the end."""
+
+
 def command(corpus, out, *options: str) -> list[str]:
     words = [sys.executable, "-m", "pipelines.prepare", "web", "train"]
     words += ["--data-root", str(corpus), "--out", str(out), *options]
@@ -146,27 +162,39 @@ def command(corpus, out, *options: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sign", [".work/*.items", ".work/*.rejects.*", "*.partial", ".work/*.done", "rejects.jsonl"]
+    "sign",
+    ["request.json", "lists/*.json", "todo/*.json", "pieces/*.json", "shards/*", "rejects.jsonl"],
 )
-def test_a_run_killed_at_any_time_leaves_no_dataset_and_the_next_is_the_same(
+def test_a_run_killed_at_any_time_leaves_no_dataset_and_the_next_goes_on(
     corpus, tmp_path, expected, sign
 ):
     killed, moment = tmp_path / "killed", random.Random(sign).uniform(0, 0.1)
     process = subprocess.Popen(
         command(corpus, killed), start_new_session=True, stderr=subprocess.DEVNULL
     )
-    while process.poll() is None and not any(killed.glob(sign)):
+    while process.poll() is None and not any((killed / ".work").glob(sign)):
         time.sleep(0.001)
     time.sleep(moment)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not [p for p in psutil.process_iter() if _group(p) == process.pid]
-    if not (killed / "dataset.json").exists():
-        refused = subprocess.run(command(corpus, killed), capture_output=True, text=True)
+    if (killed / ".work").exists():
+        other = [*command(corpus, killed), "--seed", "1"]
+        refused = subprocess.run(other, capture_output=True, text=True)
         assert refused.returncode == 2
-        assert "which a run left unfinished; remove it, or choose another" in refused.stderr
-    subprocess.run(command(corpus, tmp_path / "again"), check=True, capture_output=True)
-    assert digests(tmp_path / "again") == expected
+        assert "which another request left unfinished; remove it" in refused.stderr
+        done = {p: p.stat().st_mtime_ns for p in (killed / ".work/pieces").glob("*.json")}
+        wrapped = [
+            sys.executable,
+            "-c",
+            KEEPING,
+            str(tmp_path / "kept"),
+            *command(corpus, killed)[3:],
+        ]
+        subprocess.run(wrapped, check=True, capture_output=True)
+        kept = json.loads((tmp_path / "kept").read_text())
+        assert {str(p): t for p, t in done.items()}.items() <= kept.items()
+    assert digests(killed) == expected
 
 
 def _group(process: psutil.Process) -> int | None:
@@ -187,7 +215,7 @@ def test_a_killed_worker_ends_the_run_in_time_and_leaves_no_process(tmp_path, en
     words += ["--data-root", str(tmp_path / "root"), "--out", str(out)]
     words += ["--runner-options", "direct_running_mode=multi_processing"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not any(out.glob("*.partial")):
+    while process.poll() is None and not any(out.glob(".work/pieces/*.partial")):
         time.sleep(0.01)
     workers = psutil.Process(process.pid).children(recursive=True)
     next(p for p in workers if command_line(p).startswith("python")).kill()

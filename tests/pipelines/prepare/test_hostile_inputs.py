@@ -21,9 +21,10 @@ from pipelines.prepare.run import prepare
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import BadInput, Reject
-from pipelines.sources import item
+from pipelines.sources import item, media_reader
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.item import Media
+from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.web import images as web
 from pipelines.sources.web import tables as web_tables
 from pipelines.transforms.masks import normalize_mask
@@ -82,7 +83,7 @@ def test_hostile_lines_are_rejects(tmp_path, encoded, monkeypatch):
 @pytest.mark.parametrize("packed", [False, True])
 def test_archives_cannot_lead_out_or_fill_the_memory(tmp_path, encoded, monkeypatch, packed):
     monkeypatch.setattr(web, "MAX_ENCODED", 100_000)
-    monkeypatch.setattr(item, "MAX_ENCODED", 100_000)
+    monkeypatch.setattr(media_reader, "MAX_ENCODED", 100_000)
     (tmp_path / "root/web").mkdir(parents=True)
     (tmp_path / "secret.jpg").write_bytes(encoded())
     name = tmp_path / "root/web/0.tgz" if packed else tmp_path / "root/web/0.tar"
@@ -146,7 +147,7 @@ def test_an_archive_cannot_end_early_in_silence(tmp_path, encoded, damage, reaso
     data = damage(tar_of([encoded(seed=seed) for seed in range(4)]))
     name = "web/a.tgz" if packed else "web/a.tar"
     (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
-    found = list(web.read(Corpus(tmp_path, "web", Spool(None)), "train"))
+    found = list(web.read(Corpus(tmp_path, "web", Spool()), "train"))
     assert sum(isinstance(one, item.Item) for one in found) >= 2
     assert [one.reason for one in found if isinstance(one, Reject) and reason in one.reason]
 
@@ -190,9 +191,9 @@ def test_decompression_bombs_are_refused_before_they_unfold(width, height):
 def test_files_too_large_to_read_are_refused(tmp_path):
     path = tmp_path / "a.jpg"
     with path.open("wb") as file:
-        file.truncate(item.MAX_ENCODED + 1)  # Sparse: no bytes on the disk.
+        file.truncate(media_reader.MAX_ENCODED + 1)  # Sparse: no bytes on the disk.
     with pytest.raises(BadInput, match="too large: 536870913 bytes"):
-        Media(path="a.jpg").read(tmp_path)
+        MediaReader(tmp_path).read(Media(path="a.jpg"))
 
 
 @pytest.mark.parametrize(

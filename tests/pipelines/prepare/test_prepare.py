@@ -7,14 +7,15 @@ import json
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 
-from pipelines.prepare import shards
+from pipelines.prepare import listing
 from pipelines.prepare.__main__ import main
+from pipelines.prepare.raw_files import RawFile, raw_files
 from pipelines.prepare.run import PrepareConfig, RejectRateError, prepare
 from pipelines.records.dataset import Dataset
-from pipelines.sources.inventory import inventory
 
 TASKS = ("caption", "detect", "grounded_caption", "vqa")
 CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5, tasks=TASKS)
@@ -126,7 +127,7 @@ def test_too_many_rejects_fail_in_one_line(corpus, tmp_path):
         run(corpus, tmp_path / "a", config=config)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "a/dataset.json").exists()
-    assert len((tmp_path / "a/rejects.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "a/.work/rejects.jsonl").read_text().splitlines()) == 4
 
 
 def test_limit_takes_a_stable_sample(corpus, tmp_path):
@@ -166,18 +167,22 @@ def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
 
     whole, calls = graph.run, []
 
-    def lossy(job, todo, *, timeout_s):
-        calls.append(todo)
-        whole(job, todo[:-1] if len(calls) == 1 else todo, timeout_s=timeout_s)
+    def lossy(job, *words, **more):
+        calls.append(job)
+        whole(job, *words, **more)
+        if len(calls) == 1:
+            for name in ("shards/00002.json", "pieces/00002-00000.json"):
+                (Path(job.work) / name).unlink()
+            raise graph.WorkerLostError("one is gone")
 
     monkeypatch.setattr(graph, "run", lossy)
     assert run(corpus, tmp_path / "a").num_inputs == 80
-    assert calls == [[0, 1, 2], [2]]
+    assert len(calls) == 2
 
 
 def test_unaccounted_inputs_are_an_error(corpus, tmp_path, monkeypatch):
-    whole = shards.read_work
-    monkeypatch.setattr(shards, "read_work", lambda work, shard: list(whole(work, shard))[1:])
+    whole = listing._of_shard
+    monkeypatch.setattr(listing, "_of_shard", lambda *words: list(whole(*words))[1:])
     with pytest.raises(RuntimeError, match="web/train lost inputs: 80 listed, 77 accounted for"):
         run(corpus, tmp_path / "a")
 
@@ -207,8 +212,13 @@ def test_wrong_config_names_the_field(field, value):
         dataclasses.replace(CONFIG, **{field: value})
 
 
-def test_inventory_lists_every_file_read(corpus):
-    files = inventory("msvd_qa", "val", corpus)
+def files_of(corpus, work, source, split) -> list[RawFile]:
+    where = {"source": source, "split": split, "data_root": str(corpus), "work": str(work)}
+    return list(raw_files(CONFIG, **where))
+
+
+def test_every_file_that_is_read_is_listed(corpus, tmp_path):
+    files = files_of(corpus, tmp_path / "a", "msvd_qa", "val")
     assert [path for path, _, _ in files] == [
         "msvd_qa/YouTubeClips/yt0_0_1.mp4",
         "msvd_qa/YouTubeClips/yt1_0_1.mp4",
@@ -216,10 +226,11 @@ def test_inventory_lists_every_file_read(corpus):
         "msvd_qa/val_qa.json",
         "msvd_qa/youtube_mapping.txt",
     ]
-    assert files[1].sha256 == hashlib.sha256(b"").hexdigest()
+    assert files[1].digest == hashlib.sha256(b"").hexdigest()
     data = (corpus / "msvd_qa/val_qa.json").read_bytes()
     assert files[3][1:] == (hashlib.sha256(data).hexdigest(), len(data))
-    assert [f.path for f in inventory("web", "train", corpus)] == ["web/00000.tar"]
+    files = files_of(corpus, tmp_path / "b", "web", "train")
+    assert [file.path for file in files] == ["web/00000.tar"]
 
 
 def test_command_prepares_and_reports(corpus, tmp_path, capsys):

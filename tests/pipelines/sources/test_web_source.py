@@ -9,10 +9,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from infra.store.disk import Disk
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import MASK_MARKER
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.item import BOX_MARKER
+from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.registry import get
 
 MASK = json.loads(encode_mask(np.eye(23, 31, dtype=bool)))
@@ -113,17 +115,17 @@ def test_plain_rows_give_only_a_caption(one_tar, read_source):
 def test_offsets_lead_to_the_members_bytes(one_tar, read_source, encoded):
     items, _ = read_source("web", "train", one_tar)
     media = next(item.media[0] for item in items if "000000013" in item.id)
-    assert media.read(one_tar) == encoded(seed=1)
+    assert MediaReader(one_tar).read(media) == encoded(seed=1)
 
 
 def test_compressed_archives_are_unpacked(tmp_path, encoded):
     write_tar(tmp_path / "web/a.tgz", {"x/1.png": encoded(kind="PNG"), "x/1.txt": b"hi"}, "w:gz")
-    corpus = Corpus(tmp_path, "web", Spool(tmp_path / "unpacked"))
-    (item,) = get("web").read(corpus, "train")
-    corpus.spool.close()
+    with (tmp_path / "unpacked").open("wb") as unpacked:
+        corpus = Corpus(tmp_path, "web", Spool(unpacked, "unpacked"))
+        (item,) = get("web").read(corpus, "train")
     assert item.id == "web/a/x/1#caption.en"
     assert item.media[0].source == "web/a.tgz/x/1.png"
-    assert item.media[0].read(tmp_path) == encoded(kind="PNG")
+    assert MediaReader(tmp_path, Disk(tmp_path)).read(item.media[0]) == encoded(kind="PNG")
 
 
 def test_odd_samples_are_rejects_with_a_reason(tmp_path, encoded, read_source):

@@ -1,0 +1,79 @@
+"""The raw files of a dataset, by digest; they stay where they are."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from flows.steps.kind import Kind, Work
+from flows.steps.kinds.files import NOTES
+from flows.steps.kinds.streamed import streamed
+from infra.progress import Progress
+from infra.store.digest import NOT_IDENTITY
+from infra.store.raw_files import RawFiles
+from pipelines.prepare.config import PrepareConfig
+
+MEMORY = "digests.sqlite"
+"""File of the store's cache `raw_files`, with what was read before."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RawFilesSpec:
+    """The files of one split of a source.
+
+    Attributes:
+      reader, path, split: as in `DatasetSpec`.
+      state: digest of names, sizes and times of all that lies in its folders: while it is the
+        same, nothing is looked at again. What is made holds the files' own digests, and only these
+        count for a dataset.
+      prepare: where workers run.
+    """
+
+    reader: str
+    path: str
+    split: str
+    state: str
+    prepare: PrepareConfig = dataclasses.field(default=PrepareConfig(), metadata=NOT_IDENTITY)
+
+
+def make(work: Work) -> Iterator[Progress]:
+    """Notes the files of a `RawFilesSpec` by digest."""
+    spec: RawFilesSpec = work.config
+    assert work.location is not None
+    count, size = yield from streamed(lambda report: _note(work, spec, report))
+    work.counts.update(files=count, bytes=size)
+
+
+def _note(work: Work, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[int, int]:
+    from pipelines.prepare.raw_files import raw_files
+
+    count = total = 0
+    found = raw_files(
+        spec.prepare,
+        source=spec.reader,
+        split=spec.split,
+        data_root=work.location or "",
+        path=spec.path or None,
+        work=work.shared,
+        known=RawFiles(work.cache("raw_files") / MEMORY),
+        on_progress=report,
+    )
+    with (work.out / NOTES).open("w", encoding="utf-8", newline="\n") as notes:
+        for path, digest, size in found:
+            print(f"{digest}  {size}  {path}", file=notes)
+            count, total = count + 1, total + size
+    return count, total
+
+
+def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    from pipelines.sources.registry import reader_module
+
+    return (reader_module(spec["reader"]),)
+
+
+RAW_FILES = Kind(
+    name="raw_files",
+    make=make,
+    # The registry knows every reader; a split is listed by one of them.
+    stop=("pipelines.sources.registry",),
+    also=_reader,
+)

@@ -1,0 +1,163 @@
+"""Raw data outside of a store, on a disk or in a bucket, as a `pathlib.Path` to readers."""
+
+import fnmatch
+import functools
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
+
+from infra.store.files import Stat
+from infra.store.places import BUCKET
+from infra.store.ranged import Blocks, Ranged
+
+if TYPE_CHECKING:
+    from infra.store.bucket import Bucket
+
+_FOLDERS = 64
+"""Folders of a bucket whose names are remembered."""
+
+
+def raw_path(place: str | os.PathLike[str]) -> Path:
+    """Returns a folder of raw data as a path: of this machine, or gs://bucket/prefix.
+
+    A path in a bucket can do what readers do with one: join, name, open for reading, list, ask
+    whether it is there. It remembers the names in a folder that it was asked for.
+
+    Raises:
+      ValueError: if it is in no bucket's form.
+      OSError: if the bucket cannot be read.
+    """
+    text = os.fspath(place)
+    if not text.startswith(BUCKET):
+        return Path(text)
+    from infra.store.bucket import Bucket
+
+    bucket, _, prefix = text.removeprefix(BUCKET).partition("/")
+    folders = _Folders(Bucket(f"{BUCKET}{bucket}"))
+    # A class of its own holds the connection: paths made of a path are of its class.
+    kind = type("BucketPath", (_BucketPath,), {"_folders": folders})
+    return cast(Path, kind("/", bucket, prefix))
+
+
+class _Folders:
+    """A bucket, and the names in its folders as they were when first asked for."""
+
+    def __init__(self, bucket: "Bucket") -> None:
+        self.bucket = bucket
+        self.look = functools.lru_cache(maxsize=_FOLDERS)(bucket.entries)
+        self._last: tuple[str, Blocks] | None = None
+
+    def blocks(self, name: str) -> Blocks:
+        """Returns the blocks of an object; those in memory if it was the last that was opened."""
+        if self._last is None or self._last[0] != name:
+            self._last = name, self.bucket.blocks(name)
+        return self._last[1]
+
+    def held(self, name: str, start: int, length: int) -> bytes | None:
+        """Returns a range of an object if it is in memory, as the last that was opened."""
+        if self._last is None or self._last[0] != name:
+            return None
+        return self._last[1].held(start, length)
+
+
+class _BucketPath(PurePosixPath):
+    """/bucket/name: an object, or a folder of objects."""
+
+    _folders: ClassVar[_Folders]
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"gs:/{text}" if text.startswith("/") else text
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def open(
+        self, mode: str = "r", buffering: int = -1, encoding: str | None = None,
+        errors: str | None = None, newline: str | None = None,
+    ) -> IO[Any]:  # fmt: skip
+        """Opens it for reading, as `pathlib.Path.open` does."""
+        del buffering
+        file = io.BufferedReader(Ranged(self._folders.blocks(self._name)))
+        return file if "b" in mode else io.TextIOWrapper(file, encoding, errors, newline)
+
+    def read_bytes(self) -> bytes:
+        """Returns its bytes, compared with the object's checksum."""
+        return self._folders.bucket.read(self._name)
+
+    def read_range(self, start: int, length: int) -> bytes:
+        """Returns a range of its bytes, which it has: from memory, or by one request."""
+        held = self._folders.held(self._name, start, length)
+        if held is not None:
+            return held
+        return self._folders.bucket.read_range(self._name, start, length)
+
+    def read_text(self, encoding: str | None = None) -> str:
+        """Returns its text."""
+        return io.TextIOWrapper(io.BytesIO(self.read_bytes()), encoding).read()
+
+    def state(self) -> Stat:
+        """Returns size, generation and checksum.
+
+        Raises:
+          FileNotFoundError: if it is no object.
+        """
+        found = self._files_beside().get(self.name)
+        if found is None:
+            raise FileNotFoundError(f"{self} is missing.")
+        return found
+
+    def is_file(self) -> bool:
+        """Whether it is an object."""
+        return self.name in self._files_beside()
+
+    def is_dir(self) -> bool:
+        """Whether there is an object below it."""
+        return any(map(bool, self._look()))
+
+    def is_symlink(self) -> bool:
+        """Whether it is a link; a bucket has none."""
+        return False
+
+    def exists(self) -> bool:
+        """Whether it is an object or a folder of objects."""
+        return self.is_file() or self.is_dir()
+
+    def iterdir(self) -> Iterator["_BucketPath"]:
+        """Yields what lies right in it, by name."""
+        files, folders = self._look()
+        for name in sorted({*files, *folders}):
+            if name:  # An object named like its folder, as consoles leave them.
+                yield self / name
+
+    def glob(self, pattern: str) -> Iterator["_BucketPath"]:
+        """Yields what is below it and matches, part by part."""
+        first, *rest = PurePosixPath(pattern).parts
+        for path in self.iterdir():
+            if fnmatch.fnmatchcase(path.name, first):
+                if rest:
+                    yield from path.glob("/".join(rest))
+                else:
+                    yield path
+
+    def rglob(self, pattern: str) -> Iterator["_BucketPath"]:
+        """Yields what is anywhere below it and whose name matches."""
+        prefix = self._name
+        for name, _ in self._folders.bucket.walk(prefix):
+            path = self / name
+            if fnmatch.fnmatchcase(path.name, pattern):
+                yield path
+
+    @property
+    def _name(self) -> str:
+        return "/".join(self.parts[2:])
+
+    def _look(self) -> tuple[dict[str, Stat], list[str]]:
+        return self._folders.look(self._name)
+
+    def _files_beside(self) -> dict[str, Stat]:
+        if len(self.parts) < 3:
+            return {}
+        return self._folders.look("/".join(self.parts[2:-1]))[0]

@@ -1,0 +1,146 @@
+"""The raw files that a dataset is made from, by digest: listed by workers, read only if new."""
+
+import heapq
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from infra.store.raw_files import RawFiles
+from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.job import Desk, Job, grouped, load, place_of
+from pipelines.records.lines import sorted_lines
+from pipelines.sources.corpus import Spool
+from pipelines.sources.item import Item
+from pipelines.sources.registry import get
+
+_CHUNK = 1000
+"""Files looked up, and read if need be, together."""
+
+
+class RawFile(NamedTuple):
+    """One file that a dataset is made from.
+
+    Attributes:
+      path: below the data root.
+      digest: sha256 [hex]; in a bucket the object's generation and crc32c.
+      size: [bytes].
+    """
+
+    path: str
+    digest: str
+    size: int
+
+
+def raw_files(
+    config: PrepareConfig,
+    *,
+    source: str,
+    split: str,
+    data_root: str,
+    work: str,
+    path: str | None = None,
+    known: RawFiles | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[RawFile]:
+    """Yields every file that preparing `split` of `source` would read, by path.
+
+    Media that annotations name but nobody has are left out: their absence shows in the rejects.
+    Memory grows neither with the items nor with the files.
+
+    Args:
+      config: where workers run, and for how long.
+      source: name of the corpus layout.
+      split: such as "train", or "train+val".
+      data_root: the folder that holds the source's own, or gs://bucket/prefix.
+      work: a folder that all workers reach, for the names they list.
+      path: the source's folder below `data_root`; None takes the usual one.
+      known: digests of files read before; None reads every file of a disk.
+      on_progress: called with files done and files in all.
+
+    Raises:
+      ValueError: if the source or the split does not exist.
+      FileNotFoundError: if an annotation file is missing, naming it.
+      RuntimeError: if workers were lost.
+    """
+    spec = get(source)
+    spec.parse(split)
+    job = Job(
+        config=config,
+        source=source,
+        split=split,
+        data_root=place_of("data_root", data_root),
+        path=path or spec.folder,
+        work=work,
+    )
+    desk = Desk(job)
+    units = list(enumerate(grouped(spec.units_of(desk.corpus(Spool()), split))))
+    counts = [load(desk.receipt(_receipt(number))) for number, _ in units]
+    if None in counts:
+        from pipelines.prepare.graph import run_naming  # Beam takes two seconds to import.
+
+        run_naming(job, units)
+        counts = [load(desk.files.read(_receipt(number))) for number, _ in units]
+    names = heapq.merge(*(desk.lines(_names(number)) for number, _ in units))
+    unique = (name for name, _ in itertools.groupby(json.loads(line) for line in names))
+    known, done, total = known or RawFiles(), 0, sum(counts)
+    while chunk := list(itertools.islice(unique, _CHUNK)):
+        yield from _digests(desk.data_root, chunk, known)
+        done += len(chunk)
+        on_progress(done, max(done, total))
+
+
+def name_files(desk: Desk, number: int, units: Sequence[str]) -> int:
+    """Notes the names of the files that some units are read from; returns how many."""
+    done = load(desk.receipt(_receipt(number)))
+    if done is not None:
+        return done
+    corpus, job, count = desk.corpus(Spool()), desk.job, 0
+
+    def names() -> Iterator[str]:
+        for unit in units:
+            whole = job.spec.files_of_unit(corpus, unit)
+            if whole:
+                yield from map(corpus.relative, whole)
+                continue
+            for one in job.spec.read_unit(corpus, job.split, unit):
+                if isinstance(one, Item):
+                    yield from (media.path for media in one.media)
+        yield from corpus.annotations
+
+    with (
+        tempfile.TemporaryDirectory(prefix="parcel-") as folder,
+        desk.files.writing(_names(number)) as path,
+        path.open("w", encoding="utf-8", newline="\n") as out,
+    ):
+        lines = (f"{json.dumps(name)}\n" for name in names())
+        for line, _ in itertools.groupby(sorted_lines(lines, str, folder)):
+            out.write(line)
+            count += 1
+    desk.files.put(_receipt(number), json.dumps(count).encode())
+    return count
+
+
+def _digests(root: Path, names: Sequence[str], known: RawFiles) -> Iterator[RawFile]:
+    if not isinstance(root, Path):
+        path: Any
+        for name, path in ((name, root / name) for name in names):
+            if path.is_file():
+                state = path.state()
+                yield RawFile(name, f"{state.version[0]}-{state.crc32c}", state.size)
+        return
+    present = [name for name in names if os.path.isfile(root / name)]
+    digests = known.digests([root / name for name in present])
+    for name, digest in zip(present, digests, strict=True):
+        yield RawFile(name, *digest)
+
+
+def _names(number: int) -> str:
+    return f"names/{number:05d}"
+
+
+def _receipt(number: int) -> str:
+    return f"names/{number:05d}.json"

@@ -1,0 +1,128 @@
+"""Raw files, on a disk or in a bucket: looked at where they changed, never read in vain."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flows.steps import worker
+from flows.steps.lookup import look_up
+from flows.study.explain import Explanation
+from flows.study.graph import graph_of
+from flows.study.load import load
+from infra.store import raw_files
+from infra.store.store import Artifact, Store
+from pipelines.synthetic.config import CorpusConfig
+from pipelines.synthetic.render import render_corpus
+from tests.gcs.objects import Content
+
+LONG_AGO = 1_600_000_000
+PREPARE = "{num_workers: 1, num_shards: 2, max_reject_rate: 0.5}"
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("drawn") / "raw"
+    render_corpus(CorpusConfig(num_web=10, num_charts=0, num_scenes=0, num_videos=0), str(root))
+    return root
+
+
+@pytest.fixture
+def raw(drawn: Path, tmp_path: Path) -> Path:
+    root = tmp_path / "raw"
+    for path in drawn.rglob("*.tar"):
+        target = root / path.relative_to(drawn)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+        os.utime(target, (LONG_AGO, LONG_AGO))
+    return root
+
+
+def graph(data_root: object):
+    overrides = [f"data_root={data_root}", "sources=[{reader: web}]", "transfers={}", "hygiene="]
+    overrides += [f"prepare={PREPARE}"]
+    return graph_of(load(overrides=overrides), "prepare")
+
+
+def run(store: Store, data_root: object) -> tuple[list[str], Artifact]:
+    """Runs what is missing; returns the kinds of steps that were made, and the dataset."""
+    made: list[str] = []
+    artifacts: dict = {}
+    for step in graph(data_root).steps:
+        inputs = {role: artifacts[read] for role, read in step.inputs.items()}
+        found = look_up(store, step, inputs, set())
+        if found.artifact is None:
+            ends = [
+                m for m in worker.make(store.uri, [found.recipe], {}) if not isinstance(m, tuple)
+            ]
+            assert [end.error for end in ends] == [""]
+            made.append(step.kind)
+        artifacts[step] = store.get(found.recipe.key)
+    return made, artifacts[step]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are read for their digests."""
+    names: list[str] = []
+    whole = raw_files._read
+
+    def noting(path: Path):
+        names.append(path.name)
+        return whole(path)
+
+    monkeypatch.setattr(raw_files, "_read", noting)
+    return names
+
+
+def test_what_did_not_change_is_not_looked_at_again(raw: Path, tmp_path: Path, read: list[str]):
+    store = Store(tmp_path / "store")
+    made, first = run(store, raw)
+    assert made == ["raw_files", "dataset"]
+    assert sorted(set(read)) == sorted(path.name for path in raw.rglob("*.tar"))
+    read.clear()
+    assert run(store, raw)[0] == []
+    assert read == []
+    # Touched, or copied: read once more, and found to be what it was.
+    for path in raw.rglob("*.tar"):
+        os.utime(path, (LONG_AGO + 9, LONG_AGO + 9))
+    explanation = Explanation(store, graph(raw))
+    assert [verdict.state for verdict in explanation.steps.values()] == ["follows", "follows"]
+    made, again = run(store, raw)
+    assert (made, again.key) == (["raw_files"], first.key)
+    assert read
+    assert run(store, raw)[0] == []
+
+
+def test_what_changed_is_another_dataset(raw: Path, tmp_path: Path):
+    store = Store(tmp_path / "store")
+    _, first = run(store, raw)
+    (raw / "web/more.jsonl").write_text('{"image": "none.jpg", "text": "more"}')
+    os.utime(raw / "web/more.jsonl", (LONG_AGO, LONG_AGO))
+    made, second = run(store, raw)
+    assert made == ["raw_files", "dataset"]
+    assert second.key != first.key
+    assert second.manifest.counts["inputs"] == first.manifest.counts["inputs"] + 1
+
+
+@pytest.fixture
+def buckets(gcs, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store in a bucket, with the raw data in it, too."""
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "state"))
+    for path in raw.rglob("*.tar"):
+        name = f"data/raw/{path.relative_to(raw).as_posix()}"
+        gcs.store.put("testing", name, Content.of(path.read_bytes()))
+    return Store("gs://testing/store")
+
+
+def test_in_a_bucket_nothing_is_read_for_its_digest(buckets: Store, raw: Path, tmp_path: Path, gcs):
+    _, here = run(Store(tmp_path / "here"), raw)
+    gcs.tally.clear()
+    made, there = run(buckets, "gs://testing/data/raw")
+    assert made == ["raw_files", "dataset"]
+    assert there.manifest.files == here.manifest.files
+    assert there.manifest.content == here.manifest.content
+    gcs.tally.clear()
+    assert run(buckets, "gs://testing/data/raw")[0] == []
+    assert not [name for name, _ in gcs.tally.moved() if name.endswith(".tar")]
+    assert not buckets.files.folders("scratch")

@@ -1,0 +1,88 @@
+"""Raw data and datasets in a bucket: the bytes of those on a disk, each read once."""
+
+import dataclasses
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from infra.store import ranged
+from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.records.dataset import Dataset
+from tests.gcs.objects import Content
+
+CONFIG = PrepareConfig(
+    image_px=16, num_shards=3, num_workers=2, num_frames=2, max_reject_rate=0.9, stall_s=60
+)
+KEYS = 12
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, encoded, write_video) -> Path:
+    """Archives, packed and not, tables, clips, and what is wrong with some of them."""
+    root = tmp_path_factory.mktemp("corpus")
+    (root / "web/more").mkdir(parents=True)
+    (root / "chartqa/val/png").mkdir(parents=True)
+    for number, name in enumerate(("0.tar", "1.tar", "1.tgz", "more/2.tar", "more/3.tgz")):
+        with tarfile.open(root / "web" / name, "w:gz" if "tgz" in name else "w") as archive:
+            for i in range(KEYS):
+                image = encoded(60, 50, seed=KEYS * number + i)
+                for ending, data in (("jpg", image), ("txt", f"picture {i}".encode())):
+                    member = tarfile.TarInfo(f"{i:03d}.{ending}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    damaged = (root / "web/more/2.tar").read_bytes()
+    (root / "web/more/4.tar").write_bytes(damaged[: len(damaged) // 2])
+    write_video(root / "web/clip.mp4")
+    (root / "web/a.jpg").write_bytes(encoded(40, 30))
+    rows = [{"image": "a.jpg", "text": "a"}, {"image": "b.jpg", "text": "b"}]
+    rows += [{"video": "clip.mp4", "text": "c"}, {"url": "http://x.org/a.jpg", "text": "d"}]
+    rows += [{"image": "../../a.jpg", "text": "e"}]
+    (root / "web/table.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (root / "chartqa/val/png/1.png").write_bytes(encoded(40, 30, "PNG"))
+    questions = [{"imgname": f"{i}.png", "query": "how many?", "label": "2"} for i in (1, 2)]
+    (root / "chartqa/val/val_human.json").write_text(json.dumps(questions))
+    (root / "chartqa/val/val_augmented.json").write_text("[]")
+    return root
+
+
+def upload(gcs, folder: Path, prefix: str) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            name = f"{prefix}/{path.relative_to(folder).as_posix()}"
+            gcs.store.put("testing", name, Content.of(path.read_bytes()))
+
+
+def bytes_of(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("source", "split", "shard_by"),
+    [("web", "train", "id"), ("web", "train", "archive"), ("chartqa", "val", "id")],
+)
+def test_a_bucket_gives_the_bytes_of_a_disk(corpus, tmp_path, gcs, source, split, shard_by):
+    upload(gcs, corpus, "raw")
+    config = dataclasses.replace(CONFIG, shard_by=shard_by)
+    words = {"source": source, "split": split}
+    prepare(config, **words, data_root=str(corpus), out=str(tmp_path / "disk"))
+    prepare(config, **words, data_root="gs://testing/raw", out="gs://testing/out")
+    expected = bytes_of(tmp_path / "disk")
+    bucket = gcs.store.bucket("testing")
+    found = {n: bucket.objects[n].data for n in bucket.names if not n.startswith("raw/")}
+    assert found == {f"out/{name}": data for name, data in expected.items()}
+    assert Dataset(tmp_path / "disk").info.num_records > 0
+
+
+def test_each_byte_of_an_archive_is_read_once(corpus, tmp_path, gcs, monkeypatch):
+    monkeypatch.setattr(ranged, "BLOCK", 16_000)  # Some five images.
+    upload(gcs, corpus, "raw")
+    config = dataclasses.replace(CONFIG, shard_by="archive")
+    gcs.tally.clear()
+    prepare(config, source="web", split="train", data_root="gs://testing/raw", out=str(tmp_path))
+    moved, objects = gcs.tally.moved(), gcs.store.bucket("testing").objects
+    tars = {name: len(held.data) for name, held in objects.items() if name.endswith(("tar", "tgz"))}
+    for name, size in tars.items():
+        assert moved[name, "out"] <= 1.1 * size + 2000, name  # And a reply with its size.
