@@ -8,6 +8,7 @@ folder (see `job`), where every step looks first whether it was done before.
 """
 
 import contextlib
+import importlib.util
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,8 +41,8 @@ Archives = tuple[int, int, list[str]]
 _CODE = ("sdk_container_image", "extra_package", "setup_file")
 """Options of Beam that bring the project's code to workers on other machines."""
 
-_LOCAL = "FnApiRunner"
-"""The runner of this machine."""
+_LOCAL, _DATAFLOW = "FnApiRunner", "DataflowRunner"
+"""The runner of this machine, and one whose workers see nothing of it."""
 
 _POLL_S = 0.2
 """Least time between two looks at what is done [s]."""
@@ -178,7 +179,7 @@ def _union_of(found: Iterable[frozenset[str]]) -> frozenset[str]:
 def options_of(job: Job) -> PipelineOptions:
     """Returns the options of the configured runner, the user's last: the last of a name counts."""
     options = []
-    if job.config.runner == "DataflowRunner":
+    if job.config.runner == _DATAFLOW:
         _check_dataflow(job)
     if job.config.runner == _LOCAL:
         options.append(f"--direct_num_workers={job.config.num_workers}")
@@ -196,13 +197,18 @@ def pipeline_of(job: Job) -> beam.Pipeline:
     """
     options, runner = options_of(job), job.config.runner
     external: Any = ExternalEnvironment  # Beam's decorators hide what it is.
+    if runner == _DATAFLOW and importlib.util.find_spec("google.cloud.dataflow") is None:
+        raise ValueError(
+            f"prepare.runner {runner} needs Dataflow's client: pip install "
+            f"parcel-pipeline[dataflow]."
+        )
     try:
         if runner == _LOCAL and options.view_as(PortableOptions).environment_type == "EXTERNAL":
             # It takes worker pools as others do, but not from the options.
             pools = external.from_options(options.view_as(PortableOptions))
             return beam.Pipeline(FnApiRunner(default_environment=pools), options)
         return beam.Pipeline(runner, options)
-    except (ValueError, ImportError) as error:
+    except Exception as error:  # Whatever a runner raises of what it does not like.
         told = " ".join(str(error).split())
         raise ValueError(
             f"prepare.runner and prepare.runner_options must be what Beam takes, got {runner!r} "

@@ -51,6 +51,12 @@ def test_it_has_the_python_and_the_ray_of_the_project():
     assert ray["spec"]["rayVersion"] == pinned()["ray"]
 
 
+def test_beams_workers_have_the_beam_and_the_python_of_the_project():
+    text = (DEPLOY / "Dockerfile.beam").read_text()
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f"apache/beam_python{version}_sdk:{pinned()['apache-beam']} AS beam" in text
+
+
 def test_what_it_copies_is_let_through_and_nothing_else():
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().split()
     copied = {word for rest in all_of("COPY") for word in rest.split()[:-1]}

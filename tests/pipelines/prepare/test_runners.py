@@ -109,3 +109,17 @@ def test_what_dataflow_cannot_reach_is_told_before_it_starts(changes, options, t
     asked = job(runner="DataflowRunner", runner_options=options)
     with pytest.raises(ValueError, match=told):
         options_of(dataclasses.replace(asked, **changes))
+
+
+@pytest.mark.parametrize(
+    ("runner", "options", "told"),
+    [
+        ("Flnk", (), "Unexpected pipeline runner: Flnk. Valid values are DataflowRunner"),
+        ("FnApiRunner", ("--environment_type=EXTERNAL",), "got 'FnApiRunner' and"),
+    ],
+)
+def test_what_beam_refuses_is_told_in_one_line(runner, options, told):
+    with pytest.raises(ValueError, match=r"prepare\.runner and prepare\.runner_options") as caught:
+        pipeline_of(job(runner=runner, runner_options=options))
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
