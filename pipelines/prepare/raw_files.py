@@ -77,13 +77,17 @@ def raw_files(
         work=work,
     )
     desk = Desk(job)
-    units = list(enumerate(grouped(spec.units_of(desk.corpus(Spool()), split))))
-    counts = [load(desk.receipt(_receipt(number))) for number, _ in units]
-    if None in counts:
+    corpus = desk.corpus(Spool())
+    units = list(enumerate(grouped(spec.units_of(corpus, split))))
+    missing = [one for one in units if desk.receipt(_receipt(one[0])) is None]
+    if all(spec.files_of_unit(corpus, unit) for _, group in missing for unit in group):
+        for number, group in missing:  # Nothing needs to be read for it, so nobody is called.
+            name_files(desk, number, group)
+    else:
         from pipelines.prepare.graph import run_naming  # Beam takes two seconds to import.
 
-        run_naming(job, units)
-        counts = [load(desk.files.read(_receipt(number))) for number, _ in units]
+        run_naming(job, missing)
+    counts = [load(desk.files.read(_receipt(number))) for number, _ in units]
     names = heapq.merge(*(desk.lines(_names(number)) for number, _ in units))
     unique = (name for name, _ in itertools.groupby(json.loads(line) for line in names))
     known, done, total = known or RawFiles(), 0, sum(counts)

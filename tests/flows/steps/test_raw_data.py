@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.steps import worker
+from flows.steps.kind import Work
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
@@ -126,3 +127,19 @@ def test_in_a_bucket_nothing_is_read_for_its_digest(buckets: Store, raw: Path, t
     assert run(buckets, "gs://testing/data/raw")[0] == []
     assert not [name for name, _ in gcs.tally.moved() if name.endswith(".tar")]
     assert not buckets.files.folders("scratch")
+
+
+def test_a_dataset_cut_short_goes_on_from_its_pieces(
+    buckets: Store, tmp_path: Path, raw: Path, gcs, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as cut:
+        cut.setattr(Work, "adopt", lambda *words: (_ for _ in ()).throw(OSError("cut short")))
+        with pytest.raises(AssertionError, match="cut short"):
+            run(buckets, "gs://testing/data/raw")
+    assert buckets.files.folders("scratch")
+    gcs.tally.clear()
+    made, there = run(buckets, "gs://testing/data/raw")
+    assert made == ["dataset"]
+    assert not [n for (n, way), size in gcs.tally.moved().items() if n.endswith(".tar") and size]
+    _, here = run(Store(tmp_path / "here"), raw)
+    assert there.manifest.content == here.manifest.content
