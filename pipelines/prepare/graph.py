@@ -8,7 +8,6 @@ folder (see `job`), where every step looks first whether it was done before.
 """
 
 import contextlib
-import importlib.util
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -197,11 +196,14 @@ def pipeline_of(job: Job) -> beam.Pipeline:
     """
     options, runner = options_of(job), job.config.runner
     external: Any = ExternalEnvironment  # Beam's decorators hide what it is.
-    if runner == _DATAFLOW and importlib.util.find_spec("google.cloud.dataflow") is None:
+    try:
+        if runner == _DATAFLOW:
+            import google.cloud.dataflow  # pyright: ignore[reportMissingImports] # noqa: F401
+    except ImportError:
         raise ValueError(
             f"prepare.runner {runner} needs Dataflow's client: pip install "
             f"parcel-pipeline[dataflow]."
-        )
+        ) from None
     try:
         if runner == _LOCAL and options.view_as(PortableOptions).environment_type == "EXTERNAL":
             # It takes worker pools as others do, but not from the options.

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import subprocess
+import sys
 from typing import Any
 
 import apache_beam as beam
@@ -123,3 +124,10 @@ def test_what_beam_refuses_is_told_in_one_line(runner, options, told):
         pipeline_of(job(runner=runner, runner_options=options))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_dataflow_without_its_client_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.cloud.dataflow", None)
+    asked = job(runner="DataflowRunner", runner_options=DATAFLOW)
+    with pytest.raises(ValueError, match=r"pip install parcel-pipeline\[dataflow\]"):
+        pipeline_of(asked)
