@@ -169,12 +169,14 @@ class Desk:
         except FileNotFoundError:
             return None
 
-    def lines(self, name: str, start: int = 0, end: int | None = None) -> Iterator[str]:
-        """Yields the lines of a work file, or of bytes start..end-1 of it."""
+    def lines(
+        self, name: str, start: int = 0, end: int | None = None, *, chunk: int = _CHUNK
+    ) -> Iterator[str]:
+        """Yields the lines of a work file, or of bytes start..end-1 of it, `chunk` at a time."""
         end = self.files.stat(name).size if end is None else end
         rest = b""
-        for begin in range(start, end, _CHUNK):
-            data = rest + self.files.read_range(name, begin, min(_CHUNK, end - begin))
+        for begin in range(start, end, chunk):
+            data = rest + self.files.read_range(name, begin, min(chunk, end - begin))
             whole, newline, rest = data.rpartition(b"\n")
             # Not `splitlines`, which knows more ends of lines than JSON escapes.
             yield from (f"{line}\n" for line in whole.decode().split("\n") if newline)

@@ -22,6 +22,9 @@ PIECE = 2000
 _CLIP = 40
 """A clip takes as long as so many images, and seldom three times that."""
 
+_MERGED, _MIN_CHUNK = 4 << 20, 16 << 10
+"""Of all lists that are merged together, and of each at least, what is held in memory [bytes]."""
+
 _VIDEO = '"video": true'
 """In a line, of a clip; in a text its quotes would have backslashes."""
 
@@ -114,8 +117,9 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
     done = load(desk.receipt(receipt))
     if done is not None:
         return done
+    chunk = max(_MIN_CHUNK, _MERGED // num_lists)
     lines = heapq.merge(
-        *(_of_shard(desk, number, shard) for number in range(num_lists)), key=_id_of
+        *(_of_shard(desk, number, shard, chunk) for number in range(num_lists)), key=_id_of
     )
     number = 0
     for number, piece in enumerate(_pieces(lines)):
@@ -149,11 +153,11 @@ def line_of(one: Item | Reject) -> tuple[Item | Reject, str]:
         return reject, f"{reject.to_json()}\n"
 
 
-def _of_shard(desk: Desk, number: int, shard: int) -> Iterator[str]:
-    """Yields the lines of a list that are of one shard."""
+def _of_shard(desk: Desk, number: int, shard: int, chunk: int) -> Iterator[str]:
+    """Yields the lines of a list that are of one shard, read by the chunk [bytes]."""
     ends = load(desk.receipt(f"lists/{number:05d}.json"))["ends"]
     start = ends[shard - 1] if shard else 0
-    return desk.lines(f"lists/{number:05d}", start, ends[shard])
+    return desk.lines(f"lists/{number:05d}", start, ends[shard], chunk=chunk)
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[list[str]]:
