@@ -19,7 +19,8 @@ def check(
         ),
     ] = None,
     source: Annotated[
-        str | None, typer.Option(help="A corpus of the data root: its layout, such as web.")
+        str | None,
+        typer.Option(help="A corpus of the data root: its layout, or a reader of your own."),
     ] = None,
     split: Annotated[str, typer.Option(help="Of the corpus; several as a+b.")] = "train",
     path: Annotated[str, typer.Option(help="Of the corpus, below the data root.")] = "",

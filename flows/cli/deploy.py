@@ -67,7 +67,9 @@ def deploy(
     ] = None,
     cancel: Annotated[bool, typer.Option("--cap-cancels", help="Cancel a run over --cap.")] = False,
     any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
-    any_runner: Annotated[bool, typer.Option(help="Let the form name a Beam runner.")] = False,
+    any_runner: Annotated[
+        bool, typer.Option(help="Let the form name a Beam runner, or functions by file or module.")
+    ] = False,
 ) -> None:
     """Registers a study with a work pool of the Prefect server at PREFECT_API_URL."""
     config = load_study(arguments)

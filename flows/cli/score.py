@@ -11,7 +11,12 @@ score_app = typer.Typer()
 @score_app.command(epilog="Example: parcel score relaxed_accuracy predictions.jsonl")
 def score(
     metric: Annotated[
-        str, typer.Argument(metavar="METRIC", help="vqa, cider, ...; an unknown one lists all.")
+        str,
+        typer.Argument(
+            metavar="METRIC",
+            help="vqa, cider, ...; an unknown one lists all. Or your own: my_metric.py:function, "
+            "module:function.",
+        ),
     ],
     file: Annotated[
         Path,

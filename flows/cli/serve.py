@@ -23,7 +23,9 @@ def serve(
         ),
     ] = None,
     any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
-    any_runner: Annotated[bool, typer.Option(help="Let the form name a Beam runner.")] = False,
+    any_runner: Annotated[
+        bool, typer.Option(help="Let the form name a Beam runner, or functions by file or module.")
+    ] = False,
 ) -> None:
     """Starts the Prefect server and UI on loopback, with the study deployment registered."""
     heed_signals()

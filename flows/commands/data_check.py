@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flows.study.load import ConfigError
+from flows.study.own import corpus_named
 from flows.study.runs import find_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import Holdings, holdings_of
@@ -24,7 +25,7 @@ def check_what(
 
     Args:
       what: a dataset's folder or artifact; with `source`, a data root.
-      source: the corpus' layout; None for a dataset.
+      source: the corpus' layout, or a function of one's own; None for a dataset.
       split: of the corpus.
       path: its folder below the data root; "" takes the usual one.
       store: where artifacts are.
@@ -40,7 +41,8 @@ def check_what(
         )
     try:
         if source is not None:
-            found = check_corpus(what, source, split, path=path)
+            reader = corpus_named("--source", source)
+            found = check_corpus(what, reader, split, path=path)
         else:
             found = holdings_of(Dataset(find_dataset(what, store)))
     except (ValueError, FileNotFoundError) as error:

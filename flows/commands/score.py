@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.study.load import ConfigError
-from model.eval.metrics.registry import METRICS
+from flows.study.own import metric_named
+from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scored, Scorer
 
 
@@ -23,15 +24,17 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     """Scores a file of predictions, one JSON object a line.
 
     Args:
-      metric: a name of the registry.
+      metric: a name of the registry, or a function of one's own.
       path: the file [path].
       mask_codec: for metrics that read masks: a codec, or a checkpoint that has one [path].
 
     Raises:
       ConfigError: naming the line, the field, its value and what is accepted.
     """
-    if metric not in METRICS:
-        raise ConfigError(f"METRIC must be one of {', '.join(METRICS)}, got {metric!r}.")
+    try:
+        metric = metric_named("METRIC", metric)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     given = _codec(metric, mask_codec)
     scorer = Scorer(metric)
     seen: dict[str, int] = {}
@@ -39,7 +42,7 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
         if not text.strip():
             continue
         where = f"{path} line {number}"
-        fields = _parse(text, where, masks=METRICS[metric].reads_masks)
+        fields = _parse(text, where, masks=get_metric(metric).reads_masks)
         first = seen.setdefault(fields["id"], number)
         if first != number:
             clash = f"{fields['id']!r} again, as on line {first}; drop one of them"
@@ -135,7 +138,7 @@ def _short(value: object) -> str:
 
 def _codec(metric: str, path: Path | None) -> dict[str, Any]:
     """Returns the fields that a metric of masks needs besides those of the line."""
-    if not METRICS[metric].reads_masks:
+    if not get_metric(metric).reads_masks:
         if path is not None:
             raise ConfigError(f"--mask-codec must be left out for {metric}, got {path}.")
         return {}

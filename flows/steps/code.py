@@ -9,6 +9,10 @@ so are strings that spell a module's name (`python -m pipelines.video.child`). `
 bytes and decides none, and the worker that calls the function are outside. Relative imports, and
 those that only a running program could follow, are refused: the digest would not see what they
 bring in.
+
+A reader or metric of the user's own (`flows.steps.own_code`) lies in the folder `own` of a tree
+and is followed like the rest: own/my_metric.py is the module `my_metric`. There imports may be
+relative.
 """
 
 import ast
@@ -25,7 +29,13 @@ from infra.store.digest import value_sha256
 ROOTS = ("flows", "model", "pipelines")
 """Packages whose modules can be part of a step's code."""
 
-OUTSIDE = ("flows.steps.kind", "flows.steps.registry", "flows.steps.worker")
+OWN = "own"
+"""Folder of a tree that holds code of the user's own."""
+
+OUTSIDE = (
+    "flows.steps.code", "flows.steps.kind", "flows.steps.own_code", "flows.steps.registry",
+    "flows.steps.worker",
+)  # fmt: skip
 """Modules that carry every step and decide the bytes of none."""
 
 _IMPORTERS = {"import_module", "__import__", "spec_from_file_location", "run_module", "run_path"}
@@ -43,13 +53,31 @@ class Module:
 
     Attributes:
       digest: of its syntax tree without comments, formatting and docstrings [hex].
-      names: dotted names that it imports or spells; some are no modules.
+      names: dotted names that it imports or spells, and `__file__`; some are no modules, many are
+        of libraries.
+      relative: (line, level, module, names) of each relative import.
       dynamic: "line: call" of an import by a computed name; "" if there is none.
     """
 
     digest: str
     names: frozenset[str]
+    relative: tuple[tuple[int, int, str, tuple[str, ...]], ...]
     dynamic: str
+
+    def names_in(self, module: str, path: str) -> set[str]:
+        """Returns the names, as those of a module of the user's own.
+
+        Args:
+          module: its name; the packages that it lies in are imported with it.
+          path: of its file, which says whether it is a package.
+        """
+        parts = module.split(".")
+        package = parts if path.endswith("/__init__.py") else parts[:-1]
+        found = {*self.names, *(".".join(parts[:n]) for n in range(1, len(parts)))}
+        for _, level, below, aliases in self.relative:
+            base = [*package[: len(package) - level + 1], *([below] if below else [])]
+            found |= {".".join(base), *(".".join([*base, alias]) for alias in aliases)}
+        return found
 
 
 class Tree:
@@ -61,10 +89,18 @@ class Tree:
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
-        self._paths = {_dotted(path): path for path in files if path.endswith(".py")}
+        self._paths = {
+            _dotted(path): path
+            for path in files
+            if path.endswith(".py") and path.partition("/")[0] in (*ROOTS, OWN)
+        }
 
     def __contains__(self, module: str) -> bool:
         return module in self._paths
+
+    def path(self, module: str) -> str:
+        """Returns the path of a module's file."""
+        return self._paths[module]
 
     def text(self, module: str) -> bytes:
         """Returns the source of a module."""
@@ -87,15 +123,23 @@ class Tree:
             name = waiting.pop()
             if name in found or name in closed or name not in self._paths:
                 continue
-            module = _read(self.text(name))
-            if module.dynamic:
+            module, path = read_module(self.text(name)), self._paths[name]
+            dynamic = module.dynamic
+            if module.relative and not self.is_own(name):
+                line, _, _, aliases = module.relative[0]
+                dynamic = f"{line}: {aliases[0]}"
+            if dynamic:
                 raise DynamicImportError(
-                    f"{name} line {module.dynamic} imports by a computed name, so a step that "
+                    f"{name} line {dynamic} imports by a computed name, so a step that "
                     f"reaches it cannot tell what its code is; import the module by its name."
                 )
             found[name] = module.digest
-            waiting += module.names
+            waiting += module.names_in(name, path) if self.is_own(name) else module.names
         return dict(sorted(found.items()))
+
+    def is_own(self, module: str) -> bool:
+        """Whether a module is code of the user's own."""
+        return self._paths.get(module, "").startswith(f"{OWN}/")
 
 
 def code_sha256(modules: Mapping[str, str]) -> str:
@@ -103,14 +147,33 @@ def code_sha256(modules: Mapping[str, str]) -> str:
     return value_sha256(dict(modules))
 
 
+_own: dict[str, bytes] = {}
+"""Path in a tree -> bytes of the user's own code that this process imports."""
+
+
+def add_own(files: Mapping[str, bytes]) -> None:
+    """Has code of the user's own belong to the sources of this process; what is there stays."""
+    _own.update({path: data for path, data in files.items() if path not in _own})
+    checkout.cache_clear()
+
+
 @functools.cache
 def checkout() -> Tree:
     """Returns the sources as this process found them when it first asked."""
-    return read_checkout()
+    return Tree({**_found(), **_own})
 
 
 def read_checkout() -> Tree:
-    """Returns the sources as they are on the disk now."""
+    """Returns the sources as they are on the disk now; one's own as they were imported."""
+    return Tree({**_on_disk(), **_own})
+
+
+@functools.cache
+def _found() -> dict[str, bytes]:
+    return _on_disk()
+
+
+def _on_disk() -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for root in (*ROOTS, "infra"):
         spec = importlib.util.find_spec(root)
@@ -120,7 +183,7 @@ def read_checkout() -> Tree:
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".yaml"):
                 files[f"{root}/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
-    return Tree(files)
+    return files
 
 
 def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
@@ -145,6 +208,7 @@ def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
 
 
 def _dotted(path: str) -> str:
+    path = path.removeprefix(f"{OWN}/")
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -153,29 +217,37 @@ _PARSING = threading.Lock()
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(text: bytes) -> Module:
+def read_module(text: bytes) -> Module:
+    """Returns what a source file is to a step's code.
+
+    Raises:
+      SyntaxError: if it is no Python.
+    """
     tree = _bare(text)
     names: set[str] = set()
+    relative: list[tuple[int, int, str, tuple[str, ...]]] = []
     dynamic = ""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=aliases):
                 names.update(alias.name for alias in aliases)
-            case ast.ImportFrom(level=level, names=aliases) if level or _IMPORTERS & {
-                alias.name for alias in aliases
-            }:
+            case ast.ImportFrom(names=aliases) if _IMPORTERS & {alias.name for alias in aliases}:
                 dynamic = f"{node.lineno}: {aliases[0].name}"
+            case ast.ImportFrom(level=level, module=below, names=aliases) if level:
+                said = tuple(alias.name for alias in aliases)
+                relative.append((node.lineno, level, below or "", said))
             case ast.ImportFrom(module=str(package), names=aliases):
                 names.update((package, *(f"{package}.{alias.name}" for alias in aliases)))
             case ast.Constant(value=str(word)) if "." in word:
                 names.add(word)
+            case ast.Name(id="__file__"):
+                names.add("__file__")
             case ast.Name(id=said) if said in _DYNAMIC:
                 dynamic = f"{node.lineno}: {said}"
             case ast.Attribute(attr=said) if said in _IMPORTERS:
                 dynamic = f"{node.lineno}: {said}"
     digest = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
-    ours = (name for name in names if name.partition(".")[0] in ROOTS)
-    return Module(digest, frozenset(ours), dynamic)
+    return Module(digest, frozenset(names), tuple(relative), dynamic)
 
 
 def _bare(text: bytes) -> ast.Module:

@@ -110,6 +110,8 @@ class Kind:
       stop: modules at which the code of `make` ends; see `code.Tree.reach`.
       also: config, as plain values -> modules that belong to the code although nothing that `make`
         reaches imports them.
+      functions: config, as plain values -> functions that it names, as "module:name"; their code
+        belongs to the step's, and the versions of what they import to its identity.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Kind:
     libraries: tuple[str, ...] = ()
     stop: tuple[str, ...] = ()
     also: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
+    functions: Callable[[Any], Iterable[str]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -61,7 +61,7 @@ def look_up(
         inputs={role: artifact.as_input for role, artifact in inputs.items()},
         config=_config_of(step, accepted),
         seed=step.seed,
-        libraries=libraries_of(step.kind),
+        libraries=libraries_of(step.kind, step.config),
         code=code_digest(step.kind, step.config),
         source=source,
         location=step.location,

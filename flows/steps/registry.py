@@ -20,6 +20,8 @@ from flows.steps.kinds.results import RESULTS
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
+from flows.steps.own_code import libraries
+from infra.references import in_module
 from infra.store.digest import canonical_json
 
 KINDS: dict[str, Kind] = {
@@ -47,9 +49,19 @@ def code_digest(kind: str, config: Any) -> str:
     return _digest(kind, _also(kind, config))
 
 
+def own_modules(kind: str, config: Any) -> tuple[str, ...]:
+    """Returns the modules of the functions that a step's config names; none for most."""
+    functions = KINDS[kind].functions
+    if functions is None:
+        return ()
+    named = map(in_module, functions(json.loads(canonical_json(config))))
+    return tuple(found[0] for found in named if found)
+
+
 def _also(kind: str, config: Any) -> tuple[str, ...]:
     also = KINDS[kind].also
-    return tuple(also(json.loads(canonical_json(config)))) if also else ()
+    found = tuple(also(json.loads(canonical_json(config)))) if also else ()
+    return found + own_modules(kind, config)
 
 
 def _reach(kind: str, also: tuple[str, ...], tree: Tree) -> dict[str, str]:
@@ -62,9 +74,16 @@ def _digest(kind: str, also: tuple[str, ...]) -> str:
     return code_sha256(_reach(kind, also, checkout()))
 
 
+def libraries_of(kind: str, config: Any) -> dict[str, str]:
+    """Returns name -> installed version of the libraries that decide the bytes of a step."""
+    found = dict(_libraries(kind))
+    for module in own_modules(kind, config):
+        found |= libraries(module)
+    return found
+
+
 @functools.cache
-def libraries_of(kind: str) -> dict[str, str]:
-    """Returns name -> installed version of the libraries that decide the bytes of a kind."""
+def _libraries(kind: str) -> dict[str, str]:
     found = {}
     for name in KINDS[kind].libraries:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # No decord on ARM.

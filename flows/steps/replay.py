@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flows.steps import replay_child
+from flows.steps.code import OWN
 from infra.store.manifest import Recipe
 from infra.store.sources import lay_out
 from infra.store.store import Store
@@ -44,7 +45,7 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
             # -P: not the child's own folder but the tree is where modules are looked for.
             child = subprocess.Popen(
                 [sys.executable, "-P", replay_child.__file__, store.uri, str(folder)],
-                env={**os.environ, "PYTHONPATH": str(folder / "tree")},
+                env={**os.environ, "PYTHONPATH": f"{folder}/tree:{folder}/tree/{OWN}"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=heard,

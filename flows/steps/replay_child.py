@@ -1,6 +1,6 @@
 """Makes a step under whatever source tree is on the path; run as a file by `flows.steps.replay`.
 
-    python -P replay_child.py STORE FOLDER < recipe       with PYTHONPATH=FOLDER/tree
+    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P replay_child.py STORE FOLDER < recipe
 
 It is today's file whatever the tree's age, so it asks of the tree only what all of them have.
 """

@@ -89,6 +89,7 @@ def _make(
 ) -> Any:
     from flows.steps.registry import KINDS
 
+    _take_over_own(store, recipe)
     _check_code(store, recipe)
     with store.lock(recipe.key, token=token, lost=lost) as scratch:
         if store.find(recipe.key):
@@ -151,11 +152,29 @@ def bind(kind: str, config: Any) -> dict[str, str]:
     return reached
 
 
+def _take_over_own(store: Store, recipe: Recipe) -> None:
+    """Imports readers and metrics of the user's own from the sources of the run."""
+    from flows.steps.code import checkout
+    from flows.steps.own_code import take_over
+    from flows.steps.registry import own_modules
+
+    if recipe.source and any(m not in checkout() for m in own_modules(recipe.kind, recipe.config)):
+        take_over(store.source(recipe.source))
+
+
 def _check_code(store: Store, recipe: Recipe) -> None:
     """Refuses to make a step with other code: its key, and its name in a table, would lie."""
     from flows.steps.code import Tree, code_sha256
-    from flows.steps.registry import code_of
+    from flows.steps.own_code import libraries
+    from flows.steps.registry import code_of, own_modules
 
+    for module in own_modules(recipe.kind, recipe.config):
+        for name, version in libraries(module).items():
+            if (asked := recipe.libraries.get(name)) != version:
+                raise OtherCodeError(
+                    f"step {recipe.name!r} must be made with {name} {asked}, but this process has "
+                    f"{version}; install the same."
+                )
     here = bind(recipe.kind, recipe.config)
     if recipe.code == code_sha256(here):
         return

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from flows.study.held_out import check_held_out
 from flows.study.image_size import check_image_px, with_image_px
 from flows.study.kept import KeepConfig
+from flows.study.own import corpus_named
 from flows.study.source import SourceConfig
 from flows.study.transfer import (
     EvalRow,
@@ -224,12 +225,13 @@ class StudyConfig:
             if len(set(values)) != len(values):
                 raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
         for i, source in enumerate(self.sources):
-            if source.reader not in SOURCES:
+            reader = corpus_named(f"sources.{i}.reader", source.reader)
+            if source.reader not in SOURCES and not source.path:
                 raise ValueError(
-                    f"sources.{i}.reader must be one of {', '.join(SOURCES)}, got "
-                    f"{source.reader!r}."
+                    f"sources.{i}.path must be given, the folder below data_root that "
+                    f"{source.reader} reads."
                 )
-            check_splits(f"sources.{i}.split", source.reader, source.split)
+            check_splits(f"sources.{i}.split", reader, source.split)
         for name, transfer in self.transfers.items():
             check_transfer(name, transfer)
         check_held_out(self.sources, self.transfers)

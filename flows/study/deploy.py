@@ -18,6 +18,7 @@ from infra.prefect.api import NoServerError, named_server
 from infra.prefect.deployed import DeploymentError, register
 from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
+from infra.references import in_file, in_module
 from infra.store.store import full_uri
 
 _RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
@@ -84,6 +85,7 @@ def _register(
     there = find_pool(client, target.pool, target.kind)
     kind = cast(PoolType, there.type) if there else target.kind or "process"
     _check_pool(kind, target, store)
+    check_code(kind, config, target)
     pool = there or make_pool(client, target.pool, kind)
     yield f"work pool {pool.name}: {'there' if there else 'new'}, {kind}"
     allowed = limits(store, any_store=target.any_store, any_runner=target.any_runner)
@@ -139,6 +141,33 @@ def _check_pool(kind: str, target: Target, store: str) -> None:
             f"--store must be gs://bucket/prefix for {target.pool}, a {kind} pool, whose runs see "
             f"no folder of this machine, got {store!r}."
         )
+
+
+def check_code(kind: str, config: StudyConfig, target: Target) -> None:
+    """Checks that runs have the readers and metrics of one's own, and may use them.
+
+    Args:
+      kind: type of the pool.
+      config: the study.
+      target: where its runs go.
+
+    Raises:
+      ConfigError: naming the field and the cure.
+    """
+    named = [(f"sources.{i}.reader", source.reader) for i, source in enumerate(config.sources)]
+    for name, entry in config.transfers.items():
+        named += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
+    for field, reference in named:
+        if not target.any_runner and (in_file(reference) or in_module(reference)):
+            raise ConfigError(
+                f"--any-runner must be given for {field}: {reference} is code that a run brings; "
+                f"an entry point of an installed package is not."
+            )
+        if kind != "process" and in_file(reference):
+            raise ConfigError(
+                f"{field} must be module:function in a {kind} pool, whose runs see no file of this "
+                f"machine, got {reference!r}; install its package in the image."
+            )
 
 
 def _schedule_of(target: Target) -> CronSchedule | None:

@@ -288,7 +288,9 @@ class _Known:
     def wanted(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_Known":
         config = _leaves(redact(json.loads(canonical_json(step.config))))  # As manifests are.
         read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
-        return cls(step.name, {**config, _SEED: step.seed, **libraries_of(step.kind), **read})
+        return cls(
+            step.name, {**config, _SEED: step.seed, **libraries_of(step.kind, step.config), **read}
+        )
 
     def differs_from(self, other: "_Known") -> list[tuple[str, Any, Any]]:
         """Returns (path, its value there, the value here) of leaves that are not the same.

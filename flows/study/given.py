@@ -10,7 +10,8 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
 from flows.study.config import StudyConfig
 from flows.study.load import ConfigError
-from flows.study.transfer import train_data, trained_on
+from flows.study.own import corpus_named
+from flows.study.transfer import source_of, train_data, trained_on
 from infra.store.places import BUCKET, open_files
 from infra.store.raw_files import RawFiles
 from infra.store.store import Store
@@ -59,10 +60,17 @@ def _check_data_root(config: StudyConfig) -> None:
         for corpus, folder in FOLDERS.items()
         if getattr(config.corpus, f"num_{corpus}")
     }
-    read = {source.path or get(source.reader).folder for source in config.sources}
+    read = {
+        source.path or get(corpus_named(f"sources.{i}.reader", source.reader)).folder
+        for i, source in enumerate(config.sources)
+    }
     for name, transfer in config.transfers.items():
+        trained = trained_on(name)
         folder, _ = train_data(name, config.transfers)
-        read |= {transfer.path or get(name).folder, folder or get(trained_on(name)).folder}
+        read |= {
+            transfer.path or get(source_of(name, transfer)).folder,
+            folder or get(source_of(trained, config.transfers.get(trained))).folder,
+        }
     if missing := sorted(read - drawn):
         raise ConfigError(
             f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "

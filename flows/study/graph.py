@@ -25,12 +25,20 @@ from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import CHANCE, ResultsSpec
 from flows.study.config import REFERENCE, Method, StudyConfig
 from flows.study.given import files_of, paths_of
-from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
+from flows.study.own import corpus_named
+from flows.study.own_data import check_own_data
+from flows.study.transfer import (
+    TransferConfig,
+    decoding_of,
+    metric_of,
+    rows_of,
+    source_of,
+    train_data,
+    trained_on,
+)
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawFiles, RawState
-from model.decode.config import Decoding
 from model.eval.config import EvalConfig
-from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.registry import get
 
@@ -140,6 +148,7 @@ class _Builder:
         self.last = last
         self.known_files = known
         self.given = paths_of(config)
+        check_own_data(config)
         self.nodes: list[Node] = []
         self._known: dict[str, Step] = {}
 
@@ -368,7 +377,7 @@ class _Builder:
             f"{CHANCE}{name}": self._add(
                 "chance",
                 f"chance {name}",
-                config=BENCHMARKS[row.benchmark].metric,
+                config=metric_of(row.benchmark, self.config.transfers[row.benchmark]),
                 inputs={
                     "train": datasets[f"{trained_on(row.benchmark)}/train"],
                     "eval": datasets[f"{name}/eval"],
@@ -395,11 +404,11 @@ def decode_of(config: StudyConfig, benchmark: str) -> EvalConfig:
     """Returns how a benchmark is decoded and scored."""
     transfer = config.transfers[benchmark]
     return EvalConfig(
-        metric=BENCHMARKS[benchmark].metric,
+        metric=metric_of(benchmark, transfer),
         batch_size=config.eval_batch_size,
         text_len=transfer.eval_text_len or transfer.train.text_len,
         max_frames=transfer.train.max_frames,
-        decoding=Decoding(beams=BENCHMARKS[benchmark].beams),
+        decoding=decoding_of(benchmark, transfer),
     )
 
 
@@ -424,9 +433,9 @@ def results_plan(config: StudyConfig) -> Plan:
 def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
     """Returns every dataset to prepare, by name."""
     found: dict[str, DatasetSpec] = {}
-    for source in config.sources:
+    for i, source in enumerate(config.sources):
         found[source.name] = DatasetSpec(
-            reader=source.reader,
+            reader=corpus_named(f"sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
             prepare=source.prepare or config.prepare,
@@ -438,20 +447,23 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             prepare = _prepare_of(config, own or transfer)
             path, split = train_data(name, config.transfers)
             found[f"{trained}/train"] = DatasetSpec(
-                reader=trained, path=path, split=split, prepare=prepare
+                reader=source_of(trained, own or transfer), path=path, split=split, prepare=prepare
             )
         for row in rows_of(name, transfer):
             prepare = _prepare_of(config, transfer).unaugmented()
             limit = transfer.eval_limit or prepare.limit
             found[f"{row.name}/eval"] = DatasetSpec(
-                reader=name,
-                path=transfer.path,
-                split=row.split,
+                reader=source_of(name, transfer), path=transfer.path, split=row.split,
                 prepare=dataclasses.replace(prepare, limit=limit),
-            )
+            )  # fmt: skip
     return found
 
 
 def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:
     """Returns how a benchmark is prepared; augmented only where its own settings say so."""
-    return transfer.prepare or config.prepare.unaugmented()
+    prepare = transfer.prepare or config.prepare.unaugmented()
+    return dataclasses.replace(
+        prepare,
+        num_frames=transfer.num_frames or prepare.num_frames,
+        frame_stride=transfer.frame_stride or prepare.frame_stride,
+    )

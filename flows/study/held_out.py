@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from flows.study.own import corpus_named
 from flows.study.source import SourceConfig
-from flows.study.transfer import TransferConfig, rows_of, train_data, trained_on
+from flows.study.transfer import TransferConfig, rows_of, source_of, train_data, trained_on
 from pipelines.sources.registry import get
+from pipelines.sources.spec import SourceSpec
 
 
 def check_held_out(
@@ -18,17 +20,21 @@ def check_held_out(
     Raises:
       ValueError: naming the field, the split, what is scored on it, and the cure.
     """
+    mixture = [
+        (f"sources.{i}.split", get(corpus_named(f"sources.{i}.reader", s.reader)), s.path, s.split)
+        for i, s in enumerate(sources)
+    ]
     for name, transfer in transfers.items():
         if not transfer.transfer or transfer.allow_train_on_eval:
             continue
         trained = trained_on(name)
         folder, split = train_data(name, transfers)
         field = f"transfers.{trained if trained in transfers else name}.train_split"
-        read = [(field, trained, folder, split)]
-        read += [(f"sources.{i}.split", s.reader, s.path, s.split) for i, s in enumerate(sources)]
+        read = [(field, get(source_of(trained, transfers.get(trained))), folder, split), *mixture]
+        scored = get(source_of(name, transfer))
         for row in rows_of(name, transfer):
-            for field, reader, folder, split in read:
-                if _share(reader, folder, split, name, transfer.path, row.split):
+            for field, spec, folder, split in read:
+                if _share(spec, folder, split, scored, transfer.path, row.split):
                     raise ValueError(
                         f"{field} must be held out from what is scored, got {split}: {name} is "
                         f"scored on {row.split}. Train on another split, or state "
@@ -37,10 +43,15 @@ def check_held_out(
 
 
 def _share(
-    reader: str, folder: str, split: str, scored: str, scored_folder: str, scored_split: str
+    spec: SourceSpec,
+    folder: str,
+    split: str,
+    other: SourceSpec,
+    scored_folder: str,
+    scored_split: str,
 ) -> bool:
-    spec, other = get(reader), get(scored)
-    if spec.folder != other.folder or spec.splits != other.splits:
+    published = spec.splits or other.splits  # One's own files are whatever lies in the folder.
+    if published and (spec.folder != other.folder or spec.splits != other.splits):
         return False  # Files of another benchmark; A-OKVQA's two tasks have the same ones.
     if (folder or spec.folder) != (scored_folder or other.folder):
         return False

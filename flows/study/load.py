@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from infra.references import in_file
+
 DEMO = Path(__file__).with_name("demo.yaml")
 
 
@@ -30,6 +32,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
     values = _read(source)
     for override in overrides:
         _apply(values, override)
+    _anchor(values, Path.cwd())
     return check(values, source=str(path) if path is not None else "demo")
 
 
@@ -97,6 +100,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
+    _anchor(values, path.parent)
     base = values.pop("base", None)
     if base is None:
         return values
@@ -106,6 +110,23 @@ def _read(path: Path) -> dict[str, Any]:
     if isinstance(transfers, dict):
         merged["transfers"] = {k: v for k, v in transfers.items() if v is not None}
     return merged
+
+
+def _anchor(values: dict[str, Any], folder: Path) -> None:
+    """Has files of readers and metrics named by their place, which is beside the config."""
+    transfers, sources = values.get("transfers"), values.get("sources")
+    entries = [*transfers.values()] if isinstance(transfers, dict) else []
+    entries += sources if isinstance(sources, list) else []
+    for entry in entries:
+        for key in ("reader", "metric"):
+            if isinstance(entry, dict) and isinstance(entry.get(key), str):
+                entry[key] = anchored(entry[key], folder)
+
+
+def anchored(reference: str, folder: Path) -> str:
+    """Returns the name of a function, its file, if it is in one, relative to a folder."""
+    file = in_file(reference)
+    return f"{(folder / file[0]).resolve()}:{file[1]}" if file else reference
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def serve(
       port: of the server; None takes the usual one, or the server that is there.
       auth: what browsers and clients must give, "name:password"; None asks nothing.
       any_store: let the form name another store.
-      any_runner: let the form name a Beam runner and its options.
+      any_runner: let the form name a Beam runner and its options, and functions by file or module.
 
     Raises:
       ConfigError: if the host is beyond loopback without an auth string, or the store has a

@@ -1,4 +1,4 @@
-"""Limits of a run started from a form: where it writes, and which runner its Beam graph gets."""
+"""Limits of a run started from a form: where it writes, and what code it may bring."""
 
 import dataclasses
 import os
@@ -18,7 +18,8 @@ def limits(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
     Args:
       store: the one they may use [URI].
       any_store: whether they may use others, too.
-      any_runner: whether they may name a Beam runner and its options.
+      any_runner: whether they may name a Beam runner and its options, and functions by the file or
+        the module they are in.
     """
     return {
         _STORE: "" if any_store else full_uri(store),
@@ -53,6 +54,20 @@ def check_served(config: Any, store: str) -> None:
                     f"{where}.{name} must be {own!r} where a run is started from the UI, got "
                     f"{value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any."
                 )
+
+
+def check_function(field: str, reference: str) -> None:
+    """Checks that this process may run a function that its study names.
+
+    Raises:
+      ConfigError: if it may not.
+    """
+    if os.environ.get(_RUNNER) == "own":
+        raise ConfigError(
+            f"{field} must be of the registry, or an entry point, where a run is started from the "
+            f"UI, got {reference!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes "
+            f"any."
+        )
 
 
 def _prepares(value: Any, where: str = "config") -> Iterator[tuple[str, PrepareConfig]]:

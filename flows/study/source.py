@@ -10,7 +10,8 @@ class SourceConfig:
     """One training corpus of the mixture.
 
     Attributes:
-      reader: its published layout: "web", "nlvr", "videos", ...
+      reader: its published layout: "web", "nlvr", "videos", ...; or a function of one's own, as in
+        `TransferConfig`, whose rows say what is asked.
       path: its folder below the data root; "" takes the reader's usual one.
       split: which split, where the layout has several.
       prepare: settings of this corpus that differ from the study's; none by default.

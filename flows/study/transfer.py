@@ -1,16 +1,26 @@
 """One benchmark of a study: how it is fine-tuned on, and the rows of the results it makes."""
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo
 
-from model.eval.metrics.registry import METRICS
+from flows.study.own import metric_named, reader_named
+from model.decode.config import Decoding
+from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
 from pipelines.benchmarks.registry import BENCHMARKS, Benchmark
+from pipelines.benchmarks.row import Recipe, Row, fields_of
 from pipelines.prepare.config import PrepareConfig
-from pipelines.sources.registry import SOURCES
+from pipelines.sources.own_source import PROMPT, OwnSource
+from pipelines.sources.registry import OWN, SOURCES, get
+
+OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
+"""Of the user's own benchmarks, where nothing else is said: OKVQA's, a small set of questions."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,9 +29,19 @@ class TransferConfig:
 
     Attributes:
       train: the recipe; what a config leaves out of it is the registry's, see `with_recipes`.
-      path: the benchmark's folder below the data root; "" takes the usual one.
-      train_split: published split, "a+b" for both; "" takes the registry's.
-      eval_splits: published splits, each a row of the results; none takes the registry's rows.
+      reader: of one's own benchmark: "jsonl", "csv", or a function: "file.py:name", "module:name"
+        or an entry point of `parcel.readers`. "" for a published one.
+      path: the benchmark's folder below the data root; "" takes the usual one, that of its name.
+      prompt: what the model reads in one's own benchmark, where a row does not say it whole; {text}
+        is its question, {lang} its language.
+      metric: a name of the registry, or a function of one's own as in `reader`, or an entry point
+        of `parcel.metrics`; "" takes the registry's.
+      decoding: how answers are decoded; None takes the registry's beams, else greedy.
+      train_split: split, "a+b" for both; "" takes the registry's, and "train" of one's own.
+      eval_splits: splits, each a row of the results; none takes the registry's rows, and "val" of
+        one's own.
+      num_frames: frames per video; None takes the registry's, and 16 of one's own.
+      frame_stride: their distance at 25 frames a second; None as before, and 30 [frames].
       eval_text_len: as `train.text_len`, where its checkpoints answer; None takes that [tokens].
       prepare: settings that differ from the study's `prepare`; None for none.
       eval_limit: most examples evaluated of each row; None takes the whole split.
@@ -30,9 +50,15 @@ class TransferConfig:
     """
 
     train: TrainConfig = TrainConfig()
+    reader: str = ""
     path: str = ""
+    prompt: str = ""
+    metric: str = ""
+    decoding: Decoding | None = None
     train_split: str = ""
     eval_splits: Annotated[tuple[str, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
+    num_frames: Annotated[int, Field(ge=1)] | None = None
+    frame_stride: Annotated[int, Field(ge=1)] | None = None
     eval_text_len: Annotated[int, Field(ge=1)] | None = None
     prepare: PrepareConfig | None = None
     eval_limit: Annotated[int, Field(ge=1)] | None = None
@@ -57,9 +83,55 @@ class EvalRow:
     main: bool = False
 
 
+def benchmark_of(name: str, transfer: TransferConfig) -> Benchmark:
+    """Returns the registry's row of a benchmark, or one that says the same of one's own."""
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    return own_benchmark(name, transfer.metric, transfer.prompt, transfer.eval_splits)
+
+
+def own_benchmark(
+    name: str, metric: str = "", prompt: str = "", splits: Sequence[str] = ()
+) -> Benchmark:
+    """Returns the row of a benchmark of the user's own."""
+    splits = splits or ("val",)
+    return Benchmark(
+        name=name,
+        config="",
+        prompt=prompt or PROMPT,
+        text_len=64,
+        metric=metric,
+        tune_split="train",
+        final_split="train",
+        eval_split=splits[0],
+        rows=tuple(Row(titles=(name,), split=split, suite="other") for split in splits),
+        recipes={224: OWN_RECIPE},
+    )
+
+
+def metric_of(name: str, transfer: TransferConfig) -> str:
+    """Returns the metric of a benchmark: a name of the registry, or "module:name"."""
+    metric = transfer.metric or benchmark_of(name, transfer).metric
+    return metric_named(f"transfers.{name}.metric", metric)
+
+
+def decoding_of(name: str, transfer: TransferConfig) -> Decoding:
+    """Returns how answers to a benchmark are decoded."""
+    return transfer.decoding or Decoding(beams=benchmark_of(name, transfer).beams)
+
+
+def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
+    """Returns the source of a benchmark, whose configuration may be missing if it is published."""
+    if name in BENCHMARKS or transfer is None:
+        return name
+    prompt = benchmark_of(name, transfer).prompt
+    reader = reader_named(f"transfers.{name}.reader", transfer.reader, OWN)
+    return OwnSource(reader=reader, name=name, prompt=prompt)
+
+
 def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
     """Returns the rows of the results that a benchmark makes."""
-    main = {row.splits: row.suite == "main" for row in BENCHMARKS[name].rows}
+    main = {row.splits: row.suite == "main" for row in benchmark_of(name, transfer).rows}
     splits = transfer.eval_splits or tuple(main)
     return tuple(
         EvalRow(
@@ -74,14 +146,15 @@ def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
 
 def trained_on(name: str) -> str:
     """Returns the benchmark whose checkpoints one is scored with: mostly its own."""
-    return BENCHMARKS[name].parent or name
+    return (BENCHMARKS[name].parent or name) if name in BENCHMARKS else name
 
 
 def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str, str]:
     """Returns the training data of a benchmark's checkpoints: folder ("" for the usual), split."""
     trained = trained_on(name)
     own = transfers.get(trained)
-    split = (own or transfers[name]).train_split or BENCHMARKS[trained].train_split
+    split = (own or transfers[name]).train_split
+    split = split or benchmark_of(trained, own or transfers[name]).train_split
     return own.path if own else "", split
 
 
@@ -91,32 +164,76 @@ def check_transfer(name: str, transfer: TransferConfig) -> None:
     Raises:
       ValueError: naming the benchmark and the cure.
     """
-    if name not in BENCHMARKS:
-        raise ValueError(
-            f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}."
-        )
+    if name in BENCHMARKS:
+        _check_published(name, transfer)
+    else:
+        _check_own(name, transfer)
     if len(set(transfer.eval_splits)) != len(transfer.eval_splits):
         raise ValueError(
             f"transfers.{name}.eval_splits must not repeat a split, got "
             f"{list(transfer.eval_splits)}."
         )
+    check_splits(f"transfers.{name}.eval_splits", source_of(name, transfer), *transfer.eval_splits)
+    if transfer.train_split:
+        trained = source_of(trained_on(name), transfer)
+        check_splits(f"transfers.{name}.train_split", trained, transfer.train_split)
+
+
+def _check_published(name: str, transfer: TransferConfig) -> None:
+    for field in ("reader", "prompt"):
+        if value := getattr(transfer, field):
+            raise ValueError(
+                f"transfers.{name}.{field} must be left out, got {value!r}: {name} is a published "
+                f"benchmark, which has its own; a benchmark of yours needs another name."
+            )
     if missing := {name, trained_on(name)} - set(SOURCES):
         raise ValueError(
             f"transfers: {name} cannot be prepared, no source reads {', '.join(sorted(missing))}; "
             f"leave it out."
         )
-    check_splits(f"transfers.{name}.eval_splits", name, *transfer.eval_splits)
-    if transfer.train_split:
-        check_splits(f"transfers.{name}.train_split", trained_on(name), transfer.train_split)
     metric = BENCHMARKS[name].metric
-    if transfer.transfer and metric not in METRICS:
+    if transfer.metric:
+        metric_of(name, transfer)
+    elif transfer.transfer and metric not in METRICS:
         raise ValueError(
             f"transfers: {name} cannot be scored, its metric {metric!r} is not among "
             f"{', '.join(sorted(METRICS))}; leave it out, or only prepare it (transfer: false)."
         )
 
 
-def check_splits(field: str, source: str, *splits: str) -> None:
+def _check_own(name: str, transfer: TransferConfig) -> None:
+    where = f"transfers.{name}"
+    if not transfer.reader:
+        raise ValueError(
+            f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}; or one "
+            f"of your own, which says its reader: {', '.join(OWN)}, or a function."
+        )
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"transfers: the name of a benchmark must be lower-case letters, digits, - and _, got "
+            f"{name!r}."
+        )
+    reader_named(f"{where}.reader", transfer.reader, OWN)
+    if unknown := fields_of(transfer.prompt) - {"text", "lang"}:
+        raise ValueError(
+            f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "
+            f"{transfer.prompt!r}."
+        )
+    if not transfer.transfer:
+        return
+    if not transfer.metric:
+        raise ValueError(
+            f"{where}.metric must be given: one of {', '.join(METRICS)}, or a function as "
+            f"file.py:function or module:function."
+        )
+    if get_metric(metric_of(name, transfer)).reads_masks:
+        raise ValueError(
+            f"{where}.metric must not be one of masks, which rows of your own have not, got "
+            f"{transfer.metric!r}."
+        )
+
+
+def check_splits(field: str, source: str | OwnSource, *splits: str) -> None:
     """Refuses splits that a source does not have.
 
     Raises:
@@ -124,7 +241,7 @@ def check_splits(field: str, source: str, *splits: str) -> None:
     """
     for split in splits:
         try:
-            SOURCES[source].parse(split)
+            get(source).parse(split)
         except ValueError as error:
             raise ValueError(f"{field}: {error}") from None
 
@@ -142,17 +259,19 @@ def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
         return transfers  # Wrong, or of wrong company: what follows tells of it.
     filled = {}
     for name, entry in transfers.items():
-        if name not in BENCHMARKS or not isinstance(entry, Mapping):
+        if not isinstance(entry, Mapping) or (name not in BENCHMARKS and not entry.get("reader")):
             filled[name] = entry
             continue
-        benchmark, stated = BENCHMARKS[name], entry.get("train") or {}
+        benchmark = BENCHMARKS.get(name) or own_benchmark(name)
+        stated = entry.get("train") or {}
         if stated and benchmark.parent in transfers:
             raise ValueError(
                 f"{name}.train: {name} is scored with the checkpoints of {benchmark.parent}; state "
                 f"its recipe under {benchmark.parent}.train."
             )
         if isinstance(stated, Mapping):
-            recipe = recipe_of(BENCHMARKS[trained_on(name)], model.vision.image_px)
+            trained = BENCHMARKS.get(trained_on(name), benchmark)
+            recipe = recipe_of(trained, model.vision.image_px)
             if "total_steps" in stated:
                 recipe.pop("epochs", None)
             entry = {**entry, "train": {**recipe, **stated}}

@@ -11,10 +11,12 @@ from typing import Any
 
 from infra.store.redact import redact
 
-_PACKAGES = (
+PACKAGES = (
     "apache-beam", "av", "decord", "flax", "grain", "jax", "jaxlib", "numpy",
     "optax", "orbax-checkpoint", "pillow", "prefect", "ray", "sentencepiece",
 )  # fmt: skip
+"""Distributions whose versions every manifest records."""
+
 _ROOT = Path(__file__).parents[2]
 
 
@@ -57,7 +59,7 @@ def _git() -> dict[str, str | None]:
 
 def _packages() -> dict[str, str]:
     found = {}
-    for name in _PACKAGES:
+    for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -13,9 +13,9 @@ from pipelines.benchmarks import (
     video,
     vqa,
 )
-from pipelines.benchmarks.row import METRICS, Benchmark, Row
+from pipelines.benchmarks.row import Benchmark, Row
 
-__all__ = ["BENCHMARKS", "METRICS", "Benchmark", "get", "main_suite", "serving"]
+__all__ = ["BENCHMARKS", "Benchmark", "get", "main_suite", "serving"]
 
 _FAMILIES = (captions, documents, pairs, remote_sensing, segmentation, video, vqa)
 

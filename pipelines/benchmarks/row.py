@@ -7,23 +7,6 @@ from typing import Literal
 
 from pipelines.records.schema import SuffixSampling
 
-METRICS = (
-    "anls",
-    "cider",
-    "exact_match",
-    "miou",
-    "nlvr",
-    "pope",
-    "relaxed_accuracy",
-    "rsvqa",
-    "science_qa",
-    "tallyqa",
-    "vqa",
-    "vqa_lower",
-    "vqav2",
-)
-"""Names of `model.eval`; a study asks there whether one exists."""
-
 Suite = Literal["main", "appendix", "other"]
 """Of the paper: its 27 rows, those of its appendix, or scored by neither average."""
 
@@ -100,7 +83,7 @@ class Benchmark:
       prompt: the prefix; {text} is the question, sentence or expression.
       text_len: prefix, separator and suffix together, and decoding's limit [tokens].
       antialias: whether images are filtered when made smaller: "always", "train" only, "never".
-      metric: one of `METRICS`.
+      metric: of `model.eval.metrics`; a study asks there whether it exists.
       beams: hypotheses of beam search; 1 is greedy.
       sampling: how training draws one of several targets.
       lower: whether targets are lower-cased.
@@ -136,13 +119,11 @@ class Benchmark:
     frame_stride: int = 0
 
     def __post_init__(self) -> None:
-        if unknown := set(_FIELD.findall(self.prompt)) - _FIELDS:
+        if unknown := fields_of(self.prompt) - _FIELDS:
             raise ValueError(
                 f"prompt may hold {', '.join(f'{{{f}}}' for f in sorted(_FIELDS))}, "
                 f"got {{{min(unknown)}}} in {self.prompt!r}."
             )
-        if self.metric not in METRICS:
-            raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {self.metric!r}.")
         if bool(self.parent) == bool(self.final_split):
             raise ValueError(
                 f"{self.name} must have a final_split or, if it is zero-shot, a parent; got "
@@ -157,12 +138,21 @@ class Benchmark:
 
     def prefix(self, text: str = "", **fields: str) -> str:
         """Returns the prefix of one question; what is in `text` is never taken for a field."""
-        fields["text"] = text
-        return _FIELD.sub(lambda found: fields[found[1]], self.prompt)
+        return fill(self.prompt, text=text, **fields)
 
     def target(self, text: str) -> str:
         """Returns a training target, lower-cased where this benchmark's are."""
         return text.lower() if self.lower else text
+
+
+def fill(prompt: str, **fields: str) -> str:
+    """Returns a prompt with its {fields} filled in; what they hold is never taken for one."""
+    return _FIELD.sub(lambda found: fields[found[1]], prompt)
+
+
+def fields_of(prompt: str) -> set[str]:
+    """Returns the names of the {fields} in a prompt."""
+    return set(_FIELD.findall(prompt))
 
 
 def _names(split: str) -> set[str]:

@@ -36,6 +36,7 @@ from infra.store.raw_path import raw_path
 from infra.store.store import full_uri
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.decode import DecodeConfig
@@ -51,11 +52,11 @@ _CHUNK = 256 << 10
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """What every worker of a run shares; all strings and numbers, so it travels to any worker.
+    """What every worker of a run shares; plain values, so it travels to any worker.
 
     Attributes:
       config: the run.
-      source: name of the corpus layout.
+      source: name of the corpus layout, or one of the user's own.
       split: such as "train".
       data_root: where the raw files are [path or URI].
       path: the source's folder below it.
@@ -65,7 +66,7 @@ class Job:
     """
 
     config: PrepareConfig
-    source: str
+    source: str | OwnSource
     split: str
     data_root: str
     path: str

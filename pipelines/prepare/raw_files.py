@@ -15,6 +15,7 @@ from pipelines.prepare.job import Desk, Job, grouped, load, place_of
 from pipelines.records.lines import sorted_lines
 from pipelines.sources.corpus import Spool
 from pipelines.sources.item import Item
+from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 
 _CHUNK = 1000
@@ -38,7 +39,7 @@ class RawFile(NamedTuple):
 def raw_files(
     config: PrepareConfig,
     *,
-    source: str,
+    source: str | OwnSource,
     split: str,
     data_root: str,
     work: str,
@@ -53,7 +54,7 @@ def raw_files(
 
     Args:
       config: where workers run, and for how long.
-      source: name of the corpus layout.
+      source: name of the corpus layout, or one of the user's own.
       split: such as "train", or "train+val".
       data_root: the folder that holds the source's own, or gs://bucket/prefix.
       work: a folder that all workers reach, for the names they list.

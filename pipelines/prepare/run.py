@@ -21,6 +21,7 @@ from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInf
 from pipelines.records.lines import sorted_lines
 from pipelines.records.tfrecord import index_path
 from pipelines.sources.corpus import Spool
+from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 
 __all__ = ["Made", "PrepareConfig", "RejectRateError", "make", "prepare"]
@@ -53,7 +54,7 @@ class Made(NamedTuple):
 def prepare(
     config: PrepareConfig,
     *,
-    source: str,
+    source: str | OwnSource,
     split: str,
     data_root: str,
     out: str,
@@ -67,7 +68,7 @@ def prepare(
 
     Args:
       config: how.
-      source: name of the corpus layout.
+      source: name of the corpus layout, or one of the user's own.
       split: such as "train", or "train+val".
       data_root: the folder that holds the source's own, or gs://bucket/prefix.
       out: absent or empty, or gs://bucket/prefix; `dataset.json` appears last.
@@ -100,7 +101,7 @@ def prepare(
 def make(
     config: PrepareConfig,
     *,
-    source: str,
+    source: str | OwnSource,
     split: str,
     data_root: str,
     work: str,
@@ -138,7 +139,7 @@ def make(
         desk = Desk(job)
     lists = [] if job.by_archive else list(enumerate(grouped(units)))
     _run(job, desk, lists, list(_archives(job, units)), on_progress)
-    return _finish(desk, f"{source}/{split}", len(lists))
+    return _finish(desk, f"{spec.name}/{split}", len(lists))
 
 
 def _claim(files: Files, work: str, request: str) -> None:

@@ -12,6 +12,7 @@ from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.layout import look_up
 from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import SOURCES, get
 from pipelines.sources.spec import SourceSpec
 
@@ -89,13 +90,13 @@ def check_benchmarks(
 
 
 def check_corpus(
-    data_root: str | os.PathLike[str], source: str, split: str, *, path: str = ""
+    data_root: str | os.PathLike[str], source: str | OwnSource, split: str, *, path: str = ""
 ) -> Holdings:
     """Returns what preparing a corpus would start from; no picture is opened.
 
     Args:
       data_root: the folder that holds the source's own.
-      source: name of the corpus layout.
+      source: name of the corpus layout, or one of the user's own.
       split: such as "train", or "train+val".
       path: the source's folder below `data_root`; "" takes the usual one.
 
@@ -116,7 +117,7 @@ def check_corpus(
         else:
             part = parts.setdefault(one.part, PartHoldings())
             part.add(images=len(one.media), suffixes=len(one.suffixes), lang=one.lang)
-    return Holdings(name=f"{source}/{split}", parts=parts, rejects=kinds_of(rejects))
+    return Holdings(name=f"{spec.name}/{split}", parts=parts, rejects=kinds_of(rejects))
 
 
 def _check(

@@ -4,6 +4,7 @@ Each reader's module states its own in `SOURCES`; `pipelines.sources.registry` o
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item
 from pipelines.sources.layout import SHARED, Found, find
 from pipelines.sources.slicing import Slice, disjoint, parse_slice, sliced
+
+_FILE_STEM = re.compile(r"[A-Za-z0-9_.-]+")
 
 Files = Callable[[str], tuple[tuple[str, ...], ...]]
 """Split -> its annotation files below the source's folder, each as the names it may have, the
@@ -27,7 +30,7 @@ class SourceSpec:
     Attributes:
       name: in configs.
       folder: where it is looked for below the data root, unless told otherwise.
-      splits: the splits it may have.
+      splits: the splits it may have; none where that is for its files to say.
       read: lists its would-be records, lazily.
       antialias: whether images of training splits are filtered when made smaller.
       antialias_eval: whether those of other splits are.
@@ -125,9 +128,11 @@ class SourceSpec:
         slices = [parse_slice(one) for one in split.split("+")]
         names = [one.split for one in slices]
         for one in names:
-            if one not in self.splits or names.count(one) > 1:
+            exists = one in self.splits if self.splits else _FILE_STEM.fullmatch(one)
+            if not exists or names.count(one) > 1:
+                known = f"one of {', '.join(self.splits)}" if self.splits else "the name of a file"
                 raise ValueError(
-                    f"split of {self.name} must be one of {', '.join(self.splits)} "
+                    f"split of {self.name} must be {known} "
                     f'(or several, each once, as "a+b"; a part as "a[:5%]"), got {split!r}.'
                 )
         return slices

@@ -1,10 +1,14 @@
+import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
 
 from flows.cli import main as cli
+from flows.steps import code, own_code, registry
+from infra import references
+from model.eval.metrics import registry as metrics
 
 
 class Done(NamedTuple):
@@ -13,6 +17,35 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture
+def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Forgets code of the user's own, as another process would not know it; so does the end."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    before = set(sys.modules)
+    paths = [*sys.path]
+
+    def apply() -> None:
+        sys.path[:] = paths
+        own = {_module(path) for path in code._own}
+        for name in [n for n in sys.modules if n not in before and n in own]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        code._own.clear()
+        for cached in (
+            code.checkout, own_code.named, own_code.libraries, registry._digest,
+            metrics._own_metric, references.entry_points,
+        ):  # fmt: skip
+            cached.cache_clear()
+
+    yield apply
+    apply()
+
+
+def _module(path: str) -> str:
+    return path.removeprefix("own/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 @pytest.fixture

@@ -6,15 +6,17 @@ from typing import Any
 
 from flows.steps.kind import Kind, Work
 from flows.steps.kinds.streamed import streamed
+from flows.steps.own_code import reader_of, with_code
 from infra.progress import Progress
 from pipelines.prepare.config import PrepareConfig
+from pipelines.sources.own_source import OwnSource
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
     """One dataset: a reader, its folder and split, and how to prepare it."""
 
-    reader: str
+    reader: str | OwnSource
     path: str
     split: str
     prepare: PrepareConfig
@@ -30,7 +32,7 @@ def make(work: Work) -> Iterator[Progress]:
     info, files = yield from streamed(
         lambda report: make_dataset(
             spec.prepare,
-            source=spec.reader,
+            source=with_code(spec.reader),
             split=spec.split,
             data_root=data_root,
             path=spec.path or None,
@@ -46,7 +48,7 @@ def make(work: Work) -> Iterator[Progress]:
 def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:
     from pipelines.sources.registry import reader_module
 
-    return (reader_module(spec["reader"]),)
+    return (reader_module(reader_of(spec)),)
 
 
 DATASET = Kind(
@@ -56,4 +58,5 @@ DATASET = Kind(
     # The registry knows every reader; a dataset is made by one of them.
     stop=("pipelines.sources.registry",),
     also=_reader,
+    functions=lambda spec: [reader_of(spec)],
 )

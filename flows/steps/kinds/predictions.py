@@ -35,4 +35,9 @@ def make(work: Work) -> Iterator[Progress]:
     work.counts.update(score=result["score"], num=result["num"])
 
 
-PREDICTIONS = Kind(name="predictions", make=make, libraries=("pillow", "sentencepiece"))
+PREDICTIONS = Kind(
+    name="predictions",
+    make=make,
+    libraries=("pillow", "sentencepiece"),
+    functions=lambda spec: [spec["decode"]["metric"]],
+)

@@ -7,10 +7,12 @@ from typing import Any
 from flows.steps.kind import Kind, Work
 from flows.steps.kinds.files import NOTES
 from flows.steps.kinds.streamed import streamed
+from flows.steps.own_code import reader_of, with_code
 from infra.progress import Progress
 from infra.store.digest import NOT_IDENTITY
 from infra.store.raw_files import RawFiles
 from pipelines.prepare.config import PrepareConfig
+from pipelines.sources.own_source import OwnSource
 
 MEMORY = "digests.sqlite"
 """File of the store's cache `raw_files`, with what was read before."""
@@ -28,7 +30,7 @@ class RawFilesSpec:
       prepare: where workers run.
     """
 
-    reader: str
+    reader: str | OwnSource
     path: str
     split: str
     state: str
@@ -49,7 +51,7 @@ def _note(work: Work, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[
     count = total = 0
     found = raw_files(
         spec.prepare,
-        source=spec.reader,
+        source=with_code(spec.reader),
         split=spec.split,
         data_root=work.location or "",
         path=spec.path or None,
@@ -67,7 +69,7 @@ def _note(work: Work, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[
 def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:
     from pipelines.sources.registry import reader_module
 
-    return (reader_module(spec["reader"]),)
+    return (reader_module(reader_of(spec)),)
 
 
 RAW_FILES = Kind(
@@ -76,4 +78,5 @@ RAW_FILES = Kind(
     # The registry knows every reader; a split is listed by one of them.
     stop=("pipelines.sources.registry",),
     also=_reader,
+    functions=lambda spec: [reader_of(spec)],
 )

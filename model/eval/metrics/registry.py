@@ -1,9 +1,14 @@
 """The metrics by name."""
 
 import dataclasses
+import functools
+import inspect
+import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, Protocol
 
+from infra.references import in_module, load
 from model.eval.metrics.anls import anls, anls_big_vision
 from model.eval.metrics.bleu import bleu, summarize_bleu
 from model.eval.metrics.cider import Documents, cider
@@ -72,11 +77,57 @@ METRICS: dict[str, Metric] = {
 
 
 def get_metric(name: str) -> Metric:
-    """Returns a metric.
+    """Returns a metric: of this registry, or one of the user's own, "module:name".
+
+    A metric of one's own is a function (prediction, fields of the record) -> score, or a `Metric`.
 
     Raises:
-      ValueError: if there is none of that name, with the list of those there are.
+      ValueError: if there is none of that name, with the list of those there are; or if it cannot
+        be called so.
     """
-    if name not in METRICS:
-        raise ValueError(f"metric must be one of {', '.join(METRICS)}, got {name!r}.")
-    return METRICS[name]
+    if name in METRICS:
+        return METRICS[name]
+    if in_module(name) is None:
+        raise ValueError(
+            f"metric must be one of {', '.join(METRICS)}, or a function of your own as "
+            f"module:function, got {name!r}."
+        )
+    return _own_metric(name)
+
+
+@functools.cache
+def _own_metric(name: str) -> Metric:
+    found = load(name)
+    metric = found if isinstance(found, Metric) else Metric(score=found)
+    try:
+        inspect.signature(metric.score).bind("prediction", {})
+    except (TypeError, ValueError) as error:  # ValueError: one in C tells nothing of itself.
+        raise ValueError(
+            f"metric {name} must be a function (prediction, fields) -> score in 0..1: {error}."
+        ) from None
+    return dataclasses.replace(metric, score=functools.partial(_checked, name, metric.score))
+
+
+def _checked(
+    name: str, score: Callable[[str, Fields], float | Item], prediction: str, fields: Fields
+) -> float | Item:
+    """Returns a score of the user's own metric.
+
+    Raises:
+      ValueError: naming the record, if the function fails or returns something else.
+    """
+    try:
+        found = score(prediction, fields)
+    except Exception as error:
+        said = f"lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise ValueError(
+            f"metric {name} fails for {fields.get('id')!r}: {type(error).__name__}: {said}; the "
+            f"record has {', '.join(sorted(fields))}."
+        ) from error
+    value = found.score if isinstance(found, Item) else found
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(
+            f"metric {name} must return a finite number, got {value!r:.60} for "
+            f"{fields.get('id')!r}."
+        )
+    return found if isinstance(found, Item) else float(value)

@@ -1,91 +1,204 @@
-"""One's own examples, a JSON line each, as big_vision's JSONL source reads them.
+"""One's own examples: a JSON line each, or a row of a table.
 
-    {train,val,test}.jsonl   image    path of a picture, or a list of two; or
-                             video    path of a clip
-                             prefix   what the model reads, `<loc0000>` tokens and all
-                             suffix   what it writes, or a list that training draws from
-                             and, if need be: id, task (the part it goes to), lang, answers, meta
+    {split}.jsonl   image      path of a picture, or a list of two; or
+    {split}.csv     video      path of a clip
+                    question   what stands for {text} in the prompt; or
+                    prefix     all that the model reads, `<loc0000>` tokens and all
+                    suffix     what it writes, or a list that training draws from
+                    answers    the accepted ones, or a single one
+                    and, if need be: id, task (the part it goes to), lang, meta
 
-Paths are relative to the file. Without `answers`, the suffixes are the accepted ones.
+Paths are relative to the file. Suffixes left out are the answers, and the other way round. Cells of
+a table are texts, and an empty one is not there; a list of images, answers or suffixes, and meta,
+are JSON. A column `meta.kind` is the field `kind` of meta.
 
-Source: big_vision `datasets/jsonl.py`.
+Source: big_vision `datasets/jsonl.py`, whose rows have image, prefix and suffix.
 """
 
+import bz2
+import csv
+import functools
+import json
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from pipelines.benchmarks.row import fields_of, fill
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item
-from pipelines.sources.layout import find, json_lines, read_rows
+from pipelines.sources.layout import find
+from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
 
-NAME = "jsonl"
-SPLITS = ("train", "val", "test")
-_KEYS = {"image", "video", "prefix", "suffix", "id", "task", "lang", "answers", "meta"}
+KEYS = (
+    "image", "video", "question", "prefix", "suffix", "answers", "id", "task", "lang", "meta",
+)  # fmt: skip
+_JSON = {"image", "answers", "suffix", "meta"}
+_META = "meta."
 _MAX_IMAGES = 2
 _TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
-
-def files(split: str) -> tuple[tuple[str, ...], ...]:
-    """Returns the file of a split, which may be packed."""
-    return ((f"{split}.jsonl", f"{split}.jsonl.bz2"),)
+Numbered = Iterable[tuple[int, Callable[[], Any]]]
+"""Number of a line or row, from 1, and a function that parses it."""
 
 
-def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+def read_jsonl(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
     """Yields a would-be record per line."""
-    file = find(corpus, *files(split)[0])
-
-    def make(numbered) -> Item:
-        number, line = numbered
-        return _item(corpus, split, str(number), line())
-
-    yield from read_rows(corpus, file, f"{NAME}/{split}", enumerate(json_lines(file)), make)
+    path = find(corpus, *_jsonl_files(split)[0])
+    yield from items_of(corpus, split, _json_lines(path), own=own, where=path)
 
 
-def _item(corpus: Corpus, split: str, number: str, row: Mapping) -> Item:
-    if unknown := set(row) - _KEYS:
-        raise BadInput(f"no such key: {min(unknown)}; accepted: {', '.join(sorted(_KEYS))}")
+def read_csv(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
+    """Yields a would-be record per row below the head, which names the columns."""
+    path = find(corpus, *_csv_files(split)[0])
+    yield from items_of(corpus, split, _table_rows(path), own=own, where=path)
+
+
+def items_of(
+    corpus: Corpus, split: str, rows: Numbered, *, own: OwnSource, where: Path, unit: str = "line"
+) -> Iterator[Item | Reject]:
+    """Yields a would-be record per row; a reject, whose id has the row's number, where it is wrong.
+
+    Args:
+      corpus: paths of the rows are below its folder.
+      split: as in the ids.
+      rows: as mappings with some of `KEYS`.
+      own: how the examples are called and asked about.
+      where: the file that the rows are from.
+      unit: "line" or "row", as rejects call them.
+    """
+    for place, (number, parse) in enumerate(rows):
+        try:
+            yield _item(corpus, split, str(place), parse(), own)
+        except ValueError as error:  # JSON that is none, text that is not UTF-8, BadInput.
+            yield Reject(
+                id=f"{own.name}/{split}/{unit}-{number}",
+                stage="read",
+                reason=str(error) if isinstance(error, BadInput) else f"malformed {unit}: {error}",
+                source=corpus.relative(where),
+            )
+
+
+def _item(corpus: Corpus, split: str, place: str, row: Any, own: OwnSource) -> Item:
+    if not isinstance(row, Mapping):
+        raise BadInput(f"must be an object with {', '.join(KEYS)}; got {row!r:.60}")
+    if unknown := set(row) - set(KEYS):
+        raise BadInput(
+            f"no such key: {min(map(str, unknown))}; accepted: {', '.join(KEYS)} (what a metric "
+            f"needs besides goes into meta)"
+        )
     if ("image" in row) == ("video" in row):
         raise BadInput("either image or video must be given")
     paths = _texts(row, "video" if "video" in row else "image")
     if len(paths) > (1 if "video" in row else _MAX_IMAGES):
         raise BadInput(f"too many pictures: {len(paths)}; a record has one, a pair or a clip")
-    suffixes = _texts(row, "suffix")
-    task = str(row.get("task") or NAME)
+    if "suffix" not in row and "answers" not in row:
+        raise BadInput("answers, or suffix, must be given")
+    answers = _texts(row, "answers") if "answers" in row else _texts(row, "suffix")
+    task, lang = str(row.get("task") or own.name), str(row.get("lang") or "en")
     if not _TASK.fullmatch(task):  # It becomes part of file names.
         raise BadInput(f"task must be letters, digits, - and _, got {task!r}"[:120])
+    meta = row.get("meta") or {}
+    if not isinstance(meta, Mapping):
+        raise BadInput(f"meta must be an object, got {meta!r:.60}")
+    try:
+        json.dumps(dict(meta))
+    except TypeError as error:
+        raise BadInput(f"meta must be of texts, numbers, lists and objects: {error}") from None
     return Item(
-        id=f"{NAME}/{split}/{paths[0]}#{row.get('id', number)}",
+        id=f"{own.name}/{split}/{paths[0]}#{row.get('id', place)}",
         part=task,
         media=tuple(corpus.media(corpus.folder / path, video="video" in row) for path in paths),
-        prefix=_texts(row, "prefix")[0],
-        suffixes=suffixes,
+        prefix=_prefix(row, own.prompt, lang),
+        suffixes=_texts(row, "suffix") if "suffix" in row else answers,
         task=task,
-        lang=str(row.get("lang") or "en"),
-        answers=_texts(row, "answers") if "answers" in row else suffixes,
-        meta=dict(row.get("meta") or {}),
+        lang=lang,
+        answers=answers,
+        meta=dict(meta),
     )
+
+
+def _prefix(row: Mapping, prompt: str, lang: str) -> str:
+    if "prefix" in row and "question" in row:
+        raise BadInput("either prefix or question must be given, not both")
+    if "prefix" in row:
+        return _texts(row, "prefix")[0]
+    if "question" in row:
+        return fill(prompt, text=_texts(row, "question")[0], lang=lang)
+    if "text" in fields_of(prompt):
+        raise BadInput("question, or prefix, must be given")
+    return fill(prompt, lang=lang)
 
 
 def _texts(row: Mapping, key: str) -> tuple[str, ...]:
     """Returns the text, or the texts, under `key`."""
     value = row[key]
-    values = value if isinstance(value, list) else [value]
+    values = value if isinstance(value, list | tuple) else [value]
+    values = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in values]
     if not values or any(not isinstance(text, str) for text in values):
         raise BadInput(f"{key} must be a text or a list of texts, got {value!r}"[:120])
     return tuple(values)
 
 
-SOURCES = (
-    SourceSpec(
-        name=NAME,
-        folder=NAME,
-        splits=SPLITS,
-        read=read,
+def _json_lines(path: Path) -> Numbered:
+    with bz2.open(path, "rb") if path.suffix == ".bz2" else path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, lambda line=line: json.loads(line)
+
+
+def _table_rows(path: Path) -> Numbered:
+    # What is no UTF-8 becomes a reject when it is written down, as it does in a line of JSON.
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        table = csv.DictReader(file)
+        try:
+            for row in table:
+                yield table.line_num, lambda row=row: _cells(row)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path} line {table.line_num} is no row of a table: {error}."
+            ) from None
+
+
+def _cells(row: Mapping[Any, Any]) -> dict[str, Any]:
+    if None in row:
+        raise BadInput(f"more cells than columns: {row[None]!r:.60}")
+    there = {name: cell for name, cell in row.items() if cell}
+    found: dict[str, Any] = {k: v for k, v in there.items() if not k.startswith(_META)}
+    for name in _JSON & found.keys():
+        if found[name].startswith(("[", "{")):
+            found[name] = json.loads(found[name])
+    more = {k.removeprefix(_META): v for k, v in there.items() if k.startswith(_META)}
+    return {**found, "meta": {**found.get("meta", {}), **more}} if more else found
+
+
+def _jsonl_files(split: str) -> tuple[tuple[str, ...], ...]:
+    return ((f"{split}.jsonl", f"{split}.jsonl.bz2"),)
+
+
+def _csv_files(split: str) -> tuple[tuple[str, ...], ...]:
+    return ((f"{split}.csv",),)
+
+
+_FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}
+
+
+def source(own: OwnSource) -> SourceSpec:
+    """Returns the source of examples in one of the formats; its splits are the files there are."""
+    read, files = _FORMATS[own.reader]
+    return SourceSpec(
+        name=own.name,
+        folder=own.name,
+        splits=(),
+        read=functools.partial(read, own=own),
         antialias=True,
         antialias_eval=True,
         files=files,
         anywhere=True,
-    ),
-)
+    )
+
+
+SOURCES = tuple(source(OwnSource(reader=form, name=form)) for form in _FORMATS)

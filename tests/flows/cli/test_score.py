@@ -57,6 +57,19 @@ def test_json_is_score_json_with_the_items(score, file):
     }
 
 
+@pytest.mark.usefixtures("forget")
+def test_a_metric_of_ones_own_is_named_by_its_file(score, file, tmp_path: Path, monkeypatch):
+    text = "def near(prediction, fields):\n    return 1 / (1 + len(fields['unknown'] or 'abc'))\n"
+    (tmp_path / "own_near.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    done = score("./own_near.py:near", file(LINES[1]))
+    assert done.out.splitlines()[1].split() == ["own_near:near", "25.0000", "num", "1"]
+    done = score("own_near.py:near", file(LINES[1], LINES[0]))
+    assert done.code == 2
+    assert "line 2: metric own_near:near fails for 'a': KeyError: lacks 'unknown'" in done.err
+    assert "METRIC: own_near has no 'far'" in score("own_near.py:far", file(LINES[0])).err
+
+
 def test_captions_are_scored_as_a_corpus(score, file):
     lines = [
         {"id": i, "prediction": p, "answers": [p], "lang": "en"}

@@ -7,7 +7,12 @@ import pytest
 from flows.steps.code import DynamicImportError, Tree, changes, checkout, code_sha256
 from flows.steps.registry import KINDS, code_of
 
-CONFIGS = {kind: {"reader": "chartqa"} for kind in ("dataset", "raw_files")}
+CONFIGS = {
+    "dataset": {"reader": "chartqa"},
+    "raw_files": {"reader": "chartqa"},
+    "predictions": {"decode": {"metric": "vqa"}},
+    "chance": "vqa",
+}
 REACHES = {
     "corpus": ("pipelines.synthetic.render", "pipelines.records.rle"),
     "dataset": (

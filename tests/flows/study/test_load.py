@@ -42,6 +42,7 @@ def test_methods_without_training_budgets_draw_from_all_they_serve():
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_shipped_configs_load(path: Path):
     assert load(path).methods
+    assert load(path).data_root is None  # Where the data lie is for who runs it to say.
 
 
 def test_file_states_only_what_differs_from_its_base(tmp_path: Path):

@@ -81,6 +81,6 @@ def test_ones_own_lines_are_taken_as_they_are(tmp_path, read_source):
     assert [m.path for m in items[1].media] == ["jsonl/l.png", "jsonl/r.png"]
     assert (items[2].media[0].video, items[2].lang, items[2].meta) == (True, "de", {"kind": 3})
     assert len(rejects) == len(bad) + 1
-    assert rejects[1].reason.startswith("no such key: label; accepted: answers, id, image")
+    assert rejects[1].reason.startswith("no such key: label; accepted: image, video, question")
     with pytest.raises(FileNotFoundError, match=r"train\.jsonl is missing"):
         read_source("jsonl", "train", tmp_path)

@@ -17,10 +17,11 @@ from model.eval.metrics.registry import METRICS, get_metric
 from model.eval.metrics.relaxed_accuracy import relaxed_accuracy
 from model.eval.metrics.rsvqa import rsvqa
 from model.eval.metrics.science_qa import science_qa
+from model.eval.metrics.scores import Item
 from model.eval.metrics.tallyqa import tallyqa
 from model.eval.metrics.vqa import vqa, vqa_lower
 from model.eval.metrics.vqav2 import normalize, vqav2
-from pipelines.benchmarks.registry import METRICS as NAMES
+from pipelines.benchmarks.registry import BENCHMARKS
 
 WORDS = st.text(alphabet="ab 1.,'-", max_size=6)
 
@@ -212,8 +213,43 @@ def test_unknown_metric_lists_those_there_are():
         get_metric("bleu4")
 
 
+OWN = """
+from model.eval.metrics.registry import Metric
+from model.eval.metrics.scores import Item
+
+class Judge:
+    def __call__(self, prediction, fields):
+        return Item(score=1.0 if prediction else 0.0, also={"length": len(prediction)})
+
+judge = Judge()
+by_kind = Metric(score=judge, by=("kind",))
+odd = lambda prediction, fields: {"nan": float("nan"), "text": "1"}.get(prediction, True)
+lone = lambda prediction: 1.0
+"""
+
+
+def test_a_metric_of_ones_own_is_a_function_or_a_metric(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_judges.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert get_metric("own_judges:judge").score("abc", {"id": "1"}) == Item(
+        score=1.0, also={"length": 3}
+    )
+    assert get_metric("own_judges:by_kind").by == ("kind",)
+    odd = get_metric("own_judges:odd").score
+    assert odd("", {}) == 1.0
+    for said, told in (("nan", "got nan for 'x'"), ("text", "got '1' for 'x'")):
+        with pytest.raises(ValueError, match=f"own_judges:odd must return a finite number, {told}"):
+            odd(said, {"id": "x"})
+    with pytest.raises(
+        ValueError, match=r"own_judges:lone must be a function \(prediction, fields"
+    ):
+        get_metric("own_judges:lone")
+    with pytest.raises(ValueError, match="own_judges has no 'nobody'"):
+        get_metric("own_judges:nobody")
+
+
 def test_the_benchmarks_metrics_exist():
-    assert set(NAMES) <= set(METRICS)
+    assert {row.metric for row in BENCHMARKS.values()} <= set(METRICS)
     assert {m for m in METRICS if METRICS[m].reads_masks} == {"miou"}
 
 

@@ -1,0 +1,174 @@
+"""Readers and metrics of the user's own: code that a step runs and no checkout holds.
+
+    metric: ./my_metric.py:f1       one file, and what it imports that lies beside it
+    metric: my_package.scores:f1    the same of a package in a folder of Python's path, a checkout
+    metric: soft_f1                 an entry point, or a module, of an installed distribution
+
+The first two belong to the sources of the run, below `own/`: their digest is part of the step's
+code, the store keeps them, and workers import them from there, whatever is edited meanwhile. The
+third is installed on every node; its version belongs to the step's identity, as Pillow's does:
+what a version holds does not change, and much of it could not be sent, compiled as it is. So do
+the versions of distributions that code of the first two imports.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.steps.code import OWN, ROOTS, add_own, checkout, read_module
+from infra.references import entry_points, in_file, in_module, load, provide
+from infra.store.environment import PACKAGES
+from pipelines.sources.own_source import OwnSource
+
+_OURS = {*ROOTS, "infra"}
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders that only installers write to."""
+
+
+@functools.cache
+def named(reference: str, group: str) -> str:
+    """Returns what a config names as "module:name", which this process can then import.
+
+    Args:
+      reference: "file.py:name", "module:name" or the name of an entry point.
+      group: of entry points.
+
+    Raises:
+      ValueError: if there is no such function, or its code cannot be part of a step; in one line.
+    """
+    reference = entry_points(group).get(reference, reference)
+    if file := in_file(reference):
+        path, name = file[0].absolute(), file[1]
+        _add(path.parent, _module_of(path))
+        canonical = f"{path.stem}:{name}"
+    elif found := in_module(reference):
+        canonical, (module, _) = reference, found
+        top = module.partition(".")[0]
+        if top not in _OURS and (folder := _folder_of(top)):
+            _add(folder, module)
+    else:
+        raise ValueError(
+            f"a function is named as file.py:function or module:function, got {reference!r}."
+        )
+    if not callable(found := load(canonical)) and not hasattr(found, "score"):
+        raise ValueError(f"{canonical} must be a function, got {found!r:.60}.")
+    return canonical
+
+
+def take_over(files: Mapping[str, bytes]) -> None:
+    """Has this process import the user's own code as a run's source tree has it."""
+    own = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
+    if not own.keys() <= checkout().files.keys():
+        provide(_relative(own))
+        add_own(own)
+
+
+def with_code(reader: str | OwnSource) -> str | OwnSource:
+    """Returns a reader as it may travel to workers: with the code of its function, if it is one."""
+    if isinstance(reader, str) or (function := in_module(reader.reader)) is None:
+        return reader
+    tree = checkout()
+    own = filter(tree.is_own, tree.reach([function[0]]))
+    files = _relative({tree.path(name): tree.text(name) for name in own})
+    return dataclasses.replace(reader, code=tuple(sorted(files.items())))
+
+
+def reader_of(spec: Mapping[str, Any]) -> str:
+    """Returns the name of the reader, or the function, in a step's config as plain values."""
+    reader = spec["reader"]
+    return reader if isinstance(reader, str) else reader["reader"]
+
+
+def _relative(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {path.removeprefix(f"{OWN}/"): data for path, data in files.items()}
+
+
+@functools.cache
+def libraries(module: str) -> dict[str, str]:
+    """Returns name -> version of the distribution that a module is of, or that its code imports.
+
+    Those whose versions every manifest records anyway, such as NumPy's, do not count.
+    """
+    tree = checkout()
+    tops = {module.partition(".")[0]}
+    for own in filter(tree.is_own, tree.reach([module])):
+        tops |= {name.partition(".")[0] for name in read_module(tree.text(own)).names}
+    distributions = importlib.metadata.packages_distributions()
+    found = {name for top in tops - _OURS for name in distributions.get(top, ())}
+    return {
+        name: importlib.metadata.version(name) for name in sorted(found) if name not in PACKAGES
+    }
+
+
+def _module_of(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}.")
+    if not path.stem.isidentifier():
+        raise ValueError(f"{path} must have the name of a module, letters and underscores.")
+    return path.stem
+
+
+def _folder_of(top: str) -> Path | None:
+    """Returns the folder that holds a top-level module; None if it was installed there."""
+    spec = None
+    with contextlib.suppress(ValueError):  # `__main__` has none.
+        spec = importlib.util.find_spec(top)
+    if spec is None or not spec.origin or not Path(spec.origin).is_file():
+        return None
+    path = Path(spec.origin)
+    installed = bool(_INSTALLED & set(path.parts)) or top in sys.stdlib_module_names
+    return None if installed else path.parents[path.name == "__init__.py"]
+
+
+def _add(folder: Path, module: str) -> None:
+    """Notes the files of a module, and of what it imports from the same folder.
+
+    Raises:
+      ValueError: if Python would import another module of that name, or one of them cannot be part
+        of a step.
+    """
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # Last: nothing of ours is hidden by what lies there.
+        importlib.invalidate_caches()
+    top = module.partition(".")[0]
+    if _folder_of(top) != folder:
+        spec = importlib.util.find_spec(top)
+        raise ValueError(
+            f"{folder / top} has the name of another module, {spec and spec.origin}; rename it."
+        )
+    files: dict[str, bytes] = {}
+    waiting, seen = [module], set[str]()
+    while waiting:
+        name = waiting.pop()
+        top = name.partition(".")[0]
+        if name in seen or top in _OURS or not all(map(str.isidentifier, name.split("."))):
+            continue
+        seen.add(name)
+        stem = folder / name.replace(".", "/")
+        path = next(
+            (p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()), None
+        )
+        if path is None or _folder_of(top) != folder:
+            continue
+        data = path.read_bytes()
+        place = f"{OWN}/{path.relative_to(folder).as_posix()}"
+        try:
+            names = read_module(data).names_in(name, place)
+        except SyntaxError as error:
+            raise ValueError(f"{path} line {error.lineno} is not Python: {error.msg}.") from None
+        if "__file__" in names:
+            raise ValueError(
+                f"{path} names __file__, and only Python files reach workers; put what it reads "
+                f"beside it into a module, or into the rows' meta."
+            )
+        files[place] = data
+        waiting += names
+    add_own(files)
+    checkout().reach([module])  # Raises where its code could not be told.

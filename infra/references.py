@@ -1,0 +1,97 @@
+"""Functions that a config names.
+
+my_package.scores:f1       a function of a module that Python finds
+path/to/my_metric.py:f1    a function of one file
+soft_f1                    an entry point that an installed distribution declares
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+_FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+_NAMED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+
+
+def in_file(reference: str) -> tuple[Path, str] | None:
+    """Returns the file and the name in it; None if the reference is of another form."""
+    found = _FILE.fullmatch(reference)
+    return (Path(found[1]), found[2]) if found else None
+
+
+def in_module(reference: str) -> tuple[str, str] | None:
+    """Returns the module and the name in it; None if the reference is of another form."""
+    found = _NAMED.fullmatch(reference)
+    return (found[1], found[2]) if found and not reference.endswith(".py") else None
+
+
+@functools.cache
+def entry_points(group: str) -> dict[str, str]:
+    """Returns name -> "module:name" of what installed distributions declare in a group."""
+    found = importlib.metadata.entry_points(group=group)
+    return {point.name: point.value for point in sorted(found, key=lambda p: (p.name, p.value))}
+
+
+def load(reference: str) -> Any:
+    """Returns what "module:name" means.
+
+    Raises:
+      ValueError: if the module cannot be imported, or lacks the name; in one line.
+    """
+    named = in_module(reference)
+    if named is None:
+        raise ValueError(f"a function must be named as module:function, got {reference!r}.")
+    module, name = named
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # Whatever its own lines raise.
+        said = " ".join(str(error).split())
+        raise ValueError(f"{module} cannot be imported: {type(error).__name__}: {said}") from error
+    if not hasattr(found, name):
+        where = getattr(found, "__file__", None) or module
+        raise ValueError(f"{module} has no {name!r}; {where} must define it.")
+    return getattr(found, name)
+
+
+def provide(files: Mapping[str, bytes]) -> None:
+    """Has this process import modules from their sources; those it has imported stay.
+
+    Args:
+      files: path, relative to a folder of Python's path, such as "my_package/scores.py" -> bytes.
+    """
+    if files and not any(isinstance(one, _Sent) and one.files == files for one in sys.meta_path):
+        sys.meta_path.insert(0, _Sent(files))
+
+
+class _Sent(MetaPathFinder, InspectLoader):
+    """Finds modules among files that came from another process."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = files
+        self._paths = {
+            path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
+            for path in files
+        }
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if fullname not in self._paths:
+            return None
+        return importlib.util.spec_from_loader(fullname, self, origin=self._paths[fullname])
+
+    def is_package(self, fullname: str) -> bool:
+        return self._paths[fullname].endswith("__init__.py")
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self.files[self._paths[fullname]])
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.get_source(fullname), self._paths[fullname], "exec", dont_inherit=True)

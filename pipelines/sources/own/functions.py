@@ -1,0 +1,70 @@
+"""Readers of the user's own: a function that yields rows as those of a JSONL file.
+
+    def read_mine(folder: Path, split: str) -> Iterator[dict]:
+        for picture in sorted((folder / split).glob("*.png")):
+            yield {"image": f"{split}/{picture.name}", "question": …, "answers": [picture.stem]}
+
+It is called more than once, and must yield the same rows each time. What it reads counts by
+content: of its folder, every file that is no picture or clip, whichever of them it opens, and every
+picture or clip that a row names.
+"""
+
+import functools
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from infra.references import load, provide
+from pipelines.records.schema import Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item
+from pipelines.sources.own.rows import Numbered, items_of
+from pipelines.sources.own_source import OwnSource
+from pipelines.sources.spec import SourceSpec
+
+_MEDIA = {
+    ".avi", ".bmp", ".gif", ".jpeg", ".jpg", ".m4v", ".mkv", ".mov", ".mp4", ".mpg", ".png", ".ppm",
+    ".tif", ".tiff", ".webm", ".webp", ".wmv",
+}  # fmt: skip
+"""Extensions of pictures and clips."""
+
+
+def read(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
+    """Yields a would-be record per row of a function.
+
+    Raises:
+      ValueError: if the function fails; in one line.
+    """
+    provide(dict(own.code))
+    for path in corpus.files():
+        if path.suffix.lower() not in _MEDIA:
+            corpus.annotation(path)
+    rows = _rows(load(own.reader), own.reader, corpus, split)
+    yield from items_of(corpus, split, rows, own=own, where=corpus.folder, unit="row")
+
+
+def _rows(function: Any, reference: str, corpus: Corpus, split: str) -> Numbered:
+    number = 0
+    try:
+        for number, row in enumerate(function(corpus.folder, split), start=1):
+            yield number, lambda row=row: row
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        said = " ".join(str(error).split())
+        raise ValueError(
+            f"{reference} failed on split {split!r} after {number} rows: {type(error).__name__}: "
+            f"{said} ({last.filename} line {last.lineno})."
+        ) from error
+
+
+def source(own: OwnSource) -> SourceSpec:
+    """Returns the source whose rows a function yields, for whatever splits it knows."""
+    return SourceSpec(
+        name=own.name,
+        folder=own.name,
+        splits=(),
+        read=functools.partial(read, own=own),
+        antialias=True,
+        antialias_eval=True,
+        anywhere=True,
+    )

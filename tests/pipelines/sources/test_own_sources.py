@@ -1,0 +1,133 @@
+"""One's own examples: lines, tables and functions, by question or by prefix."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.own_source import OwnSource
+from pipelines.sources.registry import get, reader_module
+from tests.pipelines.sources.writing import put_image, put_text
+
+PROMPT = "Q: {text} ({lang})"
+
+
+def own(reader: str, *, name: str, prompt: str) -> OwnSource:
+    return OwnSource(reader=reader, name=name, prompt=prompt)
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Returns a function: text of a module -> "module:read"."""
+    monkeypatch.syspath_prepend(tmp_path / "code")
+
+    def write(text: str, name: str) -> str:
+        put_text(tmp_path / "code" / f"{name}.py", text)
+        return f"{name}:read"
+
+    yield write
+    for name in [n for n in sys.modules if n.startswith("reads_")]:
+        del sys.modules[name]
+
+
+def test_a_question_stands_in_the_prompt_and_answers_are_what_is_learned(tmp_path, read_source):
+    rows = [
+        {"image": "a.png", "question": "How {many}?", "answers": ["2", "two"]},
+        {"video": "b.mp4", "prefix": "said as it is {text}", "suffix": "x", "lang": "de"},
+        {"image": "c.png", "answers": "3"},
+        {"image": "c.png", "question": "q", "prefix": "p", "answers": "3"},
+        {"image": "c.png", "question": "q"},
+    ]
+    put_text(tmp_path / "mine/val.jsonl", "\n\n".join(map(json.dumps, rows)))
+    spec = own("jsonl", name="mine", prompt=PROMPT)
+    items, rejects = read_source(spec, "val", tmp_path)
+    assert [(i.id, i.part, i.task, i.prefix, i.suffixes, i.answers) for i in items] == [
+        (
+            "mine/val/a.png#0", "mine", "mine", "Q: How {many}? (en)", ("2", "two"), ("2", "two"),
+        ),
+        ("mine/val/b.mp4#1", "mine", "mine", "said as it is {text}", ("x",), ("x",)),
+    ]  # fmt: skip
+    assert [(r.id, r.reason) for r in rejects] == [
+        ("mine/val/line-5", "question, or prefix, must be given"),
+        ("mine/val/line-7", "either prefix or question must be given, not both"),
+        ("mine/val/line-9", "answers, or suffix, must be given"),
+    ]
+    items, _ = read_source(own("jsonl", name="mine", prompt="caption {lang}"), "val", tmp_path)
+    assert [i.prefix for i in items] == ["caption en", "said as it is {text}", "caption en"]
+
+
+def test_a_table_says_the_same_as_lines(tmp_path, read_source):
+    put_text(
+        tmp_path / "mine/train.csv",
+        "image,question,answers,id,meta.kind\n"
+        '"[""a.png"", ""b.png""]","[x] what, now?","[""1"", ""one""]",q1,\n'
+        "c.png,How many?,7,,hard\n"
+        "d.png,,7\n"
+        "e.png,Why?,7,,,more\n",
+    )
+    items, rejects = read_source(
+        own("csv", name="mine", prompt=PROMPT), "train", tmp_path, path="mine"
+    )
+    assert [m.path for m in items[0].media] == ["mine/a.png", "mine/b.png"]
+    assert (items[0].prefix, items[0].answers) == ("Q: [x] what, now? (en)", ("1", "one"))
+    assert (items[1].id, items[1].meta) == ("mine/train/c.png#1", {"kind": "hard"})
+    assert [(r.id, r.reason) for r in rejects] == [
+        ("mine/train/line-4", "question, or prefix, must be given"),
+        ("mine/train/line-5", "more cells than columns: ['more']"),
+    ]
+
+
+def test_a_file_that_lacks_is_named(tmp_path, read_source):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"mine/val\.csv is missing"):
+        read_source(own("csv", name="mine", prompt=PROMPT), "val", tmp_path)
+    with pytest.raises(ValueError, match=r"split of mine must be the name of a file \(or several"):
+        get(own("csv", name="mine", prompt=PROMPT)).parse("val+val")
+
+
+READER = """
+import csv
+
+def read(folder, split):
+    for line in (folder / "labels.txt").read_text().splitlines():
+        name, answer = line.split()
+        yield {"image": f"{name}.png", "question": "what?", "answers": answer}
+    if split == "broken":
+        raise KeyError("no such thing")
+"""
+
+
+def test_a_function_reads_what_no_layout_does(tmp_path, read_source, reader):
+    reference = reader(READER, "reads_labels")
+    put_text(tmp_path / "mine/labels.txt", "a cat\nb dog\n")
+    put_image(tmp_path / "mine/a.png")
+    put_image(tmp_path / "mine/unused.png")
+    spec = own(reference, name="mine", prompt=PROMPT)
+    items, rejects = read_source(spec, "val", tmp_path)
+    assert [(i.id, i.prefix, i.answers) for i in items] == [
+        ("mine/val/a.png#0", "Q: what? (en)", ("cat",)),
+        ("mine/val/b.png#1", "Q: what? (en)", ("dog",)),
+    ]
+    assert not rejects
+    # Whatever the function opens without a word, a changed label is a changed input.
+    corpus = Corpus(tmp_path, "mine", Spool(None))
+    assert len(list(get(spec).read_splits(corpus, "val"))) == 2
+    assert corpus.annotations == {"mine/labels.txt"}
+    told = r"reads_labels:read failed on split 'broken' after 2 rows: KeyError: 'no such thing' \("
+    with pytest.raises(ValueError, match=told + r".*reads_labels\.py line 9\)"):
+        read_source(spec, "broken", tmp_path)
+    assert reader_module(reference) == "pipelines.sources.own.functions"
+
+
+def test_a_function_that_yields_no_rows_has_them_rejected(tmp_path, read_source, reader):
+    odd = "{'image': folder / 'a', 'answers': 'x', 'prefix': 'p', 'meta': {'a': {1}}}"
+    rows = f"yield from ('a', {{'image': 3}}, {odd})"
+    reference = reader(f"def read(folder, split):\n    {rows}\n", "reads_odd")
+    (tmp_path / "mine").mkdir()
+    items, rejects = read_source(own(reference, name="mine", prompt=PROMPT), "val", tmp_path)
+    assert not items
+    assert [r.id.rpartition("/")[2] for r in rejects] == ["row-1", "row-2", "row-3"]
+    assert rejects[2].reason.startswith("meta must be of texts, numbers, lists and objects: ")
+    assert rejects[0].reason.startswith("must be an object with image, video, question")
