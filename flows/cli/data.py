@@ -23,6 +23,10 @@ def check(
     ] = None,
     split: Annotated[str, typer.Option(help="Of the corpus; several as a+b.")] = "train",
     path: Annotated[str, typer.Option(help="Of the corpus, below the data root.")] = "",
+    features: Annotated[
+        list[str] | None,
+        typer.Option("--feature", help="Of tfrecord and tfds, as image=image/encoded; repeated."),
+    ] = None,
     benchmarks: Annotated[
         bool, typer.Option("--benchmarks", help="Every row of the benchmark tables.")
     ] = False,
@@ -36,7 +40,15 @@ def check(
     from flows.commands.data_check import check_rows, check_what
 
     if not benchmarks:
-        text = check_what(what, source=source, split=split, path=path, store=store, as_json=as_json)
+        text = check_what(
+            what,
+            source=source,
+            split=split,
+            path=path,
+            features=features or (),
+            store=store,
+            as_json=as_json,
+        )
         typer.echo(text, nl=False)
         return
     text, whole = check_rows(what, training=training, as_json=as_json)
