@@ -57,6 +57,36 @@ def check(
         raise typer.Exit(1)
 
 
+@data_app.command("fetch", epilog="Example: parcel data fetch textvqa textcaps --to ~/data")
+def fetch(
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; see --list.")] = None,
+    to: Annotated[Path, typer.Option(help="The data root; each gets its folder there.")] = Path(
+        "data"
+    ),
+    list_all: Annotated[bool, typer.Option("--list", help="What there is, and leave.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="What would be fetched, and leave.")] = False,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="A catalogue of your own (YAML) instead of ours.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=32, help="Files at a time.")] = 4,
+) -> None:
+    """Downloads benchmarks and corpora from their publishers, and unpacks them for their readers.
+
+    A broken download goes on where it was; digests are compared; what must be got by hand is told.
+    """
+    from flows.commands.data_fetch.tell import fetch_and_tell
+
+    fetch_and_tell(
+        tuple(names or ()),
+        to,
+        list_all=list_all,
+        dry_run=dry_run,
+        catalogue=catalogue,
+        workers=workers,
+        tell=typer.echo,
+    )
+
+
 @data_app.command("show", epilog="Example: parcel data show dataset-3f9a --out sheet.html")
 def show(
     dataset: Annotated[

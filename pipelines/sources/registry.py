@@ -18,8 +18,8 @@ from pipelines.sources.web import examples, images
 
 _READERS = (
     book_covers, captions, chartqa, coco, counting, examples, images, marvl, media_files,
-    multilingual, nlvr, pages, photos, questions, refcoco, rows, rsvqa, scene_graphs, scene_text, school,
-    scicap, screens, textcaps,
+    multilingual, nlvr, pages, photos, questions, refcoco, rows, rsvqa, scene_graphs, scene_text,
+    school, scicap, screens, textcaps,
 )  # fmt: skip
 
 _FOUND = {spec.name: (spec, reader) for reader in _READERS for spec in reader.SOURCES}

@@ -259,7 +259,7 @@ def _as_web_image(
         both = zip(asked, answers, strict=True)
         pairs = [{"question": q, "answer": a, "lang": lang} for q, a in both]
     else:  # Several people's answers to one question.
-        pairs = [{"question": q, "answer": answers[0], "lang": lang} for q in asked if answers]
+        pairs = [{"question": q, "answer": a, "lang": lang} for q in asked for a in answers[:1]]
     if pairs:
         metadata["qa"] = [*metadata.get("qa", ()), *pairs]
     captions = [" ".join(caption.split()) for caption in values("caption") if caption.strip()]
