@@ -1,11 +1,20 @@
 """`parcel data`: what there is to read, and what was made of it. Heavy imports are inside."""
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flows.cli.options import DEFAULT_STORE, StoreOption
+
+
+class ExportFormat(enum.StrEnum):
+    """What `parcel data export` writes."""
+
+    tfrecord = "tfrecord"
+    webdataset = "webdataset"
+
 
 data_app = typer.Typer(no_args_is_help=True, help="What the data hold.")
 
@@ -85,6 +94,29 @@ def fetch(
         workers=workers,
         tell=typer.echo,
     )
+
+
+@data_app.command("export", epilog="Example: parcel data export dataset-3f9a --out plain")
+def export(
+    dataset: Annotated[
+        str, typer.Argument(help="A prepared dataset's folder, or an artifact's key, or its begin.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write, new or empty.")],
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="TFRecords, or webdataset archives.")
+    ] = ExportFormat.tfrecord,
+    part: Annotated[str | None, typer.Option(help="Only this part, such as caption.")] = None,
+    records_per_file: Annotated[int, typer.Option(min=1, help="At most.")] = 10_000,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Writes a prepared dataset as others read it; the same dataset gives the same bytes."""
+    from flows.commands.data_export import export_dataset
+
+    counts = export_dataset(
+        dataset, out, form.value, part=part, records_per_file=records_per_file, store=store
+    )
+    for name, count in counts.items():
+        typer.echo(f"{name}: {count:,} records")
 
 
 @data_app.command("show", epilog="Example: parcel data show dataset-3f9a --out sheet.html")

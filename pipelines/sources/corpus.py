@@ -14,7 +14,7 @@ WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", 
 """Kinds of records that a web image can make; the reader of web images says how."""
 
 FEATURES = (
-    "image", "id", "caption", "question", "answer", "prefix", "suffix", "task", "lang",
+    "image", "id", "caption", "question", "answer", "prefix", "suffix", "mask", "task", "lang",
     "ocr", "objects", "qa", "captions",
 )  # fmt: skip
 """What the features of a `tf.train.Example` may hold; the reader of them says what each is."""

@@ -156,7 +156,7 @@ def read_rows(
     path: Path,
     name: str,
     rows: Iterable[Any],
-    make: Callable[[Any], Item | Iterable[Item] | None],
+    make: Callable[[Any], Item | Iterable[Item | Reject] | None],
 ) -> Found:
     """Yields what `make` makes of each row, a reject where it fails; None is no input at all.
 

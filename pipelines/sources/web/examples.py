@@ -8,7 +8,7 @@
 
     {image: image/encoded, caption: captions/text, id: image/id}
     {image: image, question: question, answer: answers}
-    {image: image, prefix: prefix, suffix: suffix, task: task}
+    {image: image, prefix: prefix, suffix: suffix, task: task}    (and mask: a COCO run length each)
 
 Of a file's name, the split is the word between dots, dashes and underscores; a file without one
 belongs to "train". Pictures stay where they are: a record's bytes are found again by offset, those
@@ -236,22 +236,23 @@ def _items(
             suffixes=values("suffix") or ("",),
             task=task,
             lang=lang,
+            masks=values("mask"),
             answers=values("answer") or values("suffix"),
         )
         return
-    yield from _as_web_image(corpus, f"{kind}/{key}", media, lang, values)
+    if len(media) > 1:
+        raise BadInput(f"{len(media)} pictures, of which only prefix and suffix can tell")
+    yield from _as_web_image(corpus, f"{kind}/{key}", next(iter(media)), lang, values)
 
 
 def _as_web_image(
     corpus: Corpus,
     identity: str,
-    media: tuple[Media, ...],
+    media: Media,
     lang: str,
     values: Callable[[str], tuple[str, ...]],
 ) -> Iterator[Item | Reject]:
     """Yields what a web image with these annotations makes; several captions are one record's."""
-    if len(media) > 1:
-        raise BadInput(f"{len(media)} pictures, of which only prefix and suffix can tell")
     metadata: dict[str, Any] = {"LANGUAGE": lang}
     metadata |= {field: json.loads(one) for field in _JSON for one in values(field)[:1]}
     asked, answers = values("question"), values("answer")
@@ -264,7 +265,7 @@ def _as_web_image(
         metadata["qa"] = [*metadata.get("qa", ()), *pairs]
     captions = [" ".join(caption.split()) for caption in values("caption") if caption.strip()]
     sample = Sample(
-        id=identity, media=media[0], text=captions[0] if captions else "", metadata=metadata
+        id=identity, media=media, text=captions[0] if captions else "", metadata=metadata
     )
     for item in sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
         if isinstance(item, Item) and item.task == "caption" and item.lang == lang and captions:
