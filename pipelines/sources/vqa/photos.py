@@ -9,7 +9,7 @@
 
 Images of COCO 2014, 2015 and 2017 lie here, or in the folder coco/ beside this one.
 
-The Hub's tables are read as well: lmms-lab/VQAv2 and HuggingFaceM4/VQAv2; lmms-lab/OK-VQA, which
+The Hub's tables are read as well: lmms-lab/VQAv2; lmms-lab/OK-VQA, which
 names no pictures, but whose questions have the picture's number and a digit; HuggingFaceM4/A-OKVQA;
 lmms-lab/VizWiz-VQA, whose question_id is the picture's name.
 """
