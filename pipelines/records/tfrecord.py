@@ -132,7 +132,7 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         ):
             raise ValueError(f"record {offset} bytes in is damaged or cut off")
         yield offset + _HEADER.size, data
-        offset += length + FRAME_OVERHEAD
+        offset += _HEADER.size + length + _FOOTER.size
 
 
 class Shard:

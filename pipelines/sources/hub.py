@@ -18,7 +18,7 @@ from typing import Any
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
-from pipelines.sources.layout import Found, look_up, read_rows
+from pipelines.sources.layout import Found, below, look_up, read_rows
 from pipelines.sources.spec import SourceSpec
 
 _BATCH = 64
@@ -63,7 +63,7 @@ def or_tables(
 def find_tables(corpus: Corpus, names: Iterable[str]) -> list[Path]:
     """Returns the files of the first of `names` that there are any of, in order."""
     for name in names:
-        path = corpus.folder / name
+        path = below(corpus.folder, name)
         if found := sorted(path.parent.glob(path.name)):
             return found
     return []
@@ -104,7 +104,7 @@ def table_rows(
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(corpus.annotation(table)) as file:
+        with corpus.annotation(table).open("rb") as opened, parquet.ParquetFile(opened) as file:
             known = [name for name in file.schema_arrow.names if not columns or name in columns]
             for batch in file.iter_batches(_BATCH, columns=known):
                 yield from batch.to_pylist()

@@ -19,6 +19,7 @@ from pipelines.records.schema import Record
 from pipelines.records.tfrecord import read_frames, write_shard
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.item import Item
+from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.registry import get
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
@@ -124,7 +125,7 @@ def test_plain_tensorflow_reads_it(tmp_path, dataset):
 
 
 def read_corpus(root: Path, name: str, folder: str, **more) -> list[Item]:
-    corpus = Corpus(root, folder, Spool(None), **more)
+    corpus = Corpus(root, folder, Spool(), **more)
     return [one for one in get(name).read(corpus, "train") if isinstance(one, Item)]
 
 
@@ -133,7 +134,9 @@ def test_exports_are_corpora_again(tmp_path, dataset):
     about = json.loads((tmp_path / "plain" / DESCRIPTION).read_text())
     items = read_corpus(tmp_path, "tfrecord", "plain", features=about["features"])
     expected = list(dataset.records())
-    assert [i.media[0].read(tmp_path) for i in items] == [r.images[0] for r in expected]
+    assert [MediaReader(tmp_path).read(i.media[0]) for i in items] == [
+        r.images[0] for r in expected
+    ]
     assert [(i.id.removeprefix("tfrecord/"), i.prefix, i.suffixes, i.task, i.answers)
             for i in items] == [
         (r.id, r.prefix, r.suffixes, r.task, r.answers) for r in expected

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from infra.store.disk import Disk
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.dataset import Dataset
-from pipelines.records.tfrecord import FRAME_OVERHEAD, write_shard
+from pipelines.records.tfrecord import write_shard
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.item import Item
+from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.registry import get
 from tests.pipelines.sources.writing import put_json, put_text
 
@@ -41,10 +43,15 @@ def put_records(path: Path, *records: bytes) -> Path:
 
 
 def read(root: Path, name: str, split: str = "train", features=MAP, **more):
-    corpus = Corpus(root, name, Spool(root / "unpacked"), features=features, **more)
-    found = list(get(name).read_splits(corpus, split))
-    corpus.spool.close()
+    with (root / "unpacked").open("wb") as unpacked:
+        corpus = Corpus(root, name, Spool(unpacked, "unpacked"), features=features, **more)
+        found = list(get(name).read_splits(corpus, split))
     return [i for i in found if isinstance(i, Item)], [i for i in found if not isinstance(i, Item)]
+
+
+def pixels(root: Path, items: list[Item]) -> list[bytes]:
+    reader = MediaReader(root, Disk(root))
+    return [reader.read(media) for item in items for media in item.media]
 
 
 def test_bytes_are_found_in_the_record(tmp_path, encoded):
@@ -57,7 +64,7 @@ def test_bytes_are_found_in_the_record(tmp_path, encoded):
     assert [(i.id, i.prefix, i.suffixes) for i in items] == [
         (f"tfrecord/a{n}#caption.en", "caption en", (f"Noise {n}",)) for n in range(3)
     ]
-    assert [i.media[0].read(tmp_path) for i in items] == [encoded(seed=n) for n in range(3)]
+    assert pixels(tmp_path, items) == [encoded(seed=n) for n in range(3)]
     assert not rejects
     assert (tmp_path / "unpacked").stat().st_size == 0
 
@@ -69,7 +76,7 @@ def test_packed_files_are_unpacked_once(tmp_path, encoded):
     path.unlink()
     ((item,), _) = read(tmp_path, "tfrecord")
     assert item.id == "tfrecord/x.tfrecord.gz/000000000#caption.en"
-    assert item.media[0].read(tmp_path) == encoded()
+    assert pixels(tmp_path, [item]) == [encoded()]
 
 
 def test_splits_are_words_of_names(tmp_path, encoded):
@@ -106,7 +113,7 @@ def test_prefix_and_suffix_are_taken_as_they_are(tmp_path, encoded):
     names = ("image", "prefix", "suffix", "task")
     ((item,), _) = read(tmp_path, "tfrecord", features={name: name for name in names})
     assert (item.part, item.prefix, item.suffixes) == ("pairs", "answer en Same?", ("no",))
-    assert [m.read(tmp_path) for m in item.media] == [encoded(), encoded(seed=1)]
+    assert pixels(tmp_path, [item]) == [encoded(), encoded(seed=1)]
 
 
 def test_odd_records_are_rejects(tmp_path, encoded):
@@ -122,7 +129,7 @@ def test_odd_records_are_rejects(tmp_path, encoded):
     assert reasons[1].startswith("record is no tf.train.Example")
     assert reasons[2] == "no caption or annotation"
     assert len({r.id for r in rejects}) == 3
-    path.write_bytes(path.read_bytes()[: -FRAME_OVERHEAD - 5])
+    path.write_bytes(path.read_bytes()[:-21])
     items, rejects = read(tmp_path, "tfrecord")
     assert not items
     assert "is damaged or cut off" in rejects[-1].reason
@@ -172,7 +179,7 @@ def test_tfds_folder_with_nested_features_and_classes(tmp_path, encoded):
     assert [i.suffixes for i in items] == [
         ("One 0", "Two 0"), ("One 0", "Two 0"), ("One 1", "Two 1"),
     ]  # fmt: skip
-    assert [i.media[0].read(tmp_path) for i in items] == [encoded(seed=n) for n in (0, 0, 1)]
+    assert pixels(tmp_path, items) == [encoded(seed=n) for n in (0, 0, 1)]
     assert not rejects
     classes = {"image": "image", "prefix": "captions/id", "suffix": "label"}
     assert [i.suffixes for i in read(tmp_path, "tfds", features=classes)[0]] == [

@@ -51,12 +51,11 @@ def test_same_questions_are_same_items(name, tmp_path, read_source):
 
 def test_questions_about_one_picture_share_it(tmp_path):
     hub_layouts.write_vqav2(tmp_path)
-    corpus = Corpus(tmp_path, "vqav2", Spool(tmp_path / "unpacked"))
-    first, second = get("vqav2").read(corpus, "val")
-    corpus.spool.close()
+    with (tmp_path / "unpacked").open("wb") as unpacked:
+        corpus = Corpus(tmp_path, "vqav2", Spool(unpacked, "unpacked"))
+        first, second = get("vqav2").read(corpus, "val")
     assert first.media == second.media
-    assert first.media[0].read(tmp_path) == picture()["bytes"]
-    assert (tmp_path / "unpacked").stat().st_size == len(picture()["bytes"])
+    assert (tmp_path / "unpacked").read_bytes() == picture()["bytes"]
     assert len(corpus.annotations) == 2
 
 
