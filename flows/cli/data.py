@@ -1,11 +1,20 @@
 """`parcel data`: what there is to read, and what was made of it. Heavy imports are inside."""
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flows.cli.options import DEFAULT_STORE, StoreOption
+
+
+class ExportFormat(enum.StrEnum):
+    """What `parcel data export` writes."""
+
+    tfrecord = "tfrecord"
+    webdataset = "webdataset"
+
 
 data_app = typer.Typer(no_args_is_help=True, help="What the data hold.")
 
@@ -24,6 +33,10 @@ def check(
     ] = None,
     split: Annotated[str, typer.Option(help="Of the corpus; several as a+b.")] = "train",
     path: Annotated[str, typer.Option(help="Of the corpus, below the data root.")] = "",
+    features: Annotated[
+        list[str] | None,
+        typer.Option("--feature", help="Of tfrecord and tfds, as image=image/encoded; repeated."),
+    ] = None,
     benchmarks: Annotated[
         bool, typer.Option("--benchmarks", help="Every row of the benchmark tables.")
     ] = False,
@@ -37,13 +50,74 @@ def check(
     from flows.commands.data_check import check_rows, check_what
 
     if not benchmarks:
-        text = check_what(what, source=source, split=split, path=path, store=store, as_json=as_json)
+        text = check_what(
+            what,
+            source=source,
+            split=split,
+            path=path,
+            features=features or (),
+            store=store,
+            as_json=as_json,
+        )
         typer.echo(text, nl=False)
         return
     text, whole = check_rows(what, training=training, as_json=as_json)
     typer.echo(text, nl=False)
     if not whole:
         raise typer.Exit(1)
+
+
+@data_app.command("fetch", epilog="Example: parcel data fetch textvqa textcaps --to ~/data")
+def fetch(
+    names: Annotated[list[str] | None, typer.Argument(help="Data sets; see --list.")] = None,
+    to: Annotated[Path, typer.Option(help="The data root; each gets its folder there.")] = Path(
+        "data"
+    ),
+    list_all: Annotated[bool, typer.Option("--list", help="What there is, and leave.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="What would be fetched, and leave.")] = False,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="A catalogue of your own (YAML) instead of ours.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=32, help="Files at a time.")] = 4,
+) -> None:
+    """Downloads benchmarks and corpora from their publishers, and unpacks them for their readers.
+
+    A broken download goes on where it was; digests are compared; what must be got by hand is told.
+    """
+    from flows.commands.data_fetch.tell import fetch_and_tell
+
+    fetch_and_tell(
+        tuple(names or ()),
+        to,
+        list_all=list_all,
+        dry_run=dry_run,
+        catalogue=catalogue,
+        workers=workers,
+        tell=typer.echo,
+    )
+
+
+@data_app.command("export", epilog="Example: parcel data export dataset-3f9a --out plain")
+def export(
+    dataset: Annotated[
+        str, typer.Argument(help="A prepared dataset's folder, or an artifact's key, or its begin.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write, new or empty.")],
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="TFRecords, or webdataset archives.")
+    ] = ExportFormat.tfrecord,
+    part: Annotated[str | None, typer.Option(help="Only this part, such as caption.")] = None,
+    records_per_file: Annotated[int, typer.Option(min=1, help="At most.")] = 10_000,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Writes a prepared dataset as others read it; the same dataset gives the same bytes."""
+    from flows.commands.data_export import export_dataset
+
+    counts = export_dataset(
+        dataset, out, form.value, part=part, records_per_file=records_per_file, store=store
+    )
+    for name, count in counts.items():
+        typer.echo(f"{name}: {count:,} records")
 
 
 @data_app.command("show", epilog="Example: parcel data show dataset-3f9a --out sheet.html")

@@ -11,6 +11,7 @@ from flows.study.runs import find_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import Holdings, holdings_of
 from pipelines.sources.check import Checked, check_benchmarks, check_corpus
+from pipelines.sources.corpus import parse_features
 
 _HEAD = ("row", "folder", "split", "files", "examples", "published", "images")
 _PART_HEAD = ("part", "records", "images", "suffixes", "languages")
@@ -19,7 +20,14 @@ _MAX_LANGS = 6
 
 
 def check_what(
-    what: str | None, *, source: str | None, split: str, path: str, store: str, as_json: bool
+    what: str | None,
+    *,
+    source: str | None,
+    split: str,
+    path: str,
+    features: Sequence[str] = (),
+    store: str,
+    as_json: bool,
 ) -> str:
     """Returns the contents of a dataset or a corpus, counted, as text.
 
@@ -28,6 +36,7 @@ def check_what(
       source: the corpus' layout, or a function of one's own; None for a dataset.
       split: of the corpus.
       path: its folder below the data root; "" takes the usual one.
+      features: "image=image/encoded" each, of Examples.
       store: where artifacts are.
       as_json: an object rather than tables.
 
@@ -42,7 +51,8 @@ def check_what(
     try:
         if source is not None:
             reader = corpus_named("--source", source)
-            found = check_corpus(what, reader, split, path=path)
+            named = parse_features(features)
+            found = check_corpus(what, reader, split, path=path, features=named)
         else:
             found = holdings_of(Dataset(find_dataset(what, store)))
     except (ValueError, FileNotFoundError) as error:

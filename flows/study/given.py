@@ -14,6 +14,7 @@ from flows.study.own import corpus_named
 from flows.study.transfer import source_of, train_data, trained_on
 from infra.store.places import BUCKET, open_files
 from infra.store.raw_files import RawFiles
+from infra.store.raw_path import raw_path
 from infra.store.store import Store
 from model.files import DIGEST, TOKENIZER
 from pipelines.sources.registry import get
@@ -54,12 +55,28 @@ def raw_files(store: Store) -> RawFiles:
 def _check_data_root(config: StudyConfig) -> None:
     if config.data_root is not None:
         _check_exists(config.data_root)
+        root = raw_path(config.data_root)
+        if missing := sorted(f for f in _folders(config) if not (root / f).is_dir()):
+            raise ConfigError(
+                f"data_root must hold the folders that are read, got {config.data_root} without "
+                f"{', '.join(missing)}. Get them (parcel data fetch --list), give their path, or "
+                f"leave out what reads them."
+            )
         return
     drawn = {
         Path(folder).parts[0]
         for corpus, folder in FOLDERS.items()
         if getattr(config.corpus, f"num_{corpus}")
     }
+    if missing := sorted(_folders(config) - drawn):
+        raise ConfigError(
+            f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
+            f"corpus is drawn, of {', '.join(sorted(drawn)) or 'nothing'}. Add data_root=DIR."
+        )
+
+
+def _folders(config: StudyConfig) -> set[str]:
+    """Returns the folders below the data root that a study reads."""
     read = {
         source.path or get(corpus_named(f"sources.{i}.reader", source.reader)).folder
         for i, source in enumerate(config.sources)
@@ -71,11 +88,7 @@ def _check_data_root(config: StudyConfig) -> None:
             transfer.path or get(source_of(name, transfer)).folder,
             folder or get(source_of(trained, config.transfers.get(trained))).folder,
         }
-    if missing := sorted(read - drawn):
-        raise ConfigError(
-            f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
-            f"corpus is drawn, of {', '.join(sorted(drawn)) or 'nothing'}. Add data_root=DIR."
-        )
+    return read
 
 
 def _check_exists(data_root: str) -> None:

@@ -190,6 +190,7 @@ class _Builder:
                         reader=spec.reader,
                         path=spec.path,
                         split=spec.split,
+                        features=spec.features,
                         state=state.sha256(get(spec.reader).folders(spec.path)),
                         prepare=spec.prepare,
                     ),
@@ -438,6 +439,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             reader=corpus_named(f"sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
+            features=source.features,
             prepare=source.prepare or config.prepare,
         )
     for name, transfer in config.transfers.items():

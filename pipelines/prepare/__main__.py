@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare
-from pipelines.sources.corpus import WEB_TASKS
+from pipelines.sources.corpus import WEB_TASKS, parse_features
 from pipelines.sources.registry import SOURCES
 
 _LISTS = {
@@ -24,7 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = {name: given.pop(name) for name in ("source", "split", "data_root", "out", "path")}
     given["runner_options"] = tuple(f"--{option}" for option in given["runner_options"])
     given["tasks"] = tuple(given["tasks"])
+    features = given.pop("features")
     try:
+        where["features"] = parse_features(features)
         config = PrepareConfig(**{k: v for k, v in given.items() if v is not None})
         info = prepare(config, **where, on_progress=_show)
     except (ValueError, FileNotFoundError) as error:
@@ -57,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data-root", required=True, help="folder that holds the source's own")
     parser.add_argument("--out", required=True, help="the dataset's folder, new or empty")
     parser.add_argument("--path", help="the source's folder below data-root; default: its name")
+    parser.add_argument(
+        "--features",
+        nargs="*",
+        default=(),
+        help="of tfrecord and tfds, which feature holds what: image=image/encoded caption=caption",
+    )
     types = typing.get_type_hints(PrepareConfig)
     for field in dataclasses.fields(PrepareConfig):
         option = f"--{field.name.replace('_', '-')}"

@@ -23,7 +23,7 @@ import functools
 import hashlib
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,6 +60,7 @@ class Job:
       split: such as "train".
       data_root: where the raw files are [path or URI].
       path: the source's folder below it.
+      features: which feature of an Example holds what.
       work: where work is left [path or URI].
       by_archive: whether a shard is a group of archives; otherwise it goes by the id's hash.
       code: digest of the pipelines' code where the run was started; a worker has the same.
@@ -71,6 +72,7 @@ class Job:
     data_root: str
     path: str
     work: str
+    features: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_archive: bool = False
     code: str = dataclasses.field(default_factory=lambda: code_sha256())
 
@@ -161,6 +163,7 @@ class Desk:
             spool,
             per_task=config.examples_per_task,
             tasks=config.tasks,
+            features=self.job.features,
         )
 
     def receipt(self, name: str) -> bytes | None:

@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +44,7 @@ def raw_files(
     data_root: str,
     work: str,
     path: str | None = None,
+    features: Mapping[str, str] | None = None,
     known: RawFiles | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[RawFile]:
@@ -59,6 +60,7 @@ def raw_files(
       data_root: the folder that holds the source's own, or gs://bucket/prefix.
       work: a folder that all workers reach, for the names they list.
       path: the source's folder below `data_root`; None takes the usual one.
+      features: which feature of an Example holds what; see `pipelines.sources.corpus.FEATURES`.
       known: digests of files read before; None reads every file of a disk.
       on_progress: called with files done and files in all.
 
@@ -75,6 +77,7 @@ def raw_files(
         split=split,
         data_root=place_of("data_root", data_root),
         path=path or spec.folder,
+        features=features or {},
         work=work,
     )
     desk = Desk(job)

@@ -7,8 +7,8 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from infra.store.digest import value_sha256
 from infra.store.files import Files
@@ -59,6 +59,7 @@ def prepare(
     data_root: str,
     out: str,
     path: str | None = None,
+    features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> DatasetInfo:
     """Writes the dataset of one split of one source into the empty folder `out`.
@@ -73,6 +74,7 @@ def prepare(
       data_root: the folder that holds the source's own, or gs://bucket/prefix.
       out: absent or empty, or gs://bucket/prefix; `dataset.json` appears last.
       path: the source's folder below `data_root`; None takes the usual one.
+      features: which feature of an Example holds what; see `pipelines.sources.corpus.FEATURES`.
       on_progress: called with items done and items in all, as far as these are known.
 
     Raises:
@@ -81,7 +83,8 @@ def prepare(
       RejectRateError: if more than `config.max_reject_rate` of the inputs is rejected.
       RuntimeError: if inputs or workers were lost.
     """
-    where = {"source": source, "split": split, "data_root": data_root, "path": path}
+    where: dict[str, Any] = {"source": source, "split": split}
+    where |= {"data_root": data_root, "path": path, "features": features or {}}
     get(source).parse(split)
     out = place_of("out", out)
     files, work = open_files(out), f"{out}/{_WORK}"
@@ -106,6 +109,7 @@ def make(
     data_root: str,
     work: str,
     path: str | None = None,
+    features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Made:
     """Makes a dataset in a work folder, or goes on with it; its files stay there.
@@ -117,6 +121,7 @@ def make(
       data_root: as in `prepare`.
       work: a folder of this request alone, or gs://bucket/prefix; all workers must reach it.
       path: as in `prepare`.
+      features: as in `prepare`.
       on_progress: as in `prepare`.
 
     Raises:
@@ -130,6 +135,7 @@ def make(
         split=split,
         data_root=place_of("data_root", data_root),
         path=path or spec.folder,
+        features=features or {},
         work=work,
     )
     desk = Desk(job)

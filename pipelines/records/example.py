@@ -3,6 +3,7 @@
 import json
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from pipelines.records.schema import Record
 
@@ -65,6 +66,23 @@ def decode(data: bytes) -> Record:
     values["prefixes"] = tuple(tuple(json.loads(one)) for one in prefixes)
     values["meta"] = json.loads(feature["meta"].bytes_list.value[0])
     return Record(**values)  # type: ignore[arg-type]
+
+
+def features_of(data: bytes) -> dict[str, tuple[bytes | int | float, ...]]:
+    """Returns the values of every feature of a serialized Example, whoever wrote it.
+
+    Raises:
+      ValueError: if it is none.
+    """
+    try:
+        example = _Example.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"record is no tf.train.Example: {error}") from error
+    feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
+    return {
+        name: tuple(getattr(one, one.WhichOneof("kind")).value) if one.WhichOneof("kind") else ()
+        for name, one in feature.items()
+    }
 
 
 def _example_class():

@@ -12,7 +12,7 @@ import hashlib
 import os
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -113,6 +113,26 @@ def write_shard(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
     for data in records:
         writer.write(data)
     return writer.commit()
+
+
+def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yields every record of a TFRecord file, and where its data begins; no index is needed.
+
+    Raises:
+      ValueError: at the first record that is damaged.
+    """
+    offset = 0
+    while header := file.read(_HEADER.size):
+        if len(header) < _HEADER.size or _HEADER.unpack(header)[1] != _masked_crc(header[:8]):
+            raise ValueError(f"no record begins {offset} bytes in")
+        length, _ = _HEADER.unpack(header)
+        data, footer = file.read(length), file.read(_FOOTER.size)
+        if len(data) + len(footer) != length + _FOOTER.size or footer != _FOOTER.pack(
+            _masked_crc(data)
+        ):
+            raise ValueError(f"record {offset} bytes in is damaged or cut off")
+        yield offset + _HEADER.size, data
+        offset += _HEADER.size + length + _FOOTER.size
 
 
 class Shard:

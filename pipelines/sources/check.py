@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.store.raw_path import raw_path
@@ -90,7 +90,12 @@ def check_benchmarks(
 
 
 def check_corpus(
-    data_root: str | os.PathLike[str], source: str | OwnSource, split: str, *, path: str = ""
+    data_root: str | os.PathLike[str],
+    source: str | OwnSource,
+    split: str,
+    *,
+    path: str = "",
+    features: Mapping[str, str] | None = None,
 ) -> Holdings:
     """Returns what preparing a corpus would start from; no picture is opened.
 
@@ -99,6 +104,7 @@ def check_corpus(
       source: name of the corpus layout, or one of the user's own.
       split: such as "train", or "train+val".
       path: the source's folder below `data_root`; "" takes the usual one.
+      features: which feature of an Example holds what; see `corpus.FEATURES`.
 
     Raises:
       ValueError: if the source, the split or an annotation file is wrong.
@@ -108,7 +114,8 @@ def check_corpus(
     read = MediaReader(root)
     parts: dict[str, PartHoldings] = {}
     rejects = []
-    for one in spec.read_splits(Corpus(root, path or spec.folder, Spool()), split):
+    corpus = Corpus(root, path or spec.folder, Spool(), features=features)
+    for one in spec.read_splits(corpus, split):
         if isinstance(one, Reject):
             rejects.append(one)
         elif absent := [m for m in one.media if not read.has(m)]:

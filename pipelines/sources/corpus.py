@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, cast
 
@@ -12,6 +12,12 @@ from pipelines.sources.item import Media
 
 WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", "segment")
 """Kinds of records that a web image can make; the reader of web images says how."""
+
+FEATURES = (
+    "image", "id", "caption", "question", "answer", "prefix", "suffix", "mask", "task", "lang",
+    "ocr", "objects", "qa", "captions",
+)  # fmt: skip
+"""What the features of a `tf.train.Example` may hold; the reader of them says what each is."""
 
 
 class Spool:
@@ -46,12 +52,19 @@ class Corpus:
         *,
         per_task: int = 1,
         tasks: Collection[str] = (),
+        features: Mapping[str, str] | None = None,
     ) -> None:
         """Opens `data_root/path`; the root is a folder of this machine, or in a bucket.
 
         A web image makes at most `per_task` records of each of the kinds `tasks`; none are all.
+        `features` says which feature of an Example holds each of `FEATURES`.
+
+        Raises:
+          ValueError: if `features` names what is none of them.
+          FileNotFoundError: if there is no such folder.
         """
         self.per_task, self.tasks = per_task, tasks
+        self.features = check_features(features or {})
         # One that is open already keeps its connection, and the names it knows.
         self.data_root = cast(
             Path, data_root if isinstance(data_root, PurePath) else raw_path(data_root)
@@ -110,6 +123,32 @@ class Corpus:
     def media(self, path: Path, **fields: Any) -> Media:
         """Returns a reference to a plain file; whether it exists shows when it is read."""
         return Media(path=self.relative(path), **fields)
+
+
+def check_features(features: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns `features`.
+
+    Raises:
+      ValueError: if it names what no reader knows.
+    """
+    if unknown := sorted(set(features) - set(FEATURES)):
+        raise ValueError(f"features must be of {', '.join(FEATURES)}, got {', '.join(unknown)}.")
+    return features
+
+
+def parse_features(words: Iterable[str]) -> dict[str, str]:
+    """Returns the features that "image=image/encoded" and its like name.
+
+    Raises:
+      ValueError: if one is not written so.
+    """
+    named = {}
+    for word in words:
+        field, equals, name = word.partition("=")
+        if not equals:
+            raise ValueError(f"features must look like image=image/encoded, got {word!r}.")
+        named[field] = name
+    return named
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -32,7 +32,7 @@ def find(corpus: Corpus, *names: str) -> Path:
 def look_up(folder: Path, *names: str) -> Path | None:
     """Returns the first of `names` there is below a folder; "*" stands for any text."""
     for name in names:
-        path = folder / name
+        path = below(folder, name)
         if "*" in name:
             path = min(path.parent.glob(path.name), default=path)
         if path.is_file():
@@ -40,9 +40,16 @@ def look_up(folder: Path, *names: str) -> Path | None:
     return None
 
 
+def below(folder: Path, name: str) -> Path:
+    """Returns `folder / name`, whose "../" are taken: in a bucket there is no such folder."""
+    while name.startswith("../"):
+        folder, name = folder.parent, name.removeprefix("../")
+    return folder / name
+
+
 SHARED = (
-    "activitynet", "coco", "gqa", "msrvtt", "openimages", "rico", "textcaps", "textvqa", "vatex",
-    "visual_genome",
+    "activitynet", "coco", "docvqa", "gqa", "msrvtt", "openimages", "rico", "textcaps", "textvqa",
+    "vatex", "visual_genome",
 )  # fmt: skip
 """Folders beside a benchmark's own that may hold its images; whoever asks whether anything has
 changed looks there, too."""
@@ -156,7 +163,7 @@ def read_rows(
     path: Path,
     name: str,
     rows: Iterable[Any],
-    make: Callable[[Any], Item | Iterable[Item] | None],
+    make: Callable[[Any], Item | Iterable[Item | Reject] | None],
 ) -> Found:
     """Yields what `make` makes of each row, a reject where it fails; None is no input at all.
 

@@ -16,12 +16,12 @@ from pipelines.sources.segmentation import refcoco
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.video import captions, questions
 from pipelines.sources.vqa import counting, photos, scene_graphs
-from pipelines.sources.web import images
+from pipelines.sources.web import annotated, examples, images
 
 _READERS = (
-    book_covers, captions, chartqa, coco, counting, images, marvl, media_files, multilingual, nlvr,
-    pages, photos, questions, refcoco, rows, rsvqa, scene_graphs, scene_text, school, scicap,
-    screens, textcaps,
+    annotated, book_covers, captions, chartqa, coco, counting, examples, images, marvl,
+    media_files, multilingual, nlvr, pages, photos, questions, refcoco, rows, rsvqa,
+    scene_graphs, scene_text, school, scicap, screens, textcaps,
 )  # fmt: skip
 
 _FOUND = {spec.name: (spec, reader) for reader in _READERS for spec in reader.SOURCES}

@@ -14,12 +14,13 @@ from pipelines.sources.own_source import OwnSource
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """One dataset: a reader, its folder and split, and how to prepare it."""
+    """One dataset: a reader, its folder, split and features, and how to prepare it."""
 
     reader: str | OwnSource
     path: str
     split: str
     prepare: PrepareConfig
+    features: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def make(work: Work) -> Iterator[Progress]:
@@ -36,6 +37,7 @@ def make(work: Work) -> Iterator[Progress]:
             split=spec.split,
             data_root=data_root,
             path=spec.path or None,
+            features=spec.features,
             work=work.shared,
             on_progress=report,
         )

@@ -23,7 +23,7 @@ class RawFilesSpec:
     """The files of one split of a source.
 
     Attributes:
-      reader, path, split: as in `DatasetSpec`.
+      reader, path, split, features: as in `DatasetSpec`.
       state: digest of names, sizes and times of all that lies in its folders: while it is the
         same, nothing is looked at again. What is made holds the files' own digests, and only these
         count for a dataset.
@@ -34,6 +34,7 @@ class RawFilesSpec:
     path: str
     split: str
     state: str
+    features: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prepare: PrepareConfig = dataclasses.field(default=PrepareConfig(), metadata=NOT_IDENTITY)
 
 
@@ -55,6 +56,7 @@ def _note(work: Work, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[
         split=spec.split,
         data_root=work.location or "",
         path=spec.path or None,
+        features=spec.features,
         work=work.shared,
         known=RawFiles(work.cache("raw_files") / MEMORY),
         on_progress=report,

@@ -5,13 +5,18 @@ cococap  dataset_coco.json              images[]: cocoid, filepath, filename, sp
 nocaps   nocaps_val_4500_captions.json  images[]: id, file_name; annotations[]: image_id, caption
          nocaps_test_image_info.json    images[] only
          Images/{validation,test}/
+
+NoCaps is read from the Hub's lmms-lab/NoCaps as well, which leaves the domain out. The Hub's COCO
+captions are all of val2014 or of val2017: none has Karpathy's splits.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.benchmarks.captions import BENCHMARKS
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
+from pipelines.sources.hub import Pictures, named, or_tables, read_tables
 from pipelines.sources.item import Item
 from pipelines.sources.layout import (
     Found,
@@ -21,6 +26,7 @@ from pipelines.sources.layout import (
     question,
     read_rows,
     text_of,
+    texts_of,
 )
 from pipelines.sources.spec import published
 
@@ -69,6 +75,18 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path) -> Found:
     yield from read_rows(corpus, file, f"nocaps/{split}", rows, make)
 
 
+def _read_nocaps_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    pictures = Pictures(corpus)
+
+    def make(table: Path, row: dict) -> Item:
+        said = texts_of(row, "annotations_captions") if split == "val" else []
+        media = pictures.keep(table, row["image"], text_of(row, "image_file_name"))
+        key, meta = row["image_id"], {"image_id": row["image_id"], "domain": row.get("domain", "")}
+        return question(BENCHMARKS["nocaps"], split, media, key, "", said, meta=meta)
+
+    yield from read_tables(corpus, f"nocaps/{split}", tables, make)
+
+
 def _nocaps_files(split: str) -> tuple[tuple[str, ...], ...]:
     val, test = "nocaps_val_4500_captions.json", "nocaps_test_image_info.json"
     return ((val if split == "val" else test,),)
@@ -82,11 +100,15 @@ SOURCES = (
         read=_read_coco,
         publisher="cs.stanford.edu/people/karpathy/deepimagesent (caption_datasets.zip)",
     ),
-    published(
-        BENCHMARKS["nocaps"],
-        splits=("val", "test"),
-        files=_nocaps_files,
-        read=_read_nocaps,
-        publisher="nocaps.org/download",
+    or_tables(
+        published(
+            BENCHMARKS["nocaps"],
+            splits=("val", "test"),
+            files=_nocaps_files,
+            read=_read_nocaps,
+            publisher="nocaps.org/download",
+        ),
+        {"val": named("validation"), "test": named("test")},
+        _read_nocaps_tables,
     ),
 )

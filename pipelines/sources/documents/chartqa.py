@@ -3,15 +3,20 @@
     ChartQA Dataset/{train,val,test}/{split}_{human,augmented}.json   imgname, query, label
     ChartQA Dataset/{split}/png/{imgname}
 
-Published by its authors at github.com/vis-nlp/ChartQA (GPL-3.0).
+Published by its authors at github.com/vis-nlp/ChartQA (GPL-3.0). The Hub's HuggingFaceM4/ChartQA
+and lmms-lab/ChartQA (test only) are read as well; a question's number is its row's among its kind.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from pipelines.benchmarks.documents import BENCHMARKS
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
+from pipelines.sources.hub import Pictures, named, or_tables, read_tables
 from pipelines.sources.item import Item
+from pipelines.sources.layout import question, text_of
 from pipelines.sources.spec import of_benchmark
 
 KINDS = ("human", "augmented")
@@ -65,13 +70,47 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
                 )
 
 
+_KIND_OF = {
+    0: "human", 1: "augmented", "human_test": "human", "augmented_test": "augmented",
+}  # fmt: skip
+"""What a table's `human_or_machine`, or its `type`, is called here."""
+
+
+def _read_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Iterator[Item | Reject]:
+    part, _, only = split.partition("_")
+    pictures, numbers = Pictures(corpus), Counter[str]()
+
+    def make(table: Path, row: dict) -> Item | None:
+        kind = _KIND_OF[row["human_or_machine"] if "human_or_machine" in row else row["type"]]
+        numbers[kind] += 1
+        if only and kind != only:
+            return None
+        label = row["label"][0] if "label" in row else row["answer"]
+        media = pictures.keep(table, row["image"])
+        return question(
+            BENCHMARKS["chartqa"],
+            part,
+            media,
+            f"{kind}-{numbers[kind] - 1}",
+            text_of(row, "query" if "query" in row else "question"),
+            [str(label)],
+            meta={"kind": kind},
+        )
+
+    yield from read_tables(corpus, f"chartqa/{split}", tables, make)
+
+
 SOURCES = (
-    of_benchmark(
-        BENCHMARKS["chartqa"],
-        splits=SPLITS,
-        files=files,
-        read=read,
-        publisher="github.com/vis-nlp/ChartQA",
-        whole=lambda split: split.partition("_")[0],
+    or_tables(
+        of_benchmark(
+            BENCHMARKS["chartqa"],
+            splits=SPLITS,
+            files=files,
+            read=read,
+            publisher="github.com/vis-nlp/ChartQA",
+            whole=lambda split: split.partition("_")[0],
+        ),
+        {split: named(split.partition("_")[0]) for split in SPLITS},
+        _read_tables,
     ),
 )

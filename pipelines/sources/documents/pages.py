@@ -11,6 +11,9 @@ InfographicVQA: an accepted answer that lists up to six items is accepted in any
 ST-VQA has no validation split: ours are the images whose path's digest, modulo 26,074, lies below
 2,628 (as many questions as the usual, unpublished one has, on average). Its COCO-Text images are
 taken from COCO's train2014, in coco/ beside this folder, where that is there: they are larger.
+
+The Hub's lmms-lab/DocVQA is read as well, its folder InfographicVQA also from docvqa/ beside this
+one; it names the pages of DocVQA, but not the pictures of InfographicVQA.
 """
 
 import itertools
@@ -20,7 +23,8 @@ from pathlib import Path
 from pipelines.benchmarks.documents import BENCHMARKS
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
+from pipelines.sources.hub import Pictures, named, or_tables, read_tables
+from pipelines.sources.item import Item, Media
 from pipelines.sources.layout import (
     Found,
     image_folder,
@@ -58,25 +62,54 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path) -> Found:
     yield from read_rows(corpus, file, f"docvqa/{split}", rows, make)
 
 
+def _read_docvqa_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    pictures = Pictures(corpus)
+
+    def make(table: Path, row: dict) -> Item:
+        answers = [] if split == "test" else texts_of(row, "answers")
+        page = f"{text_of(row, 'ucsf_document_id')}_{row['ucsf_document_page_no']}.png"
+        media, key = pictures.keep(table, row["image"], page), int(row["questionId"])
+        meta = {"question_id": key, "question_types": row.get("question_types") or []}
+        asked = text_of(row, "question")
+        return question(BENCHMARKS["docvqa"], split, media, key, asked, answers, meta=meta)
+
+    yield from read_tables(corpus, f"docvqa/{split}", tables, make)
+
+
 def _read_infovqa(corpus: Corpus, split: str, file: Path) -> Found:
     folder = image_folder(corpus, "images")
 
     def make(row: dict) -> Item:
-        targets = [] if split == "test" else texts_of(row, "answers")
-        key = row["questionId"]
-        return question(
-            BENCHMARKS["infovqa"],
-            split,
-            corpus.media(folder / text_of(row, "image_local_name")),
-            key,
-            text_of(row, "question"),
-            reordered(targets),
-            targets=targets,
-            meta={"question_id": key},
-        )
+        media = corpus.media(folder / text_of(row, "image_local_name"))
+        return _infovqa_question(split, media, row["questionId"], row)
 
     rows = load_list(corpus, file, "data")
     yield from read_rows(corpus, file, f"infovqa/{split}", rows, make)
+
+
+def _read_infovqa_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    pictures = Pictures(corpus)
+
+    def make(table: Path, row: dict) -> Item:
+        return _infovqa_question(
+            split, pictures.keep(table, row["image"]), int(row["questionId"]), row
+        )
+
+    yield from read_tables(corpus, f"infovqa/{split}", tables, make)
+
+
+def _infovqa_question(split: str, media: Media, key: int, row: dict) -> Item:
+    targets = [] if split == "test" else texts_of(row, "answers")
+    return question(
+        BENCHMARKS["infovqa"],
+        split,
+        media,
+        key,
+        text_of(row, "question"),
+        reordered(targets),
+        targets=targets,
+        meta={"question_id": key},
+    )
 
 
 def reordered(answers: Sequence[str]) -> list[str]:
@@ -131,23 +164,35 @@ def _docvqa_files(split: str) -> tuple[tuple[str, ...], ...]:
 
 _INFOVQA = {"train": "train_v1.0", "val": "val_v1.0_withQT", "test": "test_v1.0"}
 _COMPETITION = "rrc.cvc.uab.es"
+_ON_THE_HUB = {"train": "train", "val": "validation", "test": "test"}
 
 SOURCES = (
-    published(
-        BENCHMARKS["docvqa"],
-        splits=SPLITS,
-        files=_docvqa_files,
-        read=_read_docvqa,
-        publisher=f"{_COMPETITION} (challenge 17, task 1)",
-    ),
-    published(
-        BENCHMARKS["infovqa"],
-        splits=SPLITS,
-        files=lambda split: (
-            (f"infographicsVQA_{_INFOVQA[split]}.json", f"infographicsVQA_{split}_v1.0.json"),
+    or_tables(
+        published(
+            BENCHMARKS["docvqa"],
+            splits=SPLITS,
+            files=_docvqa_files,
+            read=_read_docvqa,
+            publisher=f"{_COMPETITION} (challenge 17, task 1)",
         ),
-        read=_read_infovqa,
-        publisher=f"{_COMPETITION} (challenge 17, task 3)",
+        {split: named(there, folders=["DocVQA"]) for split, there in _ON_THE_HUB.items()},
+        _read_docvqa_tables,
+    ),
+    or_tables(
+        published(
+            BENCHMARKS["infovqa"],
+            splits=SPLITS,
+            files=lambda split: (
+                (f"infographicsVQA_{_INFOVQA[split]}.json", f"infographicsVQA_{split}_v1.0.json"),
+            ),
+            read=_read_infovqa,
+            publisher=f"{_COMPETITION} (challenge 17, task 3)",
+        ),
+        {
+            split: named(there, folders=["InfographicVQA", "../docvqa/InfographicVQA"])
+            for split, there in _ON_THE_HUB.items()
+        },
+        _read_infovqa_tables,
     ),
     published(
         BENCHMARKS["stvqa"],

@@ -5,14 +5,18 @@
     {train,test}_images/rotation.csv     OpenImages' ImageID, Rotation [degrees]; optional
 
 The images are turned upright by Rotation, as big_vision's are; TextCaps', the same, are not.
+
+The Hub's lmms-lab/textvqa is read as well; a rotation.csv may lie where it would beside the images.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipelines.benchmarks.documents import BENCHMARKS
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Edit, Item
+from pipelines.sources.hub import Pictures, named, or_tables, read_tables
+from pipelines.sources.item import Edit, Item, Media
 from pipelines.sources.layout import (
     Found,
     csv_rows,
@@ -34,20 +38,38 @@ def _read_questions(corpus: Corpus, split: str, file: Path) -> Found:
 
     def make(row: dict) -> Item:
         image = str(row["image_id"])
-        edit = Edit(quarter_turns=turns[image]) if turns.get(image) else None
-        answers = [] if split == "test" else texts_of(row, "answers")
-        return question(
-            BENCHMARKS["textvqa"],
-            split,
-            corpus.media(folder / f"{image}.jpg", edit=edit),
-            row["question_id"],
-            text_of(row, "question"),
-            answers,
-            meta={"question_id": row["question_id"]},
-        )
+        return _item(split, corpus.media(folder / f"{image}.jpg", edit=_edit(turns, image)), row)
 
     rows = load_list(corpus, file, "data")
     yield from read_rows(corpus, file, f"textvqa/{split}", rows, make)
+
+
+def _read_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    turns = _turns(corpus, scene_text_folder(corpus, split) / "rotation.csv")
+    pictures = Pictures(corpus)
+
+    def make(table: Path, row: dict) -> Item:
+        image = text_of(row, "image_id")
+        edit = _edit(turns, image)
+        return _item(split, pictures.keep(table, row["image"], f"{image}.jpg", edit=edit), row)
+
+    yield from read_tables(corpus, f"textvqa/{split}", tables, make)
+
+
+def _item(split: str, media: Media, row: dict) -> Item:
+    return question(
+        BENCHMARKS["textvqa"],
+        split,
+        media,
+        row["question_id"],
+        text_of(row, "question"),
+        [] if split == "test" else texts_of(row, "answers"),
+        meta={"question_id": row["question_id"]},
+    )
+
+
+def _edit(turns: Mapping[str, int], image: str) -> Edit | None:
+    return Edit(quarter_turns=turns[image]) if turns.get(image) else None
 
 
 def _turns(corpus: Corpus, path: Path) -> dict[str, int]:
@@ -63,11 +85,15 @@ def _turns(corpus: Corpus, path: Path) -> dict[str, int]:
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["textvqa"],
-        splits=SPLITS,
-        files=lambda split: ((f"TextVQA_0.5.1_{split}.json",),),
-        read=_read_questions,
-        publisher="textvqa.org/dataset",
+    or_tables(
+        published(
+            BENCHMARKS["textvqa"],
+            splits=SPLITS,
+            files=lambda split: ((f"TextVQA_0.5.1_{split}.json",),),
+            read=_read_questions,
+            publisher="textvqa.org/dataset",
+        ),
+        {"train": named("train"), "val": named("validation"), "test": named("test")},
+        _read_tables,
     ),
 )

@@ -7,13 +7,16 @@
                 {split}/{id}/{image}             problems without an image are left out
 
 Where AI2D's answers are letters, these are drawn over the diagram's own labels.
+
+The Hub's lmms-lab/ai2d, whose pictures have the letters in them, and lmms-lab/ScienceQA are read as
+well. Their rows have no names: ours are their numbers.
 """
 
 import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipelines.benchmarks.documents import BENCHMARKS
@@ -21,7 +24,8 @@ from pipelines.benchmarks.prompts import BETWEEN
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Edit, Item
+from pipelines.sources.hub import Pictures, named, or_tables, read_tables
+from pipelines.sources.item import Edit, Item, Media
 from pipelines.sources.layout import (
     Found,
     index_of,
@@ -76,6 +80,26 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path) -> Found:
     yield from read_rows(corpus, ids, f"ai2d/{split}", rows(), make)
 
 
+def _read_ai2d_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    pictures, numbers = Pictures(corpus), itertools.count()
+
+    def make(table: Path, row: dict) -> Item:
+        key, choices = next(numbers), texts_of(row, "options")
+        correct = index_of({"answer": int(row["answer"])}, "answer", choices)
+        return question(
+            BENCHMARKS["ai2d"],
+            split,
+            pictures.keep(table, row["image"]),
+            key,
+            text_of(row, "question"),
+            [choices[correct]],
+            meta={"question_id": key},
+            choices=BETWEEN.join(choices),
+        )
+
+    yield from read_tables(corpus, f"ai2d/{split}", tables, make)
+
+
 def _labels(corpus: Corpus, path: Path) -> Edit:
     if not path.is_file():
         raise BadInput(f"{corpus.relative(path)} is missing")
@@ -94,38 +118,55 @@ def _read_science(corpus: Corpus, split: str, file: Path) -> Found:
         key, row = entry
         if row["split"] != split or not row["image"]:
             return None
-        choices = texts_of(row, "choices")
-        correct = index_of(row, "answer", choices)
         image = corpus.media(folder / str(key) / text_of(row, "image"))
-
-        def asked(order: tuple[int, ...]) -> Item:
-            options = ", ".join(f"({_letter(n)}) {choices[i]}" for n, i in enumerate(order))
-            return question(
-                BENCHMARKS["science_qa"],
-                split,
-                image,
-                key,
-                text_of(row, "question"),
-                [f"The answer is {_letter(order.index(correct))}."],
-                meta={"question_id": key, "subject": row.get("subject", "")},
-                image=f"{key}/{row['image']}",
-                context=row["hint"] or "N/A",
-                choices=options,
-            )
-
-        item = asked(tuple(range(len(choices))))
-        if split == "test":
-            return item
-        # Training shuffles the choices at every visit; evaluation reads them as published.
-        others = [asked(order) for order in _orders(len(choices), item.id)]
-        return dataclasses.replace(
-            item,
-            suffixes=tuple(one.suffixes[0] for one in others),
-            prefixes=tuple((one.prefix,) for one in others),
-        )
+        return _problem(split, key, row, image, f"{key}/{row['image']}")
 
     rows = load_dict(corpus, file).items()
     yield from read_rows(corpus, file, f"science_qa/{split}", rows, make)
+
+
+def _read_science_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    pictures, numbers = Pictures(corpus), itertools.count()
+
+    def make(table: Path, row: dict) -> Item | None:
+        key = str(next(numbers))
+        if row["image"] is None:
+            return None
+        image = pictures.keep(table, row["image"])
+        return _problem(split, key, row, image, f"{key}/{image.member}")
+
+    yield from read_tables(corpus, f"science_qa/{split}", tables, make)
+
+
+def _problem(split: str, key: str, row: dict, media: Media, image: str) -> Item:
+    choices = texts_of(row, "choices")
+    correct = index_of(row, "answer", choices)
+
+    def asked(order: tuple[int, ...]) -> Item:
+        options = ", ".join(f"({_letter(n)}) {choices[i]}" for n, i in enumerate(order))
+        return question(
+            BENCHMARKS["science_qa"],
+            split,
+            media,
+            key,
+            text_of(row, "question"),
+            [f"The answer is {_letter(order.index(correct))}."],
+            meta={"question_id": key, "subject": row.get("subject", "")},
+            image=image,
+            context=row["hint"] or "N/A",
+            choices=options,
+        )
+
+    item = asked(tuple(range(len(choices))))
+    if split == "test":
+        return item
+    # Training shuffles the choices at every visit; evaluation reads them as published.
+    others = [asked(order) for order in _orders(len(choices), item.id)]
+    return dataclasses.replace(
+        item,
+        suffixes=tuple(one.suffixes[0] for one in others),
+        prefixes=tuple((one.prefix,) for one in others),
+    )
 
 
 def _orders(count: int, key: str) -> list[tuple[int, ...]]:
@@ -143,19 +184,32 @@ def _letter(index: int) -> str:
     return chr(ord("A") + index)
 
 
+_SCIENCE = ("ScienceQA-IMG", "ScienceQA-FULL", "data", ".")
+
 SOURCES = (
-    published(
-        BENCHMARKS["ai2d"],
-        splits=("train", "test"),
-        files=lambda split: (("ai2d_test_ids.csv", "ai2d/ai2d_test_ids.csv"),),
-        read=_read_ai2d,
-        publisher="prior.allenai.org/projects/diagrams",
+    or_tables(
+        published(
+            BENCHMARKS["ai2d"],
+            splits=("train", "test"),
+            files=lambda split: (("ai2d_test_ids.csv", "ai2d/ai2d_test_ids.csv"),),
+            read=_read_ai2d,
+            publisher="prior.allenai.org/projects/diagrams",
+        ),
+        {"test": named("test")},
+        _read_ai2d_tables,
     ),
-    published(
-        BENCHMARKS["science_qa"],
-        splits=("train", "val", "test"),
-        files=lambda split: (("problems.json", "data/scienceqa/problems.json"),),
-        read=_read_science,
-        publisher="scienceqa.github.io",
+    or_tables(
+        published(
+            BENCHMARKS["science_qa"],
+            splits=("train", "val", "test"),
+            files=lambda split: (("problems.json", "data/scienceqa/problems.json"),),
+            read=_read_science,
+            publisher="scienceqa.github.io",
+        ),
+        {
+            split: named(there, folders=_SCIENCE)
+            for split, there in (("train", "train"), ("val", "validation"), ("test", "test"))
+        },
+        _read_science_tables,
     ),
 )

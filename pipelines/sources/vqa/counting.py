@@ -6,9 +6,14 @@ countbenchqa  data/*.parquet      image {"bytes"}, number; rows without bytes or
               countbench_paired_questions.json    question, a row each
 pope          coco_pope_{random,popular,adversarial}.json    JSON lines: image, text, label
               val2014/, here or in coco/
+
+The Hub's vikhyatk/CountBenchQA, which has the questions in its table, and lmms-lab/POPE are read
+as well.
 """
 
 import io
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
@@ -16,6 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from pipelines.benchmarks.vqa import BENCHMARKS
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
+from pipelines.sources.hub import Pictures, named, or_tables, read_tables
 from pipelines.sources.item import Item, Media
 from pipelines.sources.layout import (
     Found,
@@ -87,6 +93,21 @@ def _read_countbench(corpus: Corpus, split: str, table: Path, questions: Path) -
         yield from read_rows(corpus, table, f"countbenchqa/{split}", numbered, make)
 
 
+def _read_countbench_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    pictures, numbers = Pictures(corpus), itertools.count()
+
+    def make(table: Path, row: dict) -> Item | None:
+        number = next(numbers)
+        data = (row["image"] or {}).get("bytes")
+        if not data or not _has_colour(data):
+            return None
+        media = pictures.keep(table, row["image"], f"{number:04d}")
+        answers, asked = [str(int(row["number"]))], text_of(row, "question")
+        return question(BENCHMARKS["countbenchqa"], split, media, number, asked, answers)
+
+    yield from read_tables(corpus, f"countbenchqa/{split}", tables, make)
+
+
 def _has_colour(data: bytes) -> bool:
     """Returns whether an image is RGB; what is no image shows when it is decoded."""
     try:
@@ -101,35 +122,61 @@ def _read_pope(corpus: Corpus, split: str, file: Path) -> Found:
 
     def make(line) -> Item:
         row = line()
-        label = str(row["label"]).strip().lower()
-        if label not in ("yes", "no"):
-            raise BadInput(f"label must be yes or no, got {row['label']!r}")
         media = corpus.media(folder / text_of(row, "image"))
-        text = text_of(row, "text")
-        return question(BENCHMARKS["pope"], split, media, row["question_id"], text, [label],
-                        meta={"kind": split})  # fmt: skip
+        key, text = row["question_id"], text_of(row, "text")
+        return _pope_question(split, media, key, text, row["label"])
 
     yield from read_rows(corpus, file, f"pope/{split}", json_lines(file), make)
 
 
+def _read_pope_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    pictures = Pictures(corpus)
+
+    def make(table: Path, row: dict) -> Item | None:
+        if row["category"] != split:
+            return None
+        media = pictures.keep(table, row["image"], f"{text_of(row, 'image_source')}.jpg")
+        key, text = int(row["question_id"]), text_of(row, "question")
+        return _pope_question(split, media, key, text, row["answer"])
+
+    yield from read_tables(corpus, f"pope/{split}", tables, make)
+
+
+def _pope_question(split: str, media: Media, key: int, text: str, label: object) -> Item:
+    answer = str(label).strip().lower()
+    if answer not in ("yes", "no"):
+        raise BadInput(f"label must be yes or no, got {label!r}")
+    return question(BENCHMARKS["pope"], split, media, key, text, [answer], meta={"kind": split})
+
+
 SOURCES = (
-    published(
-        BENCHMARKS["countbenchqa"],
-        splits=("huggingface",),
-        files=lambda split: (
-            ("data/*.parquet", "*.parquet"),
-            ("countbench_paired_questions.json", "data/countbench_paired_questions.json"),
+    or_tables(
+        published(
+            BENCHMARKS["countbenchqa"],
+            splits=("huggingface",),
+            files=lambda split: (
+                ("data/*.parquet", "*.parquet"),
+                ("countbench_paired_questions.json", "data/countbench_paired_questions.json"),
+            ),
+            read=_read_countbench,
+            publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
+            "datasets/countbenchqa/data)",
         ),
-        read=_read_countbench,
-        publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
-        "datasets/countbenchqa/data)",
+        {"huggingface": named("test")},
+        _read_countbench_tables,
     ),
-    published(
-        BENCHMARKS["pope"],
-        splits=_POPE,
-        files=lambda split: ((f"coco_pope_{split}.json", f"output/coco/coco_pope_{split}.json"),),
-        read=_read_pope,
-        publisher="github.com/RUCAIBox/POPE",
+    or_tables(
+        published(
+            BENCHMARKS["pope"],
+            splits=_POPE,
+            files=lambda split: (
+                (f"coco_pope_{split}.json", f"output/coco/coco_pope_{split}.json"),
+            ),
+            read=_read_pope,
+            publisher="github.com/RUCAIBox/POPE",
+        ),
+        {split: (f"Full/{split}-*.parquet", *named("test")) for split in _POPE},
+        _read_pope_tables,
     ),
     published(
         BENCHMARKS["tallyqa"],

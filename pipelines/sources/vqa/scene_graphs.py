@@ -6,15 +6,20 @@ xgqa  annotations/zero_shot/testdev_balanced_questions_{lang}.json
       {annotations,data}/few_shot/{lang}/{dev,test}.json
       images are GQA's, here or in the folder gqa/; answers are English in every language
 
+GQA is read from the Hub's lmms-lab/GQA as well: {split}_instructions/*.parquet, and the pictures
+in {split}_images/*.parquet.
+
 The language of an xGQA record is its question's, since scores are averaged by it.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.benchmarks.vqa import BENCHMARKS, XGQA_LANGUAGES
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
+from pipelines.sources.hub import Pictures, find_tables, named, or_tables, read_tables, table_rows
+from pipelines.sources.item import Item, Media
 from pipelines.sources.layout import (
     Found,
     image_folder,
@@ -59,6 +64,24 @@ def _reader(name: str):
     return read
 
 
+def _read_gqa_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Found:
+    pictures, kept = Pictures(corpus), dict[str, Media]()
+    for table in find_tables(corpus, named(split.partition("_")[0], folders=[f"{split}_images"])):
+        for row in table_rows(corpus, table):
+            kept[row["id"]] = pictures.keep(table, row["image"], f"{row['id']}.jpg")
+
+    def make(table: Path, row: dict) -> Item:
+        image, key = text_of(row, "imageId"), text_of(row, "id")
+        if image not in kept:
+            raise BadInput(f"no table of {split}_images has {image}")
+        asked, answer = text_of(row, "question"), text_of(row, "answer")
+        meta = {"question_id": key}
+        return question(BENCHMARKS["gqa"], split, kept[image], key, asked, [answer], meta=meta)
+
+    columns = ("id", "imageId", "question", "answer")
+    yield from read_tables(corpus, f"gqa/{split}", tables, make, columns=columns)
+
+
 def _xgqa_files(split: str) -> tuple[tuple[str, ...], ...]:
     part, _, lang = split.rpartition("_")
     if part:
@@ -69,12 +92,19 @@ def _xgqa_files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 SOURCES = (
-    published(
-        BENCHMARKS["gqa"],
-        splits=_SPLITS,
-        files=lambda split: ((f"{split}_questions.json", f"questions/{split}_questions.json"),),
-        read=_reader("gqa"),
-        publisher="cs.stanford.edu/people/dorarad/gqa/download.html",
+    or_tables(
+        published(
+            BENCHMARKS["gqa"],
+            splits=_SPLITS,
+            files=lambda split: ((f"{split}_questions.json", f"questions/{split}_questions.json"),),
+            read=_reader("gqa"),
+            publisher="cs.stanford.edu/people/dorarad/gqa/download.html",
+        ),
+        {
+            split: named(split.partition("_")[0], folders=[f"{split}_instructions"])
+            for split in _SPLITS
+        },
+        _read_gqa_tables,
     ),
     published(
         BENCHMARKS["xgqa"],

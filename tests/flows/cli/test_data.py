@@ -123,3 +123,23 @@ def test_wrong_requests_are_refused(check, tmp_path):
         check(tmp_path, "--source", "docvqa")
     with pytest.raises(ConfigError, match=r"data_root must be a folder, got .*nowhere"):
         check("--benchmarks", tmp_path / "nowhere")
+
+
+def test_export_writes_what_it_says(tmp_path):
+    record = Record(
+        id="a", images=(b"\xff\xd8",), prefix="caption en", suffixes=("b",), task="caption",
+        source="a.jpg", source_sha256="00",
+    )  # fmt: skip
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    write_shard(folder / "caption.tfrecord", [example.encode(record)])
+    part = PartInfo(shards=("caption.tfrecord",), num_records=(1,))
+    DatasetInfo(
+        name="d", parts={"caption": part}, num_inputs=1, num_rejected=0, image_px=28
+    ).write(folder)  # fmt: skip
+    words = ["data", "export", str(folder), "--out", str(tmp_path / "out"), "--format"]
+    done = CliRunner().invoke(app, [*words, "webdataset"])
+    assert (done.exit_code, done.stdout) == (0, "caption: 1 records\n")
+    assert (tmp_path / "out/caption-00000-of-00001.tar").is_file()
+    again = CliRunner().invoke(app, [*words, "webdataset"])
+    assert isinstance(again.exception, ConfigError)

@@ -6,16 +6,34 @@ from pathlib import Path
 
 import pytest
 
+from flows.commands.data_fetch.catalogue import load_catalogue
 from flows.study.given import files_of, paths_of, raw_files
 from flows.study.load import ConfigError, load
 from infra.store.store import Store
+from pipelines.sources.corpus import WEB_TASKS
+from pipelines.sources.registry import get
 
 
 def test_real_sample_asks_for_its_data_root(tmp_path: Path):
     config = Path(__file__).parents[3] / "configs/real_sample.yaml"
     with pytest.raises(ConfigError, match=r"data_root must be given, .* nlvr, videos, web_image"):
         paths_of(load(config))
-    assert paths_of(load(config, [f"data_root={tmp_path}"])) == {}
+    for folder in ("chartqa", "nlvr", "videos"):
+        (tmp_path / folder).mkdir()
+    study = load(config, [f"data_root={tmp_path}"])
+    with pytest.raises(
+        ConfigError, match=r"got .* without web_image_text\. Get them \(parcel data"
+    ):
+        paths_of(study)
+    (tmp_path / "web_image_text").mkdir()
+    assert paths_of(study) == {}
+
+
+def test_public_mixture_has_every_task_and_fetch_knows_its_folders(tmp_path: Path):
+    study = load(Path(__file__).parents[3] / "configs/public_mixture.yaml")
+    assert set(WEB_TASKS) - {"caption"} <= {part for part, _ in study.stage1.mixture}
+    known = {data_set.folder for data_set in load_catalogue().values()}
+    assert {get(source.reader).folder for source in study.sources} <= known
 
 
 def test_nothing_is_given_by_default():

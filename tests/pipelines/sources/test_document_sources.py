@@ -39,7 +39,7 @@ def test_infovqa_accepts_lists_in_any_order(tmp_path, read_source):
          ("email, phone", "fax")),
     ]  # fmt: skip
     assert paths(items) == ["infovqa/images/20471.jpeg"]
-    assert [r.reason for r in rejects] == ["malformed row: KeyError: 'answers'"]
+    assert [r.reason for r in rejects] == ["malformed row: KeyError: 'image_local_name'"]
 
 
 def test_orders_of_an_answer():

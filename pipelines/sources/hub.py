@@ -1,0 +1,153 @@
+"""Benchmarks as the Hugging Face Hub holds them: parquet tables with the pictures inside.
+
+    [{folder}/]{split}-00000-of-00002.parquet    as `datasets` uploads them
+    default/{split}/0000.parquet                 as the Hub converts them
+
+A reader that knows such a layout reads it where its folder holds no files of the authors' own, and
+makes the same records of the same content. A picture that several questions ask about is kept once.
+Where a table names no picture, its name is the beginning of its digest.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.records.schema import BadInput
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item, Media
+from pipelines.sources.layout import Found, below, look_up, read_rows
+from pipelines.sources.spec import SourceSpec
+
+_BATCH = 64
+"""Rows read at a time; a scanned page has some megabytes."""
+
+ReadTables = Callable[[Corpus, str, Sequence[Path]], Found]
+
+
+def named(*splits: str, folders: Sequence[str] = ("data", ".")) -> tuple[str, ...]:
+    """Returns the names that the tables of a split may have, of its usual name first.
+
+    Args:
+      splits: what the split is called there, such as "validation".
+      folders: where the tables lie below the source's folder.
+    """
+    uploaded = [f"{folder}/{split}-*.parquet" for folder in folders for split in splits]
+    return tuple(uploaded + [f"default/{split}/*.parquet" for split in splits])
+
+
+def or_tables(
+    spec: SourceSpec, tables: Mapping[str, Sequence[str]], read: ReadTables
+) -> SourceSpec:
+    """Returns a source that is read from tables, too.
+
+    Args:
+      spec: the source in its authors' layout.
+      tables: split -> the names its tables may have; the first that there are any of counts.
+      read: (corpus, split, tables) -> would-be records, lazily.
+    """
+
+    def read_either(corpus: Corpus, split: str) -> Found:
+        published = all(look_up(corpus.folder, *names) for names in spec.files(split))
+        found = [] if published else find_tables(corpus, tables.get(split, ()))
+        yield from read(corpus, split, found) if found else spec.read(corpus, split)
+
+    def files(split: str) -> tuple[tuple[str, ...], ...]:
+        return tuple((*names, *tables.get(split, ())) for names in spec.files(split))
+
+    return dataclasses.replace(spec, read=read_either, files=files)
+
+
+def find_tables(corpus: Corpus, names: Iterable[str]) -> list[Path]:
+    """Returns the files of the first of `names` that there are any of, in order."""
+    for name in names:
+        path = below(corpus.folder, name)
+        if found := sorted(path.parent.glob(path.name)):
+            return found
+    return []
+
+
+def read_tables(
+    corpus: Corpus,
+    name: str,
+    tables: Iterable[Path],
+    make: Callable[[Path, dict[str, Any]], Item | Iterable[Item] | None],
+    *,
+    columns: Sequence[str] = (),
+) -> Found:
+    """Yields what `make` makes of each row, a reject where it fails; None is no input at all.
+
+    Args:
+      corpus: the tables' corpus.
+      name: what the ids of rejects begin with, such as "docvqa/val".
+      tables: in order.
+      make: (table, one row of it) -> its items.
+      columns: what is read; none are all.
+    """
+    for table in tables:
+        rows = table_rows(corpus, table, columns)
+        of_table = functools.partial(make, table)
+        yield from read_rows(corpus, table, f"{name}/{table.stem}", rows, of_table)
+
+
+def table_rows(
+    corpus: Corpus, table: Path, columns: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a table, few at a time in memory.
+
+    Raises:
+      ValueError: if it is no parquet, naming the file.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        with corpus.annotation(table).open("rb") as opened, parquet.ParquetFile(opened) as file:
+            known = [name for name in file.schema_arrow.names if not columns or name in columns]
+            for batch in file.iter_batches(_BATCH, columns=known):
+                yield from batch.to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        told = " ".join(str(error).split())[:120]
+        raise ValueError(f"{table} is damaged parquet: {told}.") from error
+
+
+class Pictures:
+    """Keeps the pictures of tables where their bytes are found again, equal ones once."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+        self._kept: dict[tuple[bytes, str], Media] = {}
+
+    def keep(self, table: Path, cell: object, name: str = "", **fields: Any) -> Media:
+        """Returns where a picture is.
+
+        Args:
+          table: it is from.
+          cell: its bytes, or {"bytes", "path"} as `datasets` writes pictures.
+          name: of its file, as the authors have it; "" takes the cell's own.
+          fields: of `Media`.
+
+        Raises:
+          BadInput: if there is none in the cell.
+        """
+        path = ""
+        if isinstance(cell, Mapping):
+            cell, path = cell.get("bytes"), str(cell.get("path") or "")
+        if not isinstance(cell, bytes) or not cell:
+            raise BadInput("row has no picture")
+        digest = hashlib.sha256(cell)
+        name = name or Path(path).name or digest.hexdigest()[:16]
+        media = self._kept.get((digest.digest(), name))
+        if media is None:
+            place: dict[str, Any] = self._corpus.spool.put(cell)
+            media = Media(path=self._corpus.relative(table), member=name, **place)
+            self._kept[digest.digest(), name] = media
+        return dataclasses.replace(media, **fields) if fields else media
+
+
+def texts(cells: object) -> list[object]:
+    """Returns answers as texts, which may be written as {"answer": text, ...}."""
+    listed = cells if isinstance(cells, list) else []
+    return [cell["answer"] if isinstance(cell, Mapping) else cell for cell in listed]

@@ -1,0 +1,147 @@
+"""Photographs with public annotations, asked about as web images are.
+
+    coco_objects   annotations/instances_{train,val}2017.json  images[], annotations[], categories[]
+                   {train,val}2017/{file_name}
+    textocr        TextOCR_0.1_{train,val}.json   imgs{id: width, height}, anns{image_id, bbox,
+                   train_images/{id}.jpg          utf8_string}; in textvqa/, whose pictures they are
+    visual_genome  question_answers.json          [{id, qas[{question, answer}]}]
+                   region_descriptions.json       [{id, regions[{x, y, width, height, phrase}]}]
+                   VG_100K/, VG_100K_2/           {id}.jpg
+
+COCO's crowds are left out, and words that TextOCR has as "." (not legible). A region's phrase is
+its grounded caption.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipelines.records.schema import Reject
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item, Media
+from pipelines.sources.layout import Found, find, image_folder, load_dict, load_list, read_rows
+from pipelines.sources.spec import SourceSpec
+from pipelines.sources.web.tasks import Sample, sample_items
+
+_GENOME = ("question_answers.json", "region_descriptions.json")
+_ILLEGIBLE = "."
+
+
+def _coco(split: str) -> tuple[str, ...]:
+    name = f"instances_{split}2017.json"
+    return f"annotations/{name}", name
+
+
+def _read_coco(corpus: Corpus, split: str) -> Found:
+    file = find(corpus, *_coco(split))
+    raw: Any = load_dict(corpus, file)
+    labels = {one["id"]: one["name"] for one in raw["categories"]}
+    objects: dict[int, list[dict]] = defaultdict(list)
+    for one in raw["annotations"]:
+        if not one.get("iscrowd"):
+            objects[one["image_id"]].append(one)
+    folder = image_folder(corpus, f"{split}2017", "coco")
+
+    def make(row: dict) -> Iterator[Item | Reject]:
+        size = [int(row["height"]), int(row["width"])]
+        things = []
+        for one in objects.pop(row["id"], ()):
+            x, y, w, h = map(float, one["bbox"])
+            mask = {"size": size, "polygons": one["segmentation"]}
+            label = labels[one["category_id"]]
+            things.append({"label": label, "box": [x, y, x + w, y + h], "mask": mask})
+        if not things:
+            return iter(())
+        told = {"width": size[1], "height": size[0], "objects": things}
+        media = corpus.media(folder / row["file_name"])
+        return _made(corpus, f"coco_objects/{split}/{row['file_name']}", media, told)
+
+    yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], make)
+
+
+def _textocr(split: str) -> tuple[str, ...]:
+    return (f"TextOCR_0.1_{split}.json",)
+
+
+def _read_textocr(corpus: Corpus, split: str) -> Found:
+    file = find(corpus, *_textocr(split))
+    raw: Any = load_dict(corpus, file)
+    words: dict[str, list[dict]] = defaultdict(list)
+    for one in raw["anns"].values():
+        if one["utf8_string"] != _ILLEGIBLE:
+            x, y, w, h = map(float, one["bbox"])
+            word = {"text": one["utf8_string"], "box": [x, y, x + w, y + h]}
+            words[one["image_id"]].append(word)
+    folder = image_folder(corpus, "train_images", "textvqa")
+
+    def make(row: tuple[str, dict]) -> Iterator[Item | Reject]:
+        key, image = row
+        if not (read := words.pop(key, [])):
+            return iter(())
+        told = {"width": int(image["width"]), "height": int(image["height"]), "ocr": read}
+        return _made(corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), told)
+
+    yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), make)
+
+
+def _read_genome(corpus: Corpus, split: str) -> Found:
+    asked, described = (find(corpus, name) for name in _GENOME)
+    regions = {row["id"]: row["regions"] for row in load_list(corpus, described)}
+    folders = [image_folder(corpus, name, "visual_genome") for name in ("VG_100K", "VG_100K_2")]
+    first = {path.name for path in folders[0].iterdir()} if folders[0].is_dir() else set()
+
+    def make(row: dict) -> Iterator[Item | Reject]:
+        name = f"{int(row['id'])}.jpg"
+        pairs = [{"question": qa["question"], "answer": qa["answer"]} for qa in row["qas"]]
+        objects = [{"label": one["phrase"], "box": _box(one)} for one in regions.pop(row["id"], ())]
+        if not pairs and not objects:
+            return iter(())
+        media = corpus.media(folders[name not in first] / name)
+        told = {"qa": pairs, "objects": objects}
+        made = _made(corpus, f"visual_genome/{split}/{name}", media, told)
+        # Phrases are no names of things: nothing is to be detected by them.
+        return (one for one in made if not (isinstance(one, Item) and one.task == "detect"))
+
+    rows = load_list(corpus, asked)
+    yield from read_rows(corpus, asked, f"visual_genome/{split}", rows, make)
+
+
+def _box(region: Mapping[str, Any]) -> list[float]:
+    x, y = float(region["x"]), float(region["y"])
+    return [x, y, x + float(region["width"]), y + float(region["height"])]
+
+
+def _made(
+    corpus: Corpus, identity: str, media: Media, told: Mapping[str, Any]
+) -> Iterator[Item | Reject]:
+    sample = Sample(id=identity, media=media, text="", metadata=told)
+    return sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+
+
+SOURCES = tuple(
+    SourceSpec(
+        name=name,
+        folder=folder,
+        splits=splits,
+        read=read,
+        antialias=True,
+        antialias_eval=True,
+        files=files,
+        publisher=publisher,
+    )
+    for name, folder, splits, read, files, publisher in (
+        (
+            "coco_objects", "coco", ("train", "val"), _read_coco,
+            lambda split: (_coco(split),), "cocodataset.org/#download",
+        ),
+        (
+            "textocr", "textvqa", ("train", "val"), _read_textocr,
+            lambda split: (_textocr(split),), "textvqa.org/textocr/dataset",
+        ),
+        (
+            "visual_genome", "visual_genome", ("train",), _read_genome,
+            lambda split: tuple((name,) for name in _GENOME),
+            "homes.cs.washington.edu/~ranjay/visualgenome",
+        ),
+    )
+)  # fmt: skip

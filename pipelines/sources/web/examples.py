@@ -1,0 +1,297 @@
+"""Corpora of `tf.train.Example` records: TFRecord files, and folders of TensorFlow Datasets.
+
+    tfrecord  *.tfrecord, *.tfrecord-00000-of-00010, *.tfrec, plain or packed with gzip
+    tfds      [{name}/[{config}/]{version}/]features.json, dataset_info.json
+              {name}-{split}.tfrecord-00000-of-00010
+
+`features` names the feature that holds each thing, nested ones as "captions/text":
+
+    {image: image/encoded, caption: captions/text, id: image/id}
+    {image: image, question: question, answer: answers}
+    {image: image, prefix: prefix, suffix: suffix, task: task}    (and mask: a COCO run length each)
+
+Of a file's name, the split is the word between dots, dashes and underscores; a file without one
+belongs to "train". Pictures stay where they are: a record's bytes are found again by offset, those
+of a packed file are unpacked once. TensorFlow is not needed.
+
+Source: TensorFlow Datasets, `core/features/feature.proto` and `core/proto/dataset_info.proto`.
+"""
+
+import contextlib
+import dataclasses
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.records.example import features_of
+from pipelines.records.schema import BadInput, Reject
+from pipelines.records.tfrecord import read_frames
+from pipelines.sources.corpus import Corpus
+from pipelines.sources.item import Item, Media
+from pipelines.sources.spec import SourceSpec
+from pipelines.sources.web.tasks import STAGE, Sample, sample_items
+
+SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
+_FILE = re.compile(r"\.(tfrecord|tfrecords|tfrec)([.-]|$)")
+_GZIP = b"\x1f\x8b"
+_TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
+_MAX_IMAGES = 2
+_JSON = ("ocr", "objects", "qa", "captions")
+"""What is annotated as web images have it, a JSON text each."""
+
+Values = tuple[bytes | int | float, ...]
+
+_DAMAGE = (ValueError, OSError, EOFError, zlib.error)
+"""What a damaged file, or a packed one, makes its reader raise."""
+
+
+def read_tfrecord(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+    """Yields the would-be records of every file of a split, in the order of their names."""
+    files = [path for path in corpus.files() if _FILE.search(path.name)]
+    if not files:
+        raise FileNotFoundError(f"{corpus.folder} holds no .tfrecord file.")
+    chosen = [path for path in files if split_of(path) == split]
+    if not chosen:
+        there = ", ".join(sorted({split_of(path) for path in files}))
+        raise FileNotFoundError(f"{corpus.folder} holds no file of split {split}; it has {there}.")
+    if "image" not in corpus.features:
+        with _opened(corpus, chosen[0]) as (frames, _):
+            first = next((features_of(data) for _, data in frames), {})
+        _check_given(corpus, chosen[0], sorted(first))
+    for path in chosen:
+        try:
+            for found in _read_file(corpus, path, "tfrecord", _as_written):
+                yield from found
+        except _DAMAGE as error:
+            yield _reject(corpus, path, "tfrecord", f"damaged file: {error}")
+
+
+def split_of(path: Path) -> str:
+    """Returns the split that a file's name tells."""
+    words = re.split(r"[._-]", path.name)
+    return next((word for word in words if word in SPLITS), "train")
+
+
+def read_tfds(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+    """Yields the would-be records of a split; each shard must hold as many as the folder says."""
+    folder = _tfds_folder(corpus)
+    _check_names(corpus, folder)
+    info: Any = corpus.load_json(folder / "dataset_info.json")
+    if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
+        raise ValueError(f"{folder} must hold files of format tfrecord, got {form}.")
+    splits = {one["name"]: one.get("shardLengths") or [] for one in info.get("splits") or ()}
+    if split not in splits:
+        there = ", ".join(splits) or "none"
+        raise FileNotFoundError(f"{folder} has no split {split}; it has {there}.")
+    for number, length in enumerate(splits[split]):
+        name = f"{info['name']}-{split}.tfrecord-{number:05d}-of-{len(splits[split]):05d}"
+        count, damage = 0, ""
+        try:
+            for found in _read_file(corpus, folder / name, "tfds", _class_names(corpus, folder)):
+                count += 1
+                yield from found
+        except FileNotFoundError:
+            raise
+        except _DAMAGE as error:
+            damage = f", then damage: {error}"
+        if count != int(length) or damage:
+            reason = f"{count} records, dataset_info.json says {length}{damage}"
+            yield _reject(corpus, folder / name, "tfds", reason)
+
+
+def _tfds_folder(corpus: Corpus) -> Path:
+    folders = [path.parent for path in corpus.files() if path.name == "features.json"]
+    if len(folders) != 1:
+        told = ", ".join(corpus.relative(folder) for folder in folders) or "none"
+        raise FileNotFoundError(
+            f"{corpus.folder} must hold one folder with features.json, got {told}; give its path."
+        )
+    return folders[0]
+
+
+def _check_names(corpus: Corpus, folder: Path) -> None:
+    """Refuses names that no feature of the folder has."""
+    there = sorted(_flat("", corpus.load_json(folder / "features.json")))
+    _check_given(corpus, folder, there)
+    for field, name in corpus.features.items():
+        if name not in there:
+            raise ValueError(
+                f"features.{field} must be one of {', '.join(there)} of {folder}, got {name!r}."
+            )
+
+
+def _check_given(corpus: Corpus, path: Path, there: list[str]) -> None:
+    if "image" not in corpus.features:
+        raise ValueError(
+            f"features must name the feature of the image at least, as {{image: image/encoded, "
+            f"caption: caption}}, got {dict(corpus.features)}; {path} has {', '.join(there)}."
+        )
+
+
+def _flat(prefix: str, feature: Any) -> Iterator[str]:
+    """Yields the names that features.json gives the features of an Example."""
+    if "sequence" in feature:
+        yield from _flat(prefix, feature["sequence"]["feature"])
+    elif "featuresDict" in feature:
+        for name, inner in feature["featuresDict"]["features"].items():
+            yield from _flat(f"{prefix}/{name}" if prefix else name, inner)
+    else:
+        yield prefix
+
+
+def _as_written(name: str, value: object) -> str:
+    del name
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
+    """Returns a function: (feature, value) -> the value as text, a class by its name."""
+    known: dict[str, list[str]] = {}
+
+    def text(name: str, value: object) -> str:
+        if not isinstance(value, int):
+            return _as_written(name, value)
+        if name not in known:
+            path = folder / f"{name.replace('/', '-')}.labels.txt"
+            there = path.is_file()
+            known[name] = corpus.annotation(path).read_text("utf-8").splitlines() if there else []
+        names = known[name]
+        return names[value] if 0 <= value < len(names) else str(value)
+
+    return text
+
+
+def _read_file(
+    corpus: Corpus, path: Path, kind: str, text: Callable[[str, object], str]
+) -> Iterator[list[Item | Reject]]:
+    """Yields what each record of a file makes.
+
+    Raises:
+      ValueError: where the file is damaged.
+    """
+    with _opened(corpus, path) as (frames, packed):
+        for number, (offset, data) in enumerate(frames):
+
+            def place(value: bytes, data=data, offset=offset) -> dict[str, Any]:
+                if packed:
+                    return corpus.spool.put(value)
+                return {"offset": offset + data.find(value), "size": len(value)}
+
+            try:
+                features = features_of(data)
+                yield list(_items(corpus, path, kind, number, features, place, text))
+            except (BadInput, ValueError, TypeError, KeyError, RecursionError) as error:
+                yield [_reject(corpus, path, kind, str(error), number)]
+
+
+@contextlib.contextmanager
+def _opened(corpus: Corpus, path: Path) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool]]:
+    """Opens a file, and tells whether it is packed."""
+    with corpus.annotation(path).open("rb") as file:
+        packed = file.read(2) == _GZIP
+        file.seek(0)
+        with gzip.GzipFile(fileobj=file) if packed else contextlib.nullcontext(file) as plain:
+            yield read_frames(plain), packed  # type: ignore[arg-type]
+
+
+def _items(
+    corpus: Corpus,
+    path: Path,
+    kind: str,
+    number: int,
+    features: Mapping[str, Values],
+    place: Callable[[bytes], dict[str, Any]],
+    text: Callable[[str, object], str],
+) -> Iterator[Item | Reject]:
+    def values(field: str) -> tuple[str, ...]:
+        name = corpus.features.get(field, "")
+        return tuple(text(name, value) for value in features.get(name, ()))
+
+    def one(field: str, default: str = "") -> str:
+        return next(iter(values(field)), default)
+
+    key = one("id") or f"{path.relative_to(corpus.folder).as_posix()}/{number:09d}"
+    images = [v for v in features.get(corpus.features["image"], ()) if isinstance(v, bytes) and v]
+    if not 1 <= len(images) <= _MAX_IMAGES:
+        raise BadInput(f"{corpus.features['image']} holds {len(images)} pictures, 1 or 2 are read")
+    source = corpus.relative(path)
+    media = tuple(
+        Media(path=source, member=f"{number:09d}" + f".{i}" * (len(images) > 1), **place(image))
+        for i, image in enumerate(images)
+    )
+    lang = one("lang", "en")
+    if "suffix" in corpus.features:
+        task = one("task", kind)
+        if not _TASK.fullmatch(task):  # It becomes part of file names.
+            raise BadInput(f"task must be letters, digits, - and _, got {task!r:.80}")
+        yield Item(
+            id=f"{kind}/{key}",
+            part=task,
+            media=media,
+            prefix=one("prefix"),
+            suffixes=values("suffix") or ("",),
+            task=task,
+            lang=lang,
+            masks=values("mask"),
+            answers=values("answer") or values("suffix"),
+        )
+        return
+    if len(media) > 1:
+        raise BadInput(f"{len(media)} pictures, of which only prefix and suffix can tell")
+    yield from _as_web_image(corpus, f"{kind}/{key}", next(iter(media)), lang, values)
+
+
+def _as_web_image(
+    corpus: Corpus,
+    identity: str,
+    media: Media,
+    lang: str,
+    values: Callable[[str], tuple[str, ...]],
+) -> Iterator[Item | Reject]:
+    """Yields what a web image with these annotations makes; several captions are one record's."""
+    metadata: dict[str, Any] = {"LANGUAGE": lang}
+    metadata |= {field: json.loads(one) for field in _JSON for one in values(field)[:1]}
+    asked, answers = values("question"), values("answer")
+    if len(asked) == len(answers):
+        both = zip(asked, answers, strict=True)
+        pairs = [{"question": q, "answer": a, "lang": lang} for q, a in both]
+    else:  # Several people's answers to one question.
+        pairs = [{"question": q, "answer": a, "lang": lang} for q in asked for a in answers[:1]]
+    if pairs:
+        metadata["qa"] = [*metadata.get("qa", ()), *pairs]
+    captions = [" ".join(caption.split()) for caption in values("caption") if caption.strip()]
+    sample = Sample(
+        id=identity, media=media, text=captions[0] if captions else "", metadata=metadata
+    )
+    for item in sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks):
+        if isinstance(item, Item) and item.task == "caption" and item.lang == lang and captions:
+            item = dataclasses.replace(item, suffixes=tuple(captions))
+        if isinstance(item, Item) and item.task == "vqa" and len(asked) == 1 and answers:
+            item = dataclasses.replace(item, suffixes=answers, answers=answers)
+        yield item
+
+
+def _reject(
+    corpus: Corpus, path: Path, kind: str, reason: str, number: int | None = None
+) -> Reject:
+    identity = f"{kind}/{path.relative_to(corpus.folder).as_posix()}"
+    if number is not None:
+        identity += f"/{number:09d}"
+    return Reject(id=identity, stage=STAGE, reason=reason, source=corpus.relative(path))
+
+
+SOURCES = tuple(
+    SourceSpec(
+        name=name,
+        folder=name,
+        splits=SPLITS,
+        read=read,
+        antialias=True,
+        antialias_eval=True,
+    )
+    for name, read in (("tfrecord", read_tfrecord), ("tfds", read_tfds))
+)

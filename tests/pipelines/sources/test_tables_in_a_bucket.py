@@ -1,0 +1,45 @@
+"""Hub tables, foreign TFRecords and TFDS folders in a bucket: the same bytes as from a disk."""
+
+import gzip
+
+import pytest
+
+from pipelines.prepare.run import PrepareConfig, prepare
+from tests.gcs.objects import Content
+from tests.pipelines.sources import hub_layouts
+from tests.pipelines.sources.test_example_sources import example, put_records, put_tfds
+
+CONFIG = PrepareConfig(image_px=16, num_shards=2, num_workers=1, encoding="png", stall_s=60)
+TFDS = {"image": "image", "caption": "captions/text"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "split", "features"),
+    [
+        ("vqav2", "val", {}),
+        ("infovqa", "val", {}),
+        ("tfds", "train", TFDS),
+        ("tfrecord", "train", {"image": "image", "caption": "text"}),
+    ],
+)
+def test_same_bytes_as_from_a_disk(tmp_path, gcs, encoded, source, split, features):
+    raw = tmp_path / "raw"
+    hub_layouts.write_vqav2(raw)
+    hub_layouts.write_infovqa(raw)
+    (raw / "infovqa/licence.txt").write_text("A bucket has no empty folders.")
+    put_tfds(raw, encoded)
+    record = example(image=encoded(), text="Plain")
+    plain = put_records(raw / "tfrecord/x.tfrecord", record)
+    (raw / "tfrecord/y.tfrecord.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    for path in raw.rglob("*"):
+        if path.is_file():
+            name = f"raw/{path.relative_to(raw).as_posix()}"
+            gcs.store.put("testing", name, Content.of(path.read_bytes()))
+    found = []
+    for number, root in enumerate((str(raw), "gs://testing/raw")):
+        out = tmp_path / f"out-{number}"
+        prepare(CONFIG, source=source, split=split, data_root=root, out=str(out), features=features)
+        found.append({path.name: path.read_bytes() for path in out.iterdir()})
+    assert found[0] == found[1]
+    assert sum(len(data) for name, data in found[0].items() if name.endswith(".tfrecord")) > 100
