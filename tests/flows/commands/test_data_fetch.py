@@ -158,7 +158,17 @@ def test_requests_are_checked(tmp_path, fetch):
 def test_own_catalogue_names_every_benchmark_and_what_to_do():
     known = load_catalogue()
     folders = {data_set.folder for data_set in known.values()}
-    ours = {"images", "videos", "web", "jsonl", "tfrecord", "tfds", "msrvtt_cap", "msrvtt_qa"}
+    ours = {
+        "images",
+        "videos",
+        "web",
+        "jsonl",
+        "csv",
+        "tfrecord",
+        "tfds",
+        "msrvtt_cap",
+        "msrvtt_qa",
+    }
     assert {spec.folder for spec in SOURCES.values()} - ours <= folders
     for name, data_set in known.items():
         assert data_set.files or data_set.by_hand, name
