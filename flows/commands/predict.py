@@ -19,7 +19,7 @@ from model.decode.config import Decoding
 from model.decode.predict import Predictor
 from model.files import CONFIG, DIGEST
 from pipelines.images.square import FORMATS, ImageSpec, prepare_image
-from pipelines.records.schema import BadInput, Record
+from pipelines.records.schema import BadInput
 from pipelines.sources.registry import get
 from pipelines.sources.spec import SourceSpec
 from pipelines.video.client import VideoChild, VideoLimits
@@ -83,16 +83,7 @@ def read_pixels(
         images = _frames(paths[0], spec, stored, frames, stride)
     else:
         images = tuple(_stored_image(path, stored) for path in paths)
-    record = Record(
-        id="question",
-        images=images,
-        prefix="",
-        suffixes=(),
-        task="predict",
-        source=paths[0],
-        source_sha256="-",
-    )
-    return decode_images(record, len(images), image_px)
+    return decode_images(images, len(images), image_px)
 
 
 def predict(

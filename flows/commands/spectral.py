@@ -108,7 +108,7 @@ def _images(paths: Sequence[str], data: str | None, limit: int, image_px: int) -
         records.sort(key=lambda record: record.id)
         step = max(1, len(records) // limit)
         for record in records[::step][:limit]:
-            images += list(decode_images(record, len(record.images), image_px))
+            images += list(decode_images(record.images, len(record.images), image_px))
         images = images[: len(paths) + limit] if paths else images[:limit]
     if not images:
         raise ConfigError("IMAGE... or --data must give at least one image, got none.")

@@ -1,7 +1,9 @@
 """Batches from prepared datasets: the batch of step s is a pure function of (data, seed, s)."""
 
 import dataclasses
+import functools
 import io
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,15 +12,15 @@ import numpy as np
 from PIL import Image
 
 from model.data.config import BatchConfig
-from model.data.order import Order
-from model.data.parts import Joined, open_parts
-from model.data.sampling import choose_texts, words_generator
+from model.data.mixing import Mixture
+from model.data.order import Order, lanes_of
+from model.data.parts import open_parts
+from model.data.sampling import choose_texts, choose_window, words_generator
 from model.data.text import TextRow, fit_words, train_row
 from model.masks.codec import MaskCodec
 from model.masks.tokens import MaskTokens
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
-from pipelines.records.dataset import block_len
 from pipelines.records.schema import Record
 
 Batch = dict[str, np.ndarray]
@@ -53,7 +55,8 @@ class Examples:
     """The endless stream of training examples of one or more datasets.
 
     Every part is shuffled anew for each pass over it (see `order`); parts are interleaved by
-    weight.
+    weight. The examples of a batch have as many images as each other: batches of pictures and
+    batches of clips take turns, by the same weights.
 
     Args:
       data: datasets, as in `StagePaths`.
@@ -79,30 +82,56 @@ class Examples:
                     f"mixture: no part {name!r} in the data. Accepted: {', '.join(self.parts)}."
                 )
         names = sorted(weights)
-        streams = [
-            _stream(self.parts[name], name, seeds.order, number)
+        self._lanes = lanes_of(config.batch_size)
+        self._orders = {
+            name: Order(len(part), part.block, _seed32(seeds.order, number), lanes=self._lanes)
             for number, name in enumerate(names)
-        ]
+            for part in [self.parts[name]]
+        }
         self._num_records = sum(len(self.parts[name]) for name in names)
-        self._mixed = grain.MapDataset.mix(streams, [weights[name] for name in names])
+        by_shape: dict[int, dict[str, float]] = {}
+        for name in names:
+            num_images = min(config.max_frames, len(self.parts[name][0].window()))
+            by_shape.setdefault(num_images, {})[name] = weights[name]
+        self._shapes = Mixture({n: math.fsum(of.values()) for n, of in by_shape.items()})
+        self._mixtures = {n: Mixture(of) for n, of in by_shape.items()}
+        self.num_images = tuple(sorted(by_shape))
+        self._drawn = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(self._draw)
 
     def __len__(self) -> int:
         """Returns the number of records that are drawn from."""
         return self._num_records
 
-    def draws(self, step: int) -> list[Draw]:
-        """Returns the examples of one batch."""
+    def images_of(self, step: int) -> int:
+        """Returns how many images each example of a batch has."""
+        return self._shapes[step][0]
+
+    def draws(self, step: int, rows: slice = slice(None)) -> tuple[Draw, ...]:
+        """Returns the examples of one batch, or some of its rows; those of a lane lie together."""
+        return self._drawn(step, rows.indices(self._config.batch_size)[:2])
+
+    def _draw(self, step: int, rows: tuple[int, int]) -> tuple[Draw, ...]:
         size = self._config.batch_size
-        numbers = range(step * size, (step + 1) * size)
-        return [Draw(*self._mixed[number], number) for number in numbers]  # type: ignore[misc]
+        num_images, batch = self._shapes[step]
+        turns = size // self._lanes
+        draws = []
+        for row in range(*rows):
+            # All lanes together take a part's next examples, one each.
+            lane, turn = divmod(row, turns)
+            part, taken = self._mixtures[num_images][batch * turns + turn]
+            visit, order = taken * self._lanes + lane, self._orders[part]
+            draws.append(
+                Draw(part, order.position(visit), visit // len(self.parts[part]), step * size + row)
+            )
+        return tuple(draws)
 
     def record(self, draw: Draw) -> Record:
         """Returns the record of one example."""
         return self.parts[draw.part][draw.position]
 
-    def expect(self, step: int) -> None:
+    def expect(self, step: int, rows: slice = slice(None)) -> None:
         """Has the records of a batch fetched that will soon be asked for; does not wait."""
-        for draw in self.draws(step):
+        for draw in self.draws(step, rows):
             self.parts[draw.part].expect(draw.position)
 
     def texts(self, draw: Draw, record: Record) -> tuple[str, int]:
@@ -115,9 +144,9 @@ class Examples:
             number=draw.number,
         )
 
-    def max_images(self, limit: int) -> int:
-        """Returns the images per example: the most that the first record of a part has."""
-        return max(min(limit, len(part[0].images)) for part in self.parts.values() if len(part))
+    def images(self, draw: Draw, record: Record) -> tuple[bytes, ...]:
+        """Returns the encoded images of one example: of a video, the window that is drawn."""
+        return record.window(choose_window(record, seed=self._seeds.texts, visit=draw.visit))
 
 
 def samples_of_step(
@@ -137,7 +166,21 @@ def samples_of_step(
 
 
 class Loader:
-    """Batches for training, prepared in the background while the device works."""
+    """Batches for training, prepared in the background while the device works.
+
+    Args:
+      data: datasets, as in `StagePaths`.
+      config: of batches.
+      tokenizer: of the texts.
+      mask_codec: of the masks; None where there are none.
+      image_px: side of the model's images [pixels].
+      seeds: of order, texts and windows.
+      host: which part of every batch is made here; all hosts' together are the batch.
+      num_hosts: that read the same batches.
+
+    Raises:
+      ValueError: if the hosts do not divide the batch, or the data do not fit the config.
+    """
 
     def __init__(
         self,
@@ -148,26 +191,36 @@ class Loader:
         mask_codec: MaskCodec | None,
         image_px: int,
         seeds: Seeds,
+        host: int = 0,
+        num_hosts: int = 1,
     ) -> None:
+        if not 0 <= host < num_hosts or config.batch_size % num_hosts:
+            raise ValueError(
+                f"batch_size must be a multiple of num_hosts={num_hosts}, and host below that; "
+                f"got batch_size={config.batch_size}, host={host}."
+            )
         self.examples = Examples(data, config, seeds, image_px=image_px)
-        self.num_images = self.examples.max_images(config.max_frames)
+        size = config.batch_size // num_hosts
+        self._rows = slice(host * size, (host + 1) * size)
         self._text_len, self._seed, self._image_px = config.text_len, seeds.texts, image_px
         self._tokenizer = tokenizer
         self._masks = MaskTokens(mask_codec)
         self._pool = ThreadPoolExecutor(_DECODE_THREADS)
 
     def batch(self, step: int) -> Batch:
-        """Returns the batch of one step.
+        """Returns the batch of one step, or this host's rows of it.
 
         Keys: image uint8 (B, I, H, W, 3); text int32 (B, T+1); mask_ar, mask_loss int32 (B, T+1).
         """
-        draws = self.examples.draws(step)
+        draws = self.examples.draws(step, self._rows)
         records = [self.examples.record(draw) for draw in draws]
         self._masks.prepare(records)
         px = self._image_px
         # One allocation, decoded into: memory that threads allocate is slow to be had again.
-        images = np.empty((len(records), self.num_images, px, px, 3), np.uint8)
-        decoded = self._pool.map(_decode_into, images, records)
+        num_images = self.examples.images_of(step)
+        images = np.empty((len(records), num_images, px, px, 3), np.uint8)
+        encoded = map(self.examples.images, draws, records)
+        decoded = self._pool.map(_decode_into, images, encoded)
         rows = [self._row(draw, record) for draw, record in zip(draws, records, strict=True)]
         for _ in decoded:  # Raises what a thread raised.
             pass
@@ -176,11 +229,11 @@ class Loader:
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Yields the batches of steps start..stop-1; starting late costs nothing."""
         for step in range(start, min(start + _EXPECTED_BATCHES, stop)):
-            self.examples.expect(step)
+            self.examples.expect(step, self._rows)
 
         def make(step: int) -> Batch:
             if step + _EXPECTED_BATCHES < stop:
-                self.examples.expect(step + _EXPECTED_BATCHES)
+                self.examples.expect(step + _EXPECTED_BATCHES, self._rows)
             return self.batch(step)
 
         steps = grain.MapDataset.range(start, stop).map(make)
@@ -200,15 +253,15 @@ class Loader:
         return train_row(self._tokenizer, prefix, suffix, self._text_len)
 
 
-def decode_images(record: Record, num_images: int, image_px: int) -> np.ndarray:
-    """Returns the pixels of a record, uint8 (I, H, W, 3).
+def decode_images(images: Sequence[bytes], num_images: int, image_px: int) -> np.ndarray:
+    """Returns the pixels of encoded images, uint8 (I, H, W, 3).
 
     More images than `num_images` are thinned out evenly, fewer are repeated in turn. Images of
     another size than `image_px` are resized; training and evaluation refuse smaller ones.
     """
-    images = np.empty((num_images, image_px, image_px, 3), np.uint8)
-    _decode_into(images, record)
-    return images
+    pixels = np.empty((num_images, image_px, image_px, 3), np.uint8)
+    _decode_into(pixels, images)
+    return pixels
 
 
 def stack_rows(rows: Sequence[TextRow]) -> Batch:
@@ -217,16 +270,16 @@ def stack_rows(rows: Sequence[TextRow]) -> Batch:
     return {name: np.stack([getattr(row, name) for row in rows]) for name in names}
 
 
-def _decode_into(images: np.ndarray, record: Record) -> None:
-    count, wanted = len(record.images), len(images)
+def _decode_into(pixels: np.ndarray, images: Sequence[bytes]) -> None:
+    count, wanted = len(images), len(pixels)
     first: dict[int, int] = {}
     for slot in range(wanted):
         chosen = slot * count // wanted if count > wanted else slot % count
         if chosen in first:
-            images[slot] = images[first[chosen]]
+            pixels[slot] = pixels[first[chosen]]
         else:
             first[chosen] = slot
-            images[slot] = _pixels(record.images[chosen], images.shape[1])
+            pixels[slot] = _pixels(images[chosen], pixels.shape[1])
 
 
 def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
@@ -235,18 +288,6 @@ def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
         if rgb.size != (image_px, image_px):
             rgb = rgb.resize((image_px, image_px), Image.Resampling.BILINEAR)
         return np.asarray(rgb)
-
-
-def _stream(part: Joined, name: str, seed: int, number: int) -> grain.MapDataset:
-    # A lazy map from a number to an example: nothing is read or shuffled in advance, so example
-    # 10,000,000 costs as much as example 0. Which pass an index lies in is how often its record
-    # was visited before.
-    order = Order(len(part), block_len(part.num_bytes, len(part)), _seed32(seed, number))
-    return (
-        grain.MapDataset.range(len(part))
-        .repeat()
-        .map_with_index(lambda index, _: (name, order.position(index), index // len(part)))
-    )
 
 
 def _seed32(seed: int, number: int) -> int:

@@ -9,6 +9,13 @@ blocks at a time and reads each once a pass:
     windows  [6 7 8 9 0 1] [2 3 4 5]
     visits   [9 1 6 0 8 7] [4 2 5 3]
 
+A large batch is read by several hosts. So that each has blocks of its own, the shuffled blocks are
+cut into as many stretches as there are *lanes*, each with windows of its own, and visits take
+turns: visit v is the next one of lane v modulo lanes.
+
+    two lanes [6 7 8 9 0] [1 2 3 4 5] with windows of 3 records
+    visits    8 2 6 1 7 3 0 5 9 4
+
 Every pass is shuffled anew.
 """
 
@@ -21,8 +28,23 @@ from grain.experimental import index_shuffle
 WINDOW_BLOCKS = 128
 """Blocks of a window: 128 MB of records or less, see `pipelines.records.blocks`."""
 
+_LANE_EXAMPLES = 32
+"""Examples of a batch that a lane has at least: as many hosts as there are lanes may share it."""
+
+_LANE_BLOCKS = 32
+"""Blocks of a window of one lane among many; together they have a block open for every example of
+the batch, so one of 31 companions of a block is expected in an example's batch."""
+
 _ROUNDS = 4
 """Of the permutation, as grain's own shuffle has them."""
+
+
+def lanes_of(batch_size: int) -> int:
+    """Returns how many lanes the batches of a size are read in: a power of two that divides it."""
+    lanes = 1
+    while batch_size % (2 * lanes) == 0 and batch_size // (2 * lanes) >= _LANE_EXAMPLES:
+        lanes *= 2
+    return lanes
 
 
 class Order:
@@ -32,28 +54,33 @@ class Order:
       length: of the part [records].
       block: neighbours that are read together [records].
       seed: of every pass, in [0, 2**32).
-      window_blocks: blocks of a window.
+      lanes: see above.
+      window_blocks: blocks of the windows of all lanes together, where lanes are few.
     """
 
     def __init__(
-        self, length: int, block: int, seed: int, *, window_blocks: int = WINDOW_BLOCKS
+        self,
+        length: int,
+        block: int,
+        seed: int,
+        *,
+        lanes: int = 1,
+        window_blocks: int = WINDOW_BLOCKS,
     ) -> None:
-        self._length, self._block, self._seed = length, block, seed
-        self._window = block * window_blocks
+        self._length, self._block, self._seed, self._lanes = length, block, seed, lanes
+        self._is_small = length <= block * window_blocks
+        lane_blocks = max(min(_LANE_BLOCKS, window_blocks), window_blocks // lanes)
+        self._window = block * lane_blocks
         self._whole = grain.MapDataset.range(length).seed(seed).shuffle()
         self._drawn = functools.lru_cache(maxsize=4)(self._draw)
 
     def position(self, visit: int) -> int:
         """Returns which record the visit of a number is to; passes are `length` visits long."""
-        if self._length <= self._window:
+        if self._is_small:
             return int(self._whole[visit])  # type: ignore[arg-type]
-        number, place = divmod(visit, self._length)
+        number, turn = divmod(visit, self._length)
         short_at, blocks_seed, windows_seed = self._drawn(number)
-        window, inside = divmod(place, self._window)
-        first = window * self._window
-        last = min(self._window, self._length - first) - 1
-        seed = (windows_seed + window) % 2**32
-        place = first + index_shuffle(inside, max_index=last, seed=seed, rounds=_ROUNDS)
+        place = self._place(turn, windows_seed)
         # The last block of the part may be a short one; the others change places around it.
         full, short = divmod(self._length, self._block)
         after = place - short_at * self._block
@@ -62,6 +89,17 @@ class Order:
         block, offset = divmod(place - short if after >= short else place, self._block)
         block = index_shuffle(block, max_index=full - 1, seed=blocks_seed, rounds=_ROUNDS)
         return block * self._block + offset
+
+    def _place(self, turn: int, windows_seed: int) -> int:
+        """Returns the place in the shuffled blocks of a visit of one pass."""
+        step, lane = divmod(turn, self._lanes)
+        each, more = divmod(self._length, self._lanes)  # The first `more` lanes have one more.
+        start, size = lane * each + min(lane, more), each + (lane < more)
+        window, inside = divmod(step, self._window)
+        first = window * self._window
+        last = min(self._window, size - first) - 1
+        seed = (windows_seed + lane * (each // self._window + 1) + window) % 2**32
+        return start + first + index_shuffle(inside, max_index=last, seed=seed, rounds=_ROUNDS)
 
     def _draw(self, number: int) -> tuple[int, int, int]:
         """Returns, for one pass, full blocks before the short one, and seeds of both shuffles."""

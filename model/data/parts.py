@@ -1,11 +1,12 @@
 """Parts of prepared datasets by name, joined over datasets."""
 
+import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from pipelines.records.dataset import Dataset, Part
+from pipelines.records.dataset import Dataset, Part, block_len
 from pipelines.records.schema import Record
 
 
@@ -14,12 +15,17 @@ class Joined(Sequence[Record]):
 
     Attributes:
       num_bytes: of their shards.
+      block: neighbours that are read together [records].
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.num_bytes = sum(part.num_bytes for part in parts)
         self._parts = parts
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
+        self.block = block_len(self.num_bytes, len(self))
+        # Blocks are those of the whole, as the order of visits has them, not of each part.
+        for part, start in zip(parts, self._starts.tolist(), strict=False):
+            part.read_by(self.block, start)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -36,9 +42,31 @@ class Joined(Sequence[Record]):
         part, place = self._find(position)
         part.expect(place)
 
+    def shards(self) -> Iterator[Iterator[Record]]:
+        """Yields the records of each shard, in their order."""
+        return itertools.chain.from_iterable(part.shards() for part in self._parts)
+
     def _find(self, position: int) -> tuple[Part, int]:
         chosen = int(np.searchsorted(self._starts, position, side="right")) - 1
         return self._parts[chosen], position - int(self._starts[chosen])
+
+
+def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
+    """Yields the records of all parts by id; few of them are in memory, since shards are sorted.
+
+    Raises:
+      ValueError: if one is not.
+    """
+    previous = ""
+    shards = (shard for part in parts.values() for shard in part.shards())
+    for record in heapq.merge(*shards, key=lambda record: record.id):
+        if record.id < previous:
+            raise ValueError(
+                f"records must be sorted by id within a shard, got {record.id!r} after "
+                f"{previous!r}; prepare the dataset again."
+            )
+        previous = record.id
+        yield record
 
 
 def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:

@@ -1,4 +1,4 @@
-"""Which of a record's texts one visit trains on: a pure function, so nothing is counted."""
+"""Which texts and frames of a record one visit trains on: a pure function; nothing is counted."""
 
 import zlib
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from pipelines.records.schema import Record, SuffixSampling
 
-_PREFIX, _WORDS = 1, 2
+_PREFIX, _WORDS, _WINDOW = 1, 2, 3
 """Ends of the entropy of one example's draws, so that they do not draw alike; the suffix's has
 none."""
 
@@ -37,16 +37,34 @@ def choose_texts(
     if how != "without_replacement" or count == 1:
         chosen = _any_of(count, seed, number)
     else:
-        walk, place = divmod(visit, count)
-        entropy = [seed, zlib.crc32(record.id.encode()), walk]
-        chosen = int(np.random.default_rng(entropy).permutation(count)[place])
+        chosen = _walk(record, count, seed, visit)
     prefixes = record.prefixes_of(chosen)
     return prefixes[_any_of(len(prefixes), seed, number, _PREFIX)], chosen
+
+
+def choose_window(record: Record, *, seed: int, visit: int) -> int:
+    """Returns which window of a video one visit looks at: each once before any again.
+
+    Args:
+      record: what is visited.
+      seed: of texts (see `seeds`).
+      visit: how often the record was visited before.
+    """
+    return _walk(record, record.num_windows, seed, visit, _WINDOW)
 
 
 def words_generator(seed: int, number: int) -> np.random.Generator:
     """Returns the generator that drops words of an example's suffix (see `choose_texts`)."""
     return np.random.default_rng([seed, number, _WORDS])
+
+
+def _walk(record: Record, count: int, seed: int, visit: int, *entropy: int) -> int:
+    """Returns which of `count` a visit takes; every `count` visits take each once."""
+    if count == 1:
+        return 0
+    walk, place = divmod(visit, count)
+    drawn = np.random.default_rng([seed, zlib.crc32(record.id.encode()), walk, *entropy])
+    return int(drawn.permutation(count)[place])
 
 
 def _any_of(count: int, *entropy: int) -> int:

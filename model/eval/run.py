@@ -1,14 +1,14 @@
 """Scores a checkpoint on a prepared benchmark split at one budget, by decoding."""
 
+import collections
 import dataclasses
 import functools
 import json
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grain
 import jax
 import numpy as np
 
@@ -25,7 +25,7 @@ from model.checkpoint.folder import (
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch, decode_images
-from model.data.parts import open_parts
+from model.data.parts import open_parts, records_by_id
 from model.data.text import eval_row
 from model.decode.decoding import decode
 from model.eval.config import EvalConfig
@@ -35,6 +35,9 @@ from model.files import PREDICTIONS, SCORE
 from model.masks.codec import MaskCodec
 from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
+
+_PREFETCHED = 2
+"""Batches made ahead of the one that is decoded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +52,9 @@ def evaluate(
     checkpoint: str, *, data: str, budget: int, config: EvalConfig, out: str
 ) -> Iterator[Progress]:
     """Scores a checkpoint; when exhausted, `out` holds the predictions and the score.
+
+    The split is read as it is decoded: a few batches of its images are in memory. Of a video its
+    first window counts.
 
     `predictions.jsonl` has a row per record, by id; `score.json` the metric, its score (0-100),
     the number of records, the sum of their scores and, where there is a breakdown, its parts.
@@ -69,41 +75,64 @@ def evaluate(
     if metric.reads_masks and loaded.codec is None:
         raise ValueError(f"metric {config.metric!r} needs a mask codec; the checkpoint has none.")
     parts = open_parts([data], loaded.model.vision.image_px)
-    records = [record for part in parts.values() for record in part]
-    records.sort(key=lambda record: record.id)
+    total = sum(len(part) for part in parts.values())
     rows: list[dict[str, Any]] = []
     scorer = Scorer(config.metric)
     given = {"decode_mask": loaded.codec.decode} if loaded.codec else {}
-    for number, (chosen, batch) in enumerate(_batches(records, config, loaded)):
+    for number, (chosen, batch) in enumerate(_batches(records_by_id(parts), config, loaded)):
         texts = _decode(loaded, batch, budget, config, number)
         for record, text in zip(chosen, texts, strict=False):
             scorer.add(text, {**fields_of(record), **given})
             rows.append(_row(record, text))
-        yield Progress(done=len(rows), total=len(records))
+        yield Progress(done=len(rows), total=total)
     _write(rows, scorer, Path(out))
 
 
 def _batches(
-    records: Sequence[Record], config: EvalConfig, loaded: _Loaded
+    records: Iterator[Record], config: EvalConfig, loaded: _Loaded
 ) -> Iterator[tuple[Sequence[Record], Batch]]:
-    """Yields (records, batch), prepared in the background; every batch is of the same shape."""
-    size = config.batch_size
-    num_images = min(config.max_frames, max(len(record.images) for record in records))
-    px = loaded.model.vision.image_px
+    """Yields (records, batch) with a batch or two prepared in the background.
 
-    def make(number: int) -> tuple[Sequence[Record], Batch]:
-        chosen = records[number * size : (number + 1) * size]
+    The examples of a batch have as many images as each other, so none's answer depends on those
+    beside it; batches with as many images are of one shape.
+    """
+    size, px = config.batch_size, loaded.model.vision.image_px
+
+    def make(chosen: Sequence[Record]) -> tuple[Sequence[Record], Batch]:
         filled = [*chosen, *[chosen[-1]] * (size - len(chosen))]
         texts, valid = zip(
             *(eval_row(loaded.tokenizer, r.prefix, config.text_len) for r in filled), strict=True
         )
-        images = np.stack([decode_images(r, num_images, px) for r in filled])
+        num_images = _num_images(chosen[0], config)
+        images = np.stack([decode_images(r.window(), num_images, px) for r in filled])
         batch = {"image": images, "text": np.stack(texts), "mask_input": np.stack(valid)}
         return chosen, {**batch, "real": np.arange(size) < len(chosen)}
 
-    numbers = grain.MapDataset.range(math.ceil(len(records) / size)).map(make)
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-    yield from numbers.to_iter_dataset(options)
+    made = map(make, _grouped(records, size, lambda record: _num_images(record, config)))
+    with ThreadPoolExecutor(1) as pool:
+        waiting: collections.deque[Future[tuple[Sequence[Record], Batch] | None]]
+        waiting = collections.deque(pool.submit(next, made, None) for _ in range(_PREFETCHED))
+        while (batch := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(next, made, None))
+            yield batch
+
+
+def _num_images(record: Record, config: EvalConfig) -> int:
+    return min(config.max_frames, len(record.window()))
+
+
+def _grouped(
+    records: Iterator[Record], size: int, key: Callable[[Record], int]
+) -> Iterator[Sequence[Record]]:
+    """Yields up to `size` records that share a key, in the order in which a group is whole."""
+    groups: dict[int, list[Record]] = {}
+    for record in records:
+        group = groups.setdefault(key(record), [])
+        group.append(record)
+        if len(group) == size:
+            yield groups.pop(key(record))
+    for _, group in sorted(groups.items()):
+        yield group
 
 
 def _decode(
@@ -135,9 +164,10 @@ def _row(record: Record, prediction: str) -> dict[str, Any]:
 
 def _write(rows: Sequence[dict[str, Any]], scorer: Scorer, out: Path) -> None:
     scored = scorer.finish()
+    by_id = sorted(zip(rows, scored.items, strict=True), key=lambda pair: pair[0]["id"])
     lines = [
         json.dumps({**row, "score": item.score}, ensure_ascii=False, sort_keys=True) + "\n"
-        for row, item in zip(rows, scored.items, strict=True)
+        for row, item in by_id
     ]
     (out / PREDICTIONS).write_text("".join(lines))
     result = scored.result.as_json(scorer.name)

@@ -72,7 +72,7 @@ def fit(
     """
     loader = _open_loader(model, train, paths, seeds)
     train = train.in_steps(len(loader.examples))
-    programs = step_programs(model, train)
+    programs = step_programs(model, train, loader.examples.num_images)
     state = make_state(starting_params(model, paths.init, seeds.init), train, programs.mesh)
     points = ResumePoints(paths.scratch)
     with contextlib.closing(loader), contextlib.closing(points):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -56,14 +57,23 @@ def params_of(state: State) -> dict[str, Any]:
 
 
 class StepPrograms:
-    """Compiles at most one program per declared bucket, when a bucket is first drawn.
+    """Compiles at most one program per declared bucket and number of images, when first drawn.
+
+    Args:
+      model: what is trained.
+      train: how.
+      mesh: of the devices.
+      num_images: images per example, one number for each shape of batches.
 
     Attributes:
       compile_seconds: time spent compiling so far [s].
     """
 
-    def __init__(self, model: ModelConfig, train: TrainConfig, mesh: Mesh) -> None:
+    def __init__(
+        self, model: ModelConfig, train: TrainConfig, mesh: Mesh, num_images: Sequence[int] = (1,)
+    ) -> None:
         self._model, self._train, self.mesh = model, train, mesh
+        self._num_images = num_images
         self._declared = set(declared_buckets(model, train))
         self._compiled: dict[tuple[Any, ...], Any] = {}
         self.compile_seconds = 0.0
@@ -74,7 +84,8 @@ class StepPrograms:
         """Returns the state after one update, and the loss before it; `state` is used up.
 
         Raises:
-          ValueError: if the budget lies in none of the declared buckets.
+          ValueError: if the budget lies in none of the declared buckets, or the examples have
+            another number of images than is declared.
         """
         bucket = budgets.bucket_of(self._model, budget).size
         if bucket not in self._declared:
@@ -86,6 +97,11 @@ class StepPrograms:
             raise ValueError(
                 f"dropout_key must be given exactly where train.dropout={self._train.dropout} is "
                 f"above 0, got {rates.dropout_key}; take it from `dropout_key`."
+            )
+        if batch["image"].shape[1] not in self._num_images:
+            raise ValueError(
+                f"image has {batch['image'].shape[1]} images per example, which is not declared; "
+                f"declared: {sorted(self._num_images)}."
             )
         args = state, shard_batch(batch, self.mesh), vlm.Slots(bucket, budget), rates
         shapes = tuple(sorted((name, value.shape) for name, value in batch.items()))
@@ -124,7 +140,9 @@ def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
     return np.random.SeedSequence([seed, step]).generate_state(2) if train.dropout else None
 
 
-def step_programs(model: ModelConfig, train: TrainConfig) -> StepPrograms:
+def step_programs(
+    model: ModelConfig, train: TrainConfig, num_images: Sequence[int] = (1,)
+) -> StepPrograms:
     """Returns the programs of a stage; stages that differ in numbers only share them."""
     shared = dataclasses.replace(
         train,
@@ -138,12 +156,14 @@ def step_programs(model: ModelConfig, train: TrainConfig) -> StepPrograms:
         save_steps=1,
         log_steps=1,
     )
-    return _cached_programs(model, shared, tuple(jax.devices()))
+    return _cached_programs(model, shared, tuple(jax.devices()), tuple(num_images))
 
 
 @functools.lru_cache(maxsize=4)
-def _cached_programs(model: ModelConfig, train: TrainConfig, devices: Any) -> StepPrograms:
-    return StepPrograms(model, train, make_mesh(devices))
+def _cached_programs(
+    model: ModelConfig, train: TrainConfig, devices: Any, num_images: tuple[int, ...]
+) -> StepPrograms:
+    return StepPrograms(model, train, make_mesh(devices), num_images)
 
 
 def _step(

@@ -92,7 +92,16 @@ class Part(Sequence[Record]):
                 raise ValueError(f"{shard.path} holds {len(shard)} records, expected {expected}.")
         self._ends = list(itertools.accumulate(info.num_records))
         self.num_bytes = sum(shard.num_bytes(0, len(shard)) for shard in self._shards)
-        self._block = block_len(self.num_bytes, len(self))
+        self.read_by(block_len(self.num_bytes, len(self)), 0)
+
+    def read_by(self, block: int, start: int) -> None:
+        """Says where blocks of neighbours begin.
+
+        Args:
+          block: length of each [records].
+          start: of this part in the records that the blocks are of.
+        """
+        self._block, self._start = block, start
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -104,31 +113,44 @@ class Part(Sequence[Record]):
             ((shard, start, stop),) = self._pieces(position, position + 1)
             (data,) = shard.read(start, stop)
         else:
-            data = self._fetch(position).result()[position % self._block]
+            start, stop = self._block_of(position)
+            data = self._fetch(start, stop).result()[position - start]
         return example.decode(data)
 
     def __iter__(self) -> Iterator[Record]:
-        for position in range(len(self)):
-            if position % self._block == 0:
-                for ahead in range(_AHEAD + 1):
-                    self.expect(position + ahead * self._block)
+        return self._between(0, len(self), _AHEAD)
+
+    def shards(self) -> Iterator[Iterator[Record]]:
+        """Yields the records of each shard, in order; many may be read at once."""
+        for start, stop in itertools.pairwise([0, *self._ends]):
+            yield self._between(start, stop, 1)
+
+    def _between(self, start: int, stop: int, ahead: int) -> Iterator[Record]:
+        """Yields records start..stop-1, with so many blocks on their way while one is read."""
+        for position in range(start, stop):
+            if position in (start, self._block_of(position)[0]):
+                for block in range(ahead + 1):
+                    self.expect(min(position + block * self._block, stop - 1))
             yield self[position]
 
     def expect(self, position: int) -> None:
         """Has a record fetched that will soon be asked for, and its neighbours; does not wait."""
-        if not self._place.is_local and position < len(self):
-            self._fetch(position)
+        if not self._place.is_local:
+            self._fetch(*self._block_of(position))
 
-    def _fetch(self, position: int) -> Future[list[bytes]]:
-        start = position - position % self._block
-        stop = min(start + self._block, len(self))
+    def _block_of(self, position: int) -> tuple[int, int]:
+        """Returns the first record of a record's block, and the last one + 1."""
+        start = position - (self._start + position) % self._block
+        return max(start, 0), min(start + self._block, len(self))
+
+    def _fetch(self, start: int, stop: int) -> Future[list[bytes]]:
         pieces = list(self._pieces(start, stop))
 
         def read() -> list[bytes]:
             return [data for shard, *records in pieces for data in shard.read(*records)]
 
         size = sum(shard.num_bytes(first, last) for shard, first, last in pieces)
-        return blocks().get((self._place.uri, self._name, start), size, read)
+        return blocks().get((self._place.uri, self._name, start, stop), size, read)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int]]:
         """Yields (shard, first record, last record + 1) of neighbours, who may lie in several."""

@@ -39,6 +39,8 @@ def encode(record: Record) -> bytes:
     feature["prefixes"].bytes_list.value.extend(
         json.dumps(one, ensure_ascii=False).encode() for one in record.prefixes
     )
+    if record.num_windows > 1:
+        feature["num_windows"].int64_list.value.append(record.num_windows)
     meta = json.dumps(record.meta, sort_keys=True, ensure_ascii=False)
     feature["meta"].bytes_list.value.append(meta.encode())
     return example.SerializeToString(deterministic=True)
@@ -64,6 +66,7 @@ def decode(data: bytes) -> Record:
         values[field] = tuple(feature[key].float_list.value)
     prefixes = feature["prefixes"].bytes_list.value
     values["prefixes"] = tuple(tuple(json.loads(one)) for one in prefixes)
+    values["num_windows"] = next(iter(feature["num_windows"].int64_list.value), 1)
     values["meta"] = json.loads(feature["meta"].bytes_list.value[0])
     return Record(**values)  # type: ignore[arg-type]
 

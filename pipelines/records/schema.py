@@ -22,7 +22,10 @@ class Record:
 
     Attributes:
       id: stable and unique within its dataset; never derived from position or time.
-      images: encoded images (JPEG or PNG) of equal size: one, an image pair, or video frames.
+      images: encoded images (JPEG or PNG) of equal size: one, an image pair, or video frames,
+        window after window.
+      num_windows: windows of a video, as many frames each. Training looks at any, evaluation at the
+        first one.
       prefix: the text the model reads; no separator, no special tokens.
       suffixes: texts the model may write; training draws one of them.
       prefixes: per suffix, what may be read before it, of which training draws one: the
@@ -40,6 +43,7 @@ class Record:
 
     id: str
     images: tuple[bytes, ...]
+    num_windows: int = 1
     prefix: str
     suffixes: tuple[str, ...]
     prefixes: tuple[tuple[str, ...], ...] = ()
@@ -59,6 +63,11 @@ class Record:
                 raise ValueError(f"{name} is empty in record {self.id!r}.")
         if not self.images:
             raise ValueError(f"images is empty in record {self.id!r}; a record has at least one.")
+        if self.num_windows < 1 or len(self.images) % self.num_windows:
+            raise ValueError(
+                f"num_windows must be a positive number that divides the {len(self.images)} images "
+                f"of record {self.id!r}, got {self.num_windows}."
+            )
         if len(self.frame_requested) != len(self.frame_decoded):
             raise ValueError(
                 f"frame_requested has {len(self.frame_requested)} times and frame_decoded "
@@ -70,6 +79,11 @@ class Record:
                 f"{self.id!r}, got {self.prefixes!r:.100}."
             )
         json.dumps(self.meta)
+
+    def window(self, number: int = 0) -> tuple[bytes, ...]:
+        """Returns the images of one window; of pictures there is only one."""
+        size = len(self.images) // self.num_windows
+        return self.images[number * size : (number + 1) * size]
 
     def prefixes_of(self, number: int) -> tuple[str, ...]:
         """Returns what may be read before one of the suffixes."""

@@ -161,7 +161,7 @@ def test_pixels_are_those_of_the_record(files: Path, tmp_path: Path, source: str
         id="x", images=(prepare_image(noise.read_bytes(), spec)[0],), prefix="", suffixes=(),
         task="t", source="noise.png", source_sha256="0",
     )  # fmt: skip
-    stored = decode_images(record, 1, 32)
+    stored = decode_images(record.images, 1, 32)
     np.testing.assert_array_equal(read_pixels([str(noise)], 32, source=source), stored)
 
 

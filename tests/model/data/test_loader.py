@@ -1,4 +1,5 @@
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -6,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.data import order
 from model.data.config import BatchConfig
 from model.data.loader import Loader, decode_images, samples_of_step
-from model.data.parts import open_parts
+from model.data.parts import open_parts, records_by_id
 from model.data.text import eval_row, fit_words, prefix_ids, train_row
 from model.masks.codec import MaskCodec, MaskCodecConfig, init_params
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
+from pipelines.records import dataset
 from pipelines.records.rle import encode_mask
 from pipelines.records.schema import Record
 from tests.model.tiny_data import color_record, mask_record, write_dataset, write_tokenizer
@@ -67,7 +70,7 @@ def test_samples_of_step_are_those_of_the_batch(data: str, tokenizer: Tokenizer)
         for (key, prefix, suffix), image, text in zip(
             samples, batch["image"], batch["text"], strict=True
         ):
-            np.testing.assert_array_equal(image, decode_images(records[key], 1, 32))
+            np.testing.assert_array_equal(image, decode_images(records[key].images, 1, 32))
             assert suffix in records[key].suffixes
             read = f"{prefix}\n{suffix}".partition("<mask>")[0]
             assert read in tokenizer.decode(text[1:])
@@ -82,6 +85,104 @@ def test_mixture_follows_the_weights_and_passes_cover_every_record(data: str):
     for start in range(0, 7 * (len(colors) // 7), 7):
         assert len(set(colors[start : start + 7])) == 7
     assert colors[:7] != colors[7:14]
+
+
+def test_hosts_share_a_batch_and_read_blocks_of_their_own(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(dataset, "MAX_BLOCK", 4)
+    monkeypatch.setattr(order, "_LANE_EXAMPLES", 2)
+    monkeypatch.setattr(order, "_LANE_BLOCKS", 2)
+    folder = write_dataset(tmp_path / "d", {"color": [color_record(i) for i in range(700)]})
+    train = BatchConfig(batch_size=8, text_len=12)
+    read: list[set[int]] = []
+
+    def load(**host: int) -> list[np.ndarray]:
+        loader = Loader(
+            folder, train, tokenizer=tokenizer, mask_codec=None, image_px=32, seeds=SEEDS, **host
+        )
+        read.append(set())
+        part = loader.examples.parts["color"]
+        one = type(part).__getitem__
+
+        def noted(self, position: int) -> Record:
+            read[-1].add(position // part.block)
+            return one(self, position)
+
+        monkeypatch.setattr(type(part), "__getitem__", noted)
+        made = [loader.batch(step)["text"] for step in range(700 // 8)]
+        monkeypatch.setattr(type(part), "__getitem__", one)
+        return made
+
+    whole = load()
+    shares = [load(host=host, num_hosts=4) for host in range(4)]
+    for step, batch in enumerate(whole):
+        np.testing.assert_array_equal(batch, np.concatenate([share[step] for share in shares]))
+    blocks = 700 // 4
+    assert len(read[0]) == blocks
+    assert sum(map(len, read[1:])) <= blocks + 4
+    with pytest.raises(ValueError, match=r"batch_size must be a multiple of num_hosts=3"):
+        load(host=0, num_hosts=3)
+
+
+def test_clips_and_pictures_take_turns_and_none_is_repeated(tmp_path, tokenizer):
+    parts = {
+        "clips": [color_record(i, images=3, part="clips") for i in range(6)],
+        "color": [color_record(i) for i in range(12)],
+        "pairs": [color_record(i, images=3, part="pairs") for i in range(4)],
+    }
+    folder = write_dataset(tmp_path / "d", parts)
+    mixture = (("clips", 1.0), ("color", 3.0), ("pairs", 0.5))
+    train = BatchConfig(batch_size=4, text_len=12, mixture=mixture)
+    mixed = make_loader(folder, tokenizer, train=train)
+    assert mixed.examples.num_images == (1, 3)
+    counts = Counter[str]()
+    for step in range(90):
+        draws = mixed.examples.draws(step)
+        counts.update(draw.part for draw in draws)
+        batch = mixed.batch(step)
+        assert batch["image"].shape[1] == mixed.examples.images_of(step)
+        assert {draw.part for draw in draws} <= (
+            {"color"} if batch["image"].shape[1] == 1 else {"clips", "pairs"}
+        )
+        if batch["image"].shape[1] == 1:
+            # Pixels, and so losses, are those of the same records without clips beside them.
+            records = [mixed.examples.record(draw) for draw in draws]
+            expected = [decode_images(record.images, 1, 32) for record in records]
+            np.testing.assert_array_equal(batch["image"], expected)
+    assert counts == {"clips": 80, "color": 240, "pairs": 40}
+
+
+def test_each_window_is_looked_at_once_before_any_again(tmp_path, tokenizer):
+    frames = [color_record(i).images[0] for i in range(3)]
+    clips = [
+        dataclasses.replace(color_record(i), images=tuple(f for f in frames for _ in range(2)))
+        for i in range(5)
+    ]
+    clips = [dataclasses.replace(clip, num_windows=3) for clip in clips]
+    folder = write_dataset(tmp_path / "d", {"color": clips})
+    loader = make_loader(folder, tokenizer, train=BatchConfig(batch_size=5, text_len=12))
+    assert loader.examples.num_images == (2,)
+    passes = [loader.batch(step)["image"] for step in range(6)]
+    rows = [[d.position for d in loader.examples.draws(step)] for step in range(6)]
+    for start in (0, 3):
+        for position in range(5):
+            shown = [passes[step][rows[step].index(position)] for step in range(start, start + 3)]
+            assert all((one[0] == one[1]).all() for one in shown)
+            assert len({one.tobytes() for one in shown}) == 3
+    again = make_loader(folder, tokenizer, train=BatchConfig(batch_size=5, text_len=12))
+    np.testing.assert_array_equal(again.batch(4)["image"], passes[4])
+
+
+def test_records_come_by_id_from_many_shards(tmp_path):
+    parts = {
+        name: [color_record(i, part="p") for i in range(start, 20, 3)]
+        for start, name in enumerate("abc")
+    }
+    folder = write_dataset(tmp_path / "d", parts)
+    ids = [record.id for record in records_by_id(open_parts([folder]))]
+    assert ids == [f"p/{i:03d}" for i in range(20)]
+    folder = write_dataset(tmp_path / "e", {"a": parts["a"][::-1]})
+    with pytest.raises(ValueError, match=r"must be sorted by id within a shard, got 'p/015' after"):
+        list(records_by_id(open_parts([folder])))
 
 
 def test_mask_markers_become_tokens(data: str, tokenizer: Tokenizer):
@@ -150,8 +251,8 @@ def test_rows_are_cut_on_the_right(tokenizer: Tokenizer):
 
 def test_frames_are_thinned_or_repeated():
     record = color_record(0, images=5)
-    assert decode_images(record, 3, 32).shape == (3, 32, 32, 3)
-    assert decode_images(record, 7, 24).shape == (7, 24, 24, 3)
+    assert decode_images(record.images, 3, 32).shape == (3, 32, 32, 3)
+    assert decode_images(record.images, 7, 24).shape == (7, 24, 24, 3)
 
 
 @given(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.data.order import Order
+from model.data.order import Order, lanes_of
 
 
 @given(
@@ -50,3 +50,36 @@ def test_passes_and_seeds_differ(length: int):
         return [order.position(number * length + i) for i in range(50)]
 
     assert len({tuple(first(seed, number)) for seed in (0, 1) for number in (0, 1)}) == 4
+
+
+@given(
+    length=st.integers(1, 300),
+    block=st.integers(1, 7),
+    lanes=st.sampled_from([1, 2, 4, 8]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(deadline=None, max_examples=40)
+def test_lanes_visit_every_record_once_a_pass(length, block, lanes, seed):
+    order = Order(length, block, seed, lanes=lanes, window_blocks=3)
+    for number in range(2):
+        visits = range(number * length, (number + 1) * length)
+        assert sorted(map(order.position, visits)) == list(range(length))
+
+
+def test_each_lane_reads_blocks_of_its_own():
+    length, block, lanes = 40_000, 10, 4
+    order = Order(length, block, 3, lanes=lanes, window_blocks=8)
+    read = [
+        {order.position(visit) // block for visit in range(lane, length, lanes)}
+        for lane in range(lanes)
+    ]
+    shared = [read[a] & read[b] for a, b in itertools.combinations(range(lanes), 2)]
+    assert sum(map(len, shared)) <= lanes  # Where one lane's stretch ends within a block.
+    assert sum(map(len, read)) <= length // block + lanes
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "lanes"), [(1, 1), (16, 1), (63, 1), (64, 2), (96, 2), (8192, 256), (8190, 2)]
+)
+def test_lanes_divide_the_batch_and_have_enough_of_it(batch_size: int, lanes: int):
+    assert lanes_of(batch_size) == lanes

@@ -1,0 +1,43 @@
+"""Which part each example is of: weights are kept exactly, and nothing is counted."""
+
+import math
+from collections.abc import Hashable, Mapping
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+class Mixture(Generic[Name]):
+    """Endless streams, merged by weight; the example of a number is found without those before it.
+
+    Of any first k examples a stream has its share of k, give or take fewer than there are streams.
+
+        weights {a: 2, b: 1}   a0 a1 b0 a2 a3 b1 …
+
+    Source: grain `MapDataset.mix`, which rounds the weights to whole hundredths of the smallest
+    one; here they are fractions.
+
+    Args:
+      weights: stream -> weight, above 0; only their ratios count.
+    """
+
+    def __init__(self, weights: Mapping[Name, float]) -> None:
+        exact = [Fraction(str(weight)) for weight in weights.values()]
+        common = math.lcm(*(weight.denominator for weight in exact))
+        self._names = list(weights)
+        self._weights = [int(weight * common) for weight in exact]
+        self._total = sum(self._weights)
+
+    def __getitem__(self, number: int) -> tuple[Name, int]:
+        """Returns the stream of an example, and the example's number in it."""
+        # Of `number` examples, those of the streams from here on; and of one more. The stream
+        # whose count differs is the one that the example is of.
+        before, after, rest = number, number + 1, self._total
+        for name, weight in zip(self._names, self._weights, strict=True):
+            others_before = before * (rest - weight) // rest
+            others_after = after * (rest - weight) // rest
+            if before - others_before != after - others_after:
+                return name, before - others_before
+            before, after, rest = others_before, others_after, rest - weight
+        raise AssertionError
