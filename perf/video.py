@@ -62,7 +62,7 @@ def write_clip(path: Path, *, seconds: int, key_frames: int, width: int, height:
 
 def times_of(sampling: FrameSampling, duration: float) -> list[float]:
     """Returns the times that are asked for, the same for all [s]."""
-    return [t + 1e-4 for t in sampling.times(duration)]
+    return [t + 1e-4 for t in sampling.windows(duration)[0]]
 
 
 def pyav_in_sequence(path: str, sampling: FrameSampling, threads: int) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from flows.study.load import ConfigError
 from flows.study.own import corpus_named
 from flows.study.runs import find_dataset
 from pipelines.records.dataset import Dataset
-from pipelines.records.holdings import Holdings, holdings_of
+from pipelines.records.holdings import Holdings, PartHoldings, holdings_of
 from pipelines.sources.check import Checked, check_benchmarks, check_corpus
 from pipelines.sources.corpus import parse_features
 
@@ -98,8 +98,7 @@ def _holdings_text(found: Holdings) -> str:
     total = found.num_records + found.num_rejected
     parts = [
         (
-            name, f"{part.records:,}", "+".join(str(n) for n in sorted(part.images)),
-            f"{part.suffixes:,}", _langs(part.langs),
+            name, f"{part.records:,}", _images(part), f"{part.suffixes:,}", _langs(part.langs),
         )
         for name, part in found.parts.items()
     ]  # fmt: skip
@@ -111,6 +110,12 @@ def _holdings_text(found: Holdings) -> str:
         *(_aligned([_REJECT_HEAD, *kinds]) if kinds else []),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _images(part: PartHoldings) -> str:
+    """Returns the images of a record, "+" between numbers that differ; windows if several."""
+    images, windows = ("+".join(map(str, sorted(of))) for of in (part.images, part.windows))
+    return images if windows in ("", "1") else f"{images} in {windows} windows"
 
 
 def _langs(langs: Mapping[str, int]) -> str:

@@ -452,7 +452,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
                 reader=source_of(trained, own or transfer), path=path, split=split, prepare=prepare
             )
         for row in rows_of(name, transfer):
-            prepare = _prepare_of(config, transfer).unaugmented()
+            prepare = _prepare_of(config, transfer).for_evaluation(BENCHMARKS[name].eval_window)
             limit = transfer.eval_limit or prepare.limit
             found[f"{row.name}/eval"] = DatasetSpec(
                 reader=source_of(name, transfer), path=transfer.path, split=row.split,

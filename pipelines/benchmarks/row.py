@@ -97,6 +97,7 @@ class Benchmark:
       parent: whose fine-tuned checkpoint is scored, for a zero-shot benchmark.
       num_frames: frames per video; 0 for images.
       frame_stride: distance of the frames at 25 frames a second; 26 is about 1 s [frames].
+      eval_window: where the frames of evaluation begin: with the video's, or in its middle.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Benchmark:
     parent: str = ""
     num_frames: int = 0
     frame_stride: int = 0
+    eval_window: Literal["first", "centre"] = "first"
 
     def __post_init__(self) -> None:
         if unknown := fields_of(self.prompt) - _FIELDS:

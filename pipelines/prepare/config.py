@@ -26,6 +26,8 @@ class PrepareConfig:
       num_frames: frames per video; None takes the source's own (16; MSVD-QA: 8).
       frame_stride: their distance at 25 frames a second; None takes the source's own [frames].
       frame_window: "first" starts at the first frame, "centre" in the middle, "random" anywhere.
+      num_windows: windows of frames stored per video. The first is where `frame_window` says, the
+        others are spread evenly; training draws one a visit, evaluation takes the first.
       decoder: "pyav", or "decord" to use it where it is exact.
       clip_cpu_s: most processor time for decoding one clip, of all its threads [s].
       seed: of random windows and augmentation; each file draws its own from it.
@@ -56,6 +58,7 @@ class PrepareConfig:
     num_frames: int | None = None
     frame_stride: int | None = None
     frame_window: str = "first"
+    num_windows: int = 1
     decoder: str = "pyav"
     clip_cpu_s: float = 60.0
     seed: int = 0
@@ -103,7 +106,9 @@ class PrepareConfig:
         self.image_spec(antialias=True)
         self.video_limits()
         self.augmentation()
-        FrameSampling(num_frames=1, stride=1, window=self.frame_window)
+        FrameSampling(
+            num_frames=1, stride=1, window=self.frame_window, num_windows=self.num_windows
+        )
 
     def image_spec(self, *, antialias: bool) -> ImageSpec:
         """Returns how images are stored."""
@@ -125,6 +130,15 @@ class PrepareConfig:
         """Returns the same without augmentation."""
         return dataclasses.replace(self, augment_resize=0.0, augment_jpeg=0.0, augment_crop=0.0)
 
+    def for_evaluation(self, window: str) -> "PrepareConfig":
+        """Returns the same with one window of a video, which is not drawn, and no augmentation.
+
+        Args:
+          window: "first" or "centre", taken where `frame_window` is "random".
+        """
+        chosen = window if self.frame_window == "random" else self.frame_window
+        return dataclasses.replace(self.unaugmented(), num_windows=1, frame_window=chosen)
+
     def video_limits(self) -> VideoLimits:
         """Returns what one clip may cost."""
         return VideoLimits(decoder=self.decoder, cpu_s=self.clip_cpu_s)
@@ -137,6 +151,7 @@ class PrepareConfig:
                 num_frames=self.num_frames or spec.num_frames,
                 stride=self.frame_stride or spec.frame_stride,
                 window=self.frame_window,
+                num_windows=self.num_windows,
             ),
             augmentation=self.augmentation(),
             seed=self.seed,

@@ -17,21 +17,24 @@ class PartHoldings:
 
     Attributes:
       records: number of them.
-      images: images per record -> records.
+      images: images per record, of a video in each window -> records.
+      windows: windows per record -> records.
       suffixes: over all records.
       langs: language -> records.
     """
 
     records: int = 0
     images: dict[int, int] = dataclasses.field(default_factory=dict)
+    windows: dict[int, int] = dataclasses.field(default_factory=dict)
     suffixes: int = 0
     langs: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def add(self, *, images: int, suffixes: int, lang: str) -> None:
+    def add(self, *, images: int, windows: int = 1, suffixes: int, lang: str) -> None:
         """Counts one record."""
         self.records += 1
         self.suffixes += suffixes
         self.images[images] = self.images.get(images, 0) + 1
+        self.windows[windows] = self.windows.get(windows, 0) + 1
         self.langs[lang] = self.langs.get(lang, 0) + 1
 
 
@@ -76,7 +79,10 @@ def holdings_of(dataset: Dataset) -> Holdings:
     for name, part in dataset.parts.items():
         for record in part:
             parts[name].add(
-                images=len(record.images), suffixes=len(record.suffixes), lang=record.lang
+                images=len(record.window()),
+                windows=record.num_windows,
+                suffixes=len(record.suffixes),
+                lang=record.lang,
             )
     return Holdings(name=dataset.info.name, parts=parts, rejects=kinds_of(dataset.rejects()))
 

@@ -19,11 +19,12 @@ class Pixels:
     """What was decoded from one image or video.
 
     Attributes:
-      images: encoded squares.
+      images: encoded squares; of a video, window after window.
       size: width and height before squashing [pixels].
       sha256: digest of the encoded original [hex].
       requested: per frame, the time asked for [s].
       decoded: per frame, the time of the frame found [s].
+      num_windows: windows of a video.
       crop: x0, y0, x1, y1 of what was kept of it; None for all [pixels].
     """
 
@@ -32,6 +33,7 @@ class Pixels:
     sha256: str
     requested: tuple[float, ...] = ()
     decoded: tuple[float, ...] = ()
+    num_windows: int = 1
     crop: tuple[int, int, int, int] | None = None
 
 
@@ -118,4 +120,5 @@ class DecodeMedia:
             sha256=self.sha256,
             requested=clip.requested,
             decoded=clip.decoded,
+            num_windows=clip.num_windows,
         )

@@ -28,6 +28,7 @@ def render(item: Item, pixels: list[Pixels]) -> Record:
     return Record(
         id=item.id,
         images=tuple(image for p in pixels for image in p.images),
+        num_windows=pixels[0].num_windows if len(pixels) == 1 else 1,
         prefix=prefix,
         suffixes=tuple(suffixes),
         prefixes=item.prefixes,

@@ -65,7 +65,7 @@ def _answer(request: dict, output: BinaryIO) -> None:
 def sample_video(
     path: str, sampling: FrameSampling, spec: ImageSpec, decoder: str
 ) -> tuple[dict, list[bytes]]:
-    """Returns what was found ("size", "requested", "decoded", "decoder") and the encoded frames.
+    """Returns what was found ("size", "requested", "decoded", …) and the encoded frames.
 
     Raises:
       BadInput: if the video cannot be decoded, holds less than it declares, or has a refused size.
@@ -73,7 +73,8 @@ def sample_video(
     info = probe(path)
     bounds = {"min_side": spec.min_side, "max_pixels": spec.max_pixels}
     check_size(info.width, info.height, **bounds)
-    times = sampling.times(info.duration)
+    windows = sampling.windows(info.duration)
+    times = sorted({time for window in windows for time in window})  # Windows may overlap.
     used = choose(decoder, info)
     size, decoded, encoded = (0, 0), [], []
     for time, pixels in DECODERS[used](path, info, times):  # One frame at a time is held.
@@ -81,11 +82,13 @@ def sample_video(
         size = image.size
         decoded.append(time)
         encoded.append(encode_image(squash(image, spec), spec.encoding))
-    order = sampling.loop(len(times))
+    place = {time: i for i, time in enumerate(times)}
+    order = [place[window[i]] for window in windows for i in sampling.loop(len(window))]
     header = {
         "size": size,
         "requested": [times[i] for i in order],
         "decoded": [decoded[i] for i in order],
+        "num_windows": len(windows),
         "decoder": used,
     }
     return header, [encoded[i] for i in order]

@@ -63,16 +63,18 @@ class Clip(NamedTuple):
     """The frames sampled from one video.
 
     Attributes:
-      images: encoded squares.
+      images: encoded squares, window after window.
       size: width and height before squashing [pixels].
       requested: per frame, the time asked for [s].
       decoded: per frame, the time of the frame found [s].
+      num_windows: windows that they are of.
     """
 
     images: tuple[bytes, ...]
     size: tuple[int, int]
     requested: tuple[float, ...]
     decoded: tuple[float, ...]
+    num_windows: int
 
 
 class VideoChildLostError(RuntimeError):
@@ -138,6 +140,7 @@ class VideoChild:
             size=tuple(header["size"]),
             requested=tuple(header["requested"]),
             decoded=tuple(header["decoded"]),
+            num_windows=header["num_windows"],
         )
 
     @property

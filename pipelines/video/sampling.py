@@ -21,6 +21,8 @@ class FrameSampling:
       window: "first" starts at the first frame (big_vision's evaluation), "centre" in the middle,
         "random" where `draw` says.
       draw: begin of a random window, in [0, 1): 0 is the first frame, 1 as late as still fits.
+      num_windows: windows per record. The first is where `window` says; the others begin at equal
+        distances after it and, past the last begin that fits, from the first frame on.
       start: of the part that frames are chosen in, from the first frame [s].
       end: of that part; None for the video's [s].
     """
@@ -29,14 +31,15 @@ class FrameSampling:
     stride: int
     window: str = "first"
     draw: float = 0.0
+    num_windows: int = 1
     start: float = 0.0
     end: float | None = None
 
     def __post_init__(self) -> None:
-        if self.num_frames < 1 or self.stride < 1:
+        if self.num_frames < 1 or self.stride < 1 or self.num_windows < 1:
             raise ValueError(
-                f"num_frames and frame_stride must be positive, got {self.num_frames} and "
-                f"{self.stride}."
+                f"num_frames, frame_stride and num_windows must be positive, got "
+                f"{self.num_frames}, {self.stride} and {self.num_windows}."
             )
         if self.window not in WINDOWS:
             raise ValueError(f"window must be one of {', '.join(WINDOWS)}, got {self.window!r}.")
@@ -45,10 +48,11 @@ class FrameSampling:
         if not 0 <= self.start <= (self.start if self.end is None else self.end):
             raise ValueError(f"start must be in 0..end, got {self.start} and {self.end}.")
 
-    def times(self, duration: float) -> list[float]:
-        """Returns the distinct times to decode, from the first frame [s].
+    def windows(self, duration: float) -> list[list[float]]:
+        """Returns the distinct times of each window, from the first frame [s].
 
-        Fewer than `num_frames` if the part is shorter than the window; see `loop`.
+        Fewer than `num_frames` if the part is shorter than a window; see `loop`. There is one
+        window then, since all would be the same.
 
         Raises:
           BadInput: if the part begins after the video's end.
@@ -58,9 +62,13 @@ class FrameSampling:
         end = duration if self.end is None else min(self.end, duration)
         step = self.stride / STORAGE_FPS
         free = max(0.0, end - self.start - (self.num_frames - 1) * step)
-        first = self.start + free * {"first": 0.0, "centre": 0.5, "random": self.draw}[self.window]
-        times = [first + i * step for i in range(self.num_frames)]
-        return [t for i, t in enumerate(times) if i == 0 or t < end - 1e-6]
+        begin = {"first": 0.0, "centre": 0.5, "random": self.draw}[self.window]
+        found = []
+        for number in range(self.num_windows if free else 1):
+            first = self.start + free * ((begin + number / self.num_windows) % 1)
+            times = [first + i * step for i in range(self.num_frames)]
+            found.append([t for i, t in enumerate(times) if i == 0 or t < end - 1e-6])
+        return found
 
     def loop(self, num_decoded: int) -> list[int]:
         """Returns which decoded frame each of the `num_frames` is: short videos repeat."""

@@ -32,7 +32,7 @@ class Card:
     Attributes:
       id, part, lang, source: of the record.
       pictures: with boxes and masks drawn.
-      captions: one per picture: its times, for frames; "" for stills.
+      captions: one per picture: its window, if there are several, and times; "" for stills.
       lines: (label, text) of the prefix, suffixes and answers; a box is "[1]", "[1 mask]" with one.
     """
 
@@ -121,14 +121,20 @@ def _card(part: str, record: Record) -> Card:
     for picture in pictures:
         _draw(picture, masks, [pixel_box(one[1], picture.size) for one in boxes])
     times = zip(record.frame_requested, record.frame_decoded, strict=True)
+    size = len(record.window())
+    window = [f"{i // size + 1}: " if record.num_windows > 1 else "" for i in range(len(pictures))]
     return Card(
         id=record.id,
         part=part,
         lang=record.lang,
         source=record.source,
         pictures=tuple(pictures),
-        captions=tuple(f"{asked:.2f} → {found:.2f} s" for asked, found in times)
-        or ("",) * len(pictures),
+        captions=tuple(
+            f"{of}{asked:.2f} → {found:.2f} s"
+            for of, (asked, found) in zip(window, times, strict=True)
+        )
+        if record.frame_requested
+        else ("",) * len(pictures),
         lines=_readable(texts),
     )
 

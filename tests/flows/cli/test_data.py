@@ -78,7 +78,13 @@ def test_a_corpus_is_counted_before_it_is_prepared(check, tmp_path):
     code, told = check(tmp_path, "--source", "docvqa", "--split", "val", "--json")
     found = json.loads(told)
     assert found["parts"] == {
-        "docvqa": {"records": 1, "images": {"1": 1}, "suffixes": 2, "langs": {"en": 1}}
+        "docvqa": {
+            "records": 1,
+            "images": {"1": 1},
+            "windows": {"1": 1},
+            "suffixes": 2,
+            "langs": {"en": 1},
+        }
     }
     assert [kind["num"] for kind in found["rejects"]] == [1]
 
@@ -89,23 +95,30 @@ def test_a_dataset_is_counted_by_part_language_and_reason(check, tmp_path):
         Record(id=str(i), suffixes=("a",) * (1 + i), lang="en" if i else "de", **same)
         for i in range(3)
     ]
+    clip = {**same, "images": (b"x",) * 8, "num_windows": 4}
+    clips = [Record(id="c", suffixes=("a",), **clip)]
     count = write_shard(tmp_path / "t.tfrecord", map(example.encode, records))
     part = PartInfo(shards=("t.tfrecord",), num_records=(count,))
+    write_shard(tmp_path / "v.tfrecord", map(example.encode, clips))
+    video = PartInfo(shards=("v.tfrecord",), num_records=(1,))
     reasons = ["too small: 1x20, min_side=8", "too small: 7x7, min_side=8", "label must be 'a'"]
     rows = [
         {"id": f"r{i}", "stage": "decode", "reason": reason, "source": "y"}
         for i, reason in enumerate(reasons)
     ]
     (tmp_path / "rejects.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    info = DatasetInfo(name="a/b", parts={"t": part}, num_inputs=6, num_rejected=3, image_px=64)
+    info = DatasetInfo(
+        name="a/b", parts={"t": part, "v": video}, num_inputs=7, num_rejected=3, image_px=64
+    )
     info.write(tmp_path)
     code, told = check(tmp_path)
     assert code == 0
     lines = [" ".join(line.split()) for line in told.splitlines()]
     assert lines == [
-        "a/b: 6 inputs = 3 records + 3 rejects",
+        "a/b: 7 inputs = 4 records + 3 rejects",
         "part records images suffixes languages",
         "t 3 1 6 en 2, de 1",
+        "v 1 2 in 4 windows 1 en",
         "rejects stage reason such as",
         "2 decode too small: …, min_side=… r0",
         "1 decode label must be … r2",

@@ -7,7 +7,7 @@ import pytest
 
 from flows.report.build import build
 from flows.report.markdown import to_markdown
-from flows.study.graph import PHASES, decode_of, graph_of, results_plan
+from flows.study.graph import PHASES, datasets_of, decode_of, graph_of, results_plan
 from flows.study.load import ConfigError, load
 from model.connector.routing import Kind
 from pipelines.benchmarks.registry import BENCHMARKS
@@ -102,6 +102,15 @@ def test_every_stage_and_pretraining_has_a_seed_of_its_own():
     transfers = [name for name in twice if name.startswith("transfer parcel chartqa")]
     assert transfers[:3] == [name for name in once if name.startswith("transfer parcel chartqa")]
     assert len(transfers) == 6
+
+
+@pytest.mark.parametrize(("stated", "taken"), [("random", "first"), ("centre", "centre")])
+def test_training_stores_windows_and_evaluation_the_one_it_looks_at(stated: str, taken: str):
+    own = f"transfers.msvd_qa.prepare.num_windows=4 transfers.msvd_qa.prepare.frame_window={stated}"
+    found = datasets_of(load(overrides=own.split()))
+    train, held_out = found["msvd_qa/train"].prepare, found["msvd_qa/eval"].prepare
+    assert (train.num_windows, train.frame_window) == (4, stated)
+    assert (held_out.num_windows, held_out.frame_window) == (1, taken)
 
 
 def test_hygiene_is_off_unless_asked_for_and_a_step_per_corpus():

@@ -16,6 +16,7 @@ from pipelines.prepare.__main__ import main
 from pipelines.prepare.raw_files import RawFile, raw_files
 from pipelines.prepare.run import PrepareConfig, RejectRateError, prepare
 from pipelines.records.dataset import Dataset
+from pipelines.records.holdings import holdings_of
 
 TASKS = ("caption", "detect", "grounded_caption", "vqa")
 CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5, tasks=TASKS)
@@ -116,6 +117,20 @@ def test_clips_become_eight_timed_frames(corpus, tmp_path):
     reasons = {reject.reason for reject in Dataset(tmp_path / "a").rejects()}
     assert len(reasons) == 1
     assert "unreadable video" in reasons.pop()
+
+
+def test_a_long_clip_has_all_its_windows(corpus, tmp_path):
+    config = dataclasses.replace(CONFIG, num_frames=4, frame_stride=5, num_windows=3)
+    run(corpus, tmp_path / "a", "msvd_qa", "val", config)
+    run(corpus, tmp_path / "b", "msvd_qa", "val", dataclasses.replace(config, num_windows=1))
+    ones = {r.id: r for r in Dataset(tmp_path / "b").records()}
+    for record in Dataset(tmp_path / "a").records():
+        assert (record.num_windows, len(record.images)) == (3, 12)
+        assert record.window(0) == ones[record.id].images
+        assert record.frame_requested[:4] == ones[record.id].frame_requested
+        assert len(set(record.frame_decoded[::4])) == 3
+    (part,) = holdings_of(Dataset(tmp_path / "a")).parts.values()
+    assert (part.images, part.windows) == ({4: 4}, {3: 4})
 
 
 def test_too_many_rejects_fail_in_one_line(corpus, tmp_path):

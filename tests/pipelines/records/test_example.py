@@ -28,6 +28,16 @@ def test_record_comes_back_equal():
     assert decode(encode(RECORD)) == RECORD
 
 
+def test_windows_come_back_and_one_window_is_not_noted():
+    record = dataclasses.replace(RECORD, num_windows=2)
+    assert decode(encode(record)) == record
+    assert record.window(1) == (b"two",)
+    assert RECORD.window() == RECORD.images
+    assert b"num_windows" not in encode(RECORD)
+    with pytest.raises(ValueError, match=r"num_windows must be .* divides the 2 images .* got 3"):
+        dataclasses.replace(RECORD, num_windows=3)
+
+
 def test_prefixes_of_each_suffix_come_back():
     record = dataclasses.replace(RECORD, prefixes=(("Wie viele?", "Anzahl\n?"), ("How many?",)))
     assert decode(encode(record)) == record

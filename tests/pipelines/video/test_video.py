@@ -1,5 +1,6 @@
 """Video: the right frame at the right time, and nothing that hangs, crashes or ends short."""
 
+import dataclasses
 import io
 
 import numpy as np
@@ -33,19 +34,23 @@ def child():
     [(9.0, [0.0, 2.0, 4.0, 6.0]), (4.0, [0.0, 2.0]), (0.0, [0.0])],
 )
 def test_times_stop_at_the_end(duration, times):
-    assert FrameSampling(num_frames=4, stride=50).times(duration) == times
+    assert FrameSampling(num_frames=4, stride=50).windows(duration)[0] == times
 
 
 def test_centre_window_is_centred():
-    assert FrameSampling(num_frames=3, stride=25, window="centre").times(10.0) == [4.0, 5.0, 6.0]
+    assert FrameSampling(num_frames=3, stride=25, window="centre").windows(10.0)[0] == [
+        4.0,
+        5.0,
+        6.0,
+    ]
 
 
 @pytest.mark.parametrize(("draw", "start"), [(0.0, 0.0), (0.5, 4.0), (0.999, 7.992)])
 def test_random_window_begins_where_the_draw_says_and_fits(draw, start):
     sampling = FrameSampling(num_frames=3, stride=25, window="random", draw=draw)
-    times = sampling.times(10.0)
+    times = sampling.windows(10.0)[0]
     assert times == pytest.approx([start, start + 1, start + 2])
-    assert sampling.times(1.5)[0] == 0  # Nothing to choose from.
+    assert sampling.windows(1.5)[0][0] == 0  # Nothing to choose from.
 
 
 @pytest.mark.parametrize(
@@ -61,12 +66,12 @@ def test_random_window_begins_where_the_draw_says_and_fits(draw, start):
 )
 def test_windows_of_a_part_lie_in_it(window, start, end, times):
     part = {"window": window, "start": start, "end": end, "draw": 0.75}
-    assert FrameSampling(num_frames=3, stride=25, **part).times(10.0) == pytest.approx(times)
+    assert FrameSampling(num_frames=3, stride=25, **part).windows(10.0)[0] == pytest.approx(times)
 
 
 def test_part_that_is_not_there_is_named():
     with pytest.raises(BadInput, match=r"the part from 10 s begins after the end, 10\.00 s"):
-        FrameSampling(num_frames=1, stride=1, start=10.0).times(10.0)
+        FrameSampling(num_frames=1, stride=1, start=10.0).windows(10.0)[0]
     with pytest.raises(ValueError, match=r"start must be in 0\.\.end, got 2 and 1"):
         FrameSampling(num_frames=1, stride=1, start=2, end=1)
 
@@ -76,12 +81,45 @@ def test_draw_outside_of_its_range_is_named():
         FrameSampling(num_frames=1, stride=1, draw=1)
 
 
+@pytest.mark.parametrize(
+    ("window", "begins"),
+    [("first", [0, 2, 4, 6]), ("centre", [4, 6, 0, 2]), ("random", [5, 7, 1, 3])],
+)
+def test_windows_are_spread_over_the_video_from_the_one_that_is_asked_for(window, begins):
+    sampling = FrameSampling(
+        num_frames=3, stride=25, window=window, draw=0.625, num_windows=len(begins)
+    )
+    found = sampling.windows(10.0)
+    assert [times[0] for times in found] == pytest.approx(begins)
+    for times in found:
+        assert times == pytest.approx([times[0], times[0] + 1, times[0] + 2])
+
+
+def test_a_video_that_one_window_fills_has_one():
+    assert FrameSampling(num_frames=3, stride=25, num_windows=4).windows(1.5) == [[0.0, 1.0]]
+
+
+def test_frames_of_windows_are_those_of_windows_decoded_alone(child, write_video, tmp_path):
+    path = str(write_video(tmp_path / "a.mp4", num_frames=60))
+    four = FrameSampling(num_frames=5, stride=10, window="centre", num_windows=4)
+    clip = child.sample(path, four, SPEC)
+    assert (clip.num_windows, len(clip.images)) == (4, 20)
+    for number in range(4):
+        draw = (0.5 + number / 4) % 1
+        one = dataclasses.replace(four, window="random", draw=draw, num_windows=1)
+        alone = child.sample(path, one, SPEC)
+        assert clip.images[5 * number : 5 * number + 5] == alone.images
+        assert clip.decoded[5 * number : 5 * number + 5] == alone.decoded
+
+
 def test_short_videos_repeat_from_the_start():
     assert FrameSampling(num_frames=7, stride=1).loop(3) == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_wrong_sampling_names_the_field():
-    with pytest.raises(ValueError, match="num_frames and frame_stride must be positive, got 0"):
+    with pytest.raises(
+        ValueError, match="num_frames, frame_stride and num_windows must be positive, got 0"
+    ):
         FrameSampling(num_frames=0, stride=1)
     with pytest.raises(
         ValueError, match=r"window must be one of first, centre, random, got 'last'"
