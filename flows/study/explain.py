@@ -19,6 +19,7 @@ from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
 from flows.study.kept import KeepConfig, told_of_steps
 from flows.study.load import ConfigError
+from flows.study.reading import told_of_reading
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
@@ -163,6 +164,7 @@ class Explanation:
         told = f"; made again, what is stale takes about {cost:.0f} device-seconds" if cost else ""
         yield f"{len(self.graph.nodes)} steps: {found}{told}"
         there = {step: verdict.artifact for step, verdict in self.steps.items()}
+        yield told_of_reading(self.graph.steps, there)
         yield told_of_steps(self.graph.steps, there, keep)
 
     def markdown(self) -> str:

@@ -47,6 +47,11 @@ def lanes_of(batch_size: int) -> int:
     return lanes
 
 
+def window_len(block: int, lanes: int, window_blocks: int = WINDOW_BLOCKS) -> int:
+    """Returns how many records a window of one lane has; the arguments are those of `Order`."""
+    return block * max(min(_LANE_BLOCKS, window_blocks), window_blocks // lanes)
+
+
 class Order:
     """The order of visits, each found without those before it.
 
@@ -69,8 +74,7 @@ class Order:
     ) -> None:
         self._length, self._block, self._seed, self._lanes = length, block, seed, lanes
         self._is_small = length <= block * window_blocks
-        lane_blocks = max(min(_LANE_BLOCKS, window_blocks), window_blocks // lanes)
-        self._window = block * lane_blocks
+        self._window = window_len(block, lanes, window_blocks)
         self._whole = grain.MapDataset.range(length).seed(seed).shuffle()
         self._drawn = functools.lru_cache(maxsize=4)(self._draw)
 

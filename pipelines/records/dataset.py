@@ -75,6 +75,16 @@ class DatasetInfo:
         (Path(directory) / DESCRIPTION).write_text(self.to_json())
 
 
+def read_info(folder: str | Path) -> DatasetInfo:
+    """Reads the `dataset.json` of a folder."""
+    raw = json.loads((Path(folder) / DESCRIPTION).read_text())
+    parts = {
+        name: PartInfo(shards=tuple(p["shards"]), num_records=tuple(p["num_records"]))
+        for name, p in raw.pop("parts").items()
+    }
+    return DatasetInfo(parts=parts, **raw)
+
+
 class Part(Sequence[Record]):
     """The records of one part, by position: shard after shard, sorted by id within each.
 
@@ -179,13 +189,9 @@ class Dataset:
 
     def __init__(self, directory: str | Path) -> None:
         self.place = open_place(directory)
-        raw = json.loads((self.place.whole(DESCRIPTION) / DESCRIPTION).read_text())
-        parts = {
-            name: PartInfo(shards=tuple(p["shards"]), num_records=tuple(p["num_records"]))
-            for name, p in raw.pop("parts").items()
-        }
-        self.info = DatasetInfo(parts=parts, **raw)
-        self.parts = {name: Part(self.place, name, info) for name, info in parts.items()}
+        self.info = read_info(self.place.whole(DESCRIPTION))
+        parts = self.info.parts.items()
+        self.parts = {name: Part(self.place, name, info) for name, info in parts}
 
     def records(self) -> Iterator[Record]:
         """Yields every record, part after part."""

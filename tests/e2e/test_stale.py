@@ -56,7 +56,7 @@ def run(checkout: Path, store: Path, *words: str) -> subprocess.CompletedProcess
 
 
 def states(output: str) -> dict[str, str]:
-    rows = [line.split(maxsplit=1) for line in output.splitlines()[:-2]]
+    rows = [line.split(maxsplit=1) for line in output.splitlines()[:-3]]
     return {name.split("  ")[0]: state for state, name in rows}
 
 

@@ -1,0 +1,68 @@
+"""What the trainings of a study ask of a bucket, at the pace of a pod."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from flows.steps.kind import Step
+from flows.steps.kinds.checkpoint import FitSpec
+from infra.store.store import Artifact
+from pipelines.records.dataset import DESCRIPTION, read_info
+
+if TYPE_CHECKING:  # It imports grain, which takes a second.
+    from model.data.reading import PartSize
+
+POD_PACE = 7300
+"""Records that 256 TPU v4 chips should train on in a second [records/s]."""
+
+
+def told_of_reading(steps: Sequence[Step], there: Mapping[Step, Artifact | None]) -> str:
+    """Returns a line on the training that would make the most requests of a bucket.
+
+    Args:
+      steps: of the study.
+      there: step -> its artifact, if there is one already.
+    """
+    from model.data.reading import PartSize, Reading, reading_of
+
+    found: dict[str, Reading] = {}
+    unknown = 0
+    for step in steps:
+        if not isinstance(step.config, FitSpec):
+            continue
+        data = [there.get(read) for role, read in step.inputs.items() if role.startswith("data/")]
+        parts: dict[str, PartSize] = {}
+        for artifact in data:
+            for name, size in _parts(artifact).items() if artifact else ():
+                parts[name] = parts[name] + size if name in parts else size
+        if not parts or None in data or not dict(step.config.train.mixture).keys() <= parts.keys():
+            unknown += 1
+            continue
+        found[step.name] = reading_of(parts, step.config.train.batches)
+    if not found:
+        return "reading: known once the data of a training are prepared"
+    name, most = max(found.items(), key=lambda item: item[1].requests_per_record)
+    more = f"; not known yet of {unknown} trainings" if unknown else ""
+    return (
+        f"reading {POD_PACE:,} records/s from a bucket takes at most "
+        f"{POD_PACE * most.requests_per_record:,.0f} requests/s and "
+        f"{POD_PACE * most.bytes_per_record / 1e6:,.0f} MB/s, and windows of "
+        f"{most.window_bytes / 1e6:,.0f} MB over all hosts ({name}){more}"
+    )
+
+
+def _parts(artifact: Artifact) -> "dict[str, PartSize]":
+    """Returns the parts of a dataset; none of one that does not describe itself."""
+    from model.data.reading import PartSize
+
+    files = artifact.manifest.files
+    if DESCRIPTION not in files:
+        return {}
+    folder = artifact.files.local(artifact.folder, {DESCRIPTION: files[DESCRIPTION]})
+    return {
+        name: PartSize(
+            num_records=sum(part.num_records),
+            num_bytes=sum(files[shard].size for shard in part.shards),
+            num_shards=len(part.shards),
+        )
+        for name, part in read_info(folder).parts.items()
+    }
