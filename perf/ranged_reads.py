@@ -1,12 +1,14 @@
 """A dataset in a bucket on the loopback against the same one on a disk: bytes moved, records/s.
 
+And one pass over it that several hosts share, each reading its rows of every batch.
+
     python -m perf.ranged_reads
 
 The server is this project's own, a process apart: its share of the cores is in the figures.
 """
 
 import argparse
-import collections
+import dataclasses
 import json
 import os
 import shutil
@@ -25,16 +27,20 @@ from model.files import TOKENIZER
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
-from perf.loader import PX, write_data
+from perf.loader import PX, in_process, write_data
 from perf.timing import table
 
 
-def open_loader(place: str, tokenizer: Path, train: TrainConfig) -> Loader:
-    """Returns the loader of a dataset anywhere."""
-    return Loader(
+def read(place: str, tokenizer: Path, train: TrainConfig, host: int, num_hosts: int) -> list[float]:
+    """Returns how many records a host reads in all steps, and how long it takes [s]."""
+    began = time.perf_counter()
+    loader = Loader(
         place, train.batches, tokenizer=Tokenizer(tokenizer), mask_codec=None, image_px=PX,
-        seeds=Seeds.of(0),
+        seeds=Seeds.of(0), host=host, num_hosts=num_hosts,
     )  # fmt: skip
+    records = sum(len(batch["text"]) for batch in loader.batches(0, train.total_steps))
+    loader.close()
+    return [records, time.perf_counter() - began]
 
 
 def moved(url: str) -> tuple[int, float]:
@@ -48,10 +54,11 @@ def main(words: Sequence[str] | None = None) -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--records", type=int, default=20_000)
-    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=64, help="of 32 records, of one host")
+    parser.add_argument("--hosts", type=int, default=4, help="that share one pass")
+    parser.add_argument("--cores", type=int, default=2, help="of a reader")
     parser.add_argument("--latency-ms", type=float, default=20, help="of every answer")
     args = parser.parse_args(words)
-    train = TrainConfig(batch_size=32, text_len=32)
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root, "data")
         write_data(folder, args.records, 1)
@@ -69,18 +76,24 @@ def main(words: Sequence[str] | None = None) -> None:
             shutil.copytree(folder, attempt.path, dirs_exist_ok=True)
             key = attempt.commit({}).key
             os.environ["PARCEL_STATE"] = f"{root}/reader"
-            places = {"disk": str(folder), "bucket": Store("gs://perf/store").get(key).place}
+            bucket = Store("gs://perf/store").get(key).place
+            few = TrainConfig(batch_size=32, text_len=32, total_steps=args.steps)
+            # A pass of all hosts, with batches large enough for a lane of each.
+            batch = max(32 * args.hosts, 64)
+            many = dataclasses.replace(few, batch_size=batch, total_steps=args.records // batch)
+            readers = [("disk", str(folder), few, 0, 1), ("bucket", bucket, few, 0, 1)]
+            readers += [
+                (f"bucket, host {host} of {args.hosts}", bucket, many, host, args.hosts)
+                for host in range(args.hosts)
+            ]
             rows = []
-            for name, place in places.items():
-                before, began = moved(url), time.perf_counter()
-                loader = open_loader(place, folder / TOKENIZER, train)
-                collections.deque(loader.batches(0, args.steps), maxlen=0)
-                loader.close()
-                seconds = time.perf_counter() - began
+            for name, place, train, host, num_hosts in readers:
+                # Each in a process of its own, as hosts are: none finds what another has read.
+                before, given = moved(url), (place, folder / TOKENIZER, train, host, num_hosts)
+                records, seconds = in_process(args.cores, read, *given)
                 requests, megabytes = (b - a for a, b in zip(before, moved(url), strict=True))
-                records = args.steps * train.batch_size
                 rows.append(
-                    [name, str(records), f"{records / seconds:.0f}", f"{requests:.0f}",
+                    [name, f"{records:.0f}", f"{records / seconds:.0f}", f"{requests:.0f}",
                      f"{megabytes:.1f}"]
                 )  # fmt: skip
         finally:

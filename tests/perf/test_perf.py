@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model.train.config import TrainConfig
-from perf import accelerator, decode, images, loader, prefill, train_step, video
+from perf import accelerator, decode, images, loader, order, prefill, train_step, video
 from perf.timing import table, take_turns
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.tfrecord import Shard
@@ -36,6 +36,14 @@ def test_train_step():
     assert [row[:2] for row in rows] == [["vanilla", "64"], ["parcel", "30"]]
     assert rows[0][4] == "1.00"
     assert [row[-1] for row in rows] == ["1", "2"]
+
+
+def test_order_is_near_a_full_shuffle():
+    batch, lanes, companions, full, correlation = order.measure(20_000, 8, 64, 40)
+    assert (batch, lanes) == ("64", "2")
+    assert 0.1 < float(companions) < 1.1
+    assert float(full) == pytest.approx(63 * 7 / 19_999, abs=1e-4)
+    assert abs(float(correlation)) < 0.1
 
 
 def test_decode():

@@ -86,6 +86,33 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
 
 
 @pytest.mark.slow
+def test_pictures_and_clips_are_learned_from_and_answered_apart(tmp_path: Path, inputs):
+    pictures = [color_record(i) for i in range(7)]
+    clips = [color_record(i, images=3, part="clips") for i in range(5)]
+    windows = [
+        dataclasses.replace(clip, images=clip.images + pictures[0].images * 3, num_windows=2)
+        for clip in clips
+    ]
+    data = write_dataset(tmp_path / "both", {"clips": windows, "color": pictures})
+    train = dataclasses.replace(TRAIN, total_steps=4)
+    list(run(tmp_path / "fit", {**inputs, "data": (data,)}, tiny_model(), train))
+    config, ckpt = EvalConfig(batch_size=3, text_len=16), str(tmp_path / "fit/out")
+
+    def answers(folder: str) -> list[str]:
+        out = tmp_path / f"{Path(folder).name}-score"
+        out.mkdir()
+        list(evaluate(ckpt, data=folder, budget=64, config=config, out=str(out)))
+        return (out / "predictions.jsonl").read_text().splitlines()
+
+    apart = [
+        line
+        for name, records in (("clips", clips), ("color", pictures))
+        for line in answers(write_dataset(tmp_path / name, {name: records}))
+    ]
+    assert answers(data) == apart
+
+
+@pytest.mark.slow
 def test_connector_is_fresh_and_the_rest_is_loaded(monkeypatch: pytest.MonkeyPatch):
     from model.train import start
 

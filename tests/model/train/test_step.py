@@ -42,6 +42,13 @@ def test_undeclared_program_is_an_error():
         step_programs(model, train)(None, {}, 64, None)  # type: ignore[arg-type]
 
 
+def test_undeclared_number_of_images_is_an_error():
+    rates, batch = Rates(learning=1e-3, decay=0.0), {"image": np.zeros((2, 4, 8, 8, 3), np.uint8)}
+    programs = step_programs(tiny_model(), TrainConfig(), (1, 16))
+    with pytest.raises(ValueError, match=r"image has 4 images per example, .*declared: \[1, 16\]"):
+        programs(None, batch, 64, rates)  # type: ignore[arg-type]
+
+
 def test_stages_that_differ_in_numbers_only_share_programs():
     model = tiny_model()
     one = step_programs(model, TrainConfig(total_steps=9, peak_lr=1e-4, schedule="rsqrt"))
