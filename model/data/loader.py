@@ -3,16 +3,16 @@
 import dataclasses
 import functools
 import io
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import grain
 import numpy as np
 from PIL import Image
 
 from model.data.config import BatchConfig
-from model.data.mixing import Mixture
+from model.data.mixing import Mixture, exact
 from model.data.order import Order, lanes_of
 from model.data.parts import open_parts
 from model.data.sampling import choose_texts, choose_window, words_generator
@@ -63,6 +63,11 @@ class Examples:
       config: its mixture and sampling.
       seeds: of the order, and of the texts drawn from each record.
       image_px: least side of the stored images [pixels].
+
+    Attributes:
+      parts: by name.
+      num_images: images per example, a number for each shape of batches; that of a part is its
+        first record's.
     """
 
     def __init__(
@@ -75,7 +80,8 @@ class Examples:
     ) -> None:
         self.parts = open_parts([data] if isinstance(data, str) else data, image_px)
         self._config, self._seeds = config, seeds
-        weights = dict(config.mixture) or {name: float(len(p)) for name, p in self.parts.items()}
+        given = dict(config.mixture) or {name: len(part) for name, part in self.parts.items()}
+        weights = {name: exact(weight) for name, weight in given.items()}
         for name in weights:
             if name not in self.parts:
                 raise ValueError(
@@ -89,11 +95,11 @@ class Examples:
             for part in [self.parts[name]]
         }
         self._num_records = sum(len(self.parts[name]) for name in names)
-        by_shape: dict[int, dict[str, float]] = {}
+        by_shape: dict[int, dict[str, Fraction]] = {}
         for name in names:
             num_images = min(config.max_frames, len(self.parts[name][0].window()))
             by_shape.setdefault(num_images, {})[name] = weights[name]
-        self._shapes = Mixture({n: math.fsum(of.values()) for n, of in by_shape.items()})
+        self._shapes = Mixture({n: sum(of.values(), Fraction()) for n, of in by_shape.items()})
         self._mixtures = {n: Mixture(of) for n, of in by_shape.items()}
         self.num_images = tuple(sorted(by_shape))
         self._drawn = functools.lru_cache(maxsize=2 * _EXPECTED_BATCHES)(self._draw)

@@ -8,6 +8,11 @@ from typing import Generic, TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 
+def exact(weight: Fraction | float) -> Fraction:
+    """Returns a weight as it is written: 0.1 is a tenth."""
+    return Fraction(str(weight))
+
+
 class Mixture(Generic[Name]):
     """Endless streams, merged by weight; the example of a number is found without those before it.
 
@@ -22,11 +27,11 @@ class Mixture(Generic[Name]):
       weights: stream -> weight, above 0; only their ratios count.
     """
 
-    def __init__(self, weights: Mapping[Name, float]) -> None:
-        exact = [Fraction(str(weight)) for weight in weights.values()]
-        common = math.lcm(*(weight.denominator for weight in exact))
+    def __init__(self, weights: Mapping[Name, Fraction | float]) -> None:
+        fractions = [exact(weight) for weight in weights.values()]
+        common = math.lcm(*(fraction.denominator for fraction in fractions))
         self._names = list(weights)
-        self._weights = [int(weight * common) for weight in exact]
+        self._weights = [int(fraction * common) for fraction in fractions]
         self._total = sum(self._weights)
 
     def __getitem__(self, number: int) -> tuple[Name, int]:
