@@ -124,7 +124,7 @@ def test_checkpoint_may_be_an_artifact(
         (["red.png", "--budget", 17], r"budget must be one of 16, 18, .*, 64 .*, got 17"),
         (["red.png", "--budget", 16, "--beams", 0], r"beams must be at least 1"),
         (["red.png", "--budget", 16, "--source", "x"], r"source must be one of .*, got 'x'"),
-        (["blue.mp4", "--budget", 16, "--frames", 0], r"num_frames .* must be positive, got 0"),
+        (["blue.mp4", "--budget", 16, "--frames", 0], r"num_frames.* must be positive, got 0"),
         (["red.png", "--budget", 16, "--tokenizer", "no"], r"tokenizer must be .* got no"),
     ],
 )
