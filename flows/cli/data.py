@@ -120,6 +120,19 @@ def export(
         typer.echo(f"{name}: {count:,} records")
 
 
+@data_app.command("mend", epilog="Example: parcel data mend dataset-3f9a --data-root ~/data")
+def mend(
+    dataset: Annotated[str, typer.Argument(help="A prepared dataset's key, or its begin.")],
+    data_root: Annotated[str, typer.Option(help="The folder with the raw files, some repaired.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Makes a dataset again once rejected inputs are repaired; shards that stay are re-used."""
+    from flows.commands.data_mend import mend as make_again
+
+    for line in make_again(dataset, data_root=data_root, store=store):
+        typer.echo(line)
+
+
 @data_app.command("show", epilog="Example: parcel data show dataset-3f9a --out sheet.html")
 def show(
     dataset: Annotated[

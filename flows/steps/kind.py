@@ -10,15 +10,19 @@ sees a `Work`: folders to read and one to write. The files that it leaves there 
 artifact, found again by its recipe.
 """
 
+import contextlib
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.progress import Progress
+from infra.store.digest import canonical_json
 from infra.store.files import Content
 from infra.store.manifest import File, Recipe
+from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
 T = TypeVar("T")
@@ -52,6 +56,7 @@ class Work:
         shared: str = "",
         adopt: Callable[[str, str, File], None] | None = None,
     ) -> None:
+        self._recipe, self._store = recipe, store
         self.out = out
         self.put = put
         self.scratch = scratch
@@ -81,6 +86,29 @@ class Work:
             shutil.copyfile(Path(self.shared) / source, self.out / name)
         else:
             self._adopt(name, source, file)
+
+    def earlier(self) -> tuple[str, str] | None:
+        """Returns where a whole artifact is that differs in its inputs only, the newest.
+
+        As (the store that `shared` is in, too [URI], the artifact's folder there). None if there
+        is none, or `shared` is no folder of the store.
+        """
+        if self._adopt is None:
+            return None
+        recipe, store = self._recipe, self._store
+        config = redact(json.loads(canonical_json(recipe.config)))  # As manifests have it.
+        wanted = config, recipe.seed, recipe.code, dict(recipe.libraries)
+        alike = []
+        for key in store.keys(recipe.kind):
+            if key.endswith(recipe.code_suffix):
+                with contextlib.suppress(KeyError):  # gc was quicker.
+                    found = store.recall(key)
+                    known = found.manifest
+                    if (known.config, known.seed, known.code, known.libraries) == wanted:
+                        alike.append(found)
+        newest = sorted(alike, key=lambda artifact: artifact.manifest.started, reverse=True)
+        whole = next((artifact for artifact in newest if store.is_whole(artifact)), None)
+        return None if whole is None else (store.uri, whole.folder)
 
 
 class _WhenAsked(Mapping[str, T]):

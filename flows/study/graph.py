@@ -186,14 +186,7 @@ class _Builder:
                 raw = self._add(
                     "raw_files",
                     f"files {name}",
-                    config=RawFilesSpec(
-                        reader=spec.reader,
-                        path=spec.path,
-                        split=spec.split,
-                        features=spec.features,
-                        state=state.sha256(get(spec.reader).folders(spec.path)),
-                        prepare=spec.prepare,
-                    ),
+                    config=raw_files_spec(spec, state),
                     location=config.data_root,
                 )
             assert raw is not None
@@ -399,6 +392,18 @@ def _same(step: Step) -> str:
     """Returns a text that two steps share exactly if they make the same artifact."""
     reads = {role: id(read) for role, read in step.inputs.items()}
     return value_sha256([step.kind, step.config, step.seed, reads])
+
+
+def raw_files_spec(spec: DatasetSpec, state: RawState) -> RawFilesSpec:
+    """Returns how the raw files of a dataset are noted, given the state of their data root."""
+    return RawFilesSpec(
+        reader=spec.reader,
+        path=spec.path,
+        split=spec.split,
+        features=spec.features,
+        state=state.sha256(get(spec.reader).folders(spec.path)),
+        prepare=spec.prepare,
+    )
 
 
 def decode_of(config: StudyConfig, benchmark: str) -> EvalConfig:

@@ -107,7 +107,12 @@ class Recipe:
     @property
     def key(self) -> str:
         """Names the artifact: its identity, and the code it is made with."""
-        return f"{self.identity}-{self.code[:CODE_LENGTH]}"
+        return f"{self.identity}{self.code_suffix}"
+
+    @property
+    def code_suffix(self) -> str:
+        """The end of the key, which all that is made with this code have."""
+        return f"-{self.code[:CODE_LENGTH]}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -133,11 +133,14 @@ class PrepareConfig:
     def for_evaluation(self, window: str) -> "PrepareConfig":
         """Returns the same with one window of a video, which is not drawn, and no augmentation.
 
+        Records are sorted by id, as evaluation reads them.
+
         Args:
           window: "first" or "centre", taken where `frame_window` is "random".
         """
         chosen = window if self.frame_window == "random" else self.frame_window
-        return dataclasses.replace(self.unaugmented(), num_windows=1, frame_window=chosen)
+        own = {"num_windows": 1, "frame_window": chosen, "shard_by": "id"}
+        return dataclasses.replace(self.unaugmented(), **own)
 
     def video_limits(self) -> VideoLimits:
         """Returns what one clip may cost."""

@@ -24,6 +24,7 @@ from infra.store.places import BUCKET
 from pipelines.prepare.job import ERROR, Desk, Job, load, work_counts
 from pipelines.prepare.listing import Listed, cut_shard, list_units
 from pipelines.prepare.raw_files import name_files
+from pipelines.prepare.reuse import take_shard
 from pipelines.prepare.shards import join_shard, write_archives, write_piece
 from pipelines.video.client import VideoChild
 
@@ -90,7 +91,10 @@ class _Cut(_AtDesk):
     def process(self, shard: int, num_lists: int, listed: Listed) -> Iterator[tuple[int, int]]:
         del listed  # That it is there means that all lists are.
         with self.told():
-            for piece in range(cut_shard(self.desk, shard, num_lists)):
+            num_pieces = cut_shard(self.desk, shard, num_lists)
+            if take_shard(self.desk, shard, num_pieces):
+                num_pieces = 1
+            for piece in range(num_pieces):
                 yield shard, piece
 
 

@@ -11,6 +11,7 @@
            pieces/00003-00012.json    what became of each item; it appears last
            shards/<name>              a finished shard, and its index
            shards/00003.json          its digests and counts; it appears last
+           earlier/00003              rejects of an earlier dataset, by the shard of their ids
            error.json                 why the run failed, where that is known
 
 A file that appears last is the receipt of those before it. Whoever finds one goes on from there:
@@ -64,6 +65,7 @@ class Job:
       work: where work is left [path or URI].
       by_archive: whether a shard is a group of archives; otherwise it goes by the id's hash.
       code: digest of the pipelines' code where the run was started; a worker has the same.
+      earlier: a dataset whose shards are taken where their inputs are the same.
     """
 
     config: PrepareConfig
@@ -75,6 +77,7 @@ class Job:
     features: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_archive: bool = False
     code: str = dataclasses.field(default_factory=lambda: code_sha256())
+    earlier: "Earlier | None" = None
 
     @property
     def spec(self) -> SourceSpec:
@@ -89,6 +92,19 @@ class Job:
     def shard_name(self, part: str, shard: int) -> str:
         """Returns the file name of one part's shard."""
         return f"{part}-{shard:05d}-of-{self.config.num_shards:05d}.tfrecord"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """A dataset of the same config that the same code made from other raw files.
+
+    Attributes:
+      store: a folder, or gs://bucket/prefix, that both it and the work folder are in.
+      folder: its own name there.
+    """
+
+    store: str
+    folder: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,11 +124,15 @@ class Report:
       num_items: how many there were, those that could not even be listed included.
       num_rejects: of them, how many did not become records.
       parts: part -> its records.
+      inputs: digest of the items and of what they refer to; "" where none is known [hex].
+      is_taken: whether it is an earlier dataset's.
     """
 
     num_items: int
     num_rejects: int
     parts: dict[str, PartShard]
+    inputs: str = ""
+    is_taken: bool = False
 
     def to_json(self) -> bytes:
         """Returns the report as the bytes of a receipt."""

@@ -15,8 +15,9 @@ from infra.store.files import Files
 from infra.store.manifest import File
 from infra.store.places import open_files
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.job import Desk, Job, Report, grouped, place_of, work_counts
+from pipelines.prepare.job import Desk, Earlier, Job, Report, grouped, place_of, work_counts
 from pipelines.prepare.listing import listed
+from pipelines.prepare.reuse import REPORTS, lay_out_rejects, reports_text
 from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInfo
 from pipelines.records.lines import sorted_lines
 from pipelines.records.tfrecord import index_path
@@ -45,10 +46,12 @@ class Made(NamedTuple):
     Attributes:
       info: what `dataset.json` holds.
       files: name in the dataset -> name in the work folder, digest and size.
+      num_taken: shards that are an earlier dataset's.
     """
 
     info: DatasetInfo
     files: dict[str, tuple[str, File]]
+    num_taken: int
 
 
 def prepare(
@@ -111,6 +114,7 @@ def make(
     path: str | None = None,
     features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    earlier: Earlier | None = None,
 ) -> Made:
     """Makes a dataset in a work folder, or goes on with it; its files stay there.
 
@@ -123,6 +127,7 @@ def make(
       path: as in `prepare`.
       features: as in `prepare`.
       on_progress: as in `prepare`.
+      earlier: a dataset whose shards are taken where their inputs are the same.
 
     Raises:
       ValueError, FileNotFoundError, RejectRateError, RuntimeError: as `prepare`.
@@ -137,12 +142,15 @@ def make(
         path=path or spec.folder,
         features=features or {},
         work=work,
+        earlier=earlier,
     )
     desk = Desk(job)
     units = [""] if config.limit else spec.units_of(desk.corpus(Spool()), split)
     if config.shard_by == "archive" and units != [""]:
         job = dataclasses.replace(job, by_archive=True)
         desk = Desk(job)
+    elif earlier:
+        lay_out_rejects(desk)
     lists = [] if job.by_archive else list(enumerate(grouped(units)))
     _run(job, desk, lists, list(_archives(job, units)), on_progress)
     return _finish(desk, f"{spec.name}/{split}", len(lists))
@@ -288,11 +296,11 @@ def _finish(desk: Desk, name: str, num_lists: int) -> Made:
         num_rejected=num_rejected,
         image_px=job.config.image_px,
     )
-    text = info.to_json().encode()
-    desk.files.put(DESCRIPTION, text)
-    sha256 = hashlib.sha256(text).hexdigest()
-    made[DESCRIPTION] = DESCRIPTION, File(sha256=sha256, size=len(text))
-    return Made(info, made)
+    for file, text in ((REPORTS, reports_text(reports)), (DESCRIPTION, info.to_json().encode())):
+        desk.files.put(file, text)
+        sha256 = hashlib.sha256(text).hexdigest()
+        made[file] = file, File(sha256=sha256, size=len(text))
+    return Made(info, made, sum(report.is_taken for report in reports))
 
 
 def _write_rejects(desk: Desk, files: list[str]) -> File:

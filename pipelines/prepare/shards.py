@@ -19,26 +19,28 @@ from pipelines.sources.corpus import Spool
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.decode import DecodeMedia
+from pipelines.transforms.inputs import InputDigest
 from pipelines.transforms.make_records import MakeRecords
 from pipelines.video.client import VideoChild
 
 
 def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> Report:
     """Writes the records of a piece's list; one that is done is not redone."""
-    name = _piece(shard, piece)
+    name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
         return Report.from_json(done)
     read = MediaReader(desk.data_root, desk.files)
     items = map(Item.from_json, desk.lines(work_file(shard, piece)))
-    make = MakeRecords(DecodeMedia(read, desk.job.decode, video))
-    return _write(desk, name, make(read.expected(items)))
+    inputs = InputDigest(read)
+    make = MakeRecords(DecodeMedia(read, desk.job.decode, video), inputs)
+    return _write(desk, name, make(read.expected(items)), inputs)
 
 
 def write_archives(
     desk: Desk, shard: int, piece: int, units: Sequence[str], video: VideoChild
 ) -> Report:
     """Writes the records of some archives as a piece of a shard, reading them once, in order."""
-    name = _piece(shard, piece)
+    name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
         return Report.from_json(done)
     with (
@@ -56,8 +58,9 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
     receipt = f"shards/{shard:05d}.json"
     if done := desk.receipt(receipt):
         return Report.from_json(done)
-    pieces = [_piece(shard, piece) for piece in range(num_pieces)]
+    pieces = [piece_name(shard, piece) for piece in range(num_pieces)]
     reports = [Report.from_json(desk.files.read(f"{name}.json")) for name in pieces]
+    is_taken = reports[0].is_taken  # As a whole, then.
     whole = Report(
         num_items=sum(report.num_items for report in reports),
         num_rejects=sum(report.num_rejects for report in reports),
@@ -73,6 +76,8 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
             )
             for part in sorted(parts)
         },
+        inputs=reports[0].inputs if is_taken else joined([report.inputs for report in reports]),
+        is_taken=is_taken,
     )
     if whole.num_rejects:
         with _text(desk.files, f"shards/{shard:05d}.rejects") as out:
@@ -83,7 +88,13 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
     return whole
 
 
-def _piece(shard: int, piece: int) -> str:
+def joined(digests: Sequence[str]) -> str:
+    """Returns the digest of a shard's inputs, made from its pieces'; "" where one is not known."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest() if all(digests) else ""
+
+
+def piece_name(shard: int, piece: int) -> str:
+    """Returns how the files of a piece begin."""
     return f"pieces/{shard:05d}-{piece:05d}"
 
 
@@ -98,7 +109,12 @@ def _made(
             yield one, make.once(one)
 
 
-def _write(desk: Desk, name: str, made: Iterable[tuple[Item | None, Record | Reject]]) -> Report:
+def _write(
+    desk: Desk,
+    name: str,
+    made: Iterable[tuple[Item | None, Record | Reject]],
+    inputs: InputDigest | None = None,
+) -> Report:
     """Writes records, rejects and, last, the report of a piece."""
     num_items = num_rejects = 0
     frames: dict[str, Frames] = {}
@@ -124,6 +140,7 @@ def _write(desk: Desk, name: str, made: Iterable[tuple[Item | None, Record | Rej
             part: _indexed(desk.files, f"{name}.{part}.idx", found)
             for part, found in frames.items()
         },
+        inputs=inputs.hexdigest() if inputs else "",
     )
     desk.files.put(f"{name}.json", report.to_json())
     return report

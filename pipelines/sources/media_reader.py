@@ -84,6 +84,17 @@ class MediaReader:
                     sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             yield str(path), sha256
 
+    def sha256(self, media: Media) -> str:
+        """Returns the digest of the encoded bytes; of a video, of its whole file [hex].
+
+        Raises:
+          BadInput: if they cannot be read.
+        """
+        if not media.video:
+            return hashlib.sha256(self.read(media)).hexdigest()
+        with self.local(media) as (_, sha256):
+            return sha256
+
     def has(self, media: Media) -> bool:
         """Whether the file of a media is there."""
         path = self._root / media.path

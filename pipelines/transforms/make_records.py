@@ -5,14 +5,20 @@ from collections.abc import Iterable, Iterator
 from pipelines.records.schema import BadInput, Record, Reject
 from pipelines.sources.item import Item
 from pipelines.transforms.decode import DecodeMedia, Pixels
+from pipelines.transforms.inputs import InputDigest
 from pipelines.transforms.render import render
 
 
 class MakeRecords:
-    """Decodes what items refer to and renders their texts."""
+    """Decodes what items refer to and renders their texts.
 
-    def __init__(self, decode: DecodeMedia) -> None:
-        self._decode = decode
+    Args:
+      decode: of media.
+      inputs: gets the items, with the digests of what they refer to; None for nobody.
+    """
+
+    def __init__(self, decode: DecodeMedia, inputs: InputDigest | None = None) -> None:
+        self._decode, self._inputs = decode, inputs
         self._seen: set[str] = set()
 
     def __call__(self, items: Iterable[Item]) -> Iterator[tuple[Item, Record | Reject]]:
@@ -24,6 +30,7 @@ class MakeRecords:
         previous = ""
         for item in items:
             if item.id == previous:
+                self._note(item, [])
                 yield item, _reject(item, "read", "duplicate id", "")
             else:
                 yield item, self._record(item)
@@ -40,14 +47,22 @@ class MakeRecords:
         return self._record(item)
 
     def _record(self, item: Item) -> Record | Reject:
+        pixels: list[Pixels] = []
         try:
-            pixels = [self._decode(media, item) for media in item.media]
+            for media in item.media:
+                pixels.append(self._decode(media, item))
         except BadInput as error:
             return _reject(item, "decode", str(error), self._decode.sha256)
+        finally:
+            self._note(item, pixels)
         try:
             return self._render(item, pixels)
         except BadInput as error:
             return _reject(item, "render", str(error), pixels[0].sha256)
+
+    def _note(self, item: Item, pixels: list[Pixels]) -> None:
+        if self._inputs is not None:
+            self._inputs.add(item, [one.sha256 for one in pixels])
 
     def _render(self, item: Item, pixels: list[Pixels]) -> Record:
         """Returns the record; where a crop cuts off its objects, that of the whole picture."""

@@ -24,13 +24,15 @@ class DatasetSpec:
 
 
 def make(work: Work) -> Iterator[Progress]:
-    """Prepares the dataset of a `DatasetSpec`."""
+    """Prepares the dataset of a `DatasetSpec`; shards that did not change are those of before."""
+    from pipelines.prepare.job import Earlier
     from pipelines.prepare.run import make as make_dataset
 
     spec: DatasetSpec = work.config
     # User data is read in place; a drawn corpus is an artifact.
     data_root = work.location or str(work.inputs["raw"])
-    info, files = yield from streamed(
+    earlier = work.earlier()
+    info, files, num_taken = yield from streamed(
         lambda report: make_dataset(
             spec.prepare,
             source=with_code(spec.reader),
@@ -40,11 +42,14 @@ def make(work: Work) -> Iterator[Progress]:
             features=spec.features,
             work=work.shared,
             on_progress=report,
+            earlier=Earlier(store=earlier[0], folder=earlier[1]) if earlier else None,
         )
     )
     for name, (stored, file) in files.items():
         work.adopt(name, stored, file)
     work.counts.update(inputs=info.num_inputs, records=info.num_records, rejected=info.num_rejected)
+    if num_taken:
+        work.counts.update(shards=spec.prepare.num_shards, reused_shards=num_taken)
 
 
 def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,0 +1,107 @@
+"""Shards of an earlier dataset, taken over where nothing of theirs has changed."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from infra.store.places import open_files
+from pipelines.prepare.job import Desk, Report
+from pipelines.prepare.listing import work_file
+from pipelines.prepare.shards import joined, piece_name
+from pipelines.records.dataset import REJECTS, shard_of
+from pipelines.records.tfrecord import index_path
+from pipelines.sources.item import Item
+from pipelines.sources.media_reader import MediaReader
+from pipelines.transforms.inputs import InputDigest
+
+REPORTS = "shards.json"
+"""Beside a dataset's description: what each shard was made from, and what it holds."""
+
+
+def reports_text(reports: Sequence[Report]) -> bytes:
+    """Returns the text that describes a dataset's shards; the same whether they were taken."""
+    plain = [dataclasses.asdict(dataclasses.replace(one, is_taken=False)) for one in reports]
+    return json.dumps(plain, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def lay_out_rejects(desk: Desk) -> None:
+    """Lays the earlier dataset's rejects out by the shards of their ids, for `take_shard`.
+
+    Those that could not be listed are among them.
+    """
+    earlier = desk.job.earlier
+    assert earlier is not None
+    text = open_files(earlier.store).read(f"{earlier.folder}/{REJECTS}").decode()
+    by_shard: dict[int, list[str]] = {}
+    for line in text.split("\n")[:-1]:
+        shard = shard_of(json.loads(line)["id"], desk.job.config.num_shards)
+        by_shard.setdefault(shard, []).append(f"{line}\n")
+    for shard in range(desk.job.config.num_shards):
+        desk.files.put(f"earlier/{shard:05d}", "".join(by_shard.get(shard, ())).encode())
+
+
+def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
+    """Takes an earlier dataset's shard as the only piece of one that is made of the same.
+
+    What the items refer to is read, but not decoded.
+
+    Args:
+      desk: of the run.
+      shard: its number.
+      num_pieces: that its items are listed in.
+
+    Returns:
+      Whether it was taken: then the shard has one piece, which is written.
+    """
+    earlier, name = desk.job.earlier, piece_name(shard, 0)
+    if earlier is None:
+        return False
+    if done := desk.receipt(f"{name}.json"):
+        return Report.from_json(done).is_taken
+    store = open_files(earlier.store)
+    known = _known(store.read(f"{earlier.folder}/{REPORTS}"), shard)
+    ids: set[str] = set()
+    if not known.inputs or known.inputs != _inputs(desk, shard, num_pieces, ids):
+        return False
+    rejects = [line for line in desk.lines(f"earlier/{shard:05d}") if _id_of(line) in ids]
+    if len(rejects) != known.num_rejects:  # One of the same id could not be listed.
+        return False
+    work = desk.job.work.removeprefix(f"{earlier.store}/")
+    parts = {part: one for part, one in known.parts.items() if one.num_records}
+    for part, one in parts.items():
+        shard_name = desk.job.shard_name(part, shard)
+        links = {
+            f"{name}.{part}": (shard_name, one.data),
+            f"{name}.{part}.idx": (index_path(shard_name).name, one.index),
+        }
+        for piece, (source, file) in links.items():
+            try:
+                store.link(f"{earlier.folder}/{source}", f"{work}/{piece}", file)
+            except FileNotFoundError:  # gc was quicker.
+                return False
+    if rejects:
+        desk.files.put(f"{name}.rejects", "".join(rejects).encode())
+    report = dataclasses.replace(known, parts=parts, is_taken=True)
+    desk.files.put(f"{name}.json", report.to_json())
+    return True
+
+
+def _known(text: bytes, shard: int) -> Report:
+    return Report.from_json(json.dumps(json.loads(text)[shard]).encode())
+
+
+def _inputs(desk: Desk, shard: int, num_pieces: int, ids: set[str]) -> str:
+    """Returns the digest of a shard's inputs as they are now; `ids` gets those of its items."""
+    read, digests = MediaReader(desk.data_root, desk.files), []
+    for piece in range(num_pieces):
+        inputs = InputDigest(read)
+        items = map(Item.from_json, desk.lines(work_file(shard, piece)))
+        for item in read.expected(items):
+            inputs.add(item)
+            ids.add(item.id)
+        digests.append(inputs.hexdigest())
+    return joined(digests)
+
+
+def _id_of(line: str) -> str:
+    return json.loads(line)["id"]
