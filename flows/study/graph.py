@@ -30,6 +30,7 @@ from flows.study.own_data import check_own_data
 from flows.study.transfer import (
     TransferConfig,
     decoding_of,
+    eval_window_of,
     metric_of,
     rows_of,
     source_of,
@@ -457,7 +458,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
                 reader=source_of(trained, own or transfer), path=path, split=split, prepare=prepare
             )
         for row in rows_of(name, transfer):
-            prepare = _prepare_of(config, transfer).for_evaluation(BENCHMARKS[name].eval_window)
+            prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
             limit = transfer.eval_limit or prepare.limit
             found[f"{row.name}/eval"] = DatasetSpec(
                 reader=source_of(name, transfer), path=transfer.path, split=row.split,

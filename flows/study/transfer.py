@@ -109,6 +109,12 @@ def own_benchmark(
     )
 
 
+def eval_window_of(name: str) -> str:
+    """Returns where the frames of a benchmark's evaluation begin; of one's own, the video's."""
+    known = BENCHMARKS.get(name)
+    return known.eval_window if known else "first"
+
+
 def metric_of(name: str, transfer: TransferConfig) -> str:
     """Returns the metric of a benchmark: a name of the registry, or "module:name"."""
     metric = transfer.metric or benchmark_of(name, transfer).metric
