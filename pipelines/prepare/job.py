@@ -28,6 +28,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import google_crc32c
+
 import infra
 import pipelines
 from infra.store.files import Files
@@ -47,8 +49,8 @@ _UNITS = 16
 """Most units in a list."""
 _LISTS = 64
 """Lists at least, if there are as many units: so many workers list at a time."""
-_CHUNK = 256 << 10
-"""Of a list that is read at a time [bytes]."""
+_TRIES = 4
+"""Of a range that came with another checksum."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,17 +195,21 @@ class Desk:
         except FileNotFoundError:
             return None
 
-    def lines(
-        self, name: str, start: int = 0, end: int | None = None, *, chunk: int = _CHUNK
-    ) -> Iterator[str]:
-        """Yields the lines of a work file, or of bytes start..end-1 of it, `chunk` at a time."""
-        end = self.files.stat(name).size if end is None else end
-        rest = b""
-        for begin in range(start, end, chunk):
-            data = rest + self.files.read_range(name, begin, min(chunk, end - begin))
-            whole, newline, rest = data.rpartition(b"\n")
-            # Not `splitlines`, which knows more ends of lines than JSON escapes.
-            yield from (f"{line}\n" for line in whole.decode().split("\n") if newline)
+    def lines(self, name: str) -> Iterator[str]:
+        """Yields the lines of a work file, which is read whole and compared with its checksum."""
+        return lines_of(self.files.read(name))
+
+    def section(self, name: str, start: int, end: int, crc: int) -> Iterator[str]:
+        """Yields the lines in bytes start..end-1 of a work file, compared with their crc32c.
+
+        Raises:
+          OSError: if other bytes come, again and again.
+        """
+        for _ in range(_TRIES):
+            data = self.files.read_range(name, start, end - start)
+            if google_crc32c.value(data) == crc:
+                return lines_of(data)
+        raise OSError(f"{self.job.work}/{name} came with other bytes than were written")
 
     def note_error(self, error: BaseException) -> None:
         """Leaves word of why the run fails, for whoever started it."""
@@ -211,6 +217,12 @@ class Desk:
         kinds = [kind.__name__ for kind in type(error).__mro__]
         with contextlib.suppress(OSError):  # As where the disk is full; the runner tells then.
             self.files.put(ERROR, json.dumps({"kinds": kinds, "text": text}).encode())
+
+
+def lines_of(data: bytes) -> Iterator[str]:
+    """Yields lines of JSON, each with its end."""
+    # Not `splitlines`, which knows more ends of lines than JSON escapes.
+    return (f"{line}\n" for line in data.decode().split("\n") if line)
 
 
 @functools.cache

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from json.decoder import scanstring  # pyright: ignore[reportAttributeAccessIssue]
 from typing import NamedTuple
 
+import google_crc32c
+
 from pipelines.prepare.job import Desk, load
 from pipelines.records.dataset import shard_of
 from pipelines.records.hashing import stable_hash
@@ -21,9 +23,6 @@ PIECE = 2000
 
 _CLIP = 40
 """A clip takes as long as so many images, and seldom three times that."""
-
-_MERGED, _MIN_CHUNK = 4 << 20, 16 << 10
-"""Of all lists that are merged together, and of each at least, what is held in memory [bytes]."""
 
 _VIDEO = '"video": true'
 """In a line, of a clip; in a text its quotes would have backslashes."""
@@ -54,7 +53,7 @@ def list_units(desk: Desk, number: int, units: Sequence[str]) -> Listed:
         return done
     name, num_shards = f"{number:05d}", desk.job.config.num_shards
     num_items, num_rejects, parts = 0, 0, set()
-    ends = [0] * num_shards
+    ends, crcs = [0] * num_shards, [0] * num_shards
 
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
@@ -78,13 +77,16 @@ def list_units(desk: Desk, number: int, units: Sequence[str]) -> Listed:
                     yield f"{shard_of(one.id, num_shards):0{_DIGITS}d}{line}"
 
         for line in sorted_lines(lines(), _shard_and_id, folder):
-            ends[int(line[:_DIGITS])] += out.write(line[_DIGITS:].encode())
+            shard, data = int(line[:_DIGITS]), line[_DIGITS:].encode()
+            ends[shard] += out.write(data)
+            crcs[shard] = google_crc32c.extend(crcs[shard], data)
         if num_rejects:
             rejected.seek(0)
             with desk.files.writing(f"lists/{name}.rejects") as path_of_rejects:
                 path_of_rejects.write_text(rejected.read(), encoding="utf-8", newline="\n")
-    receipt = {"num_items": num_items, "num_rejects": num_rejects, "parts": sorted(parts)}
-    receipt["ends"] = list(itertools.accumulate(ends))
+    receipt: dict[str, object] = {"num_items": num_items, "num_rejects": num_rejects}
+    receipt["parts"] = sorted(parts)
+    receipt |= {"ends": list(itertools.accumulate(ends)), "crc32c": crcs}
     desk.files.put(f"lists/{name}.json", json.dumps(receipt).encode())
     return Listed(num_items, num_rejects, frozenset(parts))
 
@@ -117,9 +119,8 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
     done = load(desk.receipt(receipt))
     if done is not None:
         return done
-    chunk = max(_MIN_CHUNK, _MERGED // num_lists)
     lines = heapq.merge(
-        *(_of_shard(desk, number, shard, chunk) for number in range(num_lists)), key=_id_of
+        *(_of_shard(desk, number, shard) for number in range(num_lists)), key=_id_of
     )
     number = 0
     for number, piece in enumerate(_pieces(lines)):
@@ -153,11 +154,12 @@ def line_of(one: Item | Reject) -> tuple[Item | Reject, str]:
         return reject, f"{reject.to_json()}\n"
 
 
-def _of_shard(desk: Desk, number: int, shard: int, chunk: int) -> Iterator[str]:
-    """Yields the lines of a list that are of one shard, read by the chunk [bytes]."""
-    ends = load(desk.receipt(f"lists/{number:05d}.json"))["ends"]
+def _of_shard(desk: Desk, number: int, shard: int) -> Iterator[str]:
+    """Yields the lines of a list that are of one shard."""
+    receipt = load(desk.receipt(f"lists/{number:05d}.json"))
+    ends = receipt["ends"]
     start = ends[shard - 1] if shard else 0
-    return desk.lines(f"lists/{number:05d}", start, ends[shard], chunk=chunk)
+    return desk.section(f"lists/{number:05d}", start, ends[shard], receipt["crc32c"][shard])
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[list[str]]:

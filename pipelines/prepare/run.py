@@ -68,7 +68,8 @@ def prepare(
     """Writes the dataset of one split of one source into the empty folder `out`.
 
     The same inputs and config give the same bytes, whatever the runner and the workers. Where the
-    same request was begun and not finished in `out`, it goes on from there.
+    same request was begun and not finished in `out` it goes on from there, and takes it that the
+    source's files are as they were: only a study notes these.
 
     Args:
       config: how.
@@ -199,13 +200,13 @@ def _run(
     deadline = time.monotonic() + job.config.timeout_s
     progress = _Progress(desk, len(lists), len(archives), on_progress)
     missing = [0]
-    for _ in range(_ATTEMPTS):
+    for attempt in range(1, _ATTEMPTS + 1):
         before = work_counts(desk.files)
         try:
             left = deadline - time.monotonic()
             graph.run(job, lists, archives, timeout_s=left, on_poll=progress.tell)
-        except graph.WorkerLostError:
-            if work_counts(desk.files) == before:
+        except RuntimeError:  # A worker that is cut off may have told of that, as of an error.
+            if attempt == _ATTEMPTS or work_counts(desk.files) == before:
                 raise
         missing = [s for s in range(job.config.num_shards) if not desk.receipt(_report(s))]
         if not missing:

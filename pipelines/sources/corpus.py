@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, cast
 
+import google_crc32c
+
 from infra.store.raw_path import raw_path
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Media
@@ -38,7 +40,8 @@ class Spool:
             return {"size": len(data)}
         offset = self._file.tell()
         self._file.write(data)
-        return {"store": self._name, "offset": offset, "size": len(data)}
+        crc = google_crc32c.value(data)
+        return {"store": self._name, "offset": offset, "size": len(data), "crc32c": crc}
 
 
 class Corpus:

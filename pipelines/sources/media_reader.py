@@ -12,12 +12,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
+
 from infra.store.files import Files
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Item, Media
 
 MAX_ENCODED = 512 << 20
 """Largest encoded image read into memory [bytes]; the largest photographs have some 100 MB."""
+
+_TRIES = 4
+"""Of a range that came with another checksum."""
 
 _AHEAD = 16
 """Images of a bucket on their way while one is decoded: a request takes longer than that."""
@@ -108,8 +113,7 @@ class MediaReader:
     def _read(self, media: Media) -> bytes:
         with self._told(media):
             if media.store:
-                assert self._unpacked is not None
-                return self._unpacked.read_range(media.store, media.offset, media.size)
+                return self._from_unpacked(media)
             if not self._is_local:
                 return self._from_bucket(media)
             with (self._root / media.path).open("rb") as file:
@@ -120,6 +124,14 @@ class MediaReader:
         if media.size >= 0 and len(data) != media.size:
             raise BadInput(f"truncated: {len(data)} of {media.size} bytes")
         return data
+
+    def _from_unpacked(self, media: Media) -> bytes:
+        assert self._unpacked is not None
+        for _ in range(_TRIES):
+            data = self._unpacked.read_range(media.store, media.offset, media.size)
+            if google_crc32c.value(data) == media.crc32c:
+                return data
+        raise RuntimeError(f"{media.source} came with other bytes than were unpacked")
 
     def _from_bucket(self, media: Media) -> bytes:
         path: Any = self._root / media.path

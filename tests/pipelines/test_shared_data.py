@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipelines.prepare.raw_files import raw_files
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.dataset import Dataset
-from pipelines.sources.inventory import inventory
 from pipelines.video.decoders import decode_pyav
 from pipelines.video.probe import probe
 
@@ -43,7 +43,8 @@ def test_chartqa(tmp_path):
     assert dataset.info.num_records == len(rows) == 20
     asked = {(r.prefix, r.answers[0]) for r in dataset.records()}
     assert asked == {(row["query"], row["label"]) for row in rows}
-    assert len(inventory("chartqa", "val", DATA)) == 11
+    where = {"source": "chartqa", "split": "val", "data_root": str(DATA)}
+    assert len(list(raw_files(PrepareConfig(), **where, work=str(tmp_path / "work")))) == 11
 
 
 def test_nlvr_uses_every_picture_once(tmp_path):
