@@ -95,9 +95,9 @@ class Examples:
             for part in [self.parts[name]]
         }
         self._num_records = sum(len(self.parts[name]) for name in names)
-        self._images_of = {name: self._num_images(self.parts[name][0]) for name in names}
         by_shape: dict[int, dict[str, Fraction]] = {}
-        for name, num_images in self._images_of.items():
+        for name in names:
+            num_images = min(config.max_frames, len(self.parts[name][0].window()))
             by_shape.setdefault(num_images, {})[name] = weights[name]
         self._shapes = Mixture({n: sum(of.values(), Fraction()) for n, of in by_shape.items()})
         self._mixtures = {n: Mixture(of) for n, of in by_shape.items()}
@@ -151,22 +151,8 @@ class Examples:
         )
 
     def images(self, draw: Draw, record: Record) -> tuple[bytes, ...]:
-        """Returns the encoded images of one example: of a video, the window that is drawn.
-
-        Raises:
-          ValueError: if they are not as many as those of its part's first record.
-        """
-        found, expected = self._num_images(record), self._images_of[draw.part]
-        if found != expected:
-            raise ValueError(
-                f"all records of a part must have as many images: {record.id!r} of part "
-                f"{draw.part!r} has {found}, the first one {expected}. State another `task` for "
-                f"rows with another number of images, or train with max_frames=1."
-            )
+        """Returns the encoded images of one example: of a video, the window that is drawn."""
         return record.window(choose_window(record, seed=self._seeds.texts, visit=draw.visit))
-
-    def _num_images(self, record: Record) -> int:
-        return min(self._config.max_frames, len(record.window()))
 
 
 def samples_of_step(

@@ -151,17 +151,6 @@ def test_clips_and_pictures_take_turns_and_none_is_repeated(tmp_path, tokenizer)
     assert counts == {"clips": 80, "color": 240, "pairs": 40}
 
 
-def test_a_part_of_pictures_and_clips_is_refused(tmp_path, tokenizer):
-    records = [color_record(0), color_record(1, images=3)]
-    folder = write_dataset(tmp_path / "d", {"color": records})
-    train = BatchConfig(batch_size=2, text_len=12)
-    told = r"'color/001' of part 'color' has 3, the first one 1\. State another `task`"
-    with pytest.raises(ValueError, match=told):
-        make_loader(folder, tokenizer, train=train).batch(0)
-    thinned = dataclasses.replace(train, max_frames=1)
-    assert make_loader(folder, tokenizer, train=thinned).batch(0)["image"].shape[1] == 1
-
-
 def test_each_window_is_looked_at_once_before_any_again(tmp_path, tokenizer):
     frames = [color_record(i).images[0] for i in range(3)]
     clips = [
