@@ -223,7 +223,11 @@ def test_a_killed_worker_ends_the_run_in_time_and_leaves_no_process(tmp_path, en
     workers = psutil.Process(process.pid).children(recursive=True)
     next(p for p in workers if command_line(p).startswith("python")).kill()
     _, told = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "error: FnApiRunner did not finish within timeout_s=" in told
+    # The runner hangs, or tells of its loss: then what is missing is made by other workers.
+    if process.returncode == 0:
+        assert Dataset(out).info.num_records == 100
+    else:
+        assert process.returncode == 1
+        assert "error: FnApiRunner did not finish within timeout_s=" in told
     _, alive = psutil.wait_procs(workers, timeout=30)
     assert not alive
