@@ -44,6 +44,7 @@ def look_up(
     *,
     source: str = "",
     pin: Callable[..., None] = lambda *keys: None,
+    before: Store | None = None,
 ) -> Found:
     """Looks a step up in the store.
 
@@ -54,6 +55,8 @@ def look_up(
       accepted: steps that rest on an artifact kept although its code has changed since.
       source: digest of the source tree that would make it, for the manifest.
       pin: keeps keys from garbage collection; a run that relies on what is found gives it.
+      before: the store at an earlier moment, which knows of artifacts of other code without
+        listing them anew; None asks `store`.
     """
     recipe = Recipe(
         kind=step.kind,
@@ -71,7 +74,7 @@ def look_up(
         return Found(recipe=recipe, state="reused", artifact=artifact)
     if artifact := store.let_go(recipe.key):
         return Found(recipe=recipe, state="let go", artifact=artifact)
-    others = store.of_identity(recipe.identity)
+    others = (before or store).of_identity(recipe.identity)
     pin(*(artifact.key for artifact in others))
     others = [artifact for artifact in others if store.find(artifact.key)]
     for artifact in others:

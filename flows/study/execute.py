@@ -1,29 +1,16 @@
-"""Runs a graph: a Prefect task per node, each as soon as those it reads are done."""
+"""Runs a graph: a row of the run's page per node, each as soon as those it reads are done."""
 
 import dataclasses
 import functools
 import graphlib
+import heapq
 import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Literal, cast
-from uuid import UUID
-
-from prefect import Task, get_run_logger
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    update_progress_artifact,
-)
-from prefect.assets.materialize import materialize
-from prefect.cache_policies import NO_CACHE
-from prefect.context import TaskRunContext
-from prefect.futures import PrefectFuture
-from prefect.states import Completed
-from prefect.task_runners import TaskRunner
-from prefect.utilities.annotations import quote
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, cast
 
 from flows.lineage import pages
 from flows.lineage.links import page_key
@@ -34,9 +21,11 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
 from flows.study.display import Display
+from flows.study.expected import Expected
 from flows.study.graph import Graph, Job, Node
+from infra.prefect import journal
 from infra.prefect.journal import Journal
-from infra.prefect.published import published
+from infra.prefect.live import Live
 from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
 from infra.ray.lost import WorkerLost
@@ -45,10 +34,11 @@ from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
 
-_PROGRESS_ARTIFACT_AFTER = 5.0
-"""A node that runs longer shows a progress artifact in the UI, refreshed as often [s]."""
+_PROGRESS_PAGE_AFTER = 5.0
+"""A node that runs longer shows its progress in the UI, refreshed as often [s]."""
 
-Future = PrefectFuture[Any]
+_RETRY_AFTER = 1.0
+"""Between the loss of a worker and the next try [s]."""
 
 
 class StepFailedError(RuntimeError):
@@ -57,14 +47,17 @@ class StepFailedError(RuntimeError):
 
 @dataclasses.dataclass
 class Session:
-    """The state that the tasks of one run share.
+    """The state that the nodes of one run share.
 
     Attributes:
       study: its name.
       store, workers, display: where artifacts are, steps run, and people look.
       view: the store at the beginning, for what was pinned before.
       foreseen: step -> key of its artifact that was pinned then.
+      kept: steps that, as things were then, rest on what `parcel accept` kept.
       journal: what the run did, for the UI's rows.
+      live: tells the UI of it meanwhile.
+      expected: the time that steps take.
       pin: keeps artifacts from garbage collection until the run ends.
       retries: more tries of a node whose worker died.
       rebuild: names of steps to make again at any cost, kept ones included; may hold `*`.
@@ -79,9 +72,12 @@ class Session:
     store: Store
     view: Store
     foreseen: Mapping[Step, str]
+    kept: Set[Step]
     workers: Workers
     display: Display
     journal: Journal
+    live: Live
+    expected: Expected
     pin: Pin
     retries: int = 0
     rebuild: Sequence[str] = ()
@@ -109,7 +105,7 @@ class Session:
         there = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
         asked = functools.partial(
             look_up, step=step, inputs=there, accepted=self.accepted, source=self.source,
-            pin=self.pin.add,
+            pin=self.pin.add, before=self.view,
         )  # fmt: skip
         foreseen = self.foreseen.get(step)
         found = asked(self.view if foreseen else self.store)
@@ -146,24 +142,25 @@ class Session:
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
-def run_graph(session: Session, graph: Graph, reused: Set[Node], runner: TaskRunner[Any]) -> None:
+def run_graph(session: Session, graph: Graph, reused: Set[Node], at_once: int) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
-    A node that lacks an input fails, too, and says so; the others go on.
+    Of nodes that are ready, the one with the longest chain of work before it begins first. A node
+    that lacks an input fails, too, and says so; the others go on.
 
     Args:
       session: of this run.
       graph: what to run.
       reused: nodes whose artifacts are all there already.
-      runner: of the tasks; it says how many are in flight.
+      at_once: nodes in flight.
     """
-    ended: queue.Queue[Node] = queue.Queue()
-    futures: dict[Node, Future] = {}
+    ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
     upstream = graph.upstream()
-    shared = set(reused) if len(reused) > MAX_REUSED_ROWS else set[Node]()
-    for node in graph.nodes:  # In its order: what a re-used node reads is re-used, too.
-        if node in shared and not _find(session, node):
-            shared.remove(node)  # It was damaged, or collected, since somebody looked.
+    shared: set[Node] = set()
+    if len(reused) > MAX_REUSED_ROWS:
+        # In the graph's order: what a re-used node reads is re-used, too. One that is not found
+        # was damaged, or collected, since somebody looked.
+        shared = {node for node in graph.nodes if node in reused and _find(session, node)}
     order = graphlib.TopologicalSorter(
         {
             node: [before for before in upstream[node] if before not in shared]
@@ -172,88 +169,86 @@ def run_graph(session: Session, graph: Graph, reused: Set[Node], runner: TaskRun
         }
     )
     order.prepare()
-    while order.is_active():
-        for node in order.get_ready():
-            before = [futures[b] for b in upstream[node] if b in futures]
-            futures[node] = runner.submit(
-                _task(session, node),
-                {"session": quote(session), "node": quote(node)},
-                wait_for=[future for future in before if future.state.is_completed()],
-            )
-            session.journal.submitted(node.name, str(futures[node].task_run_id))
-            futures[node].add_done_callback(lambda _, node=node: ended.put(node))
-        order.done(ended.get())
-    for future in futures.values():
-        future.wait()
+    ranks = session.expected.ranks(graph)
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    ready: list[tuple[tuple[float, float], int, Node]] = []
+    in_flight = 0
+    with ThreadPoolExecutor(at_once, thread_name_prefix="node") as pool:
+        try:
+            while order.is_active():
+                for node in order.get_ready():
+                    time_after, work_after = ranks[node]
+                    heapq.heappush(ready, ((-time_after, -work_after), numbers[node], node))
+                while ready and in_flight < at_once:
+                    *_, node = heapq.heappop(ready)
+                    in_flight += 1
+                    reads = [before.name for before in upstream[node] if before not in shared]
+                    pool.submit(_run, session, node, reads).add_done_callback(
+                        lambda _, node=node: ended.put(node)
+                    )
+                order.done(ended.get())
+                in_flight -= 1
+        finally:
+            session.workers.leave()
 
 
 def _find(session: Session, node: Node) -> bool:
     """Finds the artifacts of a node that is re-used; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
+    found: dict[Step, Artifact] = {}
     try:
         for step in node.steps:
-            found = session.look_up(step)
-            if found.artifact is None or found.state == "stale":
+            if any(s not in found and s not in session.artifacts for s in step.inputs.values()):
                 return False
-            session.artifacts[step] = found.artifact
-    except (StepFailedError, OSError, ValueError):
+            key = session.foreseen[step]
+            artifact = session.view.find(key) or session.view.let_go(key)
+            if artifact is None:
+                return False
+            found[step] = artifact
+    except (OSError, ValueError):
         return False
-    _run_and_tell(session, node)
+    session.artifacts |= found
+    session.accepted |= found.keys() & session.kept
+    _tell_end(session, node, "reused")
     return True
 
 
-def _task(session: Session, node: Node) -> Task[..., Any]:
-    slug = node.name.replace(" ", "/").replace("=", "-").replace(":", "-")
-    return materialize(
-        f"parcel://{session.study}/{slug}",
-        name=node.steps[0].kind.replace("_", " "),
-        task_run_name=node.name,
-        cache_policy=NO_CACHE,  # The store decides what is reused, and verifies it.
-        persist_result=False,
-        retries=session.retries,
-        retry_delay_seconds=1,
-        retry_condition_fn=_worker_was_lost,
-    )(_run_task)
-
-
-def _run_task(session: Any, node: Any) -> Any:
-    """The Prefect task of a node; the quotes around its arguments are off by now."""
-    # Prefect logs the message as the end of the task.
-    return Completed(message=_run_and_tell(session, node), data=None)
-
-
-def _tries_left() -> bool:
-    context = TaskRunContext.get()
-    return context is not None and context.task_run.run_count <= (context.task.retries or 0)
-
-
-def _worker_was_lost(task: Any, run: Any, state: Any) -> bool:
-    return isinstance(state.result(raise_on_failure=False), WorkerLost)
-
-
-def _run_and_tell(session: Session, node: Node) -> str:
-    """Makes or finds the artifacts of a node; returns, and tells everybody, what came of it."""
-    session.journal.started(node.name)
-    try:
-        outcome = _run_node(session, node)
-    except BaseException as error:
-        reason = reason_of(error)
-        session.failures[node.name] = reason
-        again = isinstance(error, WorkerLost) and _tries_left()
-        told = "again" if again else "failed"
-        session.display.finish(node.name, outcome=told, detail=f": {reason}")
-        if not again:
+def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
+    """Makes or finds the artifacts of a node, again where its worker is lost; tells everybody."""
+    for attempt in range(1, session.retries + 2):
+        began = journal.Node(name=node.name, started=journal.now())
+        session.journal.submitted(node.name, session.live.task_run_id(node.name))
+        session.journal.started(node.name)
+        session.live.began(began, reads, attempt=attempt)
+        ended = functools.partial(session.live.ended, reads=reads, attempt=attempt)
+        try:
+            outcome = _run_node(session, node)
+        except BaseException as error:
+            reason = reason_of(error)
+            if isinstance(error, WorkerLost) and attempt <= session.retries:
+                session.display.finish(node.name, outcome="again", detail=f": {reason}")
+                session.live.log(f"{node.name}: again: {reason}", node.name, failed=True)
+                time.sleep(_RETRY_AFTER)
+                continue
+            session.failures[node.name] = reason
+            session.display.finish(node.name, outcome="failed", detail=f": {reason}")
             session.journal.ended(node.name, "failed", reason)
-        raise
-    session.failures.pop(node.name, None)  # An earlier try of it may have failed.
+            ended(dataclasses.replace(began, outcome="failed", detail=reason, ended=journal.now()))
+            return
+        detail = _tell_end(session, node, outcome)
+        ended(dataclasses.replace(began, outcome=outcome, detail=detail, ended=journal.now()))
+        return
+
+
+def _tell_end(session: Session, node: Node, outcome: Literal["made", "reused"]) -> str:
+    """Tells terminal and journal how a node ended well; returns what is worth telling of it."""
     artifacts = [session.artifacts[step] for step in node.steps]
     seconds = sum(artifact.manifest.seconds for artifact in artifacts)
     detail = ", ".join(_headline(step, session.artifacts[step]) for step in node.steps)
     session.display.finish(node.name, outcome=outcome, seconds=seconds, detail=detail)
     session.journal.ended(node.name, outcome, detail)
-    took = f" in {seconds:.1f} s" if outcome == "made" else ""
-    return f"{outcome}{took}: {detail}"
+    return detail
 
 
 def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
@@ -278,7 +273,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                     missing[step] = found.recipe
                 else:
                     session.artifacts[step] = found.artifact
-                    _publish(session, step, found.artifact, reused=True)
+                    _publish(session, node, step, found.artifact, reused=True)
             except StepFailedError as error:
                 errors[step.name] = str(error)
         ends: dict[str, worker.Made] = {}
@@ -289,12 +284,13 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
             for step, recipe in missing.items():
                 end = ends.get(step.name)
                 if end and end.error:
-                    get_run_logger().error("%s: %s", step.name, end.traceback)
+                    session.live.log(f"{step.name}: {end.traceback}", node.name, failed=True)
                     errors[step.name] = end.error
                 elif end:
                     artifact = session.artifacts[step] = session.store.get(recipe.key)
                     outcome = outcome if end.reused else "made"
-                    _publish(session, step, artifact, reused=end.reused)
+                    session.expected.learn(step, artifact.manifest.seconds)
+                    _publish(session, node, step, artifact, reused=end.reused)
         if errors:
             alone = len(node.steps) == 1
             told = errors.values() if alone else (f"{k}: {v}" for k, v in errors.items())
@@ -319,11 +315,9 @@ def _run_job(
     ends: dict[str, worker.Made],
 ) -> None:
     """Runs the missing steps of a job, showing progress; `ends` gets how each ended, as it does."""
-    running = TaskRunContext.get()
-    run = running.task_run if running else None
     prefect = {
-        "task_run_id": str(run.id) if run else None,
-        "flow_run_id": str(run.flow_run_id) if run else None,
+        "task_run_id": session.live.task_run_id(node.name),
+        "flow_run_id": session.live.flow_run_id or None,
     }
     context = {"prefect": prefect, "devices": max(1, math.ceil(job.gpus))}
     if job.cpus:
@@ -332,7 +326,7 @@ def _run_job(
         )
     else:
         stream = worker.make(session.store.uri, recipes, context)
-    show = _progress_artifact(recipes[0].key, node.name)
+    show = _progress_page(session.live, recipes[0].key, node.name)
     for item in stream:  # To its very end: a stream left early takes its worker with it.
         if isinstance(item, worker.Made):
             ends[item.name] = item
@@ -349,36 +343,32 @@ def _run_job(
             raise StepFailedError(f"{recipe.name} ended without an artifact")
 
 
-def _publish(session: Session, step: Step, artifact: Artifact, *, reused: bool) -> None:
+def _publish(session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool) -> None:
     """Tells the UI: a line in the log, a page of the artifact."""
     manifest = artifact.manifest
     how = f"re-used, made {manifest.started}" if reused else f"made in {manifest.seconds:.1f} s"
-    logger = get_run_logger()
-    logger.info("%s: %s, %s: %s", step.name, how, artifact.key, _headline(step, artifact))
+    headline = _headline(step, artifact)
+    session.live.log(f"{step.name}: {how}, {artifact.key}: {headline}", node.name)
     text = pages.page(session.view, artifact, reused=reused)
-    page = page_key(artifact.key)
-    published(create_markdown_artifact, text, key=page, description=step.name)
+    session.live.page(page_key(artifact.key), text, step.name, node.name)
 
 
-def _progress_artifact(key: str, node: str) -> Callable[[str, Progress], None]:
+def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress], None]:
     """Returns a function that shows progress in the UI, once a node has run for a while."""
     last = time.monotonic()
-    artifact_id: UUID | None = None
+    page: str | None = None
 
     def show(name: str, progress: Progress) -> None:
-        nonlocal last, artifact_id
-        if time.monotonic() - last < _PROGRESS_ARTIFACT_AFTER:
+        nonlocal last, page
+        if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
             return
         last = time.monotonic()
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         text = f"{name} {progress.note}"
-        if artifact_id is None:
-            created = published(
-                create_progress_artifact, percent, key=f"progress-{key}", description=text
-            )
-            artifact_id = cast(UUID | None, created)
+        if page is None:
+            page = live.page(f"progress-{key}", percent, text, node, kind="progress")
         else:
-            published(update_progress_artifact, artifact_id, percent, text)
+            live.update(page, percent, text)
 
     return show
 

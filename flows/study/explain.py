@@ -62,22 +62,28 @@ class Verdict:
 
 
 class Explanation:
-    """The verdict on every step of a graph; reads the store and starts nothing."""
+    """The verdict on every step of a graph; reads the store and starts nothing.
+
+    Attributes:
+      graph: of the study.
+      steps: step -> the verdict on it.
+      accepted: steps that rest on an artifact kept although its code has changed since.
+    """
 
     def __init__(self, store: Store, graph: Graph) -> None:
         self.graph = graph
         self.steps: dict[Step, Verdict] = {}
         self._store = store
         self._owner = {step: node for node in graph.nodes for step in node.steps}
-        self._accepted: set[Step] = set()
+        self.accepted: set[Step] = set()
         self._let_go: list[Step] = []
         self._known: dict[str, list[_Known]] = {}
         self._changes: dict[tuple[str, str, str], list[str]] = {}
         for step in graph.steps:
             self.steps[step] = self._judge(step)
-            kept = any(read in self._accepted for read in step.inputs.values())
+            kept = any(read in self.accepted for read in step.inputs.values())
             if kept or self.steps[step].state == "accepted":
-                self._accepted.add(step)
+                self.accepted.add(step)
         if self._let_go:
             self._judge_again()
 
@@ -146,10 +152,10 @@ class Explanation:
                 touched.add(step)
         return sum(self.steps[step].seconds for step in touched)
 
-    def artifacts(self) -> dict[Step, str]:
-        """Returns step -> the key of its artifact, where there is one already."""
+    def found(self) -> dict[Step, Artifact]:
+        """Returns step -> its artifact, where there is one already."""
         found = {step: verdict.artifact for step, verdict in self.steps.items()}
-        return {step: artifact.key for step, artifact in found.items() if artifact is not None}
+        return {step: artifact for step, artifact in found.items() if artifact is not None}
 
     def lines(self, keep: KeepConfig) -> Iterator[str]:
         """Yields a line per node, a sum, and what the study will leave in the store."""
@@ -183,7 +189,7 @@ class Explanation:
             fresh = [s for s in step.inputs.values() if self.steps[s].artifact is None]
             told = f"{self._names(fresh)} {'are' if len(fresh) > 1 else 'is'} new"
             return Verdict(state="new", why=(*self._differences(step, {}), told))
-        found = look_up(self._store, step, inputs, self._accepted)
+        found = look_up(self._store, step, inputs, self.accepted)
         if found.artifact is None and (earlier := self._earlier(step)):
             why = ("files have changed, or were touched, since",)
             return Verdict(state="follows", why=why, artifact=earlier)

@@ -8,7 +8,6 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.states import Failed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.lineage.rebuild import publish_results
 from flows.steps.code import checkout
@@ -17,12 +16,15 @@ from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study.config import ComputeConfig, StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
+from flows.study.expected import Expected
 from flows.study.explain import Explanation
 from flows.study.given import raw_files
-from flows.study.graph import Phase, graph_of
+from flows.study.graph import Graph, Phase, graph_of
 from flows.study.runs import note_run
 from flows.study.served import check_served
 from infra.prefect.ending import recorded
+from infra.prefect.journal import Journal
+from infra.prefect.live import Live
 from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
@@ -84,77 +86,91 @@ def study(
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
     # First and last: by its lease others see that this run lives (see `infra.prefect.watch`).
     with opened.pinned(run_id or uuid.uuid4().hex) as pin:
-        result = _run(config, opened, until, rebuild, run_id, pin)
+        workers = _workers(config.compute, opened)
+        with recorded(opened.state, run_id, cancel=workers.cancel) as journal:
+            graph = graph_of(config, until, known=raw_files(opened))
+            result = carry_out(config, opened, graph, workers, pin, journal, rebuild)
     RESULTS.append(result)
     return Failed(message=result.why, data=result) if result.failed else result
 
 
-def _run(
+def carry_out(
     config: StudyConfig,
     opened: Store,
-    until: Phase,
-    rebuild: tuple[str, ...],
-    run_id: str,
+    graph: Graph,
+    workers: Workers,
     pin: Pin,
+    journal: Journal,
+    rebuild: tuple[str, ...] = (),
 ) -> StudyResult:
-    workers = _workers(config.compute, opened)
-    with recorded(opened.state, run_id, cancel=workers.cancel) as journal:
-        graph = graph_of(config, until, known=raw_files(opened))
-        explanation = Explanation(opened.at_once(), graph)
-        explanation.check(config.compute.rebuild_limit, rebuild)
-        foreseen = explanation.artifacts()
-        pin.add(*foreseen.values())  # At once; the look-ups of the run then add what is new.
-        journal.plan([node.name for node in graph.nodes])
-        published(
-            create_markdown_artifact,
-            explanation.markdown(),
-            key=f"explain-{config.name}",
-            description="Before the run",
+    """Runs the graph of a study, within a flow run.
+
+    Args:
+      config: the study.
+      opened: the store.
+      graph: what to run.
+      workers: where steps with JAX run; left when all is done.
+      pin: of this run.
+      journal: of this run; closed when all is done.
+      rebuild: as in `study`.
+    """
+    explanation = Explanation(opened.at_once(), graph)
+    explanation.check(config.compute.rebuild_limit, rebuild)
+    foreseen = {step: artifact.key for step, artifact in explanation.found().items()}
+    pin.add(*foreseen.values())  # At once; the look-ups of the run then add what is new.
+    journal.plan([node.name for node in graph.nodes])
+    published(
+        create_markdown_artifact,
+        explanation.markdown(),
+        key=f"explain-{config.name}",
+        description="Before the run",
+    )
+    there = ("reused", "accepted")
+    reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
+    expected = Expected()
+    for step, artifact in explanation.found().items():
+        expected.learn(step, artifact.manifest.seconds)
+    with Display(len(graph.nodes)) as display, Live(journal.flow_run_id) as live:
+        session = Session(
+            study=config.name,
+            store=opened,
+            view=opened.at_once(),
+            foreseen=foreseen,
+            kept=explanation.accepted,
+            workers=workers,
+            display=display,
+            journal=journal,
+            live=live,
+            expected=expected,
+            pin=pin,
+            retries=config.compute.retries,
+            rebuild=rebuild,
+            rebuild_seconds=3600 * config.compute.rebuild_limit,
         )
-        there = ("reused", "accepted")
-        reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
-        with Display(len(graph.nodes)) as display:
-            session = Session(
-                study=config.name,
-                store=opened,
-                view=opened.at_once(),
-                foreseen=foreseen,
-                workers=workers,
-                display=display,
-                journal=journal,
-                pin=pin,
-                retries=config.compute.retries,
-                rebuild=rebuild,
-                rebuild_seconds=3600 * config.compute.rebuild_limit,
-            )
-            for node in graph.nodes:
-                if node not in reused:  # What runs in this process is the code of now until then.
-                    for step in (s for job in node.jobs if not job.cpus for s in job.steps):
-                        bind(step.kind, step.config)
-            with ThreadPoolTaskRunner[Any](max_workers=workers.at_once + _WAITING) as runner:
-                try:
-                    run_graph(session, graph, reused, runner)
-                finally:
-                    workers.leave()
-        results = session.artifacts.get(graph.results) if graph.results else None
-        result = StudyResult(
-            results=results.key if results else None,
-            failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
-            made=display.counts["made"],
-            reused=display.counts["reused"],
-            flow_run_id=run_id,
-        )
-        note_run(
-            opened,
-            dataclasses.asdict(config),
-            result.results,
-            artifacts=[artifact.key for artifact in session.artifacts.values()],
-            flow_run_id=run_id,
-            failed=result.failed,
-        )
-        if results:
-            published(publish_results, opened, config.name, results.key)
-        journal.close("failed" if result.failed else "completed", result.why)
+        for node in graph.nodes:
+            if node not in reused:  # What runs in this process is the code of now until then.
+                for step in (s for job in node.jobs if not job.cpus for s in job.steps):
+                    bind(step.kind, step.config)
+        run_graph(session, graph, reused, workers.at_once + _WAITING)
+    results = session.artifacts.get(graph.results) if graph.results else None
+    result = StudyResult(
+        results=results.key if results else None,
+        failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
+        made=display.counts["made"],
+        reused=display.counts["reused"],
+        flow_run_id=journal.flow_run_id,
+    )
+    note_run(
+        opened,
+        dataclasses.asdict(config),
+        result.results,
+        artifacts=[artifact.key for artifact in session.artifacts.values()],
+        flow_run_id=journal.flow_run_id,
+        failed=result.failed,
+    )
+    if results:
+        published(publish_results, opened, config.name, results.key)
+    journal.close("failed" if result.failed else "completed", result.why)
     return result
 
 

@@ -12,7 +12,7 @@ Submitting, counting, `--explain` and the plan read this one list.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -297,16 +297,16 @@ class _Builder:
         """Adds a node per transfer, and returns the predictions of all of them."""
         config = self.config
         cells: dict[CellKey, Step] = {}
+        models = {method: config.model_of(method, transfer=True) for method in config.methods}
         for benchmark in config.fine_tunings:
             for method in config.methods:
+                train = config.fine_tuning_of(benchmark, method)
+                evaluations = self._evaluations(benchmark, method)
                 for pretrain, seed in config.seed_pairs:
                     checkpoint = Step(
                         kind="checkpoint",
                         name=f"transfer {method} {benchmark} seed={seed}",
-                        config=FitSpec(
-                            model=config.model_of(method, transfer=True),
-                            train=config.fine_tuning_of(benchmark, method),
-                        ),
+                        config=FitSpec(model=models[method], train=train),
                         seed=seed,
                         inputs={
                             "data/0": datasets[f"{benchmark}/train"],
@@ -317,9 +317,16 @@ class _Builder:
                     )
                     scored: dict[CellKey, Step] = {}
                     if self.last >= PHASES.index("evaluate"):
-                        scored = dict(
-                            self._evaluations(benchmark, method, seed, checkpoint, datasets)
-                        )
+                        for row, spec in evaluations:
+                            cell = CellKey(
+                                benchmark=row, method=method, budget=spec.budget, seed=seed
+                            )
+                            scored[cell] = Step(
+                                kind="predictions",
+                                name=f"evaluate {method} {row} seed={seed} budget={spec.budget}",
+                                config=spec,
+                                inputs={"checkpoint": checkpoint, "data": datasets[f"{row}/eval"]},
+                            )
                     cells |= scored
                     compute = config.compute
                     jobs = [
@@ -340,32 +347,21 @@ class _Builder:
                     self.nodes.append(Node(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
 
-    def _evaluations(
-        self,
-        trained: str,
-        method: Method,
-        seed: int,
-        checkpoint: Step,
-        datasets: Mapping[str, Step],
-    ) -> Iterator[tuple[CellKey, Step]]:
-        """Yields the evaluations of one checkpoint: its benchmark's rows, and zero-shot ones."""
-        for row, found in self.config.rows.items():
-            if trained_on(found.benchmark) != trained:
-                continue
-            for budget in self.config.budgets_of(method):
-                yield (
-                    CellKey(benchmark=row, method=method, budget=budget, seed=seed),
-                    Step(
-                        kind="predictions",
-                        name=f"evaluate {method} {row} seed={seed} budget={budget}",
-                        config=EvaluateSpec(
-                            benchmark=found.benchmark,
-                            budget=budget,
-                            decode=decode_of(self.config, found.benchmark),
-                        ),
-                        inputs={"checkpoint": checkpoint, "data": datasets[f"{row}/eval"]},
-                    ),
-                )
+    def _evaluations(self, trained: str, method: Method) -> list[tuple[str, EvaluateSpec]]:
+        """Returns the evaluations of a checkpoint: its benchmark's rows, and zero-shot ones."""
+        return [
+            (
+                row,
+                EvaluateSpec(
+                    benchmark=found.benchmark,
+                    budget=budget,
+                    decode=decode_of(self.config, found.benchmark),
+                ),
+            )
+            for row, found in self.config.rows.items()
+            if trained_on(found.benchmark) == trained
+            for budget in self.config.budgets_of(method)
+        ]
 
     def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
         chance = {

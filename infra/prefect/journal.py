@@ -30,7 +30,7 @@ class Node:
       outcome: how it ended; None if it did not.
       detail: what is worth telling: the score, the reason of a failure.
       started, ended: when; None if it did not.
-      task_run_id: Prefect's id of it; None if Prefect had no part in it.
+      task_run_id: Prefect's id of its row; None if nobody has begun one.
     """
 
     name: str
@@ -91,8 +91,8 @@ class Journal:
         """Notes every node of the run, so that one never reached has a row, too."""
         self._write("plan", names=list(names))
 
-    def submitted(self, name: str, task_run_id: str) -> None:
-        """Notes which of Prefect's task runs a node is; Prefect names one only when it begins."""
+    def submitted(self, name: str, task_run_id: str | None) -> None:
+        """Notes that a node has a row of its own, and its id."""
         self._write("submitted", name=name, task_run_id=task_run_id)
 
     def started(self, name: str) -> None:
@@ -110,10 +110,15 @@ class Journal:
     def _write(self, what: str, **values: Any) -> None:
         if not self.flow_run_id:
             return
-        at = datetime.datetime.now(datetime.UTC).isoformat()
+        at = now().isoformat()
         line = json.dumps({"what": what, "at": at, **values}) + "\n"
         with self._lock, self.path.open("a") as file:
             file.write(line)
+
+
+def now() -> datetime.datetime:
+    """Returns the time by this machine's clock [UTC]."""
+    return datetime.datetime.now(datetime.UTC)
 
 
 def folder(store: Path) -> Path:

@@ -1,6 +1,7 @@
 """The manifest: everything known of one artifact, written after all of its data."""
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -92,7 +93,7 @@ class Recipe:
         if not _KIND.fullmatch(self.kind):
             raise ValueError(f"kind must be lower-case letters and underscores, got {self.kind!r}.")
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
         """Names what is made: kind and a hash of inputs' contents, config, seed and libraries."""
         parts = {

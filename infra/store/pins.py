@@ -29,15 +29,30 @@ DECIDING = "gc.json"
 TTL = 40.0
 """Of a pin: a run whose machine is gone is known to be dead within a minute [s]."""
 
+_KEYS = 256
+"""Keys of one lease, or a batch more: changing it writes them all."""
+
 _RUN = re.compile(r"\w[\w.-]*")
 
 
 class Pin:
-    """The artifacts that one run relies on; they only grow."""
+    """The artifacts that one run relies on; they only grow.
 
-    def __init__(self, files: Files, held: Held) -> None:
-        self._files, self._held = files, held
-        self._adding = threading.Lock()  # Threads of this run need not wait by polling.
+    A change of a lease writes all of it, so there is a lease for every few hundred of them.
+
+    Args:
+      files: the store's.
+      run: the run's id.
+    """
+
+    def __init__(self, files: Files, run: str) -> None:
+        self._files, self._run = files, run
+        self._held: list[Held] = []
+        self._known: set[str] = set()
+        self._waiting: dict[str, None] = {}
+        self._adding = threading.Lock()
+        with hold(files, DECIDING):
+            self._take()
 
     def add(self, *keys: str) -> None:
         """Pins artifacts, there or not; afterwards it is safe to rely on those that are found.
@@ -46,11 +61,32 @@ class Pin:
           RuntimeError: if the pin is gone: this process was stopped for so long that `gc` took it
             for dead.
         """
-        with self._adding:
-            if new := [checked_key(key) for key in keys if key not in self._held.keys]:
-                with hold(self._files, DECIDING):
-                    if not self._held.renew(new):
-                        raise RuntimeError("this run's pin was lost; start the run again.")
+        wanted = {checked_key(key): None for key in keys}
+        self._waiting.update(wanted)
+        with self._adding:  # Whoever comes first pins for all who wait.
+            batch, self._waiting = self._waiting | wanted, {}
+            new = [key for key in batch if key not in self._known]
+            if not new:
+                return
+            with hold(self._files, DECIDING):
+                for start in range(0, len(new), _KEYS):
+                    if len(self._held[-1].keys) >= _KEYS:
+                        self._take()
+                    self._held[-1].renew(new[start : start + _KEYS])
+                if any(held.lost for held in self._held):
+                    raise RuntimeError("this run's pin was lost; start the run again.")
+            self._known.update(new)
+
+    def release(self) -> None:
+        """Gives all of it up."""
+        for held in self._held:
+            held.release()
+
+    def _take(self) -> None:
+        # A run tried again has one more, too.
+        held = take(self._files, f"{PINS}/{self._run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL)
+        assert held is not None  # Nobody else has that name.
+        self._held.append(held)
 
 
 @contextlib.contextmanager
@@ -59,19 +95,16 @@ def pin(files: Files, run: str) -> Iterator[Pin]:
 
     Args:
       files: the store's.
-      run: the run's id; names the file.
+      run: the run's id; names the files.
 
     Raises:
       ValueError: if `run` cannot be a file's name.
     """
     if not _RUN.fullmatch(run):
         raise ValueError(f"run must be letters, digits, '.', '-' or '_', got {run!r}.")
-    name = f"{PINS}/{run}.{uuid.uuid4().hex[:8]}.json"  # A run tried again has one more.
-    with hold(files, DECIDING):
-        held = take(files, name, ttl=TTL)
-    assert held is not None  # Nobody else has that name.
+    held = Pin(files, run)
     try:
-        yield Pin(files, held)
+        yield held
     finally:
         held.release()
 

@@ -211,12 +211,14 @@ class Store:
         self.is_elsewhere = self.uri != str(self.state)
         self._read: dict[str, tuple[tuple[int, ...], Manifest]] = {}
         self._begun: dict[str, list[Begun]] = {}
+        self._identities: dict[str, dict[str, list[str]]] | None = None
         self._check_format()
 
     def at_once(self) -> "Store":
         """Returns this store as it is at this moment, for many look-ups; see `glance`."""
         view = copy.copy(self)
         view.files = self.files.at_once()
+        view._identities = {}
         return view
 
     def find(self, key: str) -> Artifact | None:
@@ -315,14 +317,24 @@ class Store:
 
         Their files are not looked at: `find` does that.
         """
-        kind = kind_of(f"{identity}-")
         found: list[tuple[str, int, Artifact]] = []
-        for name, listed in self.files.listing(f"{MANIFESTS}/{kind}").items():
-            if name.startswith(f"{identity}-"):
-                with contextlib.suppress(KeyError):
-                    artifact = self.get(name.removesuffix(".json"))
-                    found.append((artifact.manifest.started, listed.modified, artifact))
+        for key in self._of_identity(kind_of(f"{identity}-"), identity):
+            with contextlib.suppress(KeyError, FileNotFoundError):  # gc was quicker.
+                artifact = self.get(key)
+                listed = self.files.stat(manifest_name(key)).modified
+                found.append((artifact.manifest.started, listed, artifact))
         return [artifact for *_, artifact in sorted(found, key=lambda f: f[:2], reverse=True)]
+
+    def _of_identity(self, kind: str, identity: str) -> list[str]:
+        """Returns the keys of an identity; what is seen at once is listed once."""
+        known = None if self._identities is None else self._identities.get(kind)
+        if known is None:
+            known = {}
+            for key in self.keys(kind):
+                known.setdefault(key.rpartition("-")[0], []).append(key)
+            if self._identities is not None:
+                self._identities[kind] = known
+        return known.get(identity, [])
 
     @contextlib.contextmanager
     def lock(

@@ -1,42 +1,104 @@
-"""Running a graph: how many nodes at once."""
+"""Running a graph: how many nodes at once, in which order, and again where a worker is lost."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from prefect import flow
-from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.steps.kind import Step
-from flows.study.execute import Session, run_graph
+from flows.study import execute
+from flows.study.execute import Session, StepFailedError, run_graph
+from flows.study.expected import Expected
 from flows.study.graph import Graph, Job, Node
-from infra.prefect.server import server_of
+from infra.prefect import journal
+from infra.prefect.journal import Journal
+from infra.prefect.live import Live
+from infra.ray.lost import WorkerLost
 
 
-@pytest.mark.slow
-def test_as_many_nodes_are_in_flight_as_the_runner_has_threads(
+def cell(name: str, *reads: Node) -> Node:
+    inputs = {read.name: read.steps[0] for read in reads}
+    step = Step(kind="files", name=name, inputs=inputs)
+    return Node(name=name, jobs=(Job(steps=(step,), cpus=1),))
+
+
+@pytest.fixture
+def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    from flows.study import execute
+) -> Callable[..., tuple[Session, dict[str, Any]]]:
+    """Runs nodes by a function of each; returns the session, and how the journal says they ended."""
 
-    many = 200
-    together = threading.Barrier(many, timeout=120)
-    monkeypatch.setattr(execute, "_run_and_tell", lambda session, node: str(together.wait()))
-    nodes = tuple(
-        Node(name=f"cell {i}", jobs=(Job(steps=(Step(kind="files", name=f"cell {i}"),), cpus=1),))
-        for i in range(many)
-    )
-    quiet = SimpleNamespace(submitted=lambda *_: None)
-    session = cast(Session, SimpleNamespace(study="many", retries=0, journal=quiet))
+    def run(
+        nodes: list[Node], make: Callable[[Node], Any], at_once: int, **more: Any
+    ) -> tuple[Session, dict[str, Any]]:
+        monkeypatch.setattr(execute, "_run_node", lambda session, node: make(node) or "made")
+        monkeypatch.setattr(execute, "_tell_end", tell_end)
+        monkeypatch.setattr(execute, "_RETRY_AFTER", 0.0)
+        workers = SimpleNamespace(leave=lambda: None)
+        display = SimpleNamespace(finish=lambda *_, **__: None)
+        noted = Journal(tmp_path, "run")
+        given = {"live": Live(""), "expected": Expected(), "retries": 0, "failures": {}, **more}
+        session = cast(
+            Session, SimpleNamespace(workers=workers, display=display, journal=noted, **given)
+        )
+        run_graph(session, Graph(nodes=tuple(nodes), cells={}, results=None), set(), at_once)
+        record = journal.read(noted.path)
+        assert record is not None
+        return session, {name: node.outcome for name, node in record.nodes.items()}
 
-    @flow
-    def study() -> None:
-        with ThreadPoolTaskRunner[Any](max_workers=many) as runner:
-            run_graph(session, Graph(nodes=nodes, cells={}, results=None), set(), runner)
+    def tell_end(session: Session, node: Node, outcome: Any) -> str:
+        session.journal.ended(node.name, outcome)
+        return ""
 
-    with server_of(tmp_path) as server, temporary_settings({PREFECT_API_URL: server.api}):
-        study()
+    return run
+
+
+def test_as_many_nodes_are_in_flight_as_are_asked_for(run: Callable[..., Any]):
+    together = threading.Barrier(200, timeout=60)
+    nodes = [cell(f"cell {i}") for i in range(200)]
+    _, ended = run(nodes, lambda node: together.wait() and None, 200)
+    assert set(ended.values()) == {"made"}
     assert not together.broken
+
+
+def test_the_longest_chain_of_work_begins_first(run: Callable[..., Any]):
+    short, head, long, lone = cell("short"), cell("head"), cell("long"), cell("lone")
+    tail = cell("tail", head)
+    expected, order = Expected(), list[str]()
+    for node, seconds in ((short, 1), (head, 2), (tail, 9), (long, 8), (lone, 10)):
+        expected.learn(node.steps[0], seconds)
+    run(
+        [short, head, long, lone, tail],
+        lambda node: order.append(node.name),
+        1,
+        expected=expected,
+    )
+    assert order == ["head", "lone", "tail", "long", "short"]
+
+
+def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., Any]):
+    tried: list[str] = []
+
+    def make(node: Node) -> None:
+        tried.append(node.name)
+        if node.name == "lost" and tried.count("lost") < 3:
+            raise WorkerLost("it died")
+        if node.name == "broken":
+            raise StepFailedError("no such file")
+
+    session, ended = run([cell("lost"), cell("broken")], make, 1, retries=2)
+    assert ended == {"lost": "made", "broken": "failed"}
+    assert sorted(tried) == ["broken", "lost", "lost", "lost"]
+    assert session.failures == {"broken": "no such file"}
+
+
+def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
+    def make(node: Node) -> None:
+        raise WorkerLost("it died")
+
+    session, ended = run([cell("lost")], make, 1, retries=1)
+    assert ended == {"lost": "failed"}
+    assert session.failures == {"lost": "it died"}

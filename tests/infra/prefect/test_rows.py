@@ -48,11 +48,11 @@ def new_run(name: str) -> str:
 
 def rows_of(flow_run_id: str) -> dict[str, tuple[str, str]]:
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
-    from infra.prefect.rows import _rows
-
+    asked = FlowRunFilter(id=FlowRunFilterId(any_=[uuid.UUID(flow_run_id)]))
     with get_client(sync_client=True) as client:
-        rows = list(_rows(client, flow_run_id))
+        rows = client.read_task_runs(flow_run_filter=asked, limit=200)
     assert len({row.name for row in rows}) == len(rows), "two rows of one node"
     return {row.name: (row.state_name or "", (row.state.message or "")) for row in rows}
 
@@ -100,23 +100,18 @@ def test_a_row_that_prefect_left_running_is_forced_and_stays(served_store: Path)
     from prefect.client.orchestration import get_client
 
     from infra.prefect.journal import Node
-    from infra.prefect.rows import _event, settle_ended
+    from infra.prefect.rows import event, settle_ended
 
     run, task = new_run("left"), str(uuid.uuid4())
-    path = killed_run(
-        served_store, run, f'journal.submitted("train", "{task}"); journal.started("train")'
-    )
-    record = journals.read(path)
-    assert record is not None
+    killed_run(served_store, run, f'journal.submitted("train", "{task}"); journal.started("train")')
     from prefect.states import Running
 
     began = datetime.datetime.now(datetime.UTC)
-    node = Node(name="train")
+    node = Node(name="train", task_run_id=task)
 
     def tell(at: datetime.datetime) -> None:
-        event = _event(record, node, uuid.UUID(task), None, Running(), at)
         with get_client(sync_client=True) as client:
-            client.request("POST", "/events", json=[event])
+            client.request("POST", "/events", json=[event(run, node, Running(), at)])
 
     tell(began)
     settle_ended(served_store)

@@ -1,0 +1,249 @@
+"""What a run's own process spends on each of many cells, in a simulated cluster.
+
+    python -m perf.driver --cells 10000 --slots 1000 --deaths 0.05
+
+The demo's graph with as many transfers. The run is the real one: graph, look-ups, store, journal,
+Prefect; and on the other side, in a process of its own, are the real leases and commits. Only the
+work of a step is nothing, and a part of the jobs dies: before a commit, or between a commit and the
+word of it. A second run then re-uses everything. Afterwards store, journal and UI are counted.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import queue
+import random
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from flows.steps import worker
+from flows.steps.kind import Work
+from flows.steps.registry import KINDS
+from flows.steps.worker import Made
+from flows.study.config import StudyConfig
+from flows.study.graph import Graph, graph_of
+from flows.study.load import load
+from infra.prefect.settings import apply
+from infra.progress import Progress
+from infra.ray.lost import WorkerLost
+from infra.store.manifest import Recipe
+from infra.store.store import Store
+from perf.timing import table
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Spent:
+    """The cost of one run.
+
+    Attributes:
+      wall: from its first call to its last [s].
+      driver: processor time of its own process [s].
+      server: processor time of the Prefect server meanwhile [s].
+      result: the run's `StudyResult`.
+    """
+
+    wall: float
+    driver: float
+    server: float
+    result: Any
+
+    def row(self, what: str, cells: int) -> list[str]:
+        """Returns its line of the table."""
+        times = (self.driver, self.server)
+        return [what, str(cells), f"{self.wall:.1f}", *(f"{1e3 * t / cells:.2f}" for t in times)]
+
+
+def nothing(work: Work) -> Iterator[Progress]:
+    """Makes an artifact of a few bytes that no other step makes."""
+    (work.out / "made").write_text(f"{work.seed} {sorted(work.keys.items())} {work.config}")
+    work.counts.update(score=50.0, num=1)
+    yield Progress(done=1, total=1)
+
+
+def without_work() -> None:
+    """Leaves this process with kinds of steps that do nothing."""
+    for name, kind in KINDS.items():
+        KINDS[name] = dataclasses.replace(kind, make=nothing)
+
+
+def study_of(cells: int) -> tuple[StudyConfig, Graph]:
+    """Returns the demo with at least as many transfers, and its graph: all jobs go to workers."""
+    pretrained = -(-cells // 800)
+    asked = f"num_seeds={-(-cells // (8 * pretrained))}", f"num_pretrain_seeds={pretrained}"
+    config = load(overrides=[*asked, "budgets=[256]", "compute.retries=5"])
+    graph = graph_of(config, "evaluate")
+    nodes = []
+    for node in graph.nodes:
+        jobs = tuple(dataclasses.replace(job, cpus=1) for job in node.jobs)
+        nodes.append(dataclasses.replace(node, jobs=jobs))
+    return config, dataclasses.replace(graph, nodes=tuple(nodes))
+
+
+class SimulatedCluster:
+    """Workers that are threads of one other process; see `flows.steps.workers.Workers`.
+
+    Args:
+      store: the store [URI].
+      slots: jobs at a time.
+      deaths: part of the jobs that dies.
+    """
+
+    def __init__(self, store: str, slots: int, deaths: float) -> None:
+        self.at_once = slots
+        self._lost: dict[str, list[str]] = {}
+        self._streams: dict[int, queue.SimpleQueue[Any]] = {}
+        self._numbers, self._sending = itertools.count(), threading.Lock()
+        spawn = multiprocessing.get_context("spawn")
+        self._link, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(theirs, store, slots, deaths))
+        self._process.start()
+        theirs.close()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def make(
+        self,
+        name: str,
+        keys: Sequence[str],
+        recipes: Sequence[Recipe],
+        context: Mapping[str, Any],
+        *,
+        cpus: int,
+        gpus: float,
+    ) -> Iterator[tuple[str, Progress] | Made]:
+        """Makes the steps of a job on some slot."""
+        token, lost = uuid.uuid4().hex, self._lost.setdefault(name, [])
+        number, items = next(self._numbers), queue.SimpleQueue[Any]()
+        self._streams[number] = items
+        with self._sending:
+            self._link.send((number, recipes, dict(context), token, tuple(lost)))
+        while (item := items.get()) is not None:
+            if item == "lost":
+                lost.append(token)
+                raise WorkerLost(f"the worker of {name!r} died")
+            yield item
+        del self._streams[number]
+
+    def cancel(self) -> None:
+        """Nothing outlives this process."""
+
+    def leave(self) -> None:
+        """Ends the cluster."""
+        with self._sending:
+            self._link.send(None)
+        self._process.join()
+
+    def _receive(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                number, item = self._link.recv()
+                self._streams[number].put(item)
+
+
+def _serve(link: Connection, store: str, slots: int, deaths: float) -> None:
+    """Runs jobs until the driver says that all are done."""
+    without_work()
+    sending, dead = threading.Lock(), []
+
+    def send(number: int, item: Any) -> None:
+        with sending:
+            link.send((number, item))
+
+    def run(number: int, recipes: Any, context: Any, token: str, lost: Any) -> None:
+        dies = random.random() < deaths
+        # Of a step's two items, its progress and its end, the first comes before the commit.
+        last = random.randrange(2 * len(recipes))
+        items = worker.make(store, recipes, context, token, lost)
+        for count, item in enumerate(items):
+            if dies and count == last:
+                dead.append(items)  # As it is: a dead worker gives no lease back.
+                return send(number, "lost")
+            send(number, item)
+        send(number, None)
+
+    with ThreadPoolExecutor(slots) as pool:
+        while (job := link.recv()) is not None:
+            pool.submit(run, *job)
+    os._exit(0)  # The dead have leases, which others' threads would wait for.
+
+
+def spend(cells: int, slots: int, deaths: float, store: Store, profile: Path | None) -> Spent:
+    """Runs a study of that many cells, against the Prefect server at hand, and returns its cost."""
+    from prefect import flow
+    from prefect.context import FlowRunContext
+
+    from flows.study.flow import carry_out
+    from infra.prefect.ending import recorded
+    from infra.prefect.rows import flush
+    from infra.prefect.server import running
+
+    server = running(store.state)
+    assert server is not None
+
+    @flow(name="study", persist_result=False)
+    def study() -> Any:
+        context = FlowRunContext.get()
+        assert context is not None
+        assert context.flow_run is not None
+        run_id = str(context.flow_run.id)
+        workers = SimulatedCluster(store.uri, slots, deaths)
+        with store.pinned(run_id) as pin, recorded(store.state, run_id) as journal:
+            config, graph = study_of(cells)
+            return carry_out(config, store, graph, workers, pin, journal)
+
+    began, others = time.monotonic(), _processor_time(server.process.pid)
+    own = os.times()
+    result = study()
+    flush()
+    return Spent(
+        wall=time.monotonic() - began,
+        driver=sum(os.times()[:2]) - sum(own[:2]),
+        server=_processor_time(server.process.pid) - others,
+        result=result,
+    )
+
+
+def _processor_time(pid: int) -> float:
+    """Returns the processor time of a process so far [s]."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def main() -> None:
+    """Measures what the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cells", type=int, default=10_000)
+    parser.add_argument("--slots", type=int, default=1000)
+    parser.add_argument("--deaths", type=float, default=0.05)
+    asked = parser.parse_args()
+    without_work()
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder)
+        apply(store.state)
+        from infra.prefect.server import server_of
+
+        with server_of(store.state):
+            rows = []
+            for what in ("new", "re-used"):
+                spent = spend(asked.cells, asked.slots, asked.deaths, store, None)
+                rows.append(spent.row(what, asked.cells))
+                print(spent, flush=True)
+    header = ["cells", "", "wall [s]", "driver [ms/cell]", "server [ms/cell]"]
+    print(table(header, rows))
+
+
+if __name__ == "__main__":
+    main()

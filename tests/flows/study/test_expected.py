@@ -1,0 +1,46 @@
+"""Expected times: learned from the same step with other seeds, else from others of the kind."""
+
+import pytest
+
+from flows.steps.kind import Step
+from flows.study.expected import Expected, time_left
+from flows.study.graph import Graph, Job, Node
+
+
+def transfer(name: str, *reads: Node) -> Node:
+    step = Step(kind="checkpoint", name=name, inputs={r.name: r.steps[0] for r in reads})
+    return Node(name=name, jobs=(Job(steps=(step,), cpus=1),))
+
+
+def test_seeds_of_one_transfer_are_alike_and_others_follow_their_kind():
+    expected = Expected()
+    first, other, unlike = (
+        transfer(name) for name in ("transfer m3 a seed=1", "transfer m3 a seed=2", "transfer m3 b")
+    )
+    assert expected.of_node(other) is None
+    expected.learn(first.steps[0], 4.0)
+    expected.learn(unlike.steps[0], 8.0)
+    assert expected.of_node(other) == 4.0
+    assert expected.of_node(transfer("transfer parcel a seed=1")) == 6.0
+
+
+def test_rank_counts_what_waits_for_a_node():
+    start = transfer("start")
+    nodes = (start, *(transfer(f"cell {i}", start) for i in range(3)))
+    expected = Expected()
+    for seconds, node in enumerate(nodes, start=1):
+        expected.learn(node.steps[0], seconds)
+    ranks = expected.ranks(Graph(nodes=nodes, cells={}, results=None))
+    assert [ranks[node][0] for node in nodes] == [5, 2, 3, 4]
+
+
+def test_time_left_is_unknown_or_bounded_by_the_longest():
+    nodes = [transfer(f"cell {i}") for i in range(4)]
+    expected = Expected()
+    assert time_left(expected, nodes, {}, lambda _: 2) is None
+    for node in nodes:
+        expected.learn(node.steps[0], 10.0)
+    assert time_left(expected, nodes, {}, lambda _: 2) == 20
+    assert time_left(expected, nodes[:1], {nodes[0]: 4.0}, lambda _: 2) == 6
+    late = time_left(expected, nodes[:1], {nodes[0]: 99.0}, lambda _: 2)
+    assert late == pytest.approx(1.0)
