@@ -36,6 +36,17 @@ AnyArray = Array | np.ndarray
 """As callers have them: still on the host, or on a device."""
 Images = Float[AnyArray, "B I H W 3"] | UInt8[AnyArray, "B I H W 3"]
 
+
+class Seen(typing.NamedTuple):
+    """Images that the vision tower has seen: it need not look again for another budget.
+
+    Attributes:
+      features: of every image, in the dtype of the activations.
+    """
+
+    features: Float[Array, "B I P C"]
+
+
 _PARTS = ("vision", "text", "projector", "connector")
 
 
@@ -80,7 +91,8 @@ class Prompt(typing.NamedTuple):
     """The input of a batch: images, then text.
 
     Attributes:
-      images: frames or image pairs along I, in [-1, 1] or bytes; each gets the same budget.
+      images: frames or image pairs along I, in [-1, 1] or bytes, or what the tower saw in them;
+        each gets the same budget.
       text: token ids, prefix first, padded on the right; lengths may differ.
       mask_input: 1 on real tokens, 0 on padding; None: all are real, as training has it.
       mask_ar: 0 where a token is seen by those before it too, 1 where it opens a causal step;
@@ -88,7 +100,7 @@ class Prompt(typing.NamedTuple):
       real: False on rows that only fill the batch; None: all are real.
     """
 
-    images: Images
+    images: Images | Seen
     text: Int32[AnyArray, "B T"]
     mask_input: Int32[AnyArray, "B T"] | Bool[AnyArray, "B T"] | None = None
     mask_ar: Int32[AnyArray, "B T"] | None = None
@@ -144,6 +156,12 @@ def abstract_params(cfg: ModelConfig) -> Params:
 def image_features(structure: Structure, params: Params, images: Images) -> Float[Array, "B I P C"]:
     """Returns the vision tower's features of every image."""
     return _features(merge(structure, params), images)
+
+
+@functools.partial(jax.jit, static_argnames="structure")
+def see(structure: Structure, params: Params, images: Images) -> Seen:
+    """Returns images as the vision tower sees them, for prompts at several budgets."""
+    return Seen(image_features(structure, params, images))
 
 
 def soft_tokens(
@@ -221,9 +239,9 @@ def text_valid(prompt: Prompt) -> Bool[Array, "B T"]:
 
 
 def _soft_tokens(
-    model: Vlm, images: Images, slots: Slots
+    model: Vlm, images: Images | Seen, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
-    features = _features(model, images)
+    features = images.features if isinstance(images, Seen) else _features(model, images)
     batch, count, patches, width = features.shape
     features = features.reshape(batch * count, patches, width)
     bucket, budget = slots.bucket, jnp.asarray(slots.budget, jnp.int32)

@@ -9,6 +9,7 @@ word of it. A second run then re-uses everything. Afterwards store, journal and 
 """
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -178,14 +179,14 @@ def _serve(link: Connection, store: str, slots: int, deaths: float) -> None:
     os._exit(0)  # The dead have leases, which others' threads would wait for.
 
 
-def spend(cells: int, slots: int, deaths: float, store: Store, profile: Path | None) -> Spent:
+def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
     """Runs a study of that many cells, against the Prefect server at hand, and returns its cost."""
     from prefect import flow
     from prefect.context import FlowRunContext
 
     from flows.study.flow import carry_out
     from infra.prefect.ending import recorded
-    from infra.prefect.rows import flush
+    from infra.prefect.rows import flush, settle_ended
     from infra.prefect.server import running
 
     server = running(store.state)
@@ -202,16 +203,74 @@ def spend(cells: int, slots: int, deaths: float, store: Store, profile: Path | N
             config, graph = study_of(cells)
             return carry_out(config, store, graph, workers, pin, journal)
 
-    began, others = time.monotonic(), _processor_time(server.process.pid)
-    own = os.times()
-    result = study()
-    flush()
+    began, others, own = time.monotonic(), _processor_time(server.process.pid), os.times()
+    with (store.state / "driver.log").open("w") as log, contextlib.redirect_stdout(log):
+        result = study()
+        flush()
+        settle_ended(store.state)
     return Spent(
         wall=time.monotonic() - began,
         driver=sum(os.times()[:2]) - sum(own[:2]),
         server=_processor_time(server.process.pid) - others,
         result=result,
     )
+
+
+def problems(cells: int, store: Store, flow_run_id: str) -> list[str]:
+    """Returns what a run of that many new cells lost or doubled: in store, journal and UI."""
+    from prefect.client.orchestration import get_client
+
+    from infra.prefect import journal
+    from infra.prefect.rows import rows_of
+
+    _, graph = study_of(cells)
+    found = []
+    names = collections.Counter(artifact.manifest.name for artifact in store.artifacts())
+    if names != collections.Counter(step.name for step in graph.steps):
+        found.append(f"{len(graph.steps)} steps left {names.total()} artifacts")
+    journals = [path for path in (store.state / "runs").rglob(f"{flow_run_id}.jsonl")]
+    record = journal.read(journals[0])
+    assert record is not None
+    made = {name for name, node in record.nodes.items() if node.outcome == "made"}
+    if made != {node.name for node in graph.nodes}:
+        found.append(f"the journal has {len(made)} of {len(graph.nodes)} nodes as made")
+    with get_client(sync_client=True) as client:
+        rows = collections.Counter((row.name, row.state) for row in rows_of(client, flow_run_id))
+    completed = sum(state == "COMPLETED" for _, state in rows.elements())
+    if {completed, len(rows), rows.total()} != {len(graph.nodes)}:
+        found.append(
+            f"the UI has {rows.total()} rows, {len(rows)} different and {completed} completed, of "
+            f"{len(graph.nodes)} nodes"
+        )
+    return found
+
+
+def measure(cells: int, slots: int, deaths: float, folder: Path) -> list[list[str]]:
+    """Returns a row for a run that makes all cells, and one that re-uses them.
+
+    Args:
+      cells: at least.
+      slots: of the simulated cluster.
+      deaths: part of the jobs that dies.
+      folder: of the store.
+
+    Raises:
+      RuntimeError: if anything was lost or doubled.
+    """
+    without_work()
+    store = Store(folder)
+    apply(store.state)
+    from infra.prefect.server import server_of
+
+    with server_of(store.state):
+        new = spend(cells, slots, deaths, store)
+        wrong = problems(cells, store, new.result.flow_run_id)
+        again = spend(cells, slots, deaths, store)
+    if again.result.made or again.result.failed:
+        wrong.append(f"the second run made {again.result.made} nodes")
+    if wrong:
+        raise RuntimeError("; ".join(wrong))
+    return [new.row("new", cells), again.row("re-used", cells)]
 
 
 def _processor_time(pid: int) -> float:
@@ -229,20 +288,9 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=1000)
     parser.add_argument("--deaths", type=float, default=0.05)
     asked = parser.parse_args()
-    without_work()
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(folder)
-        apply(store.state)
-        from infra.prefect.server import server_of
-
-        with server_of(store.state):
-            rows = []
-            for what in ("new", "re-used"):
-                spent = spend(asked.cells, asked.slots, asked.deaths, store, None)
-                rows.append(spent.row(what, asked.cells))
-                print(spent, flush=True)
-    header = ["cells", "", "wall [s]", "driver [ms/cell]", "server [ms/cell]"]
-    print(table(header, rows))
+        rows = measure(asked.cells, asked.slots, asked.deaths, Path(folder))
+    print(table(["", "cells", "wall [s]", "driver [ms/cell]", "server [ms/cell]"], rows))
 
 
 if __name__ == "__main__":

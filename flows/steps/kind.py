@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,6 +140,9 @@ class Kind:
         reaches imports them.
       functions: config, as plain values -> functions that it names, as "module:name"; their code
         belongs to the step's, and the versions of what they import to its identity.
+      make_together: as `make`, for several steps that read the same inputs, with the same seed;
+        the bytes are those that `make` writes. None makes each alone.
+      alike: config -> a value that two of them share where they can be made together.
     """
 
     name: str
@@ -148,6 +151,8 @@ class Kind:
     stop: tuple[str, ...] = ()
     also: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
     functions: Callable[[Any], Iterable[str]] | None = None
+    make_together: Callable[[Sequence[Work]], Iterator[Progress]] | None = None
+    alike: Callable[[Any], Any] = lambda config: config
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,5 +1,6 @@
 """Makes artifacts, in whatever process: hold the step, run its function, commit."""
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -13,7 +14,9 @@ from typing import Any
 from flows.steps.kind import Work
 from infra.progress import Progress
 from infra.reason import reason_of
+from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
+from infra.store.scratch import Scratch
 from infra.store.store import Attempt, Store
 
 _NOTED_EVERY = 5.0
@@ -51,7 +54,8 @@ def make(
     """Yields (step, its progress) and the end of each step, one step after the other.
 
     An artifact already committed is not made again, and a step that fails leaves the others alone:
-    a checkpoint is loaded once for all its evaluations, which have nothing to do with each other.
+    a checkpoint is loaded once for all its evaluations. Only steps that are made together, such as
+    the budgets of one evaluation, fail together.
 
     Args:
       store: the store [URI].
@@ -61,14 +65,31 @@ def make(
       lost: tokens of earlier calls that came to nothing, whose steps are taken at once.
     """
     opened = Store(store)
-    for recipe in recipes:
+    for group in _groups(recipes):
+        told: set[str] = set()
         try:
-            reused = yield from _make(opened, recipe, context, token, lost)
+            for item in _make(opened, group, context, token, lost):
+                if isinstance(item, Made):
+                    told.add(item.name)
+                yield item
         except Exception as error:  # As text: not every exception survives the way back.
-            reason = reason_of(error)
-            yield Made(name=recipe.name, error=reason, traceback=traceback.format_exc())
-        else:
-            yield Made(name=recipe.name, reused=reused)
+            reason, where = reason_of(error), traceback.format_exc()
+            for recipe in group:
+                if recipe.name not in told:
+                    yield Made(name=recipe.name, error=reason, traceback=where)
+
+
+def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
+    """Returns recipes in groups that are made together, in the order of the first of each."""
+    from flows.steps.registry import KINDS
+
+    groups: dict[str, list[Recipe]] = {}
+    for recipe in recipes:
+        kind = KINDS[recipe.kind]
+        alike = (recipe.kind, recipe.inputs, kind.alike(recipe.config), recipe.seed, recipe.code)
+        alone = "" if kind.make_together else recipe.key
+        groups.setdefault(value_sha256([alone, *alike]), []).append(recipe)
+    return list(groups.values())
 
 
 def make_apart(store: str, *words: Any) -> Iterator[tuple[str, Progress] | Made]:
@@ -82,39 +103,56 @@ def make_apart(store: str, *words: Any) -> Iterator[tuple[str, Progress] | Made]
 
 def _make(
     store: Store,
-    recipe: Recipe,
+    group: Sequence[Recipe],
     context: Mapping[str, Any],
     token: str | None,
     lost: Collection[str],
-) -> Any:
+) -> Iterator[tuple[str, Progress] | Made]:
+    """Makes a group of steps; yields as `make` does."""
     from flows.steps.registry import KINDS
 
-    _take_over_own(store, recipe)
-    _check_code(store, recipe)
-    with store.lock(recipe.key, token=token, lost=lost) as scratch:
-        if store.find(recipe.key):
-            return True
-        attempt = Attempt(store, recipe)
-        work = Work(
-            recipe,
-            store,
-            attempt.path,
-            scratch.path,
-            attempt.put,
-            f"{store.uri}/{scratch.shared}",
-            lambda name, source, file: attempt.adopt(name, f"{scratch.shared}/{source}", file),
-        )
+    kind = KINDS[group[0].kind]
+    with contextlib.ExitStack() as held:
+        begun: list[tuple[Work, Attempt, Scratch]] = []
+        for recipe in sorted(group, key=lambda recipe: recipe.key):  # As others do: no deadlock.
+            _take_over_own(store, recipe)
+            _check_code(store, recipe)
+            scratch = held.enter_context(store.lock(recipe.key, token=token, lost=lost))
+            if store.find(recipe.key):
+                yield Made(name=recipe.name, reused=True)
+            else:
+                begun.append((*_begin(store, recipe, scratch), scratch))
+        if not begun:
+            return
+        works, (_, _, scratch) = [work for work, *_ in begun], begun[0]
         clock = _Clock(scratch.path / "seconds")
-        for progress in KINDS[recipe.kind].make(work):
+        together = kind.make_together
+        for progress in together(works) if together else kind.make(works[0]):
             clock.note()
             if progress.resumable:
                 scratch.save()
-            yield recipe.name, progress
-        attempt.earlier_seconds = clock.earlier
-        attempt.counts, attempt.content = work.counts, work.content
-        attempt.commit(context)
-        scratch.clear()
-        return False
+            yield group[0].name, progress
+        for work, attempt, own in begun:
+            attempt.earlier_seconds, attempt.share = clock.earlier, 1 / len(begun)
+            attempt.counts, attempt.content = work.counts, work.content
+            attempt.commit(context)
+            own.clear()
+            yield Made(name=attempt.step.name)
+
+
+def _begin(store: Store, recipe: Recipe, scratch: Scratch) -> tuple[Work, Attempt]:
+    """Begins an attempt at a step that is held."""
+    attempt = Attempt(store, recipe)
+    work = Work(
+        recipe,
+        store,
+        attempt.path,
+        scratch.path,
+        attempt.put,
+        f"{store.uri}/{scratch.shared}",
+        lambda name, source, file: attempt.adopt(name, f"{scratch.shared}/{source}", file),
+    )
+    return work, attempt
 
 
 class _Clock:

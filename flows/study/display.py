@@ -1,15 +1,15 @@
-"""The terminal while a study runs: a bar per step, or plain lines."""
+"""The terminal while a study runs: a table of what runs, with the time left; or plain lines."""
 
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as Remaining
 
 from infra.processes.signals import before_leaving
 from infra.progress import Progress as StepProgress
@@ -18,20 +18,33 @@ _LINE_EVERY = 15.0
 """Between two lines about one running step, where output is not a terminal [s]."""
 
 
+_SHOWN = 16
+"""Running steps with a line of their own; a cluster has hundreds."""
+_FORECAST_EVERY = 1.0
+"""Between two looks at the time left [s]."""
+
+
 class Display:
-    """A bar per running step and one for the whole; plain lines where there is no terminal.
+    """A line per running step and one for the whole; plain lines where there is no terminal.
 
     Safe to call from several threads.
 
     Args:
       num_steps: steps of the whole.
       console: where to print.
+      left: returns the time until all is done [s]; None where nobody knows.
     """
 
-    def __init__(self, num_steps: int, console: Console | None = None) -> None:
+    def __init__(
+        self,
+        num_steps: int,
+        console: Console | None = None,
+        left: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self.console = console or Console(file=sys.stdout, highlight=False)
         self.counts = {"made": 0, "reused": 0, "failed": 0}
         self._num_steps = num_steps
+        self._time_left, self._told_left, self._asked_left = left, "", float("-inf")
         self._lock = threading.Lock()
         self._tasks: dict[str, TaskID] = {}
         self._spoke: dict[str, float] = {}
@@ -41,8 +54,6 @@ class Display:
             BarColumn(bar_width=24),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            Remaining(),
             TextColumn("{task.fields[note]}"),
             console=self.console,
         )
@@ -68,8 +79,12 @@ class Display:
         """Shows how far a step is."""
         with self._lock:
             if name not in self._tasks:
-                self._tasks[name] = self._progress.add_task(name, total=progress.total, note="")
+                shown = len(self._tasks) < _SHOWN
+                self._tasks[name] = self._progress.add_task(
+                    name, total=progress.total, note="", visible=shown
+                )
                 self._spoke[name] = time.monotonic()
+            self._show_whole()
             self._progress.update(
                 self._tasks[name],
                 completed=progress.done,
@@ -96,11 +111,39 @@ class Display:
             if task is not None:
                 self._progress.remove_task(task)
             done = sum(self.counts.values())
-            self._progress.update(self._whole, completed=done)
+            for waiting in list(self._tasks.values())[:_SHOWN]:
+                self._progress.update(waiting, visible=True)
+            self._show_whole()
             if outcome == "reused" and self.console.is_terminal:
                 return
             took = f"{seconds:6.1f} s" if outcome == "made" else "        "
             minutes, rest = divmod(int(time.monotonic() - self._began), 60)
-            count = f"[{done:>3}/{self._num_steps}]"
+            count = f"[{done:>3}/{self._num_steps}{self._told_left and ', '}{self._told_left}]"
             line = f"{minutes:02}:{rest:02} {count} {outcome:<6} {took} {name} {detail}"
             self.console.print(line.rstrip(), markup=False, soft_wrap=True)
+
+    def _show_whole(self) -> None:
+        if time.monotonic() - self._asked_left > _FORECAST_EVERY:
+            self._asked_left, self._told_left = time.monotonic(), spoken(self._time_left())
+        hidden = len(self._tasks) - _SHOWN
+        more = f"and {hidden} more under way" if hidden > 0 else ""
+        self._progress.update(
+            self._whole,
+            completed=sum(self.counts.values()),
+            note=", ".join(filter(None, (self._told_left, more))),
+        )
+
+
+def spoken(left: float | None) -> str:
+    """Returns a time left as a person says it; "" where nobody knows.
+
+    Args:
+      left: [s].
+    """
+    if left is None:
+        return ""
+    if left < 50:
+        return f"{max(10, round(left, -1)):.0f} s left"
+    if left < 5400:
+        return f"{round(left / 60)} min left"
+    return f"{left / 3600:.1f} h left"

@@ -21,7 +21,7 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
 from flows.study.display import Display
-from flows.study.expected import Expected
+from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
 from infra.prefect import journal
 from infra.prefect.journal import Journal
@@ -57,7 +57,7 @@ class Session:
       kept: steps that, as things were then, rest on what `parcel accept` kept.
       journal: what the run did, for the UI's rows.
       live: tells the UI of it meanwhile.
-      expected: the time that steps take.
+      expected, forecast: the time that steps take, and all that is left.
       pin: keeps artifacts from garbage collection until the run ends.
       retries: more tries of a node whose worker died.
       rebuild: names of steps to make again at any cost, kept ones included; may hold `*`.
@@ -78,6 +78,7 @@ class Session:
     journal: Journal
     live: Live
     expected: Expected
+    forecast: Forecast
     pin: Pin
     retries: int = 0
     rebuild: Sequence[str] = ()
@@ -232,6 +233,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
                 time.sleep(_RETRY_AFTER)
                 continue
             session.failures[node.name] = reason
+            session.forecast.end(node.name)
             session.display.finish(node.name, outcome="failed", detail=f": {reason}")
             session.journal.ended(node.name, "failed", reason)
             ended(dataclasses.replace(began, outcome="failed", detail=reason, ended=journal.now()))
@@ -246,6 +248,7 @@ def _tell_end(session: Session, node: Node, outcome: Literal["made", "reused"]) 
     artifacts = [session.artifacts[step] for step in node.steps]
     seconds = sum(artifact.manifest.seconds for artifact in artifacts)
     detail = ", ".join(_headline(step, session.artifacts[step]) for step in node.steps)
+    session.forecast.end(node.name, seconds if outcome == "made" else 0.0)
     session.display.finish(node.name, outcome=outcome, seconds=seconds, detail=detail)
     session.journal.ended(node.name, outcome, detail)
     return detail

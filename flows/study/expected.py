@@ -1,13 +1,18 @@
 """How long steps will take, from those that were made: for their order, and for the time left."""
 
+import collections
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Sequence
 
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.study.graph import Graph, Node
+
+_RECENT = 20
+"""Nodes whose rate a forecast goes by."""
 
 _SEEDS = re.compile(r" (seed|pretrain)=\d+")
 
@@ -26,16 +31,16 @@ class Expected:
 
     def learn(self, step: Step, seconds: float) -> None:
         """Notes the time that a step took [s]."""
-        sort = _SEEDS.sub("", step.name)
+        name = _alike(step.name)
         with self._lock:
-            total, count = self._alike.get(sort, (0.0, 0))
-            self._alike[sort] = total + seconds, count + 1
+            total, count = self._alike.get(name, (0.0, 0))
+            self._alike[name] = total + seconds, count + 1
             total, work = self._kinds.get(step.kind, (0.0, 0.0))
             self._kinds[step.kind] = total + seconds, work + _work(step)
 
     def seconds(self, step: Step) -> float | None:
         """Returns the time that a step will take [s]; None where none of its kind was seen."""
-        alike = self._alike.get(_SEEDS.sub("", step.name))
+        alike = self._alike.get(_alike(step.name))
         if alike is not None:
             return alike[0] / alike[1]
         kind = self._kinds.get(step.kind)
@@ -55,38 +60,57 @@ class Expected:
         ranks: dict[Node, tuple[float, float]] = {}
         upstream = graph.upstream()
         for node in reversed(graph.nodes):  # Those that read a node come after it.
-            time, work = after.get(node, (0.0, 0.0))
+            chain, work = after.get(node, (0.0, 0.0))
             seconds = self.of_node(node)
-            ranks[node] = time + (seconds or 0.0), work + sum(map(_work, node.steps))
+            ranks[node] = chain + (seconds or 0.0), work + sum(map(_work, node.steps))
             for read in upstream[node]:
                 after[read] = max(after.get(read, (0.0, 0.0)), ranks[node])
         return ranks
 
 
-def time_left(
-    expected: Expected,
-    nodes: Collection[Node],
-    under_way: Mapping[Node, float],
-    slots: Callable[[Node], float],
-) -> float | None:
-    """Returns the time until nodes are done [s]; None where that of one is unknown.
+class Forecast:
+    """The time that a run will still take. Safe to call from several threads.
 
     Args:
-      expected: what they take.
-      nodes: those to come, and under way.
-      under_way: node -> how long it has been [s].
-      slots: node -> how many like it run at a time.
+      expected: the time that steps take.
+      nodes: of the run.
     """
-    total = longest = 0.0
-    for node in nodes:
-        seconds = expected.of_node(node)
-        if seconds is None:
+
+    def __init__(self, expected: Expected, nodes: Sequence[Node]) -> None:
+        self._expected = expected
+        self._alike = {_alike(node.name): node for node in nodes}
+        self._left = collections.Counter(_alike(node.name) for node in nodes)
+        self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=_RECENT)
+        self._lock = threading.Lock()
+
+    def end(self, name: str, seconds: float = 0.0) -> None:
+        """Notes that a node ended, and the time of what it made [s]; 0 where it made nothing."""
+        with self._lock:
+            self._left[_alike(name)] -= 1
+            if seconds:
+                self._recent.append((time.monotonic(), seconds))
+
+    def seconds(self) -> float | None:
+        """Returns the time left [s]; None where nobody knows what a node takes.
+
+        It is that of the nodes that have not ended, at the rate of those that ended last: so what
+        runs beside them, and the time between them, is in it.
+        """
+        with self._lock:
+            left, recent = dict(self._left), list(self._recent)
+        each = {name: self._expected.of_node(self._alike[name]) for name in left if left[name] > 0}
+        if not recent or any(seconds is None for seconds in each.values()):
             return None
-        # One that has taken longer than it should will take a little longer still.
-        left = max(seconds - under_way.get(node, 0.0), 0.1 * seconds)
-        total += left / slots(node)
-        longest = max(longest, left)
-    return max(total, longest)
+        last = recent[-1][0]
+        since = min(ended - seconds for ended, seconds in recent)
+        at_once = sum(seconds for _, seconds in recent) / max(last - since, 1e-6)
+        total = sum((seconds or 0.0) * left[name] for name, seconds in each.items())
+        return max(total / at_once - (time.monotonic() - last), 0.0)
+
+
+def _alike(name: str) -> str:
+    """Returns the name that nodes, or steps, share which are the same but for their seeds."""
+    return _SEEDS.sub("", name)
 
 
 def _work(step: Step) -> float:

@@ -16,7 +16,7 @@ from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study.config import ComputeConfig, StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
-from flows.study.expected import Expected
+from flows.study.expected import Expected, Forecast
 from flows.study.explain import Explanation
 from flows.study.given import raw_files
 from flows.study.graph import Graph, Phase, graph_of
@@ -130,7 +130,9 @@ def carry_out(
     expected = Expected()
     for step, artifact in explanation.found().items():
         expected.learn(step, artifact.manifest.seconds)
-    with Display(len(graph.nodes)) as display, Live(journal.flow_run_id) as live:
+    forecast = Forecast(expected, graph.nodes)
+    display = Display(len(graph.nodes), left=forecast.seconds)
+    with display, Live(journal.flow_run_id) as live:
         session = Session(
             study=config.name,
             store=opened,
@@ -142,6 +144,7 @@ def carry_out(
             journal=journal,
             live=live,
             expected=expected,
+            forecast=forecast,
             pin=pin,
             retries=config.compute.retries,
             rebuild=rebuild,

@@ -184,7 +184,7 @@ def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float)
     # What was told while the run went on may be on its way still: it comes first.
     waited, missing, pause = 0.0, -1, _FIRST_PAUSE
     while True:
-        rows = list(_rows(client, record.flow_run_id))
+        rows = list(rows_of(client, record.flow_run_id))
         wrong = list(_wrong(record, rows))
         if not wrong:
             return True
@@ -226,7 +226,7 @@ def _wait(
     while time.monotonic() < deadline:
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
-        rows = _rows(client, record.flow_run_id)
+        rows = rows_of(client, record.flow_run_id)
         if awaited <= {str(row.id) for row in rows if row.told is not None and row.told >= told}:
             return
 
@@ -362,7 +362,7 @@ def event(
     }
 
 
-def _rows(client: SyncPrefectClient, flow_run_id: str) -> Iterator[Row]:
+def rows_of(client: SyncPrefectClient, flow_run_id: str) -> Iterator[Row]:
     """Yields a run's rows; as plain values, since Prefect's own take twenty times as long."""
     asked = {"flow_runs": {"id": {"any_": [flow_run_id]}}, "sort": "ID_DESC", "limit": _PAGE}
     for offset in range(0, 10_000_000, _PAGE):

@@ -97,14 +97,23 @@ class Artifact:
 
 
 class Attempt:
-    """One try at making an artifact: a folder of its own, and the commit."""
+    """One try at making an artifact: a folder of its own, and the commit.
+
+    Attributes:
+      step: what it makes.
+      id: names it.
+      counts, content: for the manifest.
+      earlier_seconds: of attempts that it goes on from [s].
+      share: its part of the time, where several are made together [fraction].
+      path: where its files are written.
+    """
 
     def __init__(self, store: "Store", step: Recipe) -> None:
         self.step = step
         self.id = f"{_utc():%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
         self.counts: dict[str, float | int | str] = {}
         self.content: str | None = None
-        self.earlier_seconds = 0.0
+        self.earlier_seconds, self.share = 0.0, 1.0
         self._store = store
         self._folder = f"{ARTIFACTS}/{checked_key(step.key)}/{ATTEMPTS}/{self.id}"
         self._clock = time.monotonic()
@@ -172,7 +181,7 @@ class Attempt:
             attempts=[begun.shown for begun in attempts(self._store.files, step.key)],
             environment={**environment(), **context},
             started=self._started,
-            seconds=round(self.earlier_seconds + time.monotonic() - self._clock, 3),
+            seconds=round(self.share * (self.earlier_seconds + time.monotonic() - self._clock), 3),
         )
         # Data, then the manifest: after a power cut there is no manifest without data.
         self._store.files.settle(self._folder, local, self._sent)

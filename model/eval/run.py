@@ -1,10 +1,10 @@
-"""Scores a checkpoint on a prepared benchmark split at one budget, by decoding."""
+"""Scores a checkpoint on a prepared benchmark split at its budgets, by decoding."""
 
 import collections
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,12 @@ class _Loaded:
 
 
 def evaluate(
-    checkpoint: str, *, data: str, budget: int, config: EvalConfig, out: str
+    checkpoint: str, *, data: str, config: EvalConfig, out: Mapping[int, str]
 ) -> Iterator[Progress]:
-    """Scores a checkpoint; when exhausted, `out` holds the predictions and the score.
+    """Scores a checkpoint; when exhausted, `out` holds predictions and score of each budget.
 
-    The split is read as it is decoded: a few batches of its images are in memory. Of a video its
-    first window counts.
+    The split is read as it is decoded: a few batches of its images are in memory, and the vision
+    tower looks at each once, for all budgets. Of a video its first window counts.
 
     `predictions.jsonl` has a row per record, by id; `score.json` the metric, its score (0-100),
     the number of records, the sum of their scores and, where there is a breakdown, its parts.
@@ -62,30 +62,66 @@ def evaluate(
     Args:
       checkpoint: written by `fit`: a folder, or a place in a bucket.
       data: prepared dataset, all of whose records are scored; as in `StagePaths`.
-      budget: soft tokens per image; one the connector serves.
       config: how to decode and score.
-      out: an existing folder [path].
+      out: budget, soft tokens per image that the connector serves -> an existing folder [path].
 
     Raises:
-      ValueError: if the budget is not served, or the metric reads masks and there is no codec.
+      ValueError: if a budget is not served, or the metric reads masks and there is no codec.
     """
     loaded = _load(checkpoint, stated_digest(checkpoint))
-    budgets.check_budget(loaded.model, budget)
+    for budget in out:
+        budgets.check_budget(loaded.model, budget)
     metric = get_metric(config.metric)
     if metric.reads_masks and loaded.codec is None:
         raise ValueError(f"metric {config.metric!r} needs a mask codec; the checkpoint has none.")
     parts = open_parts([data], loaded.model.vision.image_px)
-    total = sum(len(part) for part in parts.values())
-    rows: list[dict[str, Any]] = []
-    scorer = Scorer(config.metric)
+    total = len(out) * sum(len(part) for part in parts.values())
+    scored = {budget: _Answers(config.metric) for budget in out}
     given = {"decode_mask": loaded.codec.decode} if loaded.codec else {}
+    structure = vlm.structure(loaded.model)
     for number, (chosen, batch) in enumerate(_batches(records_by_id(parts), config, loaded)):
-        texts = _decode(loaded, batch, budget, config, number)
-        for record, text in zip(chosen, texts, strict=False):
-            scorer.add(text, {**fields_of(record), **given})
-            rows.append(_row(record, text))
-        yield Progress(done=len(rows), total=total)
-    _write(rows, scorer, Path(out))
+        # On their way to the device once, and of one batch only.
+        batch["image"] = vlm.see(structure, loaded.params, batch["image"])
+        for budget, answers in scored.items():
+            texts = _decode(loaded, batch, budget, config, number)
+            for record, text in zip(chosen, texts, strict=False):
+                answers.add(record, text, {**fields_of(record), **given})
+            yield Progress(done=sum(len(a.rows) for a in scored.values()), total=total)
+    for budget, answers in scored.items():
+        answers.write(Path(out[budget]))
+
+
+class _Answers:
+    """The answers at one budget."""
+
+    def __init__(self, metric: str) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._scorer = Scorer(metric)
+
+    def add(self, record: Record, prediction: str, fields: Mapping[str, Any]) -> None:
+        """Adds the answer to a record; `fields` are what the metric reads."""
+        self._scorer.add(prediction, fields)
+        row = {
+            "id": record.id,
+            "prefix": record.prefix,
+            "prediction": prediction,
+            "answers": list(record.answers),
+            "source": record.source,
+            "source_sha256": record.source_sha256,
+        }
+        self.rows.append(row)
+
+    def write(self, out: Path) -> None:
+        """Writes predictions and score into a folder."""
+        scored = self._scorer.finish()
+        by_id = sorted(zip(self.rows, scored.items, strict=True), key=lambda pair: pair[0]["id"])
+        lines = [
+            json.dumps({**row, "score": item.score}, ensure_ascii=False, sort_keys=True) + "\n"
+            for row, item in by_id
+        ]
+        (out / PREDICTIONS).write_text("".join(lines))
+        result = scored.result.as_json(self._scorer.name)
+        (out / SCORE).write_text(json.dumps(result, sort_keys=True) + "\n")
 
 
 def _batches(
@@ -149,29 +185,6 @@ def _decode(
         number=number,
     )
     return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
-
-
-def _row(record: Record, prediction: str) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "prefix": record.prefix,
-        "prediction": prediction,
-        "answers": list(record.answers),
-        "source": record.source,
-        "source_sha256": record.source_sha256,
-    }
-
-
-def _write(rows: Sequence[dict[str, Any]], scorer: Scorer, out: Path) -> None:
-    scored = scorer.finish()
-    by_id = sorted(zip(rows, scored.items, strict=True), key=lambda pair: pair[0]["id"])
-    lines = [
-        json.dumps({**row, "score": item.score}, ensure_ascii=False, sort_keys=True) + "\n"
-        for row, item in by_id
-    ]
-    (out / PREDICTIONS).write_text("".join(lines))
-    result = scored.result.as_json(scorer.name)
-    (out / SCORE).write_text(json.dumps(result, sort_keys=True) + "\n")
 
 
 @functools.lru_cache(maxsize=2)

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,6 +49,46 @@ def working(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = dataclasses.replace(KINDS["files"], make=make)
     monkeypatch.setitem(KINDS, "files", plain)
     monkeypatch.setattr(worker, "_check_code", lambda store, recipe: None)
+
+
+@pytest.fixture
+def working_together(working: None, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Has steps whose names begin alike be made together; returns the groups that were."""
+    groups: list[list[str]] = []
+
+    def make_together(works: Sequence[Work]) -> Iterator[Progress]:
+        groups.append([work.config["files"][0][0] for work in works])
+        for work in works:
+            yield from KINDS["files"].make(work)
+            work.counts["size"] = 1
+
+    together = dataclasses.replace(
+        KINDS["files"],
+        make_together=make_together,
+        alike=lambda config: config["files"][0][0].partition(" ")[0],
+    )
+    monkeypatch.setitem(KINDS, "files", together)
+    return groups
+
+
+def test_steps_that_are_alike_are_made_together_and_fail_together(
+    store: Store, working_together: list[list[str]]
+):
+    first = files(store, "a 1")
+    assert list(worker.make(str(store.state), [first], {}))[-1] == worker.Made(name="a 1")
+    names = ("a 1", "a 2", "b 1", "a 3", "c broken", "c 2")
+    recipes = [files(store, name) for name in names]
+    items = list(worker.make(str(store.state), recipes, {}))
+    ends = {item.name: item for item in items if isinstance(item, worker.Made)}
+    assert sorted(map(sorted, working_together)) == [
+        ["a 1"], ["a 2", "a 3"], ["b 1"], ["c 2", "c broken"],
+    ]  # fmt: skip
+    assert {name for name, end in ends.items() if end.error} == {"c 2", "c broken"}
+    assert [name for name, end in ends.items() if end.reused] == ["a 1"]
+    for recipe in recipes[1:4]:
+        artifact = store.get(recipe.key)
+        assert artifact.manifest.counts == {"size": 1}
+        assert (artifact.path / "a.txt").read_text() == str(recipe.config)
 
 
 @pytest.mark.usefixtures("working")

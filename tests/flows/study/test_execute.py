@@ -11,7 +11,7 @@ import pytest
 from flows.steps.kind import Step
 from flows.study import execute
 from flows.study.execute import Session, StepFailedError, run_graph
-from flows.study.expected import Expected
+from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
 from infra.prefect import journal
 from infra.prefect.journal import Journal
@@ -29,7 +29,7 @@ def cell(name: str, *reads: Node) -> Node:
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[Session, dict[str, Any]]]:
-    """Runs nodes by a function of each; returns the session, and how the journal says they ended."""
+    """Runs nodes by a function; returns the session, and how the journal says they ended."""
 
     def run(
         nodes: list[Node], make: Callable[[Node], Any], at_once: int, **more: Any
@@ -40,9 +40,13 @@ def run(
         workers = SimpleNamespace(leave=lambda: None)
         display = SimpleNamespace(finish=lambda *_, **__: None)
         noted = Journal(tmp_path, "run")
+        forecast = Forecast(Expected(), nodes)
         given = {"live": Live(""), "expected": Expected(), "retries": 0, "failures": {}, **more}
         session = cast(
-            Session, SimpleNamespace(workers=workers, display=display, journal=noted, **given)
+            Session,
+            SimpleNamespace(
+                workers=workers, display=display, journal=noted, forecast=forecast, **given
+            ),
         )
         run_graph(session, Graph(nodes=tuple(nodes), cells={}, results=None), set(), at_once)
         record = journal.read(noted.path)

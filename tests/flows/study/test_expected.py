@@ -3,7 +3,7 @@
 import pytest
 
 from flows.steps.kind import Step
-from flows.study.expected import Expected, time_left
+from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
 
 
@@ -34,13 +34,20 @@ def test_rank_counts_what_waits_for_a_node():
     assert [ranks[node][0] for node in nodes] == [5, 2, 3, 4]
 
 
-def test_time_left_is_unknown_or_bounded_by_the_longest():
-    nodes = [transfer(f"cell {i}") for i in range(4)]
+def test_time_left_is_that_of_the_rest_at_the_rate_of_the_last(monkeypatch: pytest.MonkeyPatch):
+    now = 100.0
+    monkeypatch.setattr("flows.study.expected.time.monotonic", lambda: now)
+    nodes = [transfer(f"transfer m3 a seed={i}") for i in range(10)]
     expected = Expected()
-    assert time_left(expected, nodes, {}, lambda _: 2) is None
-    for node in nodes:
-        expected.learn(node.steps[0], 10.0)
-    assert time_left(expected, nodes, {}, lambda _: 2) == 20
-    assert time_left(expected, nodes[:1], {nodes[0]: 4.0}, lambda _: 2) == 6
-    late = time_left(expected, nodes[:1], {nodes[0]: 99.0}, lambda _: 2)
-    assert late == pytest.approx(1.0)
+    forecast = Forecast(expected, nodes)
+    assert forecast.seconds() is None
+    for number in range(4):  # Two at a time.
+        now += 5.0
+        expected.learn(nodes[number].steps[0], 10.0)
+        forecast.end(nodes[number].name, 10.0)
+    assert forecast.seconds() == pytest.approx(6 * 10 / (40 / 25))
+    now += 7.5
+    assert forecast.seconds() == pytest.approx(6 * 10 / (40 / 25) - 7.5)
+    for node in nodes[4:]:
+        forecast.end(node.name)
+    assert forecast.seconds() == 0

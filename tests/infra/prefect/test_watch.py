@@ -13,8 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.prefect.journal import RunRecord
-from infra.processes.identity import ProcessNote
 from infra.store.store import Store
 from tests.infra.prefect.test_rows import new_run, state_of
 
@@ -84,17 +82,16 @@ def test_rows_of_a_run_that_a_worker_found_dead_are_ended(
     from prefect.states import Crashed, Running
 
     from infra.prefect.journal import Node
-    from infra.prefect.rows import _event
+    from infra.prefect.rows import event
     from infra.prefect.watch import Watch
     from tests.infra.prefect.test_rows import rows_of
 
     run = new_run("found")
-    record = RunRecord(flow_run_id=run, process=ProcessNote.own(), nodes={})
-    now = datetime.datetime.now(datetime.UTC)
-    event = _event(record, Node(name="train"), uuid.uuid4(), None, Running(), now)
+    node = Node(name="train", task_run_id=str(uuid.uuid4()))
+    told = event(run, node, Running(), datetime.datetime.now(datetime.UTC))
     holder = hold(run, elsewhere=False)
     with get_client(sync_client=True) as client:
-        client.request("POST", "/events", json=[event])
+        client.request("POST", "/events", json=[told])
         holder.kill()
         holder.wait()
         lost = Crashed(message="the pod was evicted")

@@ -69,7 +69,7 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
     out.mkdir()
     config = EvalConfig(metric="exact_match", batch_size=4, text_len=16)
     ckpt = str(tmp_path / "out")
-    steps = list(evaluate(ckpt, data=inputs["data"], budget=64, config=config, out=str(out)))
+    steps = list(evaluate(ckpt, data=inputs["data"], config=config, out={64: str(out)}))
     assert [(p.done, p.total) for p in steps] == [(4, 11), (8, 11), (11, 11)]
     assert json.loads((out / "score.json").read_text()) == {
         "metric": "exact_match",
@@ -82,7 +82,7 @@ def test_it_learns_and_scores_itself(tmp_path: Path, inputs: dict[str, Any]):
     assert rows[1]["prediction"] == "green"
     assert rows[1]["answers"] == ["green"]
     with pytest.raises(ValueError, match="budget must be one of 64"):
-        list(evaluate(ckpt, data=inputs["data"], budget=16, config=config, out=str(out)))
+        list(evaluate(ckpt, data=inputs["data"], config=config, out={16: str(out)}))
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_pictures_and_clips_are_learned_from_and_answered_apart(tmp_path: Path, 
     def answers(folder: str) -> list[str]:
         out = tmp_path / f"{Path(folder).name}-score"
         out.mkdir()
-        list(evaluate(ckpt, data=folder, budget=64, config=config, out=str(out)))
+        list(evaluate(ckpt, data=folder, config=config, out={64: str(out)}))
         return (out / "predictions.jsonl").read_text().splitlines()
 
     apart = [
@@ -153,5 +153,5 @@ def test_masks_are_trained_on(tmp_path: Path, inputs: dict[str, Any]):
     out = tmp_path / "score"
     out.mkdir()
     config = EvalConfig(metric="miou", batch_size=5, text_len=24)
-    list(evaluate(str(tmp_path / "fit/out"), data=data, budget=64, config=config, out=str(out)))
+    list(evaluate(str(tmp_path / "fit/out"), data=data, config=config, out={64: str(out)}))
     assert json.loads((out / "score.json").read_text())["num"] == 5
