@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +124,7 @@ def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) 
 
     Args:
       record: the run.
-      patience: for the server to write the rows [s].
+      patience: for the server to write another row [s].
       flow_run: whether the run's own state is settled, too; not while Prefect will do it.
 
     Returns:
@@ -180,14 +181,16 @@ def flush(timeout: float = 10.0) -> None:
 
 
 def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float) -> bool:
-    deadline = time.monotonic() + patience
     # What was told while the run went on may be on its way still: it comes first.
     waited, missing, pause = 0.0, -1, _FIRST_PAUSE
+    fewest, deadline = math.inf, math.inf
     while True:
         rows = list(rows_of(client, record.flow_run_id))
         wrong = list(_wrong(record, rows))
         if not wrong:
             return True
+        if len(wrong) < fewest:  # The server is at it; thousands of rows take it minutes.
+            fewest, deadline = len(wrong), time.monotonic() + patience
         if time.monotonic() > deadline:
             return False
         if waited < min(_UNDER_WAY, patience / 3):

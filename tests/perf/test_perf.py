@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model.train.config import TrainConfig
-from perf import accelerator, decode, images, loader, order, prefill, train_step, video
+from perf import accelerator, decode, evaluation, images, loader, order, prefill, train_step, video
 from perf.timing import table, take_turns
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.tfrecord import Shard
@@ -145,3 +145,9 @@ def test_every_script_has_help(name: str, capsys: pytest.CaptureFixture[str]):
         importlib.import_module(f"perf.{name}").main(["--help"])
     assert ended.value.code == 0
     assert "--rounds" in capsys.readouterr().out
+
+
+def test_evaluation():
+    shape = {"batch_size": 2, "text_len": 5, "num_tokens": 3, "rounds": 1}
+    timings = evaluation.measure(tiny_model("parcel"), [16, 64], **shape)
+    assert set(timings) == {"all", "largest"}

@@ -3,6 +3,7 @@
 import datetime
 import subprocess
 import sys
+import time
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -145,6 +146,53 @@ journal.close("completed")
     assert state_of(many)[0] == "Completed"
     with_logs = logs_of(many)
     assert any("node 200" in line for line in with_logs)
+
+
+def test_a_run_under_way_tells_its_rows_with_what_they_read(served_store: Path):
+    from prefect.client.orchestration import get_client
+
+    from infra.prefect.journal import Node, RunRecord
+    from infra.prefect.live import Live
+    from infra.prefect.rows import settle
+    from infra.processes.identity import ProcessNote
+
+    run = new_run("live")
+    data, train = Node(name="data"), Node(name="train")
+    with Live(run) as live:
+        live.began(data, [])
+        live.ended(Node(name="data", outcome="made", detail="7 records"), [])
+        live.began(train, ["data"], attempt=2)
+        assert live.page("lineage-data", "# data", "prepare data", "data") is not None
+        progress = live.page("progress-train", 10.0, "train", "train", kind="progress")
+        assert progress is not None
+        live.update(progress, 20.0, "train")
+    nodes = {n.name: n for n in (Node(name="data", outcome="made", detail="7 records"), train)}
+    record = RunRecord(
+        flow_run_id=run, process=ProcessNote.own(), nodes=nodes, ending="completed", message=""
+    )
+    with get_client(sync_client=True) as client:
+        asked = {"flow_runs": {"id": {"any_": [run]}}}
+        deadline = time.monotonic() + 60
+        while len(rows_of(run)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        rows = {
+            row["name"]: row
+            for row in client.request("POST", "/task_runs/filter", json=asked).json()
+        }
+        pages = client.request("POST", "/artifacts/filter", json=asked).json()
+    assert rows["data"]["state"]["type"] == "COMPLETED"
+    assert rows["data"]["id"] == live.task_run_id("data")
+    assert rows["train"]["state"]["name"] == "Retrying"
+    assert rows["train"]["run_count"] == 2
+    assert [read["id"] for read in rows["train"]["task_inputs"]["wait_for"]] == [rows["data"]["id"]]
+    assert {(page["key"], page["data"], page["task_run_id"]) for page in pages} == {
+        ("lineage-data", "# data", rows["data"]["id"]),
+        ("progress-train", 20.0, rows["train"]["id"]),
+    }
+    assert "data: made in 0.0 s: 7 records" in logs_of(run)
+    nodes["train"].outcome = "made"
+    assert settle(record)
+    assert rows_of(run)["train"][0] == "Completed"
 
 
 def logs_of(flow_run_id: str) -> list[str]:
