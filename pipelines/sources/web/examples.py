@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from google_crc32c import value as crc32c
+
 from pipelines.records.example import features_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.records.tfrecord import read_frames
@@ -179,7 +181,8 @@ def _read_file(
             def place(value: bytes, data=data, offset=offset) -> dict[str, Any]:
                 if packed:
                     return corpus.spool.put(value)
-                return {"offset": offset + data.find(value), "size": len(value)}
+                found: dict[str, Any] = {"offset": offset + data.find(value), "size": len(value)}
+                return found if corpus.is_local else found | {"crc32c": crc32c(value)}
 
             try:
                 features = features_of(data)

@@ -10,6 +10,7 @@ Every such file below the folder is read. A parquet file beside a tar of the sam
 tar's metadata (img2dataset) and holds no samples of its own.
 """
 
+import contextlib
 import json
 import tarfile
 import zlib
@@ -22,6 +23,8 @@ from tarfile import (
     TarFile,
 )
 from typing import Self
+
+from google_crc32c import value as crc32c
 
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
@@ -178,9 +181,12 @@ def _content(
         place: dict = {"offset": member.offset_data, "size": member.size}
         if member.size > MAX_ENCODED:
             return f"\0{member.name} has {member.size} bytes"
+        file = archive.extractfile(member)
         if unpack:
-            file = archive.extractfile(member)
             place = corpus.spool.put(file.read() if file else b"")
+        elif file and not corpus.is_local:
+            with contextlib.suppress(ReadError):  # One cut short: the next header's error tells.
+                place["crc32c"] = crc32c(file.read())
         return Media(path=source, member=member.name, **place)
     if extension not in ("txt", "json", "caption"):
         return ""
