@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from flows.study.load import ConfigError
 from flows.study.own import corpus_named
@@ -66,16 +65,18 @@ def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple
     """Returns the rows of the benchmarks, to be printed, and whether all found could be read.
 
     Args:
-      data_root: folder with a folder per benchmark; None tells only what they need.
+      data_root: folder with a folder per benchmark, or gs://bucket/prefix; None tells only what
+        they need.
       training: whether training splits are looked for, too.
       as_json: a list of objects rather than a table.
 
     Raises:
       ConfigError: if there is no such folder.
     """
-    if data_root is not None and not Path(data_root).is_dir():
-        raise ConfigError(f"data_root must be a folder, got {data_root}: there is none.")
-    rows = list(check_benchmarks(data_root, training=training))
+    try:
+        rows = list(check_benchmarks(data_root, training=training))
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from None
     whole = not any(row.problem for row in rows)
     if not as_json:
         return _as_text(rows, looked=data_root is not None), whole

@@ -109,8 +109,12 @@ class Bucket:
 
     def blocks(self, name: str) -> Blocks:
         """Returns a file's blocks, none of them read so far."""
+        stat = self.stat(name)
         return Blocks(
-            lambda start, length: self.read_range(name, start, length), self.stat(name).size
+            lambda start, length: self.read_range(name, start, length),
+            stat.size,
+            f"{self.uri}/{name}",
+            stat.crc32c,
         )
 
     @contextlib.contextmanager

@@ -1,10 +1,16 @@
-"""A file that is read in ranges, block by block, the next one ahead while it goes forward."""
+"""A file that is read in ranges, block by block, the next one ahead while it goes forward.
 
+A range comes without a checksum; a file that is read from end to end is compared with its own.
+"""
+
+import base64
 import io
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+import google_crc32c
 
 BLOCK = 8 << 20
 """Bytes fetched at a time: a request's 20 to 50 ms are then little of its time."""
@@ -13,22 +19,35 @@ _KEPT = 3
 """Blocks held in memory: the one that is read, the one before it, and the one ahead."""
 
 
+class RangeError(RuntimeError):
+    """Bytes that are there did not come. No `OSError`: readers take one for damage of the file."""
+
+
 class Blocks:
     """The blocks of a file that were read last; of one thread.
 
     Args:
       read: (start, length) -> that range of the file, by a request.
       size: of the file [bytes].
+      name: of the file, for people.
+      crc32c: of the file, as a bucket tells it; "" where it is not known.
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+    def __init__(
+        self, read: Callable[[int, int], bytes], size: int, name: str = "", crc32c: str = ""
+    ) -> None:
         self.size = size
-        self._read = read
+        self._read, self._name = read, name
+        self._crc32c, self._sum, self._num_summed = crc32c, google_crc32c.Checksum(), 0
         self._blocks: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="ahead")  # No thread until used.
 
     def block(self, number: int) -> bytes:
-        """Returns a block, and has the next one fetched if the one before was read, too."""
+        """Returns a block, and has the next one fetched if the one before was read, too.
+
+        Raises:
+          RangeError: if it does not come, or ends a file that came with other bytes than are there.
+        """
         if number not in self._blocks:
             found: Future[bytes] = Future()
             found.set_result(self._fetch(number))
@@ -40,7 +59,10 @@ class Blocks:
             self._blocks[following] = self._ahead.submit(self._fetch, following)
         while len(self._blocks) > _KEPT:
             self._blocks.popitem(last=False)
-        return self._blocks[number].result()
+        data = self._blocks[number].result()
+        if number == self._num_summed:
+            self._add(data)
+        return data
 
     def held(self, start: int, length: int) -> bytes | None:
         """Returns a range if its blocks are in memory, else None; nothing is fetched."""
@@ -51,9 +73,20 @@ class Blocks:
         begin = start - numbers.start * BLOCK
         return data[begin : begin + length]
 
+    def _add(self, data: bytes) -> None:
+        """Adds the next block to the file's checksum, which the last one completes."""
+        self._sum.update(data)
+        self._num_summed += 1
+        found = base64.b64encode(self._sum.digest()).decode()
+        if self._num_summed * BLOCK >= self.size and self._crc32c not in ("", found):
+            raise RangeError(f"{self._name} came with other bytes than are there; run it again")
+
     def _fetch(self, number: int) -> bytes:
         start = number * BLOCK
-        return self._read(start, min(BLOCK, self.size - start))
+        try:
+            return self._read(start, min(BLOCK, self.size - start))
+        except OSError as error:
+            raise RangeError(str(error)) from error
 
 
 class Ranged(io.RawIOBase):

@@ -22,8 +22,10 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -51,6 +53,8 @@ _LISTS = 64
 """Lists at least, if there are as many units: so many workers list at a time."""
 _TRIES = 4
 """Of a range that came with another checksum."""
+_CHUNK = 4 << 20
+"""Of a list that is read at a time [bytes]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,13 +206,23 @@ class Desk:
     def section(self, name: str, start: int, end: int, crc: int) -> Iterator[str]:
         """Yields the lines in bytes start..end-1 of a work file, compared with their crc32c.
 
+        Memory does not grow with them.
+
         Raises:
           OSError: if other bytes come, again and again.
         """
-        for _ in range(_TRIES):
-            data = self.files.read_range(name, start, end - start)
-            if google_crc32c.value(data) == crc:
-                return lines_of(data)
+        with tempfile.SpooledTemporaryFile(_CHUNK) as copy:
+            for _ in range(_TRIES):
+                copy.seek(0)
+                found = 0
+                for begin in range(start, end, _CHUNK):
+                    data = self.files.read_range(name, begin, min(_CHUNK, end - begin))
+                    found = google_crc32c.extend(found, data)
+                    copy.write(data)
+                if found == crc:
+                    copy.seek(0)
+                    yield from io.TextIOWrapper(copy, "utf-8", newline="\n")  # type: ignore[arg-type]
+                    return
         raise OSError(f"{self.job.work}/{name} came with other bytes than were written")
 
     def note_error(self, error: BaseException) -> None:

@@ -119,16 +119,17 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
     done = load(desk.receipt(receipt))
     if done is not None:
         return done
-    lines = heapq.merge(
-        *(_of_shard(desk, number, shard) for number in range(num_lists)), key=_id_of
-    )
+    lists = (_of_shard(desk, number, shard) for number in range(num_lists))
     number = 0
-    for number, piece in enumerate(_pieces(lines)):
-        with (
-            desk.files.writing(work_file(shard, number)) as path,
-            path.open("w", encoding="utf-8", newline="\n") as out,
-        ):
-            out.writelines(piece)
+    with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
+        # Not merged as they come: there may be more lists than files can be open, or than fit.
+        lines = sorted_lines(itertools.chain.from_iterable(lists), _id_of, folder)
+        for number, piece in enumerate(_pieces(lines)):
+            with (
+                desk.files.writing(work_file(shard, number)) as path,
+                path.open("w", encoding="utf-8", newline="\n") as out,
+            ):
+                out.writelines(piece)
     desk.files.put(receipt, json.dumps(number + 1).encode())
     return number + 1
 

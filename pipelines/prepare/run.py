@@ -147,7 +147,7 @@ def make(
     )
     desk = Desk(job)
     units = [""] if config.limit else spec.units_of(desk.corpus(Spool()), split)
-    if config.shard_by == "archive" and units != [""]:
+    if config.shard_by == "archive" and spec.has_own_ids and units != [""]:
         job = dataclasses.replace(job, by_archive=True)
         desk = Desk(job)
     elif earlier:

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-_RUN_BYTES = 16 << 20
-"""Lines that are sorted at a time [characters]: some 25,000 captions."""
+_RUN_BYTES = 8 << 20
+"""Lines that are sorted at a time [characters]: some 12,000 captions, and 25 MB with their keys."""
 
 
 def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -> Iterator[str]:

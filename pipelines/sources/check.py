@@ -76,17 +76,24 @@ def check_benchmarks(
     """Yields a result per row of the benchmarks, the main suite first, then per training split.
 
     Args:
-      data_root: the folder that holds the benchmarks' own; None only tells what they need.
+      data_root: the folder that holds the benchmarks' own, or gs://bucket/prefix; None only tells
+        what they need.
       training: whether training splits are looked for, too; some take minutes to count.
+
+    Raises:
+      FileNotFoundError: if there is no such folder.
     """
+    root = None if data_root is None else raw_path(data_root)
+    if root is not None and not root.is_dir():
+        raise FileNotFoundError(f"data_root must be a folder, got {root}: there is none.")
     suites = ("main", "appendix", "other")
     rows = [(b, row) for b in BENCHMARKS.values() for row in b.rows]
     for benchmark, row in sorted(rows, key=lambda pair: suites.index(pair[1].suite)):
-        yield _check(data_root, benchmark, row.titles[0], row.suite, row.splits, row.size)
+        yield _check(root, benchmark, row.titles[0], row.suite, row.splits, row.size)
     for benchmark in BENCHMARKS.values() if training else ():
         if benchmark.final_split:
             size = benchmark.num_train
-            yield _check(data_root, benchmark, "training", "", benchmark.final_split, size)
+            yield _check(root, benchmark, "training", "", benchmark.final_split, size)
 
 
 def check_corpus(
@@ -128,7 +135,7 @@ def check_corpus(
 
 
 def _check(
-    data_root: str | os.PathLike[str] | None,
+    root: Path | None,
     benchmark: Benchmark,
     title: str,
     suite: str,
@@ -141,33 +148,31 @@ def _check(
         benchmark=benchmark.name,
         suite=suite,
         split=split,
-        files=_files(data_root, spec, split) if spec else (),
+        files=_files(root, spec, split) if spec else (),
         publisher=spec.publisher if spec else "",
         published=published,
     )
-    if data_root is None or spec is None or not checked.found:
+    if root is None or spec is None or not checked.found:
         return checked
-    return _count(Path(data_root), spec, checked)
+    return _count(root, spec, checked)
 
 
-def _files(
-    data_root: str | os.PathLike[str] | None, spec: SourceSpec, split: str
-) -> tuple[Expected, ...]:
+def _files(root: Path | None, spec: SourceSpec, split: str) -> tuple[Expected, ...]:
     wanted = dict.fromkeys(names for one in spec.parse(split) for names in spec.files(one))
     expected = []
     for names in wanted:
-        path = look_up(Path(data_root) / spec.folder, *names) if data_root is not None else None
+        path = look_up(root / spec.folder, *names) if root is not None else None
         shown = os.path.normpath(os.path.join(spec.folder, names[0]))
-        found = os.path.relpath(path, data_root) if path and data_root is not None else ""
+        found = os.path.relpath(path, root) if path and root is not None else ""
         expected.append(Expected(path=shown, found=found))
     return tuple(expected)
 
 
-def _count(data_root: Path, spec: SourceSpec, checked: Checked) -> Checked:
+def _count(root: Path, spec: SourceSpec, checked: Checked) -> Checked:
     num = num_rejected = 0
     media = set()
     try:
-        corpus = Corpus(data_root, spec.folder, Spool())
+        corpus = Corpus(root, spec.folder, Spool())
         for one in spec.read_splits(corpus, checked.split):
             if isinstance(one, Reject):
                 num_rejected += 1
@@ -180,6 +185,6 @@ def _count(data_root: Path, spec: SourceSpec, checked: Checked) -> Checked:
         checked,
         num=num,
         num_images=len(media),
-        num_present=sum((data_root / path).is_file() for path, _ in media),
+        num_present=sum((root / path).is_file() for path, _ in media),
         num_rejected=num_rejected,
     )

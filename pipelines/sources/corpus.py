@@ -105,7 +105,7 @@ class Corpus:
 
     def has(self, path: Path) -> bool:
         """Whether a file is there; it is not if its name is none, or too long for one."""
-        return os.path.isfile(path) if isinstance(self.data_root, Path) else path.is_file()
+        return os.path.isfile(path) if self.is_local else path.is_file()
 
     def files(self) -> Iterator[Path]:
         """Yields every file below the folder, sorted; memory holds one folder's names."""
@@ -122,6 +122,11 @@ class Corpus:
             return json.loads(text, object_hook=compact)
         except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}.") from error
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its files are on this machine; ranges of others are compared with checksums."""
+        return isinstance(self.data_root, Path)
 
     def media(self, path: Path, **fields: Any) -> Media:
         """Returns a reference to a plain file; whether it exists shows when it is read."""

@@ -39,7 +39,8 @@ class Media:
       store: the file of what was unpacked that really holds the bytes; "" for `path` itself.
       offset: first byte.
       size: length; -1 means to the end [bytes].
-      crc32c: of what was unpacked, since a range of a bucket comes without one; -1 elsewhere.
+      crc32c: of what is a range of an object, or was unpacked, since a range of a bucket comes
+        without one; -1 elsewhere.
       video: decoded into frames rather than as one image.
       start: where the part of the video that is meant begins, from its first frame [s].
       end: where that part ends; None for the video's end [s].

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -126,12 +126,9 @@ class MediaReader:
         return data
 
     def _from_unpacked(self, media: Media) -> bytes:
-        assert self._unpacked is not None
-        for _ in range(_TRIES):
-            data = self._unpacked.read_range(media.store, media.offset, media.size)
-            if google_crc32c.value(data) == media.crc32c:
-                return data
-        raise RuntimeError(f"{media.source} came with other bytes than were unpacked")
+        unpacked = self._unpacked
+        assert unpacked is not None
+        return _compared(media, lambda: unpacked.read_range(media.store, media.offset, media.size))
 
     def _from_bucket(self, media: Media) -> bytes:
         path: Any = self._root / media.path
@@ -143,7 +140,7 @@ class MediaReader:
         there = path.state().size - media.offset
         if there < media.size:
             raise BadInput(f"truncated: {max(there, 0)} of {media.size} bytes")
-        return path.read_range(media.offset, media.size)
+        return _compared(media, lambda: path.read_range(media.offset, media.size))
 
     @contextlib.contextmanager
     def _told(self, media: Media) -> Iterator[None]:
@@ -155,6 +152,19 @@ class MediaReader:
             if not self._is_local:  # A bucket that does not answer says nothing about the file.
                 raise
             raise BadInput(f"{error.strerror or type(error).__name__}: {media.source}") from error
+
+
+def _compared(media: Media, read: Callable[[], bytes]) -> bytes:
+    """Returns a range of bytes once it has its checksum, if that is known.
+
+    Raises:
+      RuntimeError: if it has another one, again and again.
+    """
+    for _ in range(_TRIES):
+        data = read()
+        if media.crc32c in (-1, google_crc32c.value(data)):
+            return data
+    raise RuntimeError(f"{media.source} came with other bytes than when it was listed")
 
 
 def _check_size(size: int) -> None:

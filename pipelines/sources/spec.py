@@ -22,6 +22,9 @@ Files = Callable[[str], tuple[tuple[str, ...], ...]]
 """Split -> its annotation files below the source's folder, each as the names it may have, the
 published one first."""
 
+Units = Callable[[Corpus, str], Iterator[str]]
+"""Corpus, split -> names of what can be listed apart."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceSpec:
@@ -37,8 +40,11 @@ class SourceSpec:
       num_frames: frames per video, unless told otherwise.
       frame_stride: their distance at 25 frames a second, unless told otherwise [frames].
       files: the annotation files of a split.
-      units: names of what can be listed apart, such as archives; None: only the whole can.
+      units: names of what of a split can be listed apart, such as archives; None: only the whole
+        can.
       read_one: lists one of them.
+      has_own_ids: whether the ids of a unit come from no other, so that a shard may be a group of
+        units.
       own_files: the files of a unit that is read from these alone, so that who asks for them need
         not read it; none where only reading tells.
       anywhere: whether its rows may name files anywhere below the data root.
@@ -55,8 +61,9 @@ class SourceSpec:
     num_frames: int = 16
     frame_stride: int = 30
     files: Files = lambda split: ()
-    units: Callable[[Corpus], Iterator[str]] | None = None
+    units: Units | None = None
     read_one: Callable[[Corpus, str], Found] | None = None
+    has_own_ids: bool = False
     own_files: Callable[[Corpus, str], list[Path]] | None = None
     anywhere: bool = False
     publisher: str = ""
@@ -64,8 +71,10 @@ class SourceSpec:
 
     def units_of(self, corpus: Corpus, split: str) -> list[str]:
         """Returns the names of what can be listed apart, in order; "" is the whole."""
-        is_part = any(one.start or one.stop for one in self._slices(split))
-        return [""] if self.units is None or is_part else list(self.units(corpus))
+        slices = self._slices(split)
+        if self.units is None or any(one.start or one.stop for one in slices):
+            return [""]
+        return [unit for one in slices for unit in self.units(corpus, one.split)]
 
     def read_unit(self, corpus: Corpus, split: str, unit: str) -> Found:
         """Yields the would-be records of one of `units_of`."""
@@ -136,6 +145,18 @@ class SourceSpec:
                     f'(or several, each once, as "a+b"; a part as "a[:5%]"), got {split!r}.'
                 )
         return slices
+
+
+def read_units(
+    units: Units, read_one: Callable[[Corpus, str], Found]
+) -> Callable[[Corpus, str], Found]:
+    """Returns what lists a split, unit after unit."""
+
+    def read(corpus: Corpus, split: str) -> Found:
+        for unit in units(corpus, split):
+            yield from read_one(corpus, unit)
+
+    return read
 
 
 def of_benchmark(

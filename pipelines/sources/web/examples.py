@@ -27,12 +27,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from google_crc32c import value as crc32c
+
 from pipelines.records.example import features_of
 from pipelines.records.schema import BadInput, Reject
 from pipelines.records.tfrecord import read_frames
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
-from pipelines.sources.spec import SourceSpec
+from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.web.tasks import STAGE, Sample, sample_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
@@ -49,8 +51,8 @@ _DAMAGE = (ValueError, OSError, EOFError, zlib.error)
 """What a damaged file, or a packed one, makes its reader raise."""
 
 
-def read_tfrecord(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields the would-be records of every file of a split, in the order of their names."""
+def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
+    """Yields the names of a split's files below the folder, in order."""
     files = [path for path in corpus.files() if _FILE.search(path.name)]
     if not files:
         raise FileNotFoundError(f"{corpus.folder} holds no .tfrecord file.")
@@ -63,11 +65,17 @@ def read_tfrecord(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
             first = next((features_of(data) for _, data in frames), {})
         _check_given(corpus, chosen[0], sorted(first))
     for path in chosen:
-        try:
-            for found in _read_file(corpus, path, "tfrecord", _as_written):
-                yield from found
-        except _DAMAGE as error:
-            yield _reject(corpus, path, "tfrecord", f"damaged file: {error}")
+        yield path.relative_to(corpus.folder).as_posix()
+
+
+def _read_tfrecord(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
+    """Yields the would-be records of one file."""
+    path = corpus.folder / name
+    try:
+        for found in _read_file(corpus, path, "tfrecord", _as_written):
+            yield from found
+    except _DAMAGE as error:
+        yield _reject(corpus, path, "tfrecord", f"damaged file: {error}")
 
 
 def split_of(path: Path) -> str:
@@ -76,31 +84,54 @@ def split_of(path: Path) -> str:
     return next((word for word in words if word in SPLITS), "train")
 
 
-def read_tfds(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields the would-be records of a split; each shard must hold as many as the folder says."""
+def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
+    """Yields the names of a split's files below the folder, in order."""
     folder = _tfds_folder(corpus)
     _check_names(corpus, folder)
+    name, lengths = _tfds_lengths(corpus, folder)
+    if split not in lengths:
+        there = ", ".join(lengths) or "none"
+        raise FileNotFoundError(f"{folder} has no split {split}; it has {there}.")
+    of = len(lengths[split])
+    for number in range(of):
+        path = folder / f"{name}-{split}.tfrecord-{number:05d}-of-{of:05d}"
+        yield path.relative_to(corpus.folder).as_posix()
+
+
+def _tfds_own_files(corpus: Corpus, name: str) -> list[Path]:
+    path = corpus.folder / name
+    told = [path.parent / "dataset_info.json", path.parent / "features.json"]
+    return [path, *told, *sorted(path.parent.glob("*.labels.txt"))]
+
+
+def _tfds_lengths(corpus: Corpus, folder: Path) -> tuple[str, dict[str, list[str]]]:
+    """Returns the data set's name, and how many records each file of a split should have."""
     info: Any = corpus.load_json(folder / "dataset_info.json")
     if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
         raise ValueError(f"{folder} must hold files of format tfrecord, got {form}.")
-    splits = {one["name"]: one.get("shardLengths") or [] for one in info.get("splits") or ()}
-    if split not in splits:
-        there = ", ".join(splits) or "none"
-        raise FileNotFoundError(f"{folder} has no split {split}; it has {there}.")
-    for number, length in enumerate(splits[split]):
-        name = f"{info['name']}-{split}.tfrecord-{number:05d}-of-{len(splits[split]):05d}"
-        count, damage = 0, ""
-        try:
-            for found in _read_file(corpus, folder / name, "tfds", _class_names(corpus, folder)):
-                count += 1
-                yield from found
-        except FileNotFoundError:
-            raise
-        except _DAMAGE as error:
-            damage = f", then damage: {error}"
-        if count != int(length) or damage:
-            reason = f"{count} records, dataset_info.json says {length}{damage}"
-            yield _reject(corpus, folder / name, "tfds", reason)
+    splits = info.get("splits") or ()
+    return info["name"], {one["name"]: one.get("shardLengths") or [] for one in splits}
+
+
+def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
+    """Yields the would-be records of one file, which must hold as many as the folder says."""
+    path = corpus.folder / name
+    corpus.annotation(path.parent / "features.json")
+    data_set, lengths = _tfds_lengths(corpus, path.parent)
+    split, _, number = path.name.removeprefix(f"{data_set}-").partition(".tfrecord-")
+    length = lengths[split][int(number.partition("-")[0])]
+    count, damage = 0, ""
+    try:
+        for found in _read_file(corpus, path, "tfds", _class_names(corpus, path.parent)):
+            count += 1
+            yield from found
+    except FileNotFoundError:
+        raise
+    except _DAMAGE as error:
+        damage = f", then damage: {error}"
+    if count != int(length) or damage:
+        reason = f"{count} records, dataset_info.json says {length}{damage}"
+        yield _reject(corpus, path, "tfds", reason)
 
 
 def _tfds_folder(corpus: Corpus) -> Path:
@@ -179,7 +210,8 @@ def _read_file(
             def place(value: bytes, data=data, offset=offset) -> dict[str, Any]:
                 if packed:
                     return corpus.spool.put(value)
-                return {"offset": offset + data.find(value), "size": len(value)}
+                found: dict[str, Any] = {"offset": offset + data.find(value), "size": len(value)}
+                return found if corpus.is_local else found | {"crc32c": crc32c(value)}
 
             try:
                 features = features_of(data)
@@ -289,9 +321,15 @@ SOURCES = tuple(
         name=name,
         folder=name,
         splits=SPLITS,
-        read=read,
+        read=read_units(units, read_one),
         antialias=True,
         antialias_eval=True,
+        units=units,
+        read_one=read_one,
+        own_files=own_files,
     )
-    for name, read in (("tfrecord", read_tfrecord), ("tfds", read_tfds))
+    for name, units, read_one, own_files in (
+        ("tfrecord", _tfrecord_units, _read_tfrecord, lambda corpus, unit: [corpus.folder / unit]),
+        ("tfds", _tfds_units, _read_tfds, _tfds_own_files),
+    )
 )

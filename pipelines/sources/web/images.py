@@ -10,6 +10,7 @@ Every such file below the folder is read. A parquet file beside a tar of the sam
 tar's metadata (img2dataset) and holds no samples of its own.
 """
 
+import contextlib
 import json
 import tarfile
 import zlib
@@ -23,11 +24,13 @@ from tarfile import (
 )
 from typing import Self
 
+from google_crc32c import value as crc32c
+
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
 from pipelines.sources.media_reader import MAX_ENCODED
-from pipelines.sources.spec import SourceSpec
+from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.web import tables as web_tables
 from pipelines.sources.web.tasks import STAGE, Sample, sample_items
 
@@ -42,19 +45,13 @@ _MAX_TEXT = 16 << 20
 """Largest caption or metadata member read [bytes]; img2dataset's are a few kB."""
 
 
-def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields every would-be record of every file below the folder, in the order of the names."""
-    del split  # Web corpora have none.
-    for unit in units(corpus):
-        yield from read_unit(corpus, unit)
-
-
-def units(corpus: Corpus) -> Iterator[str]:
+def units(corpus: Corpus, split: str) -> Iterator[str]:
     """Yields every file that holds samples; of archives of one stem only the first.
 
     Raises:
       FileNotFoundError: if there is none.
     """
+    del split  # Web corpora have none.
     names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
     stems: set[str] = set()
     tars = {_stem(name) for name in names if name.endswith(_TARS)}
@@ -178,9 +175,12 @@ def _content(
         place: dict = {"offset": member.offset_data, "size": member.size}
         if member.size > MAX_ENCODED:
             return f"\0{member.name} has {member.size} bytes"
+        file = archive.extractfile(member)
         if unpack:
-            file = archive.extractfile(member)
             place = corpus.spool.put(file.read() if file else b"")
+        elif file and not corpus.is_local:
+            with contextlib.suppress(ReadError):  # One cut short: the next header's error tells.
+                place["crc32c"] = crc32c(file.read())
         return Media(path=source, member=member.name, **place)
     if extension not in ("txt", "json", "caption"):
         return ""
@@ -227,9 +227,10 @@ SOURCES = (
         name="web",
         folder="web",
         splits=("train",),
-        read=read,
+        read=read_units(units, read_unit),
         units=units,
         read_one=read_unit,
+        has_own_ids=True,
         own_files=own_files,
         anywhere=True,
         antialias=True,

@@ -17,6 +17,7 @@ import apache_beam as beam
 import psutil
 import pytest
 
+from pipelines.prepare import job
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records import lines
 from pipelines.records.dataset import Dataset
@@ -131,6 +132,7 @@ def test_lists_longer_than_the_memory_do_not_change_the_bytes(
     corpus, tmp_path, expected, monkeypatch
 ):
     monkeypatch.setattr(lines, "_RUN_BYTES", 1000)  # Two or three items.
+    monkeypatch.setattr(job, "_CHUNK", 1000)
     assert run(corpus, tmp_path / "a") == expected
 
 

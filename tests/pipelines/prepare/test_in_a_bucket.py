@@ -11,6 +11,7 @@ import pytest
 from infra.store import ranged
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.dataset import Dataset
+from tests.gcs.faults import Rule
 from tests.gcs.objects import Content
 
 CONFIG = PrepareConfig(
@@ -86,3 +87,40 @@ def test_each_byte_of_an_archive_is_read_once(corpus, tmp_path, gcs, monkeypatch
     tars = {name: len(held.data) for name, held in objects.items() if name.endswith(("tar", "tgz"))}
     for name, size in tars.items():
         assert moved[name, "out"] <= 1.1 * size + 2000, name  # And a reply with its size.
+
+
+@pytest.fixture
+def one_archive(gcs, corpus) -> PrepareConfig:
+    """A bucket with one archive, and how it is prepared."""
+    archive = (corpus / "web/0.tar").read_bytes()
+    gcs.store.put("testing", "raw/web/0.tar", Content.of(archive))
+    return dataclasses.replace(CONFIG, num_workers=1)
+
+
+def test_a_range_with_other_bytes_is_read_again(one_archive, gcs, tmp_path):
+    words = {"source": "web", "split": "train", "data_root": "gs://testing/raw"}
+    prepare(one_archive, **words, out=str(tmp_path / "a"))
+    # The first request is the listing's; the pictures follow, each by one of its own.
+    gcs.fail(Rule(action="corrupt", verb="media", name="*.tar", skip=1))
+    prepare(one_archive, **words, out=str(tmp_path / "b"))
+    assert gcs.faults.fired() == [1]
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+
+
+@pytest.mark.parametrize("shard_by", ["id", "archive"])
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ({"action": "corrupt"}, "came with other bytes"),
+        ({"action": "answer", "status": 403}, "Forbidden"),
+    ],
+)
+def test_what_a_bucket_does_not_bring_is_no_damage_of_an_archive(
+    one_archive, gcs, tmp_path, shard_by, fault, told
+):
+    config = dataclasses.replace(one_archive, shard_by=shard_by)
+    gcs.fail(Rule(**fault, verb="media", name="*.tar", times=None))
+    with pytest.raises(RuntimeError, match=told):
+        prepare(
+            config, source="web", split="train", data_root="gs://testing/raw", out=str(tmp_path)
+        )

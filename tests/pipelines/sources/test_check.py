@@ -1,9 +1,13 @@
 """What is there of the benchmarks: files, counts, media; and what is not."""
 
 import json
+from pathlib import Path
+
+import pytest
 
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.check import check_benchmarks
+from tests.gcs.objects import Content
 from tests.pipelines.sources.caption_layouts import write_nocaps
 from tests.pipelines.sources.document_layouts import write_docvqa
 from tests.pipelines.sources.question_layouts import write_aokvqa, write_marvl, write_tallyqa
@@ -46,6 +50,18 @@ def test_counts_are_compared_with_the_published_ones(tmp_path, monkeypatch):
     assert [bool(file.found) for file in marvl.files] == [False, True, False, False, False]
     assert (marvl.found, marvl.num, marvl.as_published) == (False, None, None)
     assert sum(row.found for row in found.values()) == 4
+
+
+def test_a_bucket_is_told_as_a_disk_is(tmp_path, gcs):
+    for write in (write_docvqa, write_nocaps):
+        write(tmp_path)
+    put_image(tmp_path / "docvqa/documents/pybv_81.png")
+    for path in filter(Path.is_file, tmp_path.rglob("*")):
+        name = f"raw/{path.relative_to(tmp_path).as_posix()}"
+        gcs.store.put("testing", name, Content.of(path.read_bytes()))
+    assert rows("gs://testing/raw") == rows(tmp_path)
+    with pytest.raises(FileNotFoundError, match="got gs://testing/nowhere: there is none"):
+        rows("gs://testing/nowhere")
 
 
 def test_training_splits_are_counted_when_asked(tmp_path):

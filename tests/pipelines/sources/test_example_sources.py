@@ -91,6 +91,23 @@ def test_splits_are_words_of_names(tmp_path, encoded):
         read(tmp_path, "tfrecord", "test")
 
 
+@pytest.mark.parametrize("name", ["tfrecord", "tfds"])
+def test_files_are_listed_apart(tmp_path, encoded, name):
+    put_tfds(tmp_path, encoded)
+    for number in range(2):
+        record = example(image=encoded(seed=number), captions__text=f"Noise {number}")
+        put_records(tmp_path / f"tfrecord/x-{number}.tfrecord", record)
+    spec, features = get(name), {"image": "image", "caption": "captions/text"}
+    corpus = Corpus(tmp_path, name, Spool(), features=features)
+    units = spec.units_of(corpus, "train")
+    assert len(units) == 2
+    whole = list(spec.read_splits(corpus, "train"))
+    assert [one for unit in units for one in spec.read_unit(corpus, "train", unit)] == whole
+    told = {corpus.relative(file) for unit in units for file in spec.files_of_unit(corpus, unit)}
+    assert corpus.annotations <= told
+    assert spec.units_of(corpus, "train[:50%]") == [""]
+
+
 def test_questions_with_several_answers(tmp_path, encoded):
     record = example(image=encoded(), question="What?", answers=["a dog", "dog"])
     put_records(tmp_path / "tfrecord/x.tfrecord", record)
