@@ -20,7 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from flows.report.interval import LEVEL, Paired, estimate
+from flows.report.interval import Paired, estimate
+from flows.report.spread import LEVEL
 from perf.timing import table
 
 HEADER = ["spread", "benchmarks", "pretrainings", "seeds", "covered", "t alone", "width"]

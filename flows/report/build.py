@@ -1,11 +1,13 @@
 """Builds a report: groups scores by cell, and averages over seeds and benchmarks."""
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flows.report.cells import Aggregate, Cell, Plan, Report, Score, Section
+from flows.report.average import aggregate
+from flows.report.cells import Cell, Plan, Report, Score, Section
+from flows.report.compare import compare, compare_over, paired
+from flows.report.interval import estimate
 from flows.report.items import Items, standard_error
 from flows.report.spread import summarize
 
@@ -15,6 +17,7 @@ def build(
     scores: Iterable[Score],
     chance: Mapping[str, float],
     guesses: Mapping[str, Items] | None = None,
+    notes: Iterable[str] = (),
 ) -> Report:
     """Returns the report of a study; the order of `scores` does not matter.
 
@@ -23,6 +26,7 @@ def build(
       scores: what there is so far; cells without any are shown as missing.
       chance: benchmark -> score of the best guess that never sees pixels, 0–100.
       guesses: benchmark -> the items of that guess; one that is left out counts as exact.
+      notes: what to say of the scores below the tables, in a line each.
 
     Raises:
       ValueError: if a score is outside the plan, given twice, or in another metric than the
@@ -39,44 +43,13 @@ def build(
         for name, members in {**plan.groups, **groups}.items()
         for entry in aggregate(name, [s for s in sections if s.benchmark in members], len(members))
     ]
-    return Report(sections=sections, aggregates=tuple(aggregates))
-
-
-def aggregate(
-    name: str, sections: Sequence[Section], expected: int, resolution: int | None = None
-) -> list[Aggregate]:
-    """Returns one aggregate per method and budget that every section plans for.
-
-    Args:
-      name: what the table calls them.
-      sections: the benchmarks there are, all with the same methods and budgets.
-      expected: how many benchmarks there should be.
-      resolution: their image side, if the report holds several [pixels].
-    """
-    entries = []
-    for method in sections[0].methods:
-        for budget in sections[0].budgets:
-            cells = [s.cell(method, budget) for s in sections]
-            if all(c.expected for c in cells):
-                entries.append(_average(name, cells, expected, resolution))
-    return entries
-
-
-def _average(name: str, cells: list[Cell], expected: int, resolution: int | None) -> Aggregate:
-    there = [c for c in cells if c.complete]
-    means = [c.mean for c in there if c.mean is not None]
-    kept = [c.retention for c in there if c.retention is not None]
-    partial = statistics.mean(kept) if kept else None
-    return Aggregate(
-        name=name,
-        method=cells[0].method,
-        budget=cells[0].budget,
-        rows=len(kept),
-        expected=expected,
-        mean=statistics.mean(means) if len(means) == expected else None,
-        retention=partial if len(kept) == expected else None,
-        partial=partial,
-        resolution=resolution,
+    sections = compare(sections, plan)
+    return Report(
+        sections=sections,
+        aggregates=tuple(aggregates),
+        comparisons=compare_over(sections, plan),
+        num_pretrainings=len(set(plan.pretraining_of.values())),
+        notes=tuple(notes),
     )
 
 
@@ -120,9 +93,13 @@ def _section(
     def cell(method: str, budget: int) -> Cell:
         seeds = found.get((benchmark, method, budget), {})
         scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
+        pretrainings = [plan.pretraining_of[s.seed] for s in scores]
+        sure = estimate([paired(scores)], pretrainings) if scores else None
         return Cell(
             **shared,
             **summarize([s.score for s in scores]),
+            low=sure.low if sure else None,
+            high=sure.high if sure else None,
             method=method,
             budget=budget,
             expected=len(plan.seeds) if plan.runs(method, budget) else 0,

@@ -23,9 +23,7 @@ from jaxtyping import Float
 from scipy import optimize, special, stats
 
 from flows.report.items import Items
-
-LEVEL = 0.05
-"""Share of intervals that may miss the truth; and the chance below which a difference is one."""
+from flows.report.spread import LEVEL
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

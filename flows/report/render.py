@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flows.report.cells import Aggregate, Cell, Report
+from flows.report.cells import Aggregate, Cell, Comparison, Report
 from flows.report.latex import to_latex
 from flows.report.markdown import Link, to_markdown
 
@@ -17,6 +17,10 @@ COLUMNS = (
 )  # fmt: skip
 AGGREGATE_COLUMNS = (
     "name", "resolution", "method", "budget", "rows", "expected", "mean", "retention", "partial",
+)  # fmt: skip
+COMPARISON_COLUMNS = (
+    "method", "other", "budget", "benchmarks", "mean", "low", "high", "p", "holm", "over", "better",
+    "worse",
 )  # fmt: skip
 
 
@@ -50,6 +54,13 @@ def aggregates_to_csv(report: Report) -> str:
     return _csv(AGGREGATE_COLUMNS, [vars(a) for a in report.aggregates])
 
 
+def comparisons_to_csv(report: Report) -> str:
+    """Returns one line per comparison: those of each benchmark, then those over several."""
+    found = [c for s in report.sections for c in s.comparisons] + list(report.comparisons)
+    rows = [{**vars(c), "benchmarks": " ".join(c.benchmarks)} for c in found]
+    return _csv(COMPARISON_COLUMNS, rows)
+
+
 def to_json(report: Report) -> str:
     """Returns everything there is, with the scores of each seed and their artifacts' keys."""
     sections = [
@@ -62,11 +73,18 @@ def to_json(report: Report) -> str:
             "reference": section.reference,
             "full_budget": section.full_budget,
             "cells": [_cell_json(c) for c in section.cells if c.expected],
+            "comparisons": [_comparison_json(c) for c in section.comparisons],
         }
         for section in report.sections
     ]
     aggregates = [_aggregate_json(a) for a in report.aggregates]
-    value = {"benchmarks": sections, "aggregates": aggregates}
+    value = {
+        "benchmarks": sections,
+        "aggregates": aggregates,
+        "comparisons": [_comparison_json(c) for c in report.comparisons],
+        "num_pretrainings": report.num_pretrainings,
+        "notes": list(report.notes),
+    }
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -107,6 +125,10 @@ def _cell_json(cell: Cell) -> dict[str, Any]:
 
 def _aggregate_json(entry: Aggregate) -> dict[str, Any]:
     return {c: _rounded(getattr(entry, c)) for c in AGGREGATE_COLUMNS}
+
+
+def _comparison_json(entry: Comparison) -> dict[str, Any]:
+    return {name: _rounded(value) for name, value in vars(entry).items()}
 
 
 def _rounded(value: Any) -> Any:

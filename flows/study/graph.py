@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from flows.report.cells import CellKey, Plan
+from flows.report.cells import CHANCE, CellKey, Plan
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
-from flows.steps.kinds.results import CHANCE, ResultsSpec
+from flows.steps.kinds.results import ResultsSpec
 from flows.study.config import REFERENCE, Method, StudyConfig
 from flows.study.given import files_of, paths_of
 from flows.study.own import corpus_named
@@ -434,6 +434,8 @@ def results_plan(config: StudyConfig) -> Plan:
         reference=REFERENCE,
         budgets_of={m: served for m, served in own.items() if served != config.budgets},
         groups={"main": main} if 1 < len(main) < len(config.rows) else {},
+        pretrainings=tuple(number for number, _ in config.seed_pairs),
+        trainings={name: trained_on(row.benchmark) for name, row in config.rows.items()},
     )
 
 
