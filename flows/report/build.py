@@ -1,14 +1,15 @@
 """Builds a report: groups scores by cell, and averages over seeds and benchmarks."""
 
 import math
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from flows.report.average import aggregate
 from flows.report.cells import Cell, Plan, Report, Score, Section
 from flows.report.compare import compare, compare_over, paired
 from flows.report.interval import estimate
-from flows.report.items import Items, standard_error
+from flows.report.items import Items, mean_of, num_items, standard_error, without
 from flows.report.spread import summarize
 
 
@@ -18,6 +19,7 @@ def build(
     chance: Mapping[str, float],
     guesses: Mapping[str, Items] | None = None,
     notes: Iterable[str] = (),
+    seen: Set[str] = frozenset(),
 ) -> Report:
     """Returns the report of a study; the order of `scores` does not matter.
 
@@ -27,6 +29,7 @@ def build(
       chance: benchmark -> score of the best guess that never sees pixels, 0–100.
       guesses: benchmark -> the items of that guess; one that is left out counts as exact.
       notes: what to say of the scores below the tables, in a line each.
+      seen: sources whose pictures a training corpus holds.
 
     Raises:
       ValueError: if a score is outside the plan, given twice, or in another metric than the
@@ -35,7 +38,7 @@ def build(
     found = _by_cell(scores, plan)
     known = guesses or {}
     sections = tuple(
-        _section(b, found, chance.get(b), known.get(b, {}), plan) for b in plan.benchmarks
+        _section(b, found, chance.get(b), known.get(b, {}), plan, seen) for b in plan.benchmarks
     )
     groups = {"all": plan.benchmarks} if len(plan.benchmarks) > 1 else {}
     aggregates = [
@@ -82,7 +85,12 @@ def _by_cell(scores: Iterable[Score], plan: Plan) -> _Found:
 
 
 def _section(
-    benchmark: str, found: _Found, chance: float | None, guess: Items, plan: Plan
+    benchmark: str,
+    found: _Found,
+    chance: float | None,
+    guess: Items,
+    plan: Plan,
+    seen: Set[str],
 ) -> Section:
     metric = next(
         (s.metric for key, seeds in found.items() if key[0] == benchmark for s in seeds.values()),
@@ -106,8 +114,11 @@ def _section(
             retention=_retention(seeds, reference),
             error=standard_error([s.items for s in scores], guess),
             scores=scores,
+            unseen=_unseen([s.items for s in scores], seen),
         )
 
+    of_benchmark = (seeds.values() for key, seeds in found.items() if key[0] == benchmark)
+    items = next((s.items for scores in of_benchmark for s in scores if s.items), {})
     # A score that may be chance's own is no measure of what others keep of it.
     reference: Mapping[int, Score] = {}
     if cell(plan.reference, plan.full).above_chance is not False:
@@ -120,7 +131,17 @@ def _section(
         full_budget=plan.full,
         cells=tuple(cell(method, budget) for method in plan.methods for budget in plan.budgets),
         group=next((g for g, members in plan.groups.items() if benchmark in members), ""),
+        seen=num_items(items) - num_items(without(items, seen)),
+        items=num_items(items),
     )
+
+
+def _unseen(runs: Sequence[Items], seen: Set[str]) -> float | None:
+    """Returns the mean over seeds without some sources; None where that leaves all or nothing."""
+    left = [without(items, seen) for items in runs]
+    if not all(left) or left == list(runs):
+        return None
+    return statistics.mean(mean_of(items) for items in left)
 
 
 def _retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:

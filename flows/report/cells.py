@@ -34,7 +34,7 @@ class CellKey:
     def of_role(cls, role: str) -> "CellKey | None":
         """Returns the cell whose `str` is the role of a report's input; None if it is no cell."""
         match role.split("/"):
-            case [benchmark, method, budget, seed]:
+            case [benchmark, method, budget, seed] if budget.isdigit():
                 return cls(benchmark=benchmark, method=method, budget=int(budget), seed=int(seed))
             case _:
                 return None
@@ -170,6 +170,8 @@ class Cell:
       error: standard error of mean - chance, over seeds and items (`items.standard_error`); None
         if the items are unknown.
       scores: one per seed, in the order of the seeds; empty if only the mean is known.
+      unseen: mean over the items whose picture no training corpus holds, as far as hygiene found;
+        None where it found none, or the items are unknown.
     """
 
     benchmark: str
@@ -186,6 +188,7 @@ class Cell:
     metric: str = ""
     error: float | None = None
     scores: tuple[Score, ...] = ()
+    unseen: float | None = None
 
     @property
     def margin(self) -> float | None:
@@ -263,6 +266,8 @@ class Section:
       group: name of the benchmark's group; "" if it has none.
       resolution: image side [pixels]; None if the report holds one resolution only.
       comparisons: of every two methods that share a budget and a seed, the later one first.
+      seen: items whose picture a training corpus holds.
+      items: all of them; 0 where they are unknown.
     """
 
     benchmark: str
@@ -276,6 +281,8 @@ class Section:
     group: str = ""
     resolution: int | None = None
     comparisons: tuple[Comparison, ...] = ()
+    seen: int = 0
+    items: int = 0
 
     def cell(self, method: str, budget: int) -> Cell:
         """Returns the cell of `method` at `budget`."""

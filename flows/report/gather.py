@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from flows.report.alike import check_alike, of_one_platform
 from flows.report.build import build
-from flows.report.cells import CHANCE, CellKey, Made, Plan, Report, Score
+from flows.report.cells import CHANCE, SCREENED, CellKey, Made, Plan, Report, Score
 from flows.report.items import Items, read_items
 from infra.store.digest import canonical_json
 from infra.store.manifest import Manifest
+from infra.store.places import open_place
 from infra.store.store import Artifact
 from model import files
+from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
 
 DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")
 """Distributions whose versions decide the digits of a score, and are no part of its identity."""
@@ -51,7 +53,28 @@ def gather(
     chance, guesses = {}, {}
     for row, score, items in _guesses(artifacts):
         chance[row], guesses[row] = score, items
-    return build(plan, kept, chance, guesses, notes)
+    return build(plan, kept, chance, guesses, notes, _seen(artifacts))
+
+
+def _seen(artifacts: Mapping[str, Artifact]) -> set[str]:
+    """Returns the sources of evaluation pictures that a training corpus holds.
+
+    A source that one benchmark's match names is seen in all others that ask about it.
+    """
+    ids: dict[str, set[str]] = {}
+    for role, artifact in artifacts.items():
+        if role.startswith(SCREENED):
+            for match in read_matches(open_place(artifact.place).whole(MATCHES)):
+                if match.kind == CONTAMINATION:
+                    row = match.dataset.removesuffix("/eval")
+                    ids.setdefault(row, set()).add(match.match)
+    cells = {cell.benchmark: role for role in artifacts if (cell := CellKey.of_role(role))}
+    sources: set[str] = set()
+    for row in ids.keys() & cells.keys():
+        with (artifacts[cells[row]].path / files.PREDICTIONS).open(encoding="utf-8") as lines:
+            answers = map(json.loads, lines)
+            sources |= {answer["source_sha256"] for answer in answers if answer["id"] in ids[row]}
+    return sources
 
 
 def _score(

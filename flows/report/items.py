@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 Items = Mapping[str, tuple[float, ...]]
@@ -35,7 +35,17 @@ def read_items(path: Path, score: float) -> Items:
 
 def mean_of(items: Items) -> float:
     """Returns the plain mean over all items, 0-100."""
-    return math.fsum(score for scores in items.values() for score in scores) / _count(items)
+    return math.fsum(score for scores in items.values() for score in scores) / num_items(items)
+
+
+def without(items: Items, sources: Set[str]) -> Items:
+    """Returns the items of other sources."""
+    return {source: scores for source, scores in items.items() if source not in sources}
+
+
+def num_items(items: Items) -> int:
+    """Returns how many items there are."""
+    return sum(map(len, items.values()))
 
 
 def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
@@ -74,7 +84,3 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
     means = [mean_of(run) for run in runs]
     over_seeds = statistics.variance(means) / len(means) if len(means) > 1 else 0.0
     return math.sqrt(over_seeds + over_sources)
-
-
-def _count(items: Items) -> int:
-    return sum(map(len, items.values()))

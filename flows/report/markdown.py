@@ -23,6 +23,9 @@ DIFFERENCES = """\
 Differences are paired by seed and item, with their 95 % intervals. Better, worse and * are \
 differences that stand when corrected for the number of benchmarks (Holm, 5 %).
 """
+SEEN = """\
+Without items: mean scores without those whose picture hygiene found in a training corpus.
+"""
 GIVEN = "they hold given these checkpoints, since there is one pretraining"
 NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
 
@@ -48,6 +51,8 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
     blocks.append(NOTES.format(reference=first.reference, full=full, given=given))
     if any(section.comparisons for section in report.sections):
         blocks.append(DIFFERENCES)
+    if any(section.seen for section in report.sections):
+        blocks.append(SEEN)
     blocks += [f"{note}\n" for note in report.notes]
     if any(cell.accepted for section in report.sections for cell in section.cells):
         blocks.append("† rests on an artifact that was kept although its code has changed since.\n")
@@ -147,7 +152,11 @@ def _section(section: Section, link: Link | None) -> str:
 
     first = _table([*head("score @{}", "retention @{} [%]"), "chance"], scores, left=(0,))
     second = _table(head("95 % interval @{}", "over chance @{}"), spreads, left=(0,))
-    tables = [first, second, *([_differences(section)] if section.comparisons else [])]
+    tables = [first, second]
+    if section.comparisons:
+        tables.append(_differences(section))
+    if section.seen:
+        tables.append(_without_seen(section))
     return f"## {_title(section)}\n\n" + "\n".join(tables)
 
 
@@ -156,6 +165,16 @@ def _differences(section: Section) -> str:
     pairs = dict.fromkeys(pair for pair, _ in found)
     lines = [[pair, *(found.get((pair, b), "") for b in section.budgets)] for pair in pairs]
     head = ["difference", *(f"@{b}" for b in section.budgets)]
+    return _table(head, lines, left=(0,))
+
+
+def _without_seen(section: Section) -> str:
+    """Returns the scores without the items whose pictures a training corpus holds."""
+    lines = []
+    for method in section.methods:
+        cells = [section.cell(method, b) for b in section.budgets]
+        lines.append([method, *(number(c.unseen) if c.expected else "" for c in cells)])
+    head = [f"without {section.seen} of {section.items} items", *(f"@{b}" for b in section.budgets)]
     return _table(head, lines, left=(0,))
 
 

@@ -13,7 +13,7 @@ from flows.report.markdown import Link, to_markdown
 COLUMNS = (
     "benchmark", "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high",
     "chance", "error", "margin", "above_chance", "accepted", "metric", "scores", "group",
-    "resolution",
+    "resolution", "unseen",
 )  # fmt: skip
 AGGREGATE_COLUMNS = (
     "name", "resolution", "method", "budget", "rows", "expected", "mean", "retention", "partial",
@@ -72,6 +72,8 @@ def to_json(report: Report) -> str:
             "chance": _rounded(section.chance),
             "reference": section.reference,
             "full_budget": section.full_budget,
+            "items": section.items,
+            "seen": section.seen,
             "cells": [_cell_json(c) for c in section.cells if c.expected],
             "comparisons": [_comparison_json(c) for c in section.comparisons],
         }
@@ -117,7 +119,7 @@ def _field(value: object) -> object:
 def _cell_json(cell: Cell) -> dict[str, Any]:
     fields = (
         "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high", "error",
-        "margin", "above_chance", "accepted",
+        "margin", "above_chance", "accepted", "unseen",
     )  # fmt: skip
     seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
     return {**{f: _rounded(getattr(cell, f)) for f in fields}, "scores": seeds}

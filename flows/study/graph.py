@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from flows.report.cells import CHANCE, CellKey, Plan
+from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
@@ -380,11 +380,18 @@ class _Builder:
             )
             for name, row in self.config.rows.items()
         }
+        # Pictures that were removed are in no corpus any more.
+        hygiene = self.config.hygiene
+        reported = hygiene is not None and hygiene.contamination == "report"
+        screened = {
+            f"{SCREENED}{source.name}": datasets[source.name]
+            for source in (self.config.sources if reported else ())
+        }
         return self._add(
             "results",
             f"results {self.config.name}",
             config=ResultsSpec(plan=results_plan(self.config)),
-            inputs={**{str(key): step for key, step in cells.items()}, **chance},
+            inputs={**{str(key): step for key, step in cells.items()}, **chance, **screened},
             partial=True,
         )
 

@@ -1,13 +1,17 @@
 """A report made from artifacts of a store, and `parcel results RUN --mixed`."""
 
+import csv
+import dataclasses
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from flows.report.cells import CHANCE, CellKey, Plan
+from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.report.gather import gather
+from flows.report.render import render
 from flows.report.show import show_results
 from flows.steps.kind import Work
 from flows.steps.kinds import results
@@ -15,6 +19,7 @@ from flows.study.load import ConfigError
 from flows.study.runs import note_run
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
+from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match
 
 PLAN = Plan(methods=("vanilla", "parcel"), benchmarks=("chartqa",), budgets=(256,), seeds=(1, 2, 3))
 ITEMS = {"a1": "a", "a2": "a", "b1": "b", "c1": "c"}
@@ -71,6 +76,15 @@ def study(store: Store, *, odd_one: str = "cpu") -> dict[str, Artifact]:
     return found
 
 
+def screened(store: Store, *matches: Match) -> Artifact:
+    lines = "".join(f"{json.dumps(dataclasses.asdict(match))}\n" for match in matches)
+    return commit(store, Recipe(kind="screened", name="screen web"), {MATCHES: lines}, "")
+
+
+def match(kind: str, other: str, dataset: str) -> Match:
+    return Match(id="t1", kind=kind, match=other, dataset=dataset, likeness=1.0, exact=True)
+
+
 def results_of(store: Store, inputs: Mapping[str, Artifact], folder: Path) -> Artifact:
     """Makes the results artifact, and notes a run that came to it."""
     spec = results.ResultsSpec(plan=PLAN)
@@ -96,6 +110,31 @@ def test_a_report_pairs_what_artifacts_say_by_seed_and_item(store: Store):
     (difference,) = section.comparisons
     assert (difference.mean, difference.over) == (pytest.approx(-25.0), "seeds and items")
     assert report.notes == ()
+
+
+def test_items_whose_picture_training_saw_are_left_out_beside_all(store: Store):
+    hits = [match(CONTAMINATION, "a1", "chartqa/eval"), match(DUPLICATE, "b1", "")]
+    inputs = {**study(store), f"{SCREENED}web": screened(store, *hits)}
+    report = gather(PLAN, (), inputs, store.recall)
+    (section,) = report.sections
+    assert (section.seen, section.items) == (2, 4)  # Both questions about picture a.
+    cell = section.cell("parcel", 256)
+    assert (cell.mean, cell.unseen) == (pytest.approx(200 / 3), 100.0)
+    text = render(report, "md")
+    assert "| without 2 of 4 items | @256 |\n| :-- | --: |\n| vanilla | 83.3 |\n" in text
+    assert "whose picture hygiene found in a training corpus" in text
+    line = next(csv.DictReader(io.StringIO(render(report, "csv"))))
+    assert line["unseen"] == "83.3333"
+    (value,) = json.loads(render(report, "json"))["benchmarks"]
+    assert (value["seen"], value["items"], value["cells"][1]["unseen"]) == (2, 4, 100.0)
+
+
+def test_without_a_hit_there_is_nothing_to_leave_out(store: Store):
+    other = screened(store, match(CONTAMINATION, "a1", "refcoco/eval"))
+    report = gather(PLAN, (), {**study(store), f"{SCREENED}web": other}, store.recall)
+    (section,) = report.sections
+    assert (section.seen, section.cell("parcel", 256).unseen) == (0, None)
+    assert "without" not in render(report, "md").split("Scores are")[0]
 
 
 def test_an_artifact_without_any_score_is_no_report(store: Store):
