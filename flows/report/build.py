@@ -115,8 +115,10 @@ def _section(
             error=standard_error([s.items for s in scores], guess),
             scores=scores,
             unseen=_unseen([s.items for s in scores], seen),
+            cost=costs.get((method, budget)),
         )
 
+    costs = {(c.method, c.budget): c for c in plan.costs if benchmark in c.benchmarks}
     of_benchmark = (seeds.values() for key, seeds in found.items() if key[0] == benchmark)
     items = next((s.items for scores in of_benchmark for s in scores if s.items), {})
     # A score that may be chance's own is no measure of what others keep of it.

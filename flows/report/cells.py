@@ -90,6 +90,30 @@ class Score:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one prompt costs a method at a budget, by `model.analysis.flops`.
+
+    Attributes:
+      benchmarks: those whose prompts are of this size.
+      num_images: images or frames of a prompt.
+      tflops: of one prefill [1e12 FLOPs].
+      kv_mb: its key-value cache [2**20 bytes].
+    """
+
+    benchmarks: tuple[str, ...]
+    method: str
+    budget: int
+    num_images: int
+    tflops: float
+    kv_mb: float
+
+    @property
+    def tokens(self) -> int:
+        """Soft tokens of a prompt."""
+        return self.num_images * self.budget
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """Which cells a study means to fill; its order is the order of every table.
 
@@ -106,6 +130,7 @@ class Plan:
       pretrainings: number of the pretraining that each of `seeds` starts from; none: they share it.
       trainings: benchmark -> name of the training whose checkpoints it is scored with; one that is
         not named has its own.
+      costs: of the cells; one that is not among them has none.
     """
 
     methods: tuple[str, ...]
@@ -118,6 +143,7 @@ class Plan:
     groups: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     pretrainings: tuple[int, ...] = ()
     trainings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    costs: tuple[Cost, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.pretrainings) not in (0, len(self.seeds)):
@@ -172,6 +198,7 @@ class Cell:
       scores: one per seed, in the order of the seeds; empty if only the mean is known.
       unseen: mean over the items whose picture no training corpus holds, as far as hygiene found;
         None where it found none, or the items are unknown.
+      cost: of a prompt; None if unknown.
     """
 
     benchmark: str
@@ -189,6 +216,7 @@ class Cell:
     error: float | None = None
     scores: tuple[Score, ...] = ()
     unseen: float | None = None
+    cost: Cost | None = None
 
     @property
     def margin(self) -> float | None:

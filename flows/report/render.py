@@ -10,10 +10,11 @@ from flows.report.cells import Aggregate, Cell, Comparison, Report
 from flows.report.latex import to_latex
 from flows.report.markdown import Link, to_markdown
 
+COSTS = ("tokens", "tflops", "kv_mb")
 COLUMNS = (
     "benchmark", "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high",
     "chance", "error", "margin", "above_chance", "accepted", "metric", "scores", "group",
-    "resolution", "unseen",
+    "resolution", "unseen", *COSTS,
 )  # fmt: skip
 AGGREGATE_COLUMNS = (
     "name", "resolution", "method", "budget", "rows", "expected", "mean", "retention", "partial",
@@ -101,7 +102,9 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 def _numbers(cell: Cell) -> dict[str, Any]:
     seeds = " ".join(f"{s.seed}={s.score:.4f}" for s in cell.scores)
     own = {name: getattr(cell, name) for name in ("margin", "above_chance", "accepted")}
-    return {**vars(cell), **own, "scores": seeds}
+    # As text: a small model's would all be 0.0000.
+    costs = {name: f"{getattr(cell.cost, name):.6g}" for name in COSTS if cell.cost}
+    return {**vars(cell), **dict.fromkeys(COSTS), **own, **costs, "scores": seeds}
 
 
 def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
@@ -122,7 +125,8 @@ def _cell_json(cell: Cell) -> dict[str, Any]:
         "margin", "above_chance", "accepted", "unseen",
     )  # fmt: skip
     seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
-    return {**{f: _rounded(getattr(cell, f)) for f in fields}, "scores": seeds}
+    costs = {name: getattr(cell.cost, name, None) for name in COSTS}
+    return {**{f: _rounded(getattr(cell, f)) for f in fields}, **costs, "scores": seeds}
 
 
 def _aggregate_json(entry: Aggregate) -> dict[str, Any]:

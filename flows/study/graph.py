@@ -24,6 +24,7 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.config import REFERENCE, Method, StudyConfig
+from flows.study.costs import costs_of
 from flows.study.given import files_of, paths_of
 from flows.study.own import corpus_named
 from flows.study.own_data import check_own_data
@@ -443,6 +444,7 @@ def results_plan(config: StudyConfig) -> Plan:
         groups={"main": main} if 1 < len(main) < len(config.rows) else {},
         pretrainings=tuple(number for number, _ in config.seed_pairs),
         trainings={name: trained_on(row.benchmark) for name, row in config.rows.items()},
+        costs=costs_of(config),
     )
 
 

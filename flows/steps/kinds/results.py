@@ -25,6 +25,7 @@ class ResultsSpec:
 def make(work: Work) -> Iterator[Progress]:
     """Gathers the scores of all inputs into tables."""
     from flows.report.gather import gather
+    from flows.report.pareto import pareto
     from flows.report.plot import plot
     from flows.report.render import FORMATS, comparisons_to_csv, render
 
@@ -36,6 +37,7 @@ def make(work: Work) -> Iterator[Progress]:
     linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
     (work.out / "linked.md").write_text(linked)
     plot(report, work.out / "results.png")
+    pareto(report, work.out / "pareto.png")
     work.counts["cells"] = sum(cell.n for section in report.sections for cell in section.cells)
     yield Progress(done=1, total=1)
 
