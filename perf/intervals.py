@@ -119,7 +119,7 @@ def _draw(
             for run in scores.tolist()
         )
         values = tuple(scores.mean(axis=1).tolist())
-        rows.append(Paired(values=values, items=items, training=str(training)))
+        rows.append(Paired.of(values, items, str(training)))
     return rows
 
 

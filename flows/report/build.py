@@ -7,8 +7,8 @@ from typing import Any
 
 from flows.report.average import aggregate
 from flows.report.cells import Cell, Plan, Report, Score, Section
-from flows.report.compare import compare, compare_over, paired
-from flows.report.interval import estimate
+from flows.report.compare import compare
+from flows.report.interval import Paired, estimate
 from flows.report.items import Items, mean_of, num_items, standard_error, without
 from flows.report.spread import summarize
 
@@ -46,11 +46,11 @@ def build(
         for name, members in {**plan.groups, **groups}.items()
         for entry in aggregate(name, [s for s in sections if s.benchmark in members], len(members))
     ]
-    sections = compare(sections, plan)
+    sections, comparisons = compare(sections, plan)
     return Report(
         sections=sections,
         aggregates=tuple(aggregates),
-        comparisons=compare_over(sections, plan),
+        comparisons=comparisons,
         num_pretrainings=len(set(plan.pretraining_of.values())),
         notes=tuple(notes),
     )
@@ -102,7 +102,8 @@ def _section(
         seeds = found.get((benchmark, method, budget), {})
         scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
         pretrainings = [plan.pretraining_of[s.seed] for s in scores]
-        sure = estimate([paired(scores)], pretrainings) if scores else None
+        row = Paired.of([s.score for s in scores], [s.items for s in scores])
+        sure = estimate([row], pretrainings) if scores else None
         return Cell(
             **shared,
             **summarize([s.score for s in scores]),

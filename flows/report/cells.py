@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 
 from flows.report.items import NUM_ERRORS, Items
+from flows.report.spread import LEVEL
 
 CHANCE = "chance/"
 """Begins the role of a report's input that is a row's chance."""
@@ -277,6 +278,11 @@ class Comparison:
     over: str = ""
     better: int = 0
     worse: int = 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it stands when corrected for the number of benchmarks."""
+        return self.holm is not None and self.holm <= LEVEL
 
     @property
     def pair(self) -> str:

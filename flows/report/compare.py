@@ -2,103 +2,112 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from flows.report.cells import Cell, Comparison, Plan, Score, Section
+from flows.report.cells import Cell, Comparison, Plan, Section
 from flows.report.interval import Paired, estimate, holm
-from flows.report.spread import LEVEL
+
+Differences = Mapping[tuple[str, str, int], tuple[Paired, list[int]]]
+"""Method, other, budget -> differences of the seeds both have, and those seeds' pretrainings."""
 
 
-def paired(scores: Sequence[Score], training: str = "") -> Paired:
-    """Returns the scores of one method on one benchmark, by seed."""
-    items = tuple(score.items for score in scores)
-    values = tuple(score.score for score in scores)
-    return Paired(values=values, items=items if all(items) else (), training=training)
+def compare(
+    sections: Sequence[Section], plan: Plan
+) -> tuple[tuple[Section, ...], tuple[Comparison, ...]]:
+    """Returns the sections with every two of their methods compared, and the same over several.
 
-
-def compare(sections: Sequence[Section], plan: Plan) -> tuple[Section, ...]:
-    """Returns the sections with every two of their methods compared, at budgets both have."""
-    found = {s.benchmark: [_one(a, b, plan) for a, b in _pairs(s, plan)] for s in sections}
-    found = {name: [c for c in own if c is not None] for name, own in found.items()}
-    chances: dict[tuple[str, str, int], dict[str, float]] = {}
-    for name, own in found.items():
-        for one in own:
-            if one.p is not None:
-                chances.setdefault((one.method, one.other, one.budget), {})[name] = one.p
-    corrected = {key: holm(of_pair) for key, of_pair in chances.items()}
-
-    def with_holm(name: str, one: Comparison) -> Comparison:
-        family = corrected.get((one.method, one.other, one.budget), {})
-        return dataclasses.replace(one, holm=family.get(name))
-
-    return tuple(
+    Two methods are compared at every budget that the plan has for both, with the seeds that both
+    have; over several benchmarks, on those where both have every seed.
+    """
+    differences = [dict(_differences(section, plan)) for section in sections]
+    keys = dict.fromkeys(key for found in differences for key in found)
+    own = {key: _of_benchmarks(key, sections, differences) for key in keys}
+    compared = tuple(
         dataclasses.replace(
             section,
-            comparisons=tuple(with_holm(section.benchmark, c) for c in found[section.benchmark]),
+            comparisons=tuple(
+                of_key[section.benchmark] for of_key in own.values() if section.benchmark in of_key
+            ),
         )
         for section in sections
     )
+    over = (_over(key, sections, differences, own[key], plan) for key in keys)
+    return compared, tuple(entry for entry in over if entry is not None)
 
 
-def compare_over(sections: Sequence[Section], plan: Plan) -> tuple[Comparison, ...]:
-    """Returns the same comparisons over all benchmarks on which both methods have every seed."""
-    named = {(c.method, c.other, c.budget, s.benchmark): c for s in sections for c in s.comparisons}
-    order = dict.fromkeys(key[:3] for key in named)
-    found = []
-    for method, other, budget in order:
-        complete = [
-            s
-            for s in sections
-            if s.cell(method, budget).complete and s.cell(other, budget).complete
-        ]
-        if len(complete) < 2:
-            continue
-        rows = [_differences(s.cell(method, budget), s.cell(other, budget), plan) for s in complete]
-        over = estimate([row for row, _ in rows], list(plan.pretraining_of.values()))
-        own = [named[method, other, budget, s.benchmark] for s in complete]
-        sure = [c.mean for c in own if c.holm is not None and c.holm <= LEVEL]
-        found.append(
-            Comparison(
-                **dataclasses.asdict(over),
-                method=method,
-                other=other,
-                budget=budget,
-                benchmarks=tuple(s.benchmark for s in complete),
-                better=sum(mean > 0 for mean in sure),
-                worse=sum(mean < 0 for mean in sure),
-            )
-        )
-    return tuple(found)
+def _differences(
+    section: Section, plan: Plan
+) -> Iterator[tuple[tuple[str, str, int], tuple[Paired, list[int]]]]:
+    """Yields the differences between the methods of a benchmark, the later one's less the other's.
+
+    Their order is that of the plan's methods, then budgets.
+    """
+    rows = {(c.method, c.budget): _paired(c, plan) for c in section.cells if c.scores}
+    for other, method in itertools.combinations(section.methods, 2):
+        for budget in section.budgets:
+            seeds = [s.seed for s in section.cell(method, budget).scores]
+            theirs = [s.seed for s in section.cell(other, budget).scores]
+            both = [seed for seed in seeds if seed in theirs]
+            if both:
+                row = rows[method, budget].of_seeds([seeds.index(seed) for seed in both])
+                less = rows[other, budget].of_seeds([theirs.index(seed) for seed in both])
+                numbers = [plan.pretraining_of[seed] for seed in both]
+                yield (method, other, budget), (row.minus(less), numbers)
 
 
-def _pairs(section: Section, plan: Plan) -> list[tuple[Cell, Cell]]:
-    """Returns the cells to compare, the later method of the plan first."""
-    return [
-        (section.cell(method, budget), section.cell(other, budget))
-        for other, method in itertools.combinations(section.methods, 2)
-        for budget in section.budgets
-        if plan.runs(method, budget) and plan.runs(other, budget)
-    ]
-
-
-def _one(cell: Cell, other: Cell, plan: Plan) -> Comparison | None:
-    row, pretrainings = _differences(cell, other, plan)
-    if not row.values:
-        return None
-    return Comparison(
-        **dataclasses.asdict(estimate([row], pretrainings)),
-        method=cell.method,
-        other=other.method,
-        budget=cell.budget,
-        benchmarks=(cell.benchmark,),
-    )
-
-
-def _differences(cell: Cell, other: Cell, plan: Plan) -> tuple[Paired, list[int]]:
-    """Returns the differences of the seeds that both have, and those seeds' pretrainings."""
-    theirs = {score.seed: score for score in other.scores}
-    both = [score for score in cell.scores if score.seed in theirs]
+def _paired(cell: Cell, plan: Plan) -> Paired:
+    """Returns the scores of a cell by seed, with their items."""
     training = plan.trainings.get(cell.benchmark, cell.benchmark)
-    own = paired(both, training)
-    row = own.minus(paired([theirs[score.seed] for score in both], training))
-    return row, [plan.pretraining_of[score.seed] for score in both]
+    return Paired.of([s.score for s in cell.scores], [s.items for s in cell.scores], training)
+
+
+def _of_benchmarks(
+    key: tuple[str, str, int], sections: Sequence[Section], differences: Sequence[Differences]
+) -> dict[str, Comparison]:
+    """Returns benchmark -> the comparison of two methods, corrected for their number."""
+    method, other, budget = key
+    found = {
+        section.benchmark: estimate([own[key][0]], own[key][1])
+        for section, own in zip(sections, differences, strict=True)
+        if key in own
+    }
+    corrected = holm({name: one.p for name, one in found.items() if one.p is not None})
+    return {
+        name: Comparison(
+            **dataclasses.asdict(one),
+            method=method,
+            other=other,
+            budget=budget,
+            benchmarks=(name,),
+            holm=corrected.get(name),
+        )
+        for name, one in found.items()
+    }
+
+
+def _over(
+    key: tuple[str, str, int],
+    sections: Sequence[Section],
+    differences: Sequence[Differences],
+    own: Mapping[str, Comparison],
+    plan: Plan,
+) -> Comparison | None:
+    """Returns the comparison over the complete benchmarks; None of fewer than two."""
+    method, other, budget = key
+    complete = {
+        section.benchmark: found[key][0]
+        for section, found in zip(sections, differences, strict=True)
+        if section.cell(method, budget).complete and section.cell(other, budget).complete
+    }
+    if len(complete) < 2:
+        return None
+    sure = [own[name].mean for name in complete if own[name].is_sure]
+    return Comparison(
+        **dataclasses.asdict(estimate([*complete.values()], [*plan.pretraining_of.values()])),
+        method=method,
+        other=other,
+        budget=budget,
+        benchmarks=tuple(complete),
+        better=sum(mean > 0 for mean in sure),
+        worse=sum(mean < 0 for mean in sure),
+    )

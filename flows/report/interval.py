@@ -19,48 +19,63 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import optimize, special, stats
 
 from flows.report.items import Items
 from flows.report.spread import LEVEL
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Paired:
     """One benchmark's scores, or differences between two methods' scores, by seed.
 
     Attributes:
       values: one per seed.
-      items: per seed, source -> the items' scores or differences; empty where they are unknown.
+      sources: what its items are about, sorted; none where the items are unknown.
+      counts: items of each source.
+      sums: of the items' scores or differences, by seed and source.
       training: names the training; rows of the same one share their checkpoints.
     """
 
-    values: tuple[float, ...]
-    items: tuple[Items, ...] = ()
+    values: Float[np.ndarray, " S"]
+    sources: tuple[str, ...] = ()
+    counts: Int[np.ndarray, " C"] = dataclasses.field(default_factory=lambda: np.zeros(0, int))
+    sums: Float[np.ndarray, "S C"] = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     training: str = ""
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Source -> its items; empty unless all seeds have the same, of two sources or more."""
-        shapes = [{source: len(found) for source, found in run.items()} for run in self.items]
-        known = bool(shapes) and len(shapes[0]) > 1 and all(s == shapes[0] for s in shapes)
-        return shapes[0] if known else {}
+    @classmethod
+    def of(
+        cls, values: Sequence[float], runs: Sequence[Items] = (), training: str = ""
+    ) -> "Paired":
+        """Returns scores by seed, with their items.
+
+        Args:
+          values: one per seed.
+          runs: the items of each seed. Unknown unless all seeds have as many of the same sources,
+            of two or more.
+          training: as in the class.
+        """
+        found = cls(values=np.array(values, dtype=np.float64), training=training)
+        shapes = [{source: len(scores) for source, scores in run.items()} for run in runs]
+        if not shapes or len(shapes[0]) < 2 or any(shape != shapes[0] for shape in shapes):
+            return found
+        sources = tuple(sorted(shapes[0]))
+        counts = np.array([shapes[0][source] for source in sources])
+        sums = np.array([[math.fsum(run[source]) for source in sources] for run in runs])
+        return dataclasses.replace(found, sources=sources, counts=counts, sums=sums)
+
+    def of_seeds(self, places: Sequence[int]) -> "Paired":
+        """Returns the scores of some seeds, by their places."""
+        sums = self.sums[list(places)] if self.sources else self.sums
+        return dataclasses.replace(self, values=self.values[list(places)], sums=sums)
 
     def minus(self, other: "Paired") -> "Paired":
         """Returns the differences to another method, with the same seeds and on the same items."""
-        values = tuple(a - b for a, b in zip(self.values, other.values, strict=True))
-        items: tuple[Items, ...] = ()
-        if self.counts and self.counts == other.counts:
-            items = tuple(map(_item_differences, self.items, other.items))
-        return Paired(values=values, items=items, training=self.training)
-
-
-def _item_differences(run: Items, other: Items) -> Items:
-    return {
-        source: tuple(a - b for a, b in zip(found, other[source], strict=True))
-        for source, found in run.items()
-    }
+        values = self.values - other.values
+        if self.sources != other.sources or not np.array_equal(self.counts, other.counts):
+            return Paired(values=values, training=self.training)
+        return dataclasses.replace(self, values=values, sums=self.sums - other.sums)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +103,7 @@ def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
     pretraining the seeds' parts of different trainings add up, with degrees of freedom after
     Satterthwaite, and the interval holds for these checkpoints. With several, a pretraining and
     all that follows from it is one draw, and its mean over seeds and benchmarks one number
-    (Multi-Bootstrap, arXiv:2106.16163, sec. 3.3). A source that several benchmarks ask about is
+    (Multi-Bootstrap, arXiv:2106.16163). A source that several benchmarks ask about is
     one source.
 
     Where there is a single seed, the interval is over items: it holds for this training.
@@ -127,15 +142,16 @@ def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
 def mcnemar(row: Paired) -> float | None:
     """Returns the exact chance of as uneven a split of the items on which two methods differ.
 
-    Only of one seed, and of items that are right or wrong; None elsewhere. Items of one source
-    count as independent.
+    Only of one seed, and of items that are right or wrong, each about a source of its own: what
+    several items share makes splits more uneven. None elsewhere.
 
     Source: McNemar, Psychometrika 12(2), 1947; the exact form is the sign test's.
     """
-    found = [d for run in row.items for scores in run.values() for d in scores]
-    if len(row.values) != 1 or not found or not {*found} <= {-100.0, 0.0, 100.0}:
+    if len(row.values) != 1 or not row.sources or row.counts.max() > 1:
         return None
-    won, lost = found.count(100.0), found.count(-100.0)
+    won, lost = (int((row.sums == value).sum()) for value in (100.0, -100.0))
+    if won + lost != np.count_nonzero(row.sums):
+        return None
     return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
 
 
@@ -192,19 +208,18 @@ def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _P
 
 def _items_part(rows: Sequence[Paired], draw: Float[np.ndarray, "U S"]) -> _Part | None:
     """Returns what the sources' consistent differences add; None where no row has items."""
-    known = [row for row in rows if row.counts]
+    known = [row for row in rows if row.sources]
     if not known:
         return None
     place: dict[str, int] = {}
     for row in known:
-        for source in row.counts:
+        for source in row.sources:
             place.setdefault(source, len(place))
     pulls = np.zeros((len(draw), len(place)))  # How far a source pulls the mean of all, by draw.
     for row in known:
-        counts = np.array([*row.counts.values()])
-        sums = draw @ np.array([[math.fsum(run[s]) for s in row.counts] for run in row.items])
-        off = sums - counts * (sums.sum(axis=1, keepdims=True) / counts.sum())
-        pulls[:, [place[s] for s in row.counts]] += off / counts.sum() / len(rows)
+        sums, num_items = draw @ row.sums, row.counts.sum()
+        off = sums - row.counts * (sums.sum(axis=1, keepdims=True) / num_items)
+        pulls[:, [place[source] for source in row.sources]] += off / num_items / len(rows)
     draws, num = pulls.shape
     pull = pulls.mean(axis=0)
     variance = float((pull**2).sum())

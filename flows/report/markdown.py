@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from flows.report.cells import Aggregate, Cell, Comparison, Report, Section
-from flows.report.spread import LEVEL
 
 MISSING = "–"
 KEPT = " †"
@@ -104,7 +103,7 @@ def difference_text(entry: Comparison) -> str:
     """Returns `+2.1 [0.4, 3.9]`; * marks one that stands when corrected for many benchmarks."""
     if entry.low is None or entry.high is None:
         return f"{entry.mean:+.1f}"
-    star = " *" if entry.holm is not None and entry.holm <= LEVEL else ""
+    star = " *" if entry.is_sure else ""
     return f"{entry.mean:+.1f} [{number(entry.low)}, {number(entry.high)}]{star}"
 
 
