@@ -53,7 +53,8 @@ def decide(
     seed or two that were under way, decides the same.
 
     Several benchmarks count as their mean, one number a seed: what they have in common, and that
-    some spread more than others, is then in the spread of that number.
+    some spread more than others, is then in the spread of that number. With several pretrainings,
+    a pretraining is a draw, not a seed: give the mean difference of each.
 
     Args:
       differences: score of one method - that of the other, with the same seed; of S seeds, or of S

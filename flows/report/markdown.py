@@ -25,6 +25,7 @@ differences that stand when corrected for the number of benchmarks (Holm, 5 %).
 SEEN = """\
 Without items: mean scores without those whose picture hygiene found in a training corpus.
 """
+ONE_SEED = "they hold for these trainings, since there is one seed"
 GIVEN = "they hold given these checkpoints, since there is one pretraining"
 NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
 
@@ -45,9 +46,7 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
     blocks += [_section(section, link) for section in report.sections]
     first = report.sections[0]
     full = " or ".join(str(b) for b in dict.fromkeys(s.full_budget for s in report.sections))
-    num = report.num_pretrainings
-    given = GIVEN if num == 1 else NESTED.format(num=num)
-    blocks.append(NOTES.format(reference=first.reference, full=full, given=given))
+    blocks.append(NOTES.format(reference=first.reference, full=full, given=_given(report)))
     if any(section.comparisons for section in report.sections):
         blocks.append(DIFFERENCES)
     if any(section.seen for section in report.sections):
@@ -56,6 +55,14 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
     if any(cell.accepted for section in report.sections for cell in section.cells):
         blocks.append("† rests on an artifact that was kept although its code has changed since.\n")
     return "\n".join(blocks)
+
+
+def _given(report: Report) -> str:
+    """Returns what the intervals take as it is."""
+    if all(cell.expected <= 1 for section in report.sections for cell in section.cells):
+        return ONE_SEED
+    num = report.num_pretrainings
+    return GIVEN if num == 1 else NESTED.format(num=num)
 
 
 def number(value: float | None) -> str:

@@ -90,6 +90,12 @@ def test_several_pretrainings_are_one_draw_each():
         Plan(**{**vars(PLAN), "pretrainings": (0,)})
 
 
+def test_one_seed_says_so():
+    plan = dataclasses.replace(PLAN, seeds=SEEDS[:1])
+    report = build(plan, [s for s in scores() if s.seed == SEEDS[0]], CHANCE)
+    assert "they hold for these trainings, since there is one seed" in render(report, "md")
+
+
 def test_files_hold_every_comparison():
     lines = list(csv.DictReader(io.StringIO(comparisons_to_csv(REPORT))))
     assert tuple(lines[0]) == COMPARISON_COLUMNS
