@@ -17,9 +17,12 @@ def results(
     scores: Annotated[
         Path | None, typer.Option(help="A score file instead of RUN: paper/detailed_scores.csv.")
     ] = None,
+    mixed: Annotated[
+        bool, typer.Option(help="Average scores of several library versions or accelerators, too.")
+    ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints a results table."""
     from flows.report.show import show_results
 
-    typer.echo(show_results(open_store(store), run, format, scores), nl=False)
+    typer.echo(show_results(open_store(store), run, format, scores, mixed=mixed), nl=False)

@@ -2,11 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from flows.report.cells import Aggregate, Cell, Plan, Report, Score, Section
-from flows.report.items import Items, standard_error
+from flows.report.average import aggregate
+from flows.report.cells import Cell, Plan, Report, Score, Section
+from flows.report.compare import compare
+from flows.report.interval import Paired, estimate
+from flows.report.items import Items, mean_of, num_items, standard_error, without
 from flows.report.spread import summarize
 
 
@@ -15,6 +18,8 @@ def build(
     scores: Iterable[Score],
     chance: Mapping[str, float],
     guesses: Mapping[str, Items] | None = None,
+    notes: Iterable[str] = (),
+    seen: Set[str] = frozenset(),
 ) -> Report:
     """Returns the report of a study; the order of `scores` does not matter.
 
@@ -23,6 +28,8 @@ def build(
       scores: what there is so far; cells without any are shown as missing.
       chance: benchmark -> score of the best guess that never sees pixels, 0–100.
       guesses: benchmark -> the items of that guess; one that is left out counts as exact.
+      notes: what to say of the scores below the tables, in a line each.
+      seen: sources whose pictures a training corpus holds.
 
     Raises:
       ValueError: if a score is outside the plan, given twice, or in another metric than the
@@ -31,7 +38,7 @@ def build(
     found = _by_cell(scores, plan)
     known = guesses or {}
     sections = tuple(
-        _section(b, found, chance.get(b), known.get(b, {}), plan) for b in plan.benchmarks
+        _section(b, found, chance.get(b), known.get(b, {}), plan, seen) for b in plan.benchmarks
     )
     groups = {"all": plan.benchmarks} if len(plan.benchmarks) > 1 else {}
     aggregates = [
@@ -39,44 +46,13 @@ def build(
         for name, members in {**plan.groups, **groups}.items()
         for entry in aggregate(name, [s for s in sections if s.benchmark in members], len(members))
     ]
-    return Report(sections=sections, aggregates=tuple(aggregates))
-
-
-def aggregate(
-    name: str, sections: Sequence[Section], expected: int, resolution: int | None = None
-) -> list[Aggregate]:
-    """Returns one aggregate per method and budget that every section plans for.
-
-    Args:
-      name: what the table calls them.
-      sections: the benchmarks there are, all with the same methods and budgets.
-      expected: how many benchmarks there should be.
-      resolution: their image side, if the report holds several [pixels].
-    """
-    entries = []
-    for method in sections[0].methods:
-        for budget in sections[0].budgets:
-            cells = [s.cell(method, budget) for s in sections]
-            if all(c.expected for c in cells):
-                entries.append(_average(name, cells, expected, resolution))
-    return entries
-
-
-def _average(name: str, cells: list[Cell], expected: int, resolution: int | None) -> Aggregate:
-    there = [c for c in cells if c.complete]
-    means = [c.mean for c in there if c.mean is not None]
-    kept = [c.retention for c in there if c.retention is not None]
-    partial = statistics.mean(kept) if kept else None
-    return Aggregate(
-        name=name,
-        method=cells[0].method,
-        budget=cells[0].budget,
-        rows=len(kept),
-        expected=expected,
-        mean=statistics.mean(means) if len(means) == expected else None,
-        retention=partial if len(kept) == expected else None,
-        partial=partial,
-        resolution=resolution,
+    sections, comparisons = compare(sections, plan)
+    return Report(
+        sections=sections,
+        aggregates=tuple(aggregates),
+        comparisons=comparisons,
+        num_pretrainings=len(set(plan.pretraining_of.values())),
+        notes=tuple(notes),
     )
 
 
@@ -109,7 +85,12 @@ def _by_cell(scores: Iterable[Score], plan: Plan) -> _Found:
 
 
 def _section(
-    benchmark: str, found: _Found, chance: float | None, guess: Items, plan: Plan
+    benchmark: str,
+    found: _Found,
+    chance: float | None,
+    guess: Items,
+    plan: Plan,
+    seen: Set[str],
 ) -> Section:
     metric = next(
         (s.metric for key, seeds in found.items() if key[0] == benchmark for s in seeds.values()),
@@ -120,17 +101,27 @@ def _section(
     def cell(method: str, budget: int) -> Cell:
         seeds = found.get((benchmark, method, budget), {})
         scores = tuple(seeds[s] for s in plan.seeds if s in seeds)
+        pretrainings = [plan.pretraining_of[s.seed] for s in scores]
+        row = Paired.of([s.score for s in scores], [s.items for s in scores])
+        sure = estimate([row], pretrainings) if scores else None
         return Cell(
             **shared,
             **summarize([s.score for s in scores]),
+            low=sure.low if sure else None,
+            high=sure.high if sure else None,
             method=method,
             budget=budget,
             expected=len(plan.seeds) if plan.runs(method, budget) else 0,
             retention=_retention(seeds, reference),
             error=standard_error([s.items for s in scores], guess),
             scores=scores,
+            unseen=_unseen([s.items for s in scores], seen),
+            cost=costs.get((method, budget)),
         )
 
+    costs = {(c.method, c.budget): c for c in plan.costs if benchmark in c.benchmarks}
+    of_benchmark = (seeds.values() for key, seeds in found.items() if key[0] == benchmark)
+    items = next((s.items for scores in of_benchmark for s in scores if s.items), {})
     # A score that may be chance's own is no measure of what others keep of it.
     reference: Mapping[int, Score] = {}
     if cell(plan.reference, plan.full).above_chance is not False:
@@ -143,7 +134,17 @@ def _section(
         full_budget=plan.full,
         cells=tuple(cell(method, budget) for method in plan.methods for budget in plan.budgets),
         group=next((g for g, members in plan.groups.items() if benchmark in members), ""),
+        seen=num_items(items) - num_items(without(items, seen)),
+        items=num_items(items),
     )
+
+
+def _unseen(runs: Sequence[Items], seen: Set[str]) -> float | None:
+    """Returns the mean over seeds without some sources; None where that leaves all or nothing."""
+    left = [without(items, seen) for items in runs]
+    if not all(left) or left == list(runs):
+        return None
+    return statistics.mean(mean_of(items) for items in left)
 
 
 def _retention(seeds: Mapping[int, Score], reference: Mapping[int, Score]) -> float | None:

@@ -5,6 +5,13 @@ import math
 from collections.abc import Mapping
 
 from flows.report.items import NUM_ERRORS, Items
+from flows.report.spread import LEVEL
+
+CHANCE = "chance/"
+"""Begins the role of a report's input that is a row's chance."""
+
+SCREENED = "screened/"
+"""Begins the role of one that says which evaluation pictures a training corpus holds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,10 +35,27 @@ class CellKey:
     def of_role(cls, role: str) -> "CellKey | None":
         """Returns the cell whose `str` is the role of a report's input; None if it is no cell."""
         match role.split("/"):
-            case [benchmark, method, budget, seed]:
+            case [benchmark, method, budget, seed] if budget.isdigit():
                 return cls(benchmark=benchmark, method=method, budget=int(budget), seed=int(seed))
             case _:
                 return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """How a score came about.
+
+    Attributes:
+      data: digest of the evaluation data: its split, its prompts and its pictures.
+      decoding: how answers were decoded and scored.
+      platform: versions of the libraries and kind of accelerator that trained and evaluated.
+      cpu: models of the processors that did.
+    """
+
+    data: str
+    decoding: str
+    platform: str
+    cpu: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +68,7 @@ class Score:
       artifact: key of the predictions artifact the score was computed from.
       items: its items; empty where they are unknown, or the score is not their plain mean.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
+      made: how it came about, which decides what it may be averaged with; None if unknown.
     """
 
     benchmark: str
@@ -54,6 +79,7 @@ class Score:
     metric: str
     artifact: str
     accepted: bool = False
+    made: "Made | None" = None
     items: Items = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +88,30 @@ class Score:
                 f"score must be finite, got {self.score} for {self.benchmark}/{self.method}/"
                 f"{self.budget} seed {self.seed}; leave a missing score out instead."
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one prompt costs a method at a budget, by `model.analysis.flops`.
+
+    Attributes:
+      benchmarks: those whose prompts are of this size.
+      num_images: images or frames of a prompt.
+      tflops: of one prefill [1e12 FLOPs].
+      kv_mb: its key-value cache [2**20 bytes].
+    """
+
+    benchmarks: tuple[str, ...]
+    method: str
+    budget: int
+    num_images: int
+    tflops: float
+    kv_mb: float
+
+    @property
+    def tokens(self) -> int:
+        """Soft tokens of a prompt."""
+        return self.num_images * self.budget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +128,10 @@ class Plan:
         at `full_budget` alone unless named here.
       groups: name -> benchmarks whose retentions are averaged; "all" is added when there are
         two benchmarks or more.
+      pretrainings: number of the pretraining that each of `seeds` starts from; none: they share it.
+      trainings: benchmark -> name of the training whose checkpoints it is scored with; one that is
+        not named has its own.
+      costs: of the cells; one that is not among them has none.
     """
 
     methods: tuple[str, ...]
@@ -88,8 +142,16 @@ class Plan:
     full_budget: int | None = None
     budgets_of: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    pretrainings: tuple[int, ...] = ()
+    trainings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    costs: tuple[Cost, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.pretrainings) not in (0, len(self.seeds)):
+            raise ValueError(
+                f"pretrainings must be one per seed, {len(self.seeds)}, or none, got "
+                f"{len(self.pretrainings)}."
+            )
         for field in ("methods", "benchmarks", "budgets", "seeds"):
             values = getattr(self, field)
             if not values or len(set(values)) < len(values):
@@ -105,6 +167,12 @@ class Plan:
     def full(self) -> int:
         """The reference's budget [tokens]."""
         return max(self.budgets) if self.full_budget is None else self.full_budget
+
+    @property
+    def pretraining_of(self) -> dict[int, int]:
+        """Seed -> number of the pretraining that it starts from."""
+        numbers = self.pretrainings or (0,) * len(self.seeds)
+        return dict(zip(self.seeds, numbers, strict=True))
 
     def runs(self, method: str, budget: int) -> bool:
         """Whether the study means to score `method` at `budget`."""
@@ -123,12 +191,15 @@ class Cell:
       expected: seeds planned; 0 if the method does not run at this budget.
       retention: 100 · mean / the reference's mean at its full budget, both over the seeds that
         both have (paired); None if there are none, or the reference is not above chance or 0.
-      low: lower end of the 95 % Student t interval of the mean over seeds; None below two seeds.
+      low: lower end of the mean's 95 % interval (`interval.estimate`); None if nothing tells.
       high: its upper end.
       chance: score of the best guess that never sees pixels; None if unknown.
       error: standard error of mean - chance, over seeds and items (`items.standard_error`); None
         if the items are unknown.
       scores: one per seed, in the order of the seeds; empty if only the mean is known.
+      unseen: mean over the items whose picture no training corpus holds, as far as hygiene found;
+        None where it found none, or the items are unknown.
+      cost: of a prompt; None if unknown.
     """
 
     benchmark: str
@@ -145,6 +216,8 @@ class Cell:
     metric: str = ""
     error: float | None = None
     scores: tuple[Score, ...] = ()
+    unseen: float | None = None
+    cost: Cost | None = None
 
     @property
     def margin(self) -> float | None:
@@ -177,6 +250,47 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The difference between two methods at one budget, paired by seed and item.
+
+    Attributes:
+      method, other: it is the first one's score - the second one's.
+      benchmarks: those it is the unweighted mean over; one in a section.
+      mean: the difference [points].
+      low: lower end of its 95 % interval; None if nothing tells.
+      high: its upper end.
+      p: the chance of so large a difference between methods that are alike; None likewise.
+      holm: the same, corrected for the benchmarks that these methods are compared on.
+      over: what the interval counts: "seeds and items", "seeds", "items" or "".
+      better: benchmarks of all on which the first method is better, by `holm` up to 5 %.
+      worse: those on which it is worse.
+    """
+
+    method: str
+    other: str
+    budget: int
+    benchmarks: tuple[str, ...]
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    holm: float | None = None
+    over: str = ""
+    better: int = 0
+    worse: int = 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it stands when corrected for the number of benchmarks."""
+        return self.holm is not None and self.holm <= LEVEL
+
+    @property
+    def pair(self) -> str:
+        """Names the methods: "parcel − mqt"."""
+        return f"{self.method} − {self.other}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Section:
     """All cells of one benchmark: a table of methods × budgets.
 
@@ -185,6 +299,9 @@ class Section:
       cells: one per method and budget, method by method.
       group: name of the benchmark's group; "" if it has none.
       resolution: image side [pixels]; None if the report holds one resolution only.
+      comparisons: of every two methods that share a budget and a seed, the later one first.
+      seen: items whose picture a training corpus holds.
+      items: all of them; 0 where they are unknown.
     """
 
     benchmark: str
@@ -197,6 +314,9 @@ class Section:
     cells: tuple[Cell, ...]
     group: str = ""
     resolution: int | None = None
+    comparisons: tuple[Comparison, ...] = ()
+    seen: int = 0
+    items: int = 0
 
     def cell(self, method: str, budget: int) -> Cell:
         """Returns the cell of `method` at `budget`."""
@@ -229,7 +349,17 @@ class Aggregate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything the tables, files and plots of a study show."""
+    """Everything the tables, files and plots of a study show.
+
+    Attributes:
+      comparisons: over the benchmarks on which both methods have all seeds, where there are two or
+        more.
+      num_pretrainings: pretrainings behind the scores; with one, all is said of its checkpoints.
+      notes: what was left out or mixed, in a line each.
+    """
 
     sections: tuple[Section, ...]
     aggregates: tuple[Aggregate, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    num_pretrainings: int = 1
+    notes: tuple[str, ...] = ()

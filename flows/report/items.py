@@ -3,11 +3,11 @@
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
-Items = Mapping[str, tuple[int, float]]
-"""Source -> how many items are asked about it, and the sum of their scores (0-100 each).
+Items = Mapping[str, tuple[float, ...]]
+"""Source -> the scores (0-100) of the items that are asked about it, in the order of their ids.
 
 A source is the picture or video that items share: what holds for one holds for its neighbours, so
 that sources are drawn from the world, and items are not (Miller, arXiv:2411.00640, sec. 2.2).
@@ -17,26 +17,35 @@ NUM_ERRORS = 3.0
 """A mean is above chance where it is so by this many standard errors."""
 
 
-def sum_items(rows: Iterable[tuple[str, float]]) -> Items:
-    """Returns the items of (source, score in 0-1) pairs."""
-    found: dict[str, tuple[int, float]] = {}
+def by_source(rows: Iterable[tuple[str, float]]) -> Items:
+    """Returns the items of (source, score in 0-1) pairs, which come in the order of their ids."""
+    found: dict[str, list[float]] = {}
     for source, score in rows:
-        count, total = found.get(source, (0, 0.0))
-        found[source] = count + 1, total + 100 * score
-    return found
+        found.setdefault(source, []).append(100 * score)
+    return {source: tuple(scores) for source, scores in found.items()}
 
 
 def read_items(path: Path, score: float) -> Items:
     """Returns the items of a file of predictions; none where `score` is not their plain mean."""
     with path.open(encoding="utf-8") as file:
         rows = map(json.loads, file)
-        items = sum_items((row["source_sha256"], row["score"]) for row in rows)
+        items = by_source((row["source_sha256"], row["score"]) for row in rows)
     return items if items and math.isclose(mean_of(items), score, abs_tol=1e-6) else {}
 
 
 def mean_of(items: Items) -> float:
     """Returns the plain mean over all items, 0-100."""
-    return math.fsum(total for _, total in items.values()) / _count(items)
+    return math.fsum(score for scores in items.values() for score in scores) / num_items(items)
+
+
+def without(items: Items, sources: Set[str]) -> Items:
+    """Returns the items of other sources."""
+    return {source: scores for source, scores in items.items() if source not in sources}
+
+
+def num_items(items: Items) -> int:
+    """Returns how many items there are."""
+    return sum(map(len, items.values()))
 
 
 def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
@@ -57,7 +66,7 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
     Returns:
       None where the items are unknown, differ from run to run, or come from a single source.
     """
-    counts = [{source: count for source, (count, _) in items.items()} for items in (*runs, guess)]
+    counts = [{source: len(found) for source, found in items.items()} for items in (*runs, guess)]
     own, guessed = counts[:-1], counts[-1]
     if not own or len(own[0]) < 2 or any(other != own[0] for other in own[1:]):
         return None
@@ -65,7 +74,8 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
         return None
     num, num_sources = sum(own[0].values()), len(own[0])
     sums = [
-        math.fsum(run[source][1] for run in runs) / len(runs) - guess.get(source, (0, 0.0))[1]
+        math.fsum(score for run in runs for score in run[source]) / len(runs)
+        - math.fsum(guess.get(source, ()))
         for source in own[0]
     ]
     mean = math.fsum(sums) / num
@@ -74,7 +84,3 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
     means = [mean_of(run) for run in runs]
     over_seeds = statistics.variance(means) / len(means) if len(means) > 1 else 0.0
     return math.sqrt(over_seeds + over_sources)
-
-
-def _count(items: Items) -> int:
-    return sum(count for count, _ in items.values())

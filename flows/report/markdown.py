@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 
-from flows.report.cells import Aggregate, Cell, Report, Section
+from flows.report.cells import Aggregate, Cell, Comparison, Report, Section
 
 MISSING = "–"
 KEPT = " †"
@@ -13,11 +13,21 @@ NOTES = """\
 Scores are mean ± sample standard deviation over seeds; (2/3) says how many of the planned seeds \
 are there, – is missing, an empty cell is a budget the method does not serve. Retention is 100 × \
 mean / {reference}'s mean at {full} tokens, over the seeds both have; over several benchmarks it \
-is the unweighted mean of theirs; there is none where {reference} is not above chance. The 95 % \
-interval is Student's t over seeds. Chance is the best guess that never sees the pixels; beside a \
-score's margin over it stands the standard error, over seeds and items, and ✗ where the margin is \
-less than three of them.
+is the unweighted mean of theirs; there is none where {reference} is not above chance. 95 % \
+intervals are over seeds and, where they are known, items; {given}. Chance is the best guess that \
+never sees the pixels; beside a score's margin over it stands the standard error, over seeds and \
+items, and ✗ where the margin is less than three of them.
 """
+DIFFERENCES = """\
+Differences are paired by seed and item, with their 95 % intervals. Better, worse and * are \
+differences that stand when corrected for the number of benchmarks (Holm, 5 %).
+"""
+SEEN = """\
+Without items: mean scores without those whose picture hygiene found in a training corpus.
+"""
+ONE_SEED = "they hold for these trainings, since there is one seed"
+GIVEN = "they hold given these checkpoints, since there is one pretraining"
+NESTED = "each of {num} pretrainings, with all that follows from it, counts as one draw"
 
 
 def to_markdown(report: Report, *, link: Link | None = None) -> str:
@@ -31,13 +41,28 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
         _aggregates(list(same), _budgets(report, resolution))
         for resolution, same in itertools.groupby(report.aggregates, key=lambda a: a.resolution)
     ]
+    if report.comparisons:
+        blocks.append(_comparisons(report))
     blocks += [_section(section, link) for section in report.sections]
     first = report.sections[0]
     full = " or ".join(str(b) for b in dict.fromkeys(s.full_budget for s in report.sections))
-    blocks.append(NOTES.format(reference=first.reference, full=full))
+    blocks.append(NOTES.format(reference=first.reference, full=full, given=_given(report)))
+    if any(section.comparisons for section in report.sections):
+        blocks.append(DIFFERENCES)
+    if any(section.seen for section in report.sections):
+        blocks.append(SEEN)
+    blocks += [f"{note}\n" for note in report.notes]
     if any(cell.accepted for section in report.sections for cell in section.cells):
         blocks.append("† rests on an artifact that was kept although its code has changed since.\n")
     return "\n".join(blocks)
+
+
+def _given(report: Report) -> str:
+    """Returns what the intervals take as it is."""
+    if all(cell.expected <= 1 for section in report.sections for cell in section.cells):
+        return ONE_SEED
+    num = report.num_pretrainings
+    return GIVEN if num == 1 else NESTED.format(num=num)
 
 
 def number(value: float | None) -> str:
@@ -69,6 +94,29 @@ def retention_text(entry: Aggregate) -> str:
         return number(entry.retention)
     there = f"{entry.rows}/{entry.expected} rows"
     return f"{MISSING} ({there})" if entry.partial is None else _partial(entry.partial, there)
+
+
+def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
+    """Returns `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks`, and on how many for sure."""
+    num = len(entry.benchmarks)
+    there = (
+        f"{num} benchmarks" if num == num_benchmarks else f"{num} of {num_benchmarks} benchmarks"
+    )
+    sure = f"; better on {entry.better}, worse on {entry.worse}" if entry.p is not None else ""
+    return f"{entry.pair} at {entry.budget}: {difference_text(entry)}, {there}{sure}"
+
+
+def difference_text(entry: Comparison) -> str:
+    """Returns `+2.1 [0.4, 3.9]`; * marks one that stands when corrected for many benchmarks."""
+    if entry.low is None or entry.high is None:
+        return f"{entry.mean:+.1f}"
+    star = " *" if entry.is_sure else ""
+    return f"{entry.mean:+.1f} [{number(entry.low)}, {number(entry.high)}]{star}"
+
+
+def _comparisons(report: Report) -> str:
+    lines = [f"- {comparison_text(c, len(report.sections))}\n" for c in report.comparisons]
+    return f"## Methods compared\n\n{''.join(lines)}"
 
 
 def _partial(value: float, there: str) -> str:
@@ -110,7 +158,30 @@ def _section(section: Section, link: Link | None) -> str:
 
     first = _table([*head("score @{}", "retention @{} [%]"), "chance"], scores, left=(0,))
     second = _table(head("95 % interval @{}", "over chance @{}"), spreads, left=(0,))
-    return f"## {_title(section)}\n\n{first}\n{second}"
+    tables = [first, second]
+    if section.comparisons:
+        tables.append(_differences(section))
+    if section.seen:
+        tables.append(_without_seen(section))
+    return f"## {_title(section)}\n\n" + "\n".join(tables)
+
+
+def _differences(section: Section) -> str:
+    found = {(c.pair, c.budget): difference_text(c) for c in section.comparisons}
+    pairs = dict.fromkeys(pair for pair, _ in found)
+    lines = [[pair, *(found.get((pair, b), "") for b in section.budgets)] for pair in pairs]
+    head = ["difference", *(f"@{b}" for b in section.budgets)]
+    return _table(head, lines, left=(0,))
+
+
+def _without_seen(section: Section) -> str:
+    """Returns the scores without the items whose pictures a training corpus holds."""
+    lines = []
+    for method in section.methods:
+        cells = [section.cell(method, b) for b in section.budgets]
+        lines.append([method, *(number(c.unseen) if c.expected else "" for c in cells)])
+    head = [f"without {section.seen} of {section.items} items", *(f"@{b}" for b in section.budgets)]
+    return _table(head, lines, left=(0,))
 
 
 def _title(section: Section) -> str:

@@ -56,7 +56,7 @@ def plot_png(report: Report) -> bytes:
     Chance is a dotted line, the reference at its full budget a dashed one with its deviation
     shaded; other methods are lines over their budgets. Missing cells leave a gap.
     """
-    with _style():
+    with style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -66,21 +66,21 @@ def plot_png(report: Report) -> bytes:
         size = (PANEL_INCHES[0] * max(columns, 1.5), PANEL_INCHES[1] * rows + 0.45)
         figure = Figure(figsize=size, dpi=DPI, layout=ConstrainedLayoutEngine(hspace=0.08))
         FigureCanvasAgg(figure)
-        colors = _colors(report)
+        colors = looks(report)
         panels = figure.subplots(rows, columns, squeeze=False).flat
         for axes, section in itertools.zip_longest(panels, report.sections):
             if section is None:
                 axes.set_axis_off()
             else:
                 _draw_panel(axes, section, colors)
-        _draw_legend(figure, columns)
+        draw_legend(figure, columns)
         png = io.BytesIO()
         figure.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
     """Sets our style over Matplotlib's defaults, whatever the user's own settings are."""
     import matplotlib
 
@@ -91,7 +91,7 @@ def _style() -> Iterator[None]:
         yield
 
 
-def _colors(report: Report) -> dict[str, tuple[str, str]]:
+def looks(report: Report) -> dict[str, tuple[str, str]]:
     """Returns colour and marker of each method but the references', in the order of the plan."""
     references = {s.reference for s in report.sections}
     methods = dict.fromkeys(m for s in report.sections for m in s.methods if m not in references)
@@ -156,7 +156,7 @@ def _lowest(section: Section) -> float:
     return min([*means, section.chance or 0.0])
 
 
-def _draw_legend(figure: Any, columns: int) -> None:
+def draw_legend(figure: Any, columns: int) -> None:
     """Puts one legend for all panels above them: methods, then the reference, then chance."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:

@@ -6,17 +6,22 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flows.report.cells import Aggregate, Cell, Report
+from flows.report.cells import Aggregate, Cell, Comparison, Report
 from flows.report.latex import to_latex
 from flows.report.markdown import Link, to_markdown
 
+COSTS = ("tokens", "tflops", "kv_mb")
 COLUMNS = (
     "benchmark", "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high",
     "chance", "error", "margin", "above_chance", "accepted", "metric", "scores", "group",
-    "resolution",
+    "resolution", "unseen", *COSTS,
 )  # fmt: skip
 AGGREGATE_COLUMNS = (
     "name", "resolution", "method", "budget", "rows", "expected", "mean", "retention", "partial",
+)  # fmt: skip
+COMPARISON_COLUMNS = (
+    "method", "other", "budget", "benchmarks", "mean", "low", "high", "p", "holm", "over", "better",
+    "worse",
 )  # fmt: skip
 
 
@@ -50,6 +55,13 @@ def aggregates_to_csv(report: Report) -> str:
     return _csv(AGGREGATE_COLUMNS, [vars(a) for a in report.aggregates])
 
 
+def comparisons_to_csv(report: Report) -> str:
+    """Returns one line per comparison: those of each benchmark, then those over several."""
+    found = [c for s in report.sections for c in s.comparisons] + list(report.comparisons)
+    rows = [{**vars(c), "benchmarks": " ".join(c.benchmarks)} for c in found]
+    return _csv(COMPARISON_COLUMNS, rows)
+
+
 def to_json(report: Report) -> str:
     """Returns everything there is, with the scores of each seed and their artifacts' keys."""
     sections = [
@@ -61,12 +73,21 @@ def to_json(report: Report) -> str:
             "chance": _rounded(section.chance),
             "reference": section.reference,
             "full_budget": section.full_budget,
+            "items": section.items,
+            "seen": section.seen,
             "cells": [_cell_json(c) for c in section.cells if c.expected],
+            "comparisons": [_comparison_json(c) for c in section.comparisons],
         }
         for section in report.sections
     ]
     aggregates = [_aggregate_json(a) for a in report.aggregates]
-    value = {"benchmarks": sections, "aggregates": aggregates}
+    value = {
+        "benchmarks": sections,
+        "aggregates": aggregates,
+        "comparisons": [_comparison_json(c) for c in report.comparisons],
+        "num_pretrainings": report.num_pretrainings,
+        "notes": list(report.notes),
+    }
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -81,7 +102,9 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 def _numbers(cell: Cell) -> dict[str, Any]:
     seeds = " ".join(f"{s.seed}={s.score:.4f}" for s in cell.scores)
     own = {name: getattr(cell, name) for name in ("margin", "above_chance", "accepted")}
-    return {**vars(cell), **own, "scores": seeds}
+    # As text: a small model's would all be 0.0000.
+    costs = {name: f"{getattr(cell.cost, name):.6g}" for name in COSTS if cell.cost}
+    return {**vars(cell), **dict.fromkeys(COSTS), **own, **costs, "scores": seeds}
 
 
 def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
@@ -99,14 +122,19 @@ def _field(value: object) -> object:
 def _cell_json(cell: Cell) -> dict[str, Any]:
     fields = (
         "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high", "error",
-        "margin", "above_chance", "accepted",
+        "margin", "above_chance", "accepted", "unseen",
     )  # fmt: skip
     seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
-    return {**{f: _rounded(getattr(cell, f)) for f in fields}, "scores": seeds}
+    costs = {name: getattr(cell.cost, name, None) for name in COSTS}
+    return {**{f: _rounded(getattr(cell, f)) for f in fields}, **costs, "scores": seeds}
 
 
 def _aggregate_json(entry: Aggregate) -> dict[str, Any]:
     return {c: _rounded(getattr(entry, c)) for c in AGGREGATE_COLUMNS}
+
+
+def _comparison_json(entry: Comparison) -> dict[str, Any]:
+    return {name: _rounded(value) for name, value in vars(entry).items()}
 
 
 def _rounded(value: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.report.build import aggregate
+from flows.report.average import aggregate
 from flows.report.cells import Aggregate, Cell, Report, Section
 from flows.report.spread import t_interval
 from pipelines.benchmarks.registry import main_suite

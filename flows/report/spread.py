@@ -1,4 +1,4 @@
-"""How far scores of a few seeds spread: sample deviation and Student's t interval."""
+"""How far scores of a few seeds spread: sample deviation, and Student's t interval from it."""
 
 import functools
 import math
@@ -6,21 +6,20 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-CONFIDENCE = 0.95
+LEVEL = 0.05
+"""Share of intervals that may miss the truth; and the chance up to which a difference counts."""
 
 
 def summarize(values: Sequence[float]) -> dict[str, Any]:
-    """Returns `mean`, `std` (ddof=1), `n`, `low` and `high` (95 % t interval) of some scores.
+    """Returns `mean`, `std` (ddof=1) and `n` of some scores.
 
-    The mean is None without values; std, low and high are None below two. The mean is the
-    exactly rounded one, so the order of the values does not matter.
+    The mean is None without values; std is None below two. The mean is the exactly rounded one, so
+    the order of the values does not matter.
     """
     if not values:
-        return {"mean": None, "std": None, "n": 0, "low": None, "high": None}
-    mean = statistics.mean(values)
+        return {"mean": None, "std": None, "n": 0}
     std = statistics.stdev(values) if len(values) > 1 else None
-    low, high = t_interval(mean, std, len(values)) or (None, None)
-    return {"mean": mean, "std": std, "n": len(values), "low": low, "high": high}
+    return {"mean": statistics.mean(values), "std": std, "n": len(values)}
 
 
 def t_interval(mean: float, std: float | None, num: int) -> tuple[float, float] | None:
@@ -43,7 +42,7 @@ def t_quantile(freedom: int) -> float:
     low, high = 1.0, 16.0  # 12.71 at one degree of freedom, 1.96 in the limit.
     while high - low > 1e-12:
         middle = (low + high) / 2
-        if _central_probability(middle, freedom) < CONFIDENCE:
+        if _central_probability(middle, freedom) < 1 - LEVEL:
             low = middle
         else:
             high = middle

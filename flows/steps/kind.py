@@ -40,7 +40,8 @@ class Work:
       inputs: role -> local folder of the artifact read; of a store elsewhere it is copied when it
         is first asked for.
       places: role -> where to read that artifact in ranges, for `open_place`; nothing is copied.
-      keys: role -> key of the artifact read.
+      artifacts: role -> the artifact read, with its manifest.
+      recall: key -> an artifact of the store, for what lies further back than what is read.
       config, seed, location: as in the step.
       counts: the function notes numbers of interest here.
       content: the function may state a logical content digest here.
@@ -66,7 +67,8 @@ class Work:
         read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
         self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)
         self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.place)
-        self.keys = {role: entry.key for role, entry in recipe.inputs.items()}
+        self.artifacts = read
+        self.recall = store.recall
         self.config = recipe.config
         self.seed = recipe.seed
         self.location = recipe.location

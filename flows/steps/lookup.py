@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Set
 from typing import Any, Literal
 
-from flows.report.cells import CellKey
+from flows.report.cells import CHANCE, CellKey
 from flows.steps.kind import Step
-from flows.steps.kinds.results import CHANCE
 from flows.steps.registry import code_digest, libraries_of
 from infra.store.gc import ACCEPTED
 from infra.store.manifest import Recipe

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from flows.report.cells import CellKey, Plan
+from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
-from flows.steps.kinds.results import CHANCE, ResultsSpec
+from flows.steps.kinds.results import ResultsSpec
 from flows.study.config import REFERENCE, Method, StudyConfig
+from flows.study.costs import costs_of
 from flows.study.given import files_of, paths_of
 from flows.study.own import corpus_named
 from flows.study.own_data import check_own_data
@@ -376,11 +377,18 @@ class _Builder:
             )
             for name, row in self.config.rows.items()
         }
+        # Pictures that were removed are in no corpus any more.
+        hygiene = self.config.hygiene
+        reported = hygiene is not None and hygiene.contamination == "report"
+        screened = {
+            f"{SCREENED}{source.name}": datasets[source.name]
+            for source in (self.config.sources if reported else ())
+        }
         return self._add(
             "results",
             f"results {self.config.name}",
             config=ResultsSpec(plan=results_plan(self.config)),
-            inputs={**{str(key): step for key, step in cells.items()}, **chance},
+            inputs={**{str(key): step for key, step in cells.items()}, **chance, **screened},
             partial=True,
         )
 
@@ -430,6 +438,9 @@ def results_plan(config: StudyConfig) -> Plan:
         reference=REFERENCE,
         budgets_of={m: served for m, served in own.items() if served != config.budgets},
         groups={"main": main} if 1 < len(main) < len(config.rows) else {},
+        pretrainings=tuple(number for number, _ in config.seed_pairs),
+        trainings={name: trained_on(row.benchmark) for name, row in config.rows.items()},
+        costs=costs_of(config),
     )
 
 

@@ -1,11 +1,13 @@
 """The environment of a step: commit, packages, hardware."""
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ PACKAGES = (
 _ROOT = Path(__file__).parents[2]
 
 
-@functools.cache
 def environment() -> dict[str, Any]:
     """Returns git commit and dirty-diff digest, package versions and hardware of this process.
 
@@ -31,7 +32,9 @@ def environment() -> dict[str, Any]:
         "packages": _packages(),
         "hardware": {
             "machine": platform.machine(),
+            "cpu": _cpu(),
             "cpus": os.cpu_count(),
+            "accelerator": _accelerator(),
             "python": platform.python_version(),
             "system": platform.system(),
             "xla_flags": redact(os.environ.get("XLA_FLAGS", "")),
@@ -39,6 +42,29 @@ def environment() -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _cpu() -> str:
+    """Returns the processor's model; "" where the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor()
+
+
+def _accelerator() -> str:
+    """Returns the kind of device that JAX computes on here, such as "cpu"; "" if it has not yet.
+
+    Asks only a JAX that has devices already: whoever asks first takes them from other processes.
+    """
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    if bridge is None or not bridge.backends_are_initialized():
+        return ""
+    return sys.modules["jax"].devices()[0].device_kind
+
+
+@functools.cache
 def _git() -> dict[str, str | None]:
     def ask(*words: str) -> str | None:
         try:
@@ -57,6 +83,7 @@ def _git() -> dict[str, str | None]:
     return {"commit": commit.strip(), "dirty": dirty}
 
 
+@functools.cache
 def _packages() -> dict[str, str]:
     found = {}
     for name in PACKAGES:

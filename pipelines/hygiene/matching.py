@@ -5,39 +5,8 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from pipelines.hygiene.index import Found, Index
+from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, Match
 from pipelines.hygiene.pictures import Pictures, Shown
-
-CONTAMINATION = "contamination"
-DUPLICATE = "duplicate"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Match:
-    """One record that looks like another.
-
-    Attributes:
-      id: of the record.
-      kind: "contamination" or "duplicate".
-      match: id of the other record.
-      dataset: name of the evaluation set it is in; "" for the record's own dataset.
-      likeness: of the most alike images, up to 1.
-      exact: whether both were made from the same bytes.
-    """
-
-    id: str
-    kind: str
-    match: str
-    dataset: str
-    likeness: float
-    exact: bool
-
-    @property
-    def reason(self) -> str:
-        """Why it would be rejected, in one line."""
-        how = "same file" if self.exact else f"likeness {self.likeness:.2f}"
-        if self.kind == CONTAMINATION:
-            return f"contamination: shows {self.match} of {self.dataset} ({how})"
-        return f"duplicate: shows what {self.match} shows ({how})"
 
 
 def find_matches(

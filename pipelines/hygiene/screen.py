@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Literal
 
 from pipelines.hygiene.index import MIN_LIKENESS
-from pipelines.hygiene.matching import CONTAMINATION, DUPLICATE, Match, find_matches
+from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match
+from pipelines.hygiene.matching import find_matches
 from pipelines.hygiene.pictures import read_pictures
 from pipelines.records import example
 from pipelines.records.dataset import REJECTS, Dataset, DatasetInfo, PartInfo
 from pipelines.records.schema import Reject
 from pipelines.records.tfrecord import Shard, ShardWriter
 
-MATCHES = "matches.jsonl"
 COUNTS = "hygiene.json"
 STAGE = "hygiene"
 

@@ -1,17 +1,12 @@
 """Results: the tables and the plot of a study."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 
 from flows.lineage.links import page_link
-from flows.report.cells import CellKey, Plan, Score
+from flows.report.cells import CellKey, Plan
 from flows.steps.kind import Kind, Work
 from infra.progress import Progress
-from model import files
-
-CHANCE = "chance/"
-"""Begins the role of an input that is a row's chance; the others are cells, see `CellKey`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,40 +24,21 @@ class ResultsSpec:
 
 def make(work: Work) -> Iterator[Progress]:
     """Gathers the scores of all inputs into tables."""
-    from flows.report.build import build
-    from flows.report.items import read_items
+    from flows.report.gather import gather
+    from flows.report.pareto import pareto
     from flows.report.plot import plot
-    from flows.report.render import FORMATS, render
+    from flows.report.render import FORMATS, comparisons_to_csv, render
 
     spec: ResultsSpec = work.config
-    scores, chance, guesses = [], {}, {}
-    for role, folder in work.inputs.items():
-        cell = CellKey.of_role(role)
-        if cell is None:
-            row = role.removeprefix(CHANCE)
-            chance[row] = json.loads((folder / files.CHANCE).read_text())["score"]
-            guesses[row] = read_items(folder / files.PREDICTIONS, chance[row])
-            continue
-        found = json.loads((folder / files.SCORE).read_text())
-        scores.append(
-            Score(
-                **dataclasses.asdict(cell),
-                score=found["score"],
-                metric=found["metric"],
-                artifact=work.keys[role],
-                accepted=cell in spec.accepted,
-                items=read_items(folder / files.PREDICTIONS, found["score"]),
-            )
-        )
-    if not scores:
-        raise ValueError("no cell was scored, so there is no table.")
-    report = build(spec.plan, scores, chance, guesses)
+    report = gather(spec.plan, spec.accepted, work.artifacts, work.recall)
     for form in FORMATS:
         (work.out / f"results.{form}").write_text(render(report, form))
+    (work.out / "comparisons.csv").write_text(comparisons_to_csv(report))
     linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
     (work.out / "linked.md").write_text(linked)
     plot(report, work.out / "results.png")
-    work.counts["cells"] = len(scores)
+    pareto(report, work.out / "pareto.png")
+    work.counts["cells"] = sum(cell.n for section in report.sections for cell in section.cells)
     yield Progress(done=1, total=1)
 
 

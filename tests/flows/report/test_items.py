@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from flows.report.items import mean_of, read_items, standard_error, sum_items
+from flows.report.items import by_source, mean_of, read_items, standard_error
 
 # Picture a has two questions, b one. Right answers count 100.
-GUESS = {"a": (2, 100.0), "b": (1, 0.0)}
-FIRST = {"a": (2, 200.0), "b": (1, 0.0)}
-SECOND = {"a": (2, 100.0), "b": (1, 0.0)}
+GUESS = {"a": (100.0, 0.0), "b": (0.0,)}
+FIRST = {"a": (100.0, 100.0), "b": (0.0,)}
+SECOND = {"a": (0.0, 100.0), "b": (0.0,)}
 
 
 def test_error_over_seeds_and_pictures_is_that_worked_out_by_hand():
@@ -30,15 +30,15 @@ def test_one_seed_has_the_error_of_its_pictures_alone():
 
 
 def test_what_is_easy_for_the_guess_too_adds_no_doubt():
-    easy = {"a": (1, 90.0), "b": (1, 10.0), "c": (1, 50.0)}
-    better = {source: (1, total + 5) for source, (_, total) in easy.items()}
+    easy = {"a": (90.0,), "b": (10.0,), "c": (50.0,)}
+    better = {source: (score + 5,) for source, (score,) in easy.items()}
     assert standard_error([better], easy) == pytest.approx(0.0)
     assert standard_error([better], {}) == pytest.approx(40 / math.sqrt(3))
 
 
 def test_a_picture_asked_twice_counts_as_one():
-    once = {str(i): (1, 100.0 * (i % 2)) for i in range(10)}
-    twice = {source: (2, 2 * total) for source, (_, total) in once.items()}
+    once = {str(i): (100.0 * (i % 2),) for i in range(10)}
+    twice = {source: (score, score) for source, (score,) in once.items()}
     assert standard_error([twice], {}) == pytest.approx(standard_error([once], {}))
 
 
@@ -47,9 +47,9 @@ def test_a_picture_asked_twice_counts_as_one():
     [
         ([], GUESS),
         ([{}], {}),
-        ([{"a": (2, 100.0)}], {}),
-        ([FIRST, {"a": (2, 100.0)}], GUESS),
-        ([FIRST], {"a": (1, 0.0), "b": (1, 0.0)}),
+        ([{"a": (100.0, 0.0)}], {}),
+        ([FIRST, {"a": (100.0, 0.0)}], GUESS),
+        ([FIRST], {"a": (0.0,), "b": (0.0,)}),
     ],
 )
 def test_error_is_unknown_without_items_or_with_items_that_differ(runs, guess):
@@ -64,7 +64,7 @@ def test_error_is_that_of_repeated_studies_and_rather_too_large():
         scores = (
             50 + seeds + pictures + rng.normal(0, 10, (1, 20, 3)) + rng.normal(0, 5, (3, 20, 3))
         )
-        runs = [sum_items((str(p), x / 100) for p in range(20) for x in run[p]) for run in scores]
+        runs = [by_source((str(p), x / 100) for p in range(20) for x in run[p]) for run in scores]
         means.append(np.mean([mean_of(run) for run in runs]))
         error = standard_error(runs, {})
         assert error is not None
@@ -76,5 +76,5 @@ def test_items_of_predictions_are_read_where_the_score_is_their_mean(tmp_path):
     rows = [("a", 1.0), ("a", 0.5), ("b", 0.0)]
     path = tmp_path / "predictions.jsonl"
     path.write_text("".join(json.dumps({"source_sha256": s, "score": x}) + "\n" for s, x in rows))
-    assert read_items(path, 50.0) == {"a": (2, 150.0), "b": (1, 0.0)}
+    assert read_items(path, 50.0) == {"a": (100.0, 50.0), "b": (0.0,)}
     assert read_items(path, 60.0) == {}  # Of a benchmark that averages averages.

@@ -108,7 +108,7 @@ def test_json_holds_every_seed_with_its_artifact():
 
 
 def test_every_form_shows_the_margin_and_no_retention_of_a_reference_below_chance():
-    items = {"a": (1, 50.0), "b": (1, 40.0)}
+    items = {"a": (50.0,), "b": (40.0,)}
     own = [dataclasses.replace(s, items=items) for s in scores() if s.benchmark == "refcoco"]
     report = build(PLAN, own, {"refcoco": 44.0})  # vanilla has 45; 5 to either side is too much
     text = render(report, "md")

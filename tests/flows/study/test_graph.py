@@ -132,6 +132,25 @@ def test_hygiene_is_off_unless_asked_for_and_a_step_per_corpus():
     assert stage1.inputs["data/0"].name == "screen mixture/web"
 
 
+def test_results_read_what_hygiene_reports_and_nothing_that_it_removed():
+    def read(action: str) -> set[str]:
+        graph = graph_of(load(overrides=[f"hygiene.contamination='{action}'"]))
+        assert graph.results is not None
+        return {role for role in graph.results.inputs if role.startswith("screened/")}
+
+    assert read("report") == {"screened/mixture/web"}
+    assert read("remove") == read("off") == set()
+
+
+def test_the_plan_says_what_seeds_and_rows_share():
+    study = load(overrides=["num_pretrain_seeds=2", "num_seeds=2", "transfers.xgqa={}"])
+    plan = results_plan(study)
+    assert plan.pretrainings == (0, 0, 1, 1)
+    assert len(plan.seeds) == 4
+    assert {plan.trainings[row] for row in plan.benchmarks if row.startswith("xgqa")} == {"gqa"}
+    assert plan.trainings["chartqa"] == "chartqa"
+
+
 def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
     study = load(
         overrides=["methods=[vanilla,parcel,avgpool2]", "transfers.refcoco.transfer=false"]

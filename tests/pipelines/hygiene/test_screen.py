@@ -10,7 +10,8 @@ from PIL import Image
 
 from perf.hygiene import crop, recolour
 from pipelines.hygiene.__main__ import main
-from pipelines.hygiene.screen import COUNTS, MATCHES, HygieneConfig, screen
+from pipelines.hygiene.matches import MATCHES
+from pipelines.hygiene.screen import COUNTS, HygieneConfig, screen
 from pipelines.records.dataset import REJECTS, Dataset
 from tests.pipelines.hygiene.conftest import draw
 

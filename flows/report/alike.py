@@ -1,0 +1,78 @@
+"""Which scores may stand in one average: those that were asked and computed alike."""
+
+import collections
+from collections.abc import Iterable, Sequence
+
+from flows.report.cells import Score
+
+_NAMED = 3
+"""Scores named in a sentence, at most."""
+
+
+def check_alike(scores: Iterable[Score]) -> None:
+    """Refuses scores of one benchmark that are of different evaluations.
+
+    Raises:
+      ValueError: naming the two scores and what they differ in.
+    """
+    firsts: dict[str, Score] = {}
+    for score in scores:
+        if score.made is None:
+            continue
+        first = firsts.setdefault(score.benchmark, score)
+        assert first.made is not None
+        if score.made.data != first.made.data:
+            raise ValueError(
+                f"scores of {score.benchmark} must be of one evaluation split with one prompt, got "
+                f"data {first.made.data[:12]} for {_name(first)} and {score.made.data[:12]} for "
+                f"{_name(score)}; evaluate both on the same."
+            )
+        if score.made.decoding != first.made.decoding:
+            raise ValueError(
+                f"scores of {score.benchmark} must be decoded alike, got {first.made.decoding} for "
+                f"{_name(first)} and {score.made.decoding} for {_name(score)}; evaluate both with "
+                f"the same settings."
+            )
+
+
+def of_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score], list[str]]:
+    """Returns the scores that a report averages, and what to say of them, in a line each.
+
+    Other versions of the libraries, or another kind of accelerator, round differently all through
+    a training. So without `mixed` the report is of the platform that most scores are from, the
+    first one of several. Processors of other models do so, too, but less than seeds do: they are
+    mixed, and named.
+
+    Args:
+      scores: of one study.
+      mixed: whether to keep all.
+    """
+    notes = []
+    platforms = collections.Counter(s.made.platform for s in scores if s.made)
+    kept = list(scores)
+    if len(platforms) > 1:
+        most = platforms.most_common(1)[0][0]
+        others = [s for s in scores if s.made and s.made.platform != most]
+        told = "; ".join(f"{n} with {p}" for p, n in platforms.most_common())
+        if mixed:
+            notes.append(f"Scores of several platforms are mixed: {told}.")
+        else:
+            kept = [s for s in scores if s not in others]
+            notes.append(
+                f"{len(others)} of {len(scores)} scores are left out, as they were made otherwise "
+                f"than most: {told}. Left out: {_some(others)}. `parcel results RUN --mixed` "
+                f"counts them in."
+            )
+    if len(cpus := sorted({s.made.cpu for s in kept if s.made})) > 1:
+        notes.append(f"Computed on processors of several models: {'; '.join(cpus)}.")
+    return kept, notes
+
+
+def _name(score: Score) -> str:
+    return f"{score.method}/{score.budget}/{score.seed}"
+
+
+def _some(scores: Sequence[Score]) -> str:
+    names = ", ".join(f"{s.benchmark}/{_name(s)}" for s in scores[:_NAMED])
+    more = len(scores) - _NAMED
+    return names + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,113 @@
+"""Compares methods with each other: per benchmark, and over all of them."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from flows.report.cells import Cell, Comparison, Plan, Section
+from flows.report.interval import Paired, estimate, holm
+
+Differences = Mapping[tuple[str, str, int], tuple[Paired, list[int]]]
+"""Method, other, budget -> differences of the seeds both have, and those seeds' pretrainings."""
+
+
+def compare(
+    sections: Sequence[Section], plan: Plan
+) -> tuple[tuple[Section, ...], tuple[Comparison, ...]]:
+    """Returns the sections with every two of their methods compared, and the same over several.
+
+    Two methods are compared at every budget that the plan has for both, with the seeds that both
+    have; over several benchmarks, on those where both have every seed.
+    """
+    differences = [dict(_differences(section, plan)) for section in sections]
+    keys = dict.fromkeys(key for found in differences for key in found)
+    own = {key: _of_benchmarks(key, sections, differences) for key in keys}
+    compared = tuple(
+        dataclasses.replace(
+            section,
+            comparisons=tuple(
+                of_key[section.benchmark] for of_key in own.values() if section.benchmark in of_key
+            ),
+        )
+        for section in sections
+    )
+    over = (_over(key, sections, differences, own[key], plan) for key in keys)
+    return compared, tuple(entry for entry in over if entry is not None)
+
+
+def _differences(
+    section: Section, plan: Plan
+) -> Iterator[tuple[tuple[str, str, int], tuple[Paired, list[int]]]]:
+    """Yields the differences between the methods of a benchmark, the later one's less the other's.
+
+    Their order is that of the plan's methods, then budgets.
+    """
+    rows = {(c.method, c.budget): _paired(c, plan) for c in section.cells if c.scores}
+    for other, method in itertools.combinations(section.methods, 2):
+        for budget in section.budgets:
+            seeds = [s.seed for s in section.cell(method, budget).scores]
+            theirs = [s.seed for s in section.cell(other, budget).scores]
+            both = [seed for seed in seeds if seed in theirs]
+            if both:
+                row = rows[method, budget].of_seeds([seeds.index(seed) for seed in both])
+                less = rows[other, budget].of_seeds([theirs.index(seed) for seed in both])
+                numbers = [plan.pretraining_of[seed] for seed in both]
+                yield (method, other, budget), (row.minus(less), numbers)
+
+
+def _paired(cell: Cell, plan: Plan) -> Paired:
+    """Returns the scores of a cell by seed, with their items."""
+    training = plan.trainings.get(cell.benchmark, cell.benchmark)
+    return Paired.of([s.score for s in cell.scores], [s.items for s in cell.scores], training)
+
+
+def _of_benchmarks(
+    key: tuple[str, str, int], sections: Sequence[Section], differences: Sequence[Differences]
+) -> dict[str, Comparison]:
+    """Returns benchmark -> the comparison of two methods, corrected for their number."""
+    method, other, budget = key
+    found = {
+        section.benchmark: estimate([own[key][0]], own[key][1])
+        for section, own in zip(sections, differences, strict=True)
+        if key in own
+    }
+    corrected = holm({name: one.p for name, one in found.items() if one.p is not None})
+    return {
+        name: Comparison(
+            **dataclasses.asdict(one),
+            method=method,
+            other=other,
+            budget=budget,
+            benchmarks=(name,),
+            holm=corrected.get(name),
+        )
+        for name, one in found.items()
+    }
+
+
+def _over(
+    key: tuple[str, str, int],
+    sections: Sequence[Section],
+    differences: Sequence[Differences],
+    own: Mapping[str, Comparison],
+    plan: Plan,
+) -> Comparison | None:
+    """Returns the comparison over the complete benchmarks; None of fewer than two."""
+    method, other, budget = key
+    complete = {
+        section.benchmark: found[key][0]
+        for section, found in zip(sections, differences, strict=True)
+        if section.cell(method, budget).complete and section.cell(other, budget).complete
+    }
+    if len(complete) < 2:
+        return None
+    sure = [own[name].mean for name in complete if own[name].is_sure]
+    return Comparison(
+        **dataclasses.asdict(estimate([*complete.values()], [*plan.pretraining_of.values()])),
+        method=method,
+        other=other,
+        budget=budget,
+        benchmarks=tuple(complete),
+        better=sum(mean > 0 for mean in sure),
+        worse=sum(mean < 0 for mean in sure),
+    )

@@ -1,0 +1,124 @@
+"""Reads what a report is made of: the scores, the guesses, and how each score came about."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from flows.report.alike import check_alike, of_one_platform
+from flows.report.build import build
+from flows.report.cells import CHANCE, SCREENED, CellKey, Made, Plan, Report, Score
+from flows.report.items import Items, read_items
+from infra.store.digest import canonical_json
+from infra.store.manifest import Manifest
+from infra.store.places import open_place
+from infra.store.store import Artifact
+from model import files
+from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
+
+DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")
+"""Distributions whose versions decide the digits of a score, and are no part of its identity."""
+
+
+def gather(
+    plan: Plan,
+    accepted: Collection[CellKey],
+    artifacts: Mapping[str, Artifact],
+    recall: Callable[[str], Artifact],
+    *,
+    mixed: bool = False,
+) -> Report:
+    """Returns the report of a results artifact's inputs.
+
+    Args:
+      plan: which cells there should be.
+      accepted: cells that rest on an artifact that was kept although its code has changed since.
+      artifacts: role -> what the report is made from.
+      recall: returns the artifact of a key.
+      mixed: whether scores of several library versions and accelerators are averaged; else those
+        of the commonest are the report's, and the others are named in its notes.
+
+    Raises:
+      ValueError: if there is no score, or scores of one benchmark are of different evaluations.
+    """
+    found = {role: CellKey.of_role(role) for role in artifacts}
+    scores = [
+        _score(cell, artifacts[role], recall, accepted=cell in accepted)
+        for role, cell in found.items()
+        if cell is not None
+    ]
+    if not scores:
+        raise ValueError("no cell was scored, so there is no table.")
+    check_alike(scores)
+    kept, notes = of_one_platform(scores, mixed=mixed)
+    chance, guesses = {}, {}
+    for row, score, items in _guesses(artifacts):
+        chance[row], guesses[row] = score, items
+    return build(plan, kept, chance, guesses, notes, _seen(artifacts))
+
+
+def _seen(artifacts: Mapping[str, Artifact]) -> set[str]:
+    """Returns the sources of evaluation pictures that a training corpus holds.
+
+    A source that one benchmark's match names is seen in all others that ask about it.
+    """
+    ids: dict[str, set[str]] = {}
+    for role, artifact in artifacts.items():
+        if role.startswith(SCREENED):
+            for match in read_matches(open_place(artifact.place).whole(MATCHES)):
+                if match.kind == CONTAMINATION:
+                    row = match.dataset.removesuffix("/eval")
+                    ids.setdefault(row, set()).add(match.match)
+    cells = {cell.benchmark: role for role in artifacts if (cell := CellKey.of_role(role))}
+    sources: set[str] = set()
+    for row in ids.keys() & cells.keys():
+        with (artifacts[cells[row]].path / files.PREDICTIONS).open(encoding="utf-8") as lines:
+            answers = map(json.loads, lines)
+            sources |= {answer["source_sha256"] for answer in answers if answer["id"] in ids[row]}
+    return sources
+
+
+def _score(
+    cell: CellKey, artifact: Artifact, recall: Callable[[str], Artifact], *, accepted: bool
+) -> Score:
+    said = json.loads((artifact.path / files.SCORE).read_text())
+    manifest = artifact.manifest
+    trained = recall(manifest.inputs["checkpoint"].key).manifest
+    decode = {k: v for k, v in manifest.config["decode"].items() if k != "batch_size"}
+    return Score(
+        **dataclasses.asdict(cell),
+        score=said["score"],
+        metric=said["metric"],
+        artifact=artifact.key,
+        accepted=accepted,
+        items=read_items(artifact.path / files.PREDICTIONS, said["score"]),
+        made=Made(
+            data=manifest.inputs["data"].content,
+            decoding=canonical_json(decode),
+            platform=_both(_platform(trained), _platform(manifest)),
+            cpu=_both(_cpu(trained), _cpu(manifest)),
+        ),
+    )
+
+
+def _guesses(artifacts: Mapping[str, Artifact]) -> Iterator[tuple[str, float, Items]]:
+    for role, artifact in artifacts.items():
+        if role.startswith(CHANCE):
+            score = json.loads((artifact.path / files.CHANCE).read_text())["score"]
+            items = read_items(artifact.path / files.PREDICTIONS, score)
+            yield role.removeprefix(CHANCE), score, items
+
+
+def _platform(manifest: Manifest) -> str:
+    packages = manifest.environment.get("packages", {})
+    accelerator = manifest.environment.get("hardware", {}).get("accelerator")
+    versions = ", ".join(f"{name} {packages[name]}" for name in DECIDING if name in packages)
+    return f"{versions} on {accelerator or 'what was not noted'}"
+
+
+def _cpu(manifest: Manifest) -> str:
+    hardware = manifest.environment.get("hardware", {})
+    return hardware.get("cpu") or hardware.get("machine", "one that was not noted")
+
+
+def _both(trained: str, evaluated: str) -> str:
+    return trained if trained == evaluated else f"{trained}, evaluated with {evaluated}"

@@ -1,0 +1,47 @@
+"""What a prompt costs, per benchmark, method and budget, by the paper's formulas."""
+
+from flows.report.cells import Cost
+from flows.study.config import StudyConfig
+from flows.study.transfer import benchmark_of
+from model.analysis import flops
+from pipelines.benchmarks import pairs
+
+
+def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
+    """Returns the cost of one prefill at every cell of the results; benchmarks alike share one.
+
+    The prompt is as long as the benchmark's evaluation allows. A video has all its frames.
+    """
+    alike: dict[tuple[int, int], list[str]] = {}
+    for name, row in config.rows.items():
+        transfer = config.transfers[row.benchmark]
+        text_len = transfer.eval_text_len or transfer.train.text_len
+        alike.setdefault((_num_images(config, row.benchmark), text_len), []).append(name)
+    found = []
+    for method in config.methods:
+        model = config.model_of(method, transfer=True)
+        for (num_images, text_len), rows in alike.items():
+            prompt = flops.Modality(name="", num_images=num_images, text_tokens=text_len)
+            for budget in config.budgets_of(method):
+                cost = flops.row(model, budget, prompt)
+                found.append(
+                    Cost(
+                        benchmarks=tuple(rows),
+                        method=method,
+                        budget=budget,
+                        num_images=num_images,
+                        tflops=cost.tflops,
+                        kv_mb=cost.kv_mb,
+                    )
+                )
+    return tuple(found)
+
+
+def _num_images(config: StudyConfig, name: str) -> int:
+    transfer = config.transfers[name]
+    if name in pairs.BENCHMARKS:
+        return 2
+    frames = transfer.num_frames or benchmark_of(name, transfer).num_frames
+    if frames:
+        frames = transfer.num_frames or (transfer.prepare or config.prepare).num_frames or frames
+    return min(frames, transfer.train.max_frames) or 1

@@ -1,0 +1,46 @@
+"""What hygiene reports: which record looks like which other one, and how much."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+MATCHES = "matches.jsonl"
+CONTAMINATION = "contamination"
+DUPLICATE = "duplicate"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Match:
+    """One record that looks like another.
+
+    Attributes:
+      id: of the record.
+      kind: "contamination" or "duplicate".
+      match: id of the other record.
+      dataset: name of the evaluation set it is in; "" for the record's own dataset.
+      likeness: of the most alike images, up to 1.
+      exact: whether both were made from the same bytes.
+    """
+
+    id: str
+    kind: str
+    match: str
+    dataset: str
+    likeness: float
+    exact: bool
+
+    @property
+    def reason(self) -> str:
+        """Why it would be rejected, in one line."""
+        how = "same file" if self.exact else f"likeness {self.likeness:.2f}"
+        if self.kind == CONTAMINATION:
+            return f"contamination: shows {self.match} of {self.dataset} ({how})"
+        return f"duplicate: shows what {self.match} shows ({how})"
+
+
+def read_matches(folder: Path) -> Iterator[Match]:
+    """Yields what hygiene found in the dataset that it left in a folder."""
+    with (folder / MATCHES).open(encoding="utf-8") as lines:
+        for line in lines:
+            yield Match(**json.loads(line))

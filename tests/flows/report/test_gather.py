@@ -1,0 +1,159 @@
+"""A report made from artifacts of a store, and `parcel results RUN --mixed`."""
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
+from flows.report.gather import gather
+from flows.report.render import render
+from flows.report.show import show_results
+from flows.steps.kind import Work
+from flows.steps.kinds import results
+from flows.study.load import ConfigError
+from flows.study.runs import note_run
+from infra.store.manifest import Recipe
+from infra.store.store import Artifact, Attempt, Store
+from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match
+
+PLAN = Plan(methods=("vanilla", "parcel"), benchmarks=("chartqa",), budgets=(256,), seeds=(1, 2, 3))
+ITEMS = {"a1": "a", "a2": "a", "b1": "b", "c1": "c"}
+"""Id of a question -> its picture."""
+
+
+def commit(store: Store, recipe: Recipe, files: Mapping[str, str], accelerator: str) -> Artifact:
+    attempt = Attempt(store, recipe)
+    for name, text in files.items():
+        (attempt.path / name).write_text(text)
+    packages = {"jax": "0.10.2", "prefect": "3.8.8"}
+    hardware = {"accelerator": accelerator, "cpu": "old"}
+    return attempt.commit({"packages": packages, "hardware": hardware})
+
+
+def answers(right: str) -> str:
+    """Predictions of which some are right: "1011"."""
+    rows = zip(ITEMS.items(), right, strict=True)
+    lines = [
+        json.dumps({"id": key, "source_sha256": source, "score": float(one)})
+        for (key, source), one in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def study(store: Store, *, odd_one: str = "cpu") -> dict[str, Artifact]:
+    """Returns the inputs of a report; the last seed of parcel was trained on `odd_one`."""
+    data = commit(store, Recipe(kind="dataset", name="eval"), {"x": "x"}, "")
+    found = {}
+    right = {"vanilla": ("1111", "1110", "1111"), "parcel": ("1011", "0011", "1011")}
+    for method, texts in right.items():
+        for seed, text in zip(PLAN.seeds, texts, strict=True):
+            name = f"{method} {seed}"
+            kind = odd_one if name == "parcel 3" else "cpu"
+            recipe = Recipe(kind="checkpoint", name=name, config={"method": method}, seed=seed)
+            trained = commit(store, recipe, {"p": name}, kind)
+            recipe = Recipe(
+                kind="predictions",
+                name=name,
+                inputs={"checkpoint": trained.as_input, "data": data.as_input},
+                config={"decode": {"metric": "relaxed_accuracy", "batch_size": seed}},
+            )
+            score = {"metric": "relaxed_accuracy", "score": 100 * text.count("1") / 4}
+            files = {"predictions.jsonl": answers(text), "score.json": json.dumps(score)}
+            cell = CellKey(benchmark="chartqa", method=method, budget=256, seed=seed)
+            found[str(cell)] = commit(store, recipe, files, "cpu")
+    files = {"predictions.jsonl": answers("0001"), "chance.json": '{"score": 25.0}'}
+    found[f"{CHANCE}chartqa"] = commit(store, Recipe(kind="chance", name="chance"), files, "")
+    return found
+
+
+def screened(store: Store, *matches: Match) -> Artifact:
+    lines = "".join(f"{json.dumps(dataclasses.asdict(match))}\n" for match in matches)
+    return commit(store, Recipe(kind="screened", name="screen web"), {MATCHES: lines}, "")
+
+
+def match(kind: str, other: str, dataset: str) -> Match:
+    return Match(id="t1", kind=kind, match=other, dataset=dataset, likeness=1.0, exact=True)
+
+
+def results_of(store: Store, inputs: Mapping[str, Artifact], folder: Path) -> Artifact:
+    """Makes the results artifact, and notes a run that came to it."""
+    spec = results.ResultsSpec(plan=PLAN)
+    read = {role: artifact.as_input for role, artifact in inputs.items()}
+    attempt = Attempt(store, Recipe(kind="results", name="results", inputs=read, config=spec))
+    scratch = folder / "scratch"
+    work = Work(attempt.step, store, attempt.path, scratch)
+    list(results.make(work))
+    attempt.counts = work.counts
+    made = attempt.commit({})
+    note_run(store, {"name": "mine"}, made.key, artifacts=[made.key], flow_run_id="", failed=[])
+    return made
+
+
+def test_a_report_pairs_what_artifacts_say_by_seed_and_item(store: Store):
+    report = gather(PLAN, (), study(store), store.recall)
+    (section,) = report.sections
+    assert (section.chance, section.metric) == (25.0, "relaxed_accuracy")
+    cell = section.cell("parcel", 256)
+    assert [s.score for s in cell.scores] == [75.0, 50.0, 75.0]
+    assert cell.scores[0].items == {"a": (100.0, 0.0), "b": (100.0,), "c": (100.0,)}
+    assert cell.error is not None
+    (difference,) = section.comparisons
+    assert (difference.mean, difference.over) == (pytest.approx(-25.0), "seeds and items")
+    assert report.notes == ()
+
+
+def test_items_whose_picture_training_saw_are_left_out_beside_all(store: Store):
+    hits = [match(CONTAMINATION, "a1", "chartqa/eval"), match(DUPLICATE, "b1", "")]
+    inputs = {**study(store), f"{SCREENED}web": screened(store, *hits)}
+    report = gather(PLAN, (), inputs, store.recall)
+    (section,) = report.sections
+    assert (section.seen, section.items) == (2, 4)  # Both questions about picture a.
+    cell = section.cell("parcel", 256)
+    assert (cell.mean, cell.unseen) == (pytest.approx(200 / 3), 100.0)
+    text = render(report, "md")
+    assert "| without 2 of 4 items | @256 |\n| :-- | --: |\n| vanilla | 83.3 |\n" in text
+    assert "whose picture hygiene found in a training corpus" in text
+    line = next(csv.DictReader(io.StringIO(render(report, "csv"))))
+    assert line["unseen"] == "83.3333"
+    (value,) = json.loads(render(report, "json"))["benchmarks"]
+    assert (value["seen"], value["items"], value["cells"][1]["unseen"]) == (2, 4, 100.0)
+
+
+def test_without_a_hit_there_is_nothing_to_leave_out(store: Store):
+    other = screened(store, match(CONTAMINATION, "a1", "refcoco/eval"))
+    report = gather(PLAN, (), {**study(store), f"{SCREENED}web": other}, store.recall)
+    (section,) = report.sections
+    assert (section.seen, section.cell("parcel", 256).unseen) == (0, None)
+    assert "without" not in render(report, "md").split("Scores are")[0]
+
+
+def test_an_artifact_without_any_score_is_no_report(store: Store):
+    with pytest.raises(ValueError, match="no cell was scored, so there is no table"):
+        gather(PLAN, (), {}, store.recall)
+
+
+def test_scores_of_another_accelerator_wait_for_mixed(store: Store, tmp_path: Path):
+    made = results_of(store, study(store, odd_one="H200"), tmp_path)
+    assert made.manifest.counts["cells"] == 5
+    plain = show_results(store, "mine", "md", None)
+    assert "62.5 ± 17.7 (2/3)" in plain
+    assert "1 of 6 scores are left out" in plain
+    assert "5 with jax 0.10.2 on cpu; 1 with jax 0.10.2 on H200, evaluated with jax" in plain
+    assert "Left out: chartqa/parcel/256/3." in plain
+    mixed = show_results(store, "mine", "md", None, mixed=True)
+    assert "66.7 ± 14.4" in mixed
+    assert "Scores of several platforms are mixed" in mixed
+    header = (made.path / "comparisons.csv").read_text().splitlines()
+    assert header[1].startswith("parcel,vanilla,256,chartqa,-25.0000,")
+    with pytest.raises(ConfigError, match="--mixed goes with RUN"):
+        show_results(store, None, "md", Path("scores.csv"), mixed=True)
