@@ -2,8 +2,9 @@
 
 import collections
 import dataclasses
+import textwrap
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from infra.store.graph import edges
 from infra.store.manifest import Manifest
@@ -11,10 +12,10 @@ from infra.store.store import Artifact, Store
 
 _MOST_BOXES = 24
 """Boxes in one drawing; above it, artifacts of one sort of step share a box."""
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 190, 34, 46, 12, 8
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 176, 44, 40, 12, 8
 """Of a box, of what lies between two, and around all of them [pixels]."""
-_SIGNS = 27
-"""Of a box's label."""
+_SIGNS = 25
+"""Of a line of a box's label, which has two at most."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,11 @@ class Box:
     height: int = _HEIGHT
 
     @property
-    def short(self) -> str:
-        """The label, cut to the box."""
-        return self.label if len(self.label) <= _SIGNS else self.label[: _SIGNS - 1] + "…"
+    def lines(self) -> Sequence[tuple[int, str]]:
+        """The label, cut to the box: (height of the line, its text) [pixels]."""
+        lines = textwrap.wrap(self.label, _SIGNS, max_lines=2, placeholder="…")
+        first = self.y + (19 if len(lines) > 1 else 27)
+        return [(first + 16 * i, line) for i, line in enumerate(lines)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,18 +64,19 @@ class Drawing:
 def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
     """Returns the drawing of everything that some artifacts were made from, they included.
 
-    A box stands as far right as its longest way from the beginning is long.
+    A box stands as far right as its longest way from the beginning is long. What is read directly
+    and by way of something else, too, has only the arrows of the longer way.
 
     Args:
       store: where the history is.
       artifacts: what the page is about; at least one.
     """
-    steps = {pair for top in artifacts for pair in _steps(store, top)}
+    found = [edge for top in artifacts for edge in edges(store, top.key)]
     manifests = {top.key: top.manifest for top in artifacts}
-    manifests |= {m.key: m for key in {k for pair in steps for k in pair}
-                  if (m := store.recall(key).manifest)}  # fmt: skip
+    manifests |= {source.key: source for source, *_ in found}
     box_of = _shared_boxes(manifests)
-    arrows = {(box_of[a], box_of[b]) for a, b in steps if box_of[a] != box_of[b]}
+    steps = {(box_of[source.key], box_of[product.key]) for source, _, product in found}
+    arrows = _longest({(source, product) for source, product in steps if source != product})
     column = _columns(set(box_of.values()), arrows)
     members: dict[str, list[str]] = collections.defaultdict(list)
     for key, label in box_of.items():
@@ -99,10 +103,6 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
     )
 
 
-def _steps(store: Store, top: Artifact) -> Iterable[tuple[str, str]]:
-    return ((source.key, product.key) for source, _, product in edges(store, top.key))
-
-
 def _shared_boxes(manifests: Mapping[str, Manifest]) -> dict[str, str]:
     """Returns the label of each artifact's box; a sort of step shares one where all are many."""
     if len(manifests) <= _MOST_BOXES:
@@ -113,6 +113,24 @@ def _shared_boxes(manifests: Mapping[str, Manifest]) -> dict[str, str]:
         key: f"{sort} × {sizes[sort]}" if sizes[sort] > 1 else manifests[key].name
         for key, sort in sorts.items()
     }
+
+
+def _longest(arrows: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
+    """Returns the arrows between boxes that no longer way connects."""
+    after: dict[str, set[str]] = collections.defaultdict(set)
+    for source, product in arrows:
+        after[source].add(product)
+
+    def reached(box: str) -> set[str]:
+        found, waiting = set[str](), [*after[box]]
+        while waiting:
+            for product in after[waiting.pop()] - found:
+                found.add(product)
+                waiting.append(product)
+        return found
+
+    around = {box: reached(box) for box in [*after]}
+    return {(source, product) for source, product in arrows if product not in around[source]}
 
 
 def _columns(labels: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[str, int]:
