@@ -2,15 +2,15 @@
 
 import functools
 import urllib.parse
-from pathlib import PurePosixPath
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from flows.pages.page import WHOSE, Page, address
 from flows.pages.pictures import mime_type
-from flows.pages.site import STYLE, NoPageError, Page, Site
+from flows.pages.site import STYLE, NoPageError, Site
 from infra.prefect.server import PAGES, Beside
 from infra.store.store import Store
 
@@ -60,18 +60,7 @@ def pages_of(uri: str) -> Starlette:
         """Tells a run that reports to this server whether its store's pages are here."""
         return JSONResponse({"store": uri})
 
-    return Starlette(routes=[Route("/store.json", whose), Route("/{path:path}", answer)])
-
-
-def address(page: Page) -> str:
-    """Returns where a server has a page."""
-    if page.kind == "studies":
-        path = PurePosixPath(PAGES)
-    else:
-        parts = (urllib.parse.quote(part, safe="@:") for part in page.parts)
-        path = PurePosixPath(PAGES, page.kind, *parts)
-    query = f"?{urllib.parse.urlencode(page.query)}" if page.query else ""
-    return f"{path}{'/' if page.kind == 'studies' else ''}{query}"
+    return Starlette(routes=[Route(f"/{WHOSE}", whose), Route("/{path:path}", answer)])
 
 
 def _page_of(request: Request) -> Page:

@@ -5,7 +5,8 @@ import hashlib
 import re
 from pathlib import Path
 
-from flows.pages.site import STYLE, Page, Site
+from flows.pages.page import Page
+from flows.pages.site import STYLE, Site
 from flows.pages.study import study_of
 from infra.store.graph import edges
 from infra.store.store import Store

@@ -1,19 +1,18 @@
 """The pages of a store, each as HTML text: what a server sends, and what a folder keeps."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
+from flows.pages.cards import Cards
 from flows.pages.history import Uses, draw
-from flows.pages.items import SHOWS, Reader, is_right
-from flows.pages.pictures import Boxes, Records
+from flows.pages.items import SHOWS, is_right
+from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.study.runs import records
-from infra.store.store import Artifact, Store
-from pipelines.records.schema import Record
+from infra.store.store import Store
 
 _HERE = Path(__file__).parent
 STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
@@ -22,25 +21,6 @@ _SAMPLES = 8
 """Records or answers shown on the page of a dataset, or of predictions."""
 _USERS = 200
 """Artifacts named as users of another one."""
-
-
-class Page(NamedTuple):
-    """Which page.
-
-    Attributes:
-      kind: "studies", "results", "cell", "items", "item", "artifact"; "picture" and "plot" are
-        images, and "style" is the style sheet.
-      parts: what it is about: a run, a row, a key.
-      query: name -> value of what is chosen on it.
-    """
-
-    kind: str
-    parts: tuple[str, ...] = ()
-    query: tuple[tuple[str, str], ...] = ()
-
-    def get(self, name: str) -> str:
-        """Returns what is chosen by a name; "" where nothing is."""
-        return dict(self.query).get(name, "")
 
 
 class NoPageError(LookupError):
@@ -73,7 +53,7 @@ class Site:
     ) -> None:
         self.store = store
         self._page_size = page_size
-        self._reader, self._records, self._uses = Reader(store), Records(store), Uses(store)
+        self._cards, self._uses = Cards(store), Uses(store)
         # Kind -> how many parts its pages are about, and what their template is filled with.
         self._pages: Mapping[str, tuple[int, Callable[..., Mapping[str, Any]]]] = {
             "studies": (0, self._studies),
@@ -127,7 +107,7 @@ class Site:
             (key,) = page.parts
             if page.kind == "plot":
                 return (self.store.get(key).path / "results.png").read_bytes()
-            record = self._records.find(key, page.get("id"))
+            record = self._cards.records.find(key, page.get("id"))
             if record is not None:
                 return record.images[int(page.get("n") or 0)]
         except (KeyError, ValueError, IndexError, FileNotFoundError):
@@ -180,15 +160,15 @@ class Site:
                 f"{show!r}."
             )
         chosen = [column for column in (first, second) if column]
-        found = self._reader.items(chosen, show, page.get("find"))
+        found = self._cards.answers.items(chosen, show, page.get("find"))
         number = max(int(page.get("page") or 1), 1)  # From 1.
         start = (number - 1) * self._page_size
         data = self._data_of(first)
         cards = []
         for item in found[start : start + self._page_size]:
-            card = self._card(data, item.id)
+            card = self._cards.of(data, item.id)
             for column, score in zip(chosen, item.scores, strict=True):
-                card.add(column, score, self._reader.told(column, item.id))
+                card.add(column, score, self._cards.answers.told(column, item.id))
             cards.append(card)
         return {
             "study": study,
@@ -212,9 +192,9 @@ class Site:
         study = study_of(self.store, run)
         item = page.get("id")
         columns = study.columns(benchmark).values()
-        card = self._card(self._data_of(next(iter(columns))), item) if columns else None
+        card = self._cards.of(self._data_of(next(iter(columns))), item) if columns else None
         for column in columns:
-            answers = list(self._reader.told(column, item))
+            answers = list(self._cards.answers.told(column, item))
             if card and answers:
                 mean = sum(row["score"] for _, row in answers) / len(answers)
                 card.add(column, mean, answers)
@@ -236,28 +216,9 @@ class Site:
             "inputs": inputs,
             "users": dict(list(users.items())[:_USERS]),
             "num_users": len(users),
-            "samples": list(self._samples(artifact)),
+            "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
         }
-
-    def _samples(self, artifact: Artifact) -> Iterator["Card"]:
-        """Yields cards of a few records of a dataset, or of a few predictions."""
-        key, kind = artifact.key, artifact.manifest.kind
-        if kind in ("dataset", "screened"):
-            for record in self._records.samples(key, _SAMPLES):
-                yield Card(key, record.id, record)
-        elif kind == "predictions" and self.store.let_go(key) is None:
-            data = artifact.manifest.inputs["data"].key
-            answers = self._reader.answers(key)
-            ids = list(answers.scores)
-            for item in ids[:: max(len(ids) // _SAMPLES, 1)][:_SAMPLES]:
-                card, row = self._card(data, item), answers.row(item)
-                if row is not None:
-                    card.add("", row["score"], [(0, row)])
-                yield card
-
-    def _card(self, data: str, item: str) -> "Card":
-        return Card(data, item, self._records.find(data, item))
 
     def _column(self, study: Study, benchmark: str, name: str) -> Column:
         columns = study.columns(benchmark)
@@ -270,40 +231,6 @@ class Site:
         """Returns the key of the dataset that a column was scored on."""
         key = next(iter(column.artifacts.values()))
         return self.store.recall(key).manifest.inputs["data"].key
-
-
-class Card:
-    """An item as a page shows it: its pictures, its texts, and what was answered.
-
-    Attributes:
-      data: key of the dataset of its record.
-      id: of the record.
-      record: its record; None where its files are no longer in the store.
-      boxes: those of all its texts.
-      prefix: what the model reads.
-      answers: those that are accepted.
-      told: (whose, mean score, (seed, answer, score) of each seed).
-    """
-
-    def __init__(self, data: str, item: str, record: Record | None) -> None:
-        self.data, self.id, self.record = data, item, record
-        self.boxes = Boxes()
-        self.prefix = self.boxes.text(record.prefix if record else "")
-        accepted = (record.answers or record.suffixes) if record else ()
-        self.answers = [self.boxes.text(answer) for answer in accepted]
-        self.told: list[tuple[Any, float, list[tuple[int, Markup, float]]]] = []
-
-    def add(
-        self, whose: object, mean: float, rows: Iterable[tuple[int, Mapping[str, Any]]]
-    ) -> None:
-        """Adds what some seeds answered."""
-        texts = [(seed, self.boxes.text(row["prediction"]), row["score"]) for seed, row in rows]
-        self.told.append((whose, mean, texts))
-
-    @property
-    def num_images(self) -> int:
-        """Pictures that the model looked at; of a video, those of its first window."""
-        return len(self.record.window()) if self.record else 0
 
 
 def _budgets(cells: Sequence[Any]) -> list[int]:
