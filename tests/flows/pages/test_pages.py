@@ -111,6 +111,18 @@ def test_one_row_is_found_without_reading_the_others(toy: Store):
         assert answers.row(absent) is None
 
 
+def test_samples_are_rows_from_all_over_a_file(toy: Store):
+    key = study_of(toy, "toy").columns("shapes")["mqt@64"].artifacts[23]
+    answers = Answers(toy.get(key))
+    every = list(answers.scores)
+    for limit in (1, 4, 7, 30, 99):
+        found = [row["id"] for row in answers.spread(limit)]
+        assert found == sorted(set(found))
+        assert min(limit, 30) // 2 < len(found) <= min(limit, 30)
+        assert found[0] == every[0]
+    assert every.index([row["id"] for row in answers.spread(4)][-1]) >= 20
+
+
 def test_a_dataset_shows_a_few_records_and_who_uses_it(client: TestClient, toy: Store):
     key = next(a.key for a in toy.artifacts("dataset") if "colors" in a.manifest.name)
     text = get(client, f"{PAGES}/artifact/{key}")
