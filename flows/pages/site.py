@@ -19,8 +19,8 @@ STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
 
 _SAMPLES = 8
 """Records or answers shown on the page of a dataset, or of predictions."""
-_USERS = 200
-"""Artifacts named as users of another one."""
+_NAMED = 200
+"""Artifacts named as inputs or as users of another one."""
 
 
 class NoPageError(LookupError):
@@ -205,16 +205,17 @@ class Site:
     def _artifact(self, page: Page, key: str) -> Mapping[str, Any]:
         artifact = self.store.get(key)
         users = self._uses.of(key)
+        read = sorted(artifact.manifest.inputs.items())
         inputs = {
             role: (entry, self.store.recall(entry.key).manifest.name)
-            for role, entry in sorted(artifact.manifest.inputs.items())
+            for role, entry in read[:_NAMED]
         }
         return {
             "artifact": artifact,
             "manifest": artifact.manifest,
             "drawing": draw(self.store, [artifact]),
             "inputs": inputs,
-            "users": dict(list(users.items())[:_USERS]),
+            "users": dict(list(users.items())[:_NAMED]),
             "num_users": len(users),
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
