@@ -42,9 +42,9 @@ _CELL = re.compile(rf"\[([^\]]*)\]\({re.escape(page_link(''))}([\w-]+)\)")
 
 def rebuild(store: Store) -> int:
     """Publishes every lineage page and every run's results page; returns how many."""
-    published, uses, cards = 0, Uses(store), Cards(store)
+    published, uses, cards = 0, Uses(store).of_all(), Cards(store)
     for artifact in store.artifacts():
-        _publish(store, artifact, uses.of(artifact.key), cards, reused=True)
+        _publish(store, artifact, uses.get(artifact.key, {}), cards, reused=True)
         published += 1
     for run, record in records(store).items():
         if record["results"] is None:
@@ -65,6 +65,7 @@ def publish_results(store: Store, name: str, key: str) -> None:
       name: of the study.
       key: of its results.
     """
+    _publish_table(store, name, f"{name}-{key.removeprefix('results-')}", key)
     context = FlowRunContext.get()
     run = str(context.flow_run.id) if context and context.flow_run else None
     uses: dict[str, dict[str, str]] = collections.defaultdict(dict)
@@ -79,7 +80,6 @@ def publish_results(store: Store, name: str, key: str) -> None:
         if manifest.kind in _SHOWN and (maker == run or not is_transfer):
             users = uses[manifest.key]
             _publish(store, store.recall(manifest.key), users, cards, reused=maker != run)
-    _publish_table(store, name, f"{name}-{key.removeprefix('results-')}", key)
 
 
 def _publish(

@@ -166,18 +166,27 @@ class Uses:
 
     def of(self, key: str) -> Mapping[str, str]:
         """Returns key -> name of everything that read an artifact, by name."""
+        return self.of_all().get(key, {})
+
+    def of_all(self) -> Mapping[str, Mapping[str, str]]:
+        """Returns the same of every artifact that was read."""
         with self._looking:
             there = set(self._store.keys())
+            if gone := self._seen - there:
+                for users in self._by.values():
+                    for product in gone & users.keys():
+                        del users[product]
             if new := there - self._seen:
                 view = self._store.at_once()
-                for product in sorted(new):
+                for product in new:
                     try:
                         manifest = view.recall(product).manifest
                     except KeyError:
                         continue  # gc was quicker.
                     for entry in manifest.inputs.values():
                         self._by[entry.key][product] = manifest.name
-                self._seen |= new
-            found = self._by.get(key, {})
-            kept = {product: name for product, name in found.items() if product in there}
-        return dict(sorted(kept.items(), key=lambda one: one[1]))
+                for source, users in self._by.items():
+                    if not new.isdisjoint(users):
+                        self._by[source] = dict(sorted(users.items(), key=lambda one: one[1]))
+            self._seen = there
+            return dict(self._by)

@@ -12,6 +12,7 @@ from flows.pages.items import SHOWS, is_right
 from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.study.runs import records
+from infra.reason import reason_of
 from infra.store.store import Store
 
 _HERE = Path(__file__).parent
@@ -89,8 +90,10 @@ class Site:
             raise NoPageError(f"There is no page {'/'.join((page.kind, *page.parts))!r}.")
         try:
             given = values(page, *page.parts)
-        except (KeyError, ValueError) as error:  # The address names what the store has not.
+        except KeyError as error:
             raise NoPageError(str(error.args[0])) from error
+        except (ValueError, FileNotFoundError) as error:  # No name of ours, or gc let it go.
+            raise NoPageError(reason_of(error)) from error
         return self._templates.get_template(f"{page.kind}.html").render(page=page, **given)
 
     def lost(self, why: str) -> str:

@@ -2,12 +2,17 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flows.study.load import ConfigError
 from flows.study.runs import find_run
 from infra.store.gc import RUNS
 from infra.store.store import Artifact, Store
+
+_RUN = re.compile(r"\w[\w.-]*")
+"""A run's name, which becomes a file's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +96,8 @@ def study_of(store: Store, run: str) -> Study:
     Raises:
       ConfigError: if there is no such run.
     """
+    if not _RUN.fullmatch(run):
+        raise ConfigError(f"RUN must be letters, digits, '.', '-' or '_', got {run!r}.")
     try:
         record = json.loads(store.files.read(f"{RUNS}/{run}.json"))
     except FileNotFoundError:

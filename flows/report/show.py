@@ -22,7 +22,7 @@ def show_results(store: Store, run: str | None, form: str, scores: Path | None) 
       ConfigError: if the request or the score file is wrong.
     """
     if form not in FORMATS:
-        raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, got {form!r}.")
+        raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, html, got {form!r}.")
     if run is not None and scores is None:
         return (results_of(store, run).path / f"results.{form}").read_text(encoding="utf-8")
     if run is not None or scores is None:

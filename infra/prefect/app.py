@@ -126,7 +126,8 @@ def main() -> None:
 
     import uvicorn
     from prefect.server.api.server import create_app
-    from starlette.routing import Mount
+    from starlette.responses import RedirectResponse
+    from starlette.routing import Mount, Route
 
     class Noted(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -138,7 +139,10 @@ def main() -> None:
     if len(sys.argv) > 4:
         pages = _application(Beside(*sys.argv[4:]))
         # First: Prefect's own pages take every path that is left.
-        whole.router.routes.insert(0, Mount(PAGES, Password(pages, auth) if auth else pages))
+        whole.router.routes[:0] = [
+            Route(PAGES, lambda _: RedirectResponse(f"{PAGES}/")),
+            Mount(PAGES, Password(pages, auth) if auth else pages),
+        ]
     app = SameOrigin(whole, hosts if is_loopback(host) else [])
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     server = Noted(config)

@@ -6,21 +6,21 @@ import shutil
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from flows.pages.app import pages_of
+from flows.pages.history import Uses
 from flows.pages.items import Answers, Reader
 from flows.pages.study import study_of
 from infra.prefect.server import PAGES
 from infra.store.store import Store
-from tests.flows.pages.studies import write_study
+from tests.flows.pages.studies import commit, write_study
 
 
 @pytest.fixture(scope="module")
 def client(toy: Store) -> TestClient:
-    from starlette.applications import Starlette
-    from starlette.routing import Mount
-
     return TestClient(Starlette(routes=[Mount(PAGES, pages_of(toy.uri))]))
 
 
@@ -137,6 +137,7 @@ def test_a_dataset_shows_a_few_records_and_who_uses_it(client: TestClient, toy: 
     ("path", "said"),
     [
         ("results/nope", "RUN must name a finished run, got 'nope'"),
+        ("results/..%2f..%2fsecret", "RUN must be letters"),
         ("cell/toy/colors/parcel/99", "colors of toy-"),
         ("items/toy/nope", "has no row 'nope'. It has: colors, shapes."),
         ("items/toy/colors?show=changed", "changed needs two columns"),
@@ -176,3 +177,31 @@ def test_a_picture_whose_dataset_is_gone_is_said(tmp_path: Path):
     text = get(pages, "/item/toy/colors?id=colors/001")
     assert "its record is not in the store" in told(text)
     assert pages.get(f"/picture/{data.key}?id=colors/001").status_code == 404
+    assert "A few of it" not in get(pages, f"/artifact/{data.key}")
+    (answers,) = (one for one in store.artifacts("predictions") if one.manifest.name.endswith("11"))
+    shutil.rmtree(answers.path)
+    assert "A few of it" not in get(pages, f"/artifact/{answers.key}")
+
+
+def test_a_store_in_a_bucket_has_the_same_pages(gcs, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    store = Store("gs://testing/pages")
+    write_study(store, benchmarks=("shapes",), methods=("vanilla",), budgets=(16,), num_items=3)
+    pages = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    text = get(pages, f"{PAGES}/item/toy/shapes?id=segment/001")
+    assert "accepted [1 mask]" in told(text)
+    (picture,) = [link for link in links(text) if "/picture/" in link]
+    assert pages.get(picture).content.startswith(b"\x89PNG")
+    (data,) = store.artifacts("dataset")
+    assert "evaluate shapes/vanilla/16/47" in get(pages, f"{PAGES}/artifact/{data.key}")
+
+
+def test_users_are_those_there_are_now(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = commit(store, "corpus", "corpus", {})
+    uses = Uses(store)
+    assert uses.of(corpus.key) == {}
+    later = [commit(store, "files", name, {}, raw=corpus) for name in ("b", "a")]
+    assert list(uses.of(corpus.key).values()) == ["a", "b"]
+    store.files.remove(f"manifests/files/{later[0].key}.json")
+    assert list(uses.of(corpus.key).values()) == ["a"]
