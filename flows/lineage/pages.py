@@ -24,6 +24,9 @@ from model.files import PREDICTIONS
 _GRAPH_NODES = 14
 """Boxes in one diagram; above it, inputs of one kind share a box."""
 
+_INPUTS = 200
+"""Inputs listed: of a table with thousands of cells a browser would take seconds."""
+
 _USERS = 40
 """Artifacts named as users of another one."""
 
@@ -91,9 +94,11 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
     if not manifest.inputs:
         return ["Nothing: this is where the line begins."]
     rows = ["| role | artifact | content |", "|---|---|---|"]
-    for role, entry in sorted(manifest.inputs.items()):
+    for role, entry in sorted(manifest.inputs.items())[:_INPUTS]:
         name = store.recall(entry.key).manifest.name
         rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:_SHORT]}` |")
+    if len(manifest.inputs) > _INPUTS:
+        rows.append(f"| | and {len(manifest.inputs) - _INPUTS} more | |")
     return rows
 
 

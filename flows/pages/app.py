@@ -1,6 +1,7 @@
 """The live pages of a store, as an ASGI application beside Prefect's own."""
 
 import functools
+import threading
 import urllib.parse
 
 from starlette.applications import Starlette
@@ -42,7 +43,10 @@ def pages_of(uri: str) -> Starlette:
 
     @functools.cache
     def site() -> Site:
-        return Site(Store(uri), address, prefect="/v2")
+        made = Site(Store(uri), address, prefect="/v2")
+        # Who uses what is a matter of every manifest: by the time somebody asks, they are read.
+        threading.Thread(target=made.uses.of_all, daemon=True).start()
+        return made
 
     def answer(request: Request) -> Response:
         page = _page_of(request)

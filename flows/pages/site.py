@@ -35,6 +35,9 @@ Link = Callable[[Page], str | None]
 class Site:
     """The pages of a store; safe to share between threads.
 
+    Attributes:
+      uses: what was made from each artifact.
+
     Args:
       store: the artifacts and records of runs.
       link: address of each page.
@@ -52,9 +55,10 @@ class Site:
         page_size: int = 24,
         is_folder: bool = False,
     ) -> None:
-        self.store = store
+        self._store = store
         self._page_size = page_size
-        self._cards, self._uses = Cards(store), Uses(store)
+        self.uses = Uses(store)
+        self._cards = Cards(store)
         # Kind -> how many parts its pages are about, and what their template is filled with.
         self._pages: Mapping[str, tuple[int, Callable[..., Mapping[str, Any]]]] = {
             "studies": (0, self._studies),
@@ -109,48 +113,48 @@ class Site:
         try:
             (key,) = page.parts
             if page.kind == "plot":
-                return (self.store.get(key).path / "results.png").read_bytes()
+                return (self._store.get(key).path / "results.png").read_bytes()
             record = self._cards.records.find(key, page.get("id"))
             if record is not None:
                 return record.images[int(page.get("n") or 0)]
         except (KeyError, ValueError, IndexError, FileNotFoundError):
             pass
-        raise NoPageError(f"There is no such picture in {self.store.uri}.")
+        raise NoPageError(f"There is no such picture in {self._store.uri}.")
 
     def _studies(self, page: Page) -> Mapping[str, Any]:
-        found = records(self.store)
+        found = records(self._store)
         runs = sorted(found.items(), key=lambda one: one[1]["finished"], reverse=True)
         sought = page.get("find").strip()
-        known = self.store.keys() if sought else []
+        known = self._store.keys() if sought else []
         keys = [key for key in known if sought in key][:50]
-        names = {key: self.store.recall(key).manifest.name for key in keys}
-        return {"runs": runs, "find": sought, "found": names, "store": self.store.uri}
+        names = {key: self._store.recall(key).manifest.name for key in keys}
+        return {"runs": runs, "find": sought, "found": names, "store": self._store.uri}
 
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
-        study = study_of(self.store, run)
+        study = study_of(self._store, run)
         return {"study": study, "budgets": _budgets, "by_method": _by_method}
 
     def _cell(
         self, page: Page, run: str, benchmark: str, method: str, budget: str
     ) -> Mapping[str, Any]:
-        study = study_of(self.store, run)
+        study = study_of(self._store, run)
         column = self._column(study, benchmark, f"{method}@{budget}")
         cell = next(
             c for c in study.row(benchmark)["cells"]
             if (c["method"], str(c["budget"])) == (method, budget)
         )  # fmt: skip
-        artifacts = [self.store.recall(key) for key in column.artifacts.values()]
+        artifacts = [self._store.recall(key) for key in column.artifacts.values()]
         return {
             "study": study,
             "row": study.row(benchmark),
             "cell": cell,
             "column": column,
             "artifacts": dict(zip(column.artifacts, artifacts, strict=True)),
-            "drawing": draw(self.store, artifacts),
+            "drawing": draw(self._store, artifacts),
         }
 
     def _items(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
-        study = study_of(self.store, run)
+        study = study_of(self._store, run)
         columns = study.columns(benchmark)
         if not columns:
             raise KeyError(f"No cell of {benchmark} was scored.")
@@ -192,7 +196,7 @@ class Site:
         }
 
     def _item(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
-        study = study_of(self.store, run)
+        study = study_of(self._store, run)
         item = page.get("id")
         columns = study.columns(benchmark).values()
         card = self._cards.of(self._data_of(next(iter(columns))), item) if columns else None
@@ -206,17 +210,17 @@ class Site:
         return {"study": study, "benchmark": benchmark, "card": card, "is_right": is_right}
 
     def _artifact(self, page: Page, key: str) -> Mapping[str, Any]:
-        artifact = self.store.get(key)
-        users = self._uses.of(key)
+        artifact = self._store.get(key)
+        users = self.uses.of(key)
         read = sorted(artifact.manifest.inputs.items())
         inputs = {
-            role: (entry, self.store.recall(entry.key).manifest.name)
+            role: (entry, self._store.recall(entry.key).manifest.name)
             for role, entry in read[:_NAMED]
         }
         return {
             "artifact": artifact,
             "manifest": artifact.manifest,
-            "drawing": draw(self.store, [artifact]),
+            "drawing": draw(self._store, [artifact]),
             "inputs": inputs,
             "users": dict(list(users.items())[:_NAMED]),
             "num_users": len(users),
@@ -234,7 +238,7 @@ class Site:
     def _data_of(self, column: Column) -> str:
         """Returns the key of the dataset that a column was scored on."""
         key = next(iter(column.artifacts.values()))
-        return self.store.recall(key).manifest.inputs["data"].key
+        return self._store.recall(key).manifest.inputs["data"].key
 
 
 def _budgets(cells: Sequence[Any]) -> list[int]:
