@@ -76,7 +76,6 @@ class Site:
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"),
             autoescape=True,
-            undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
@@ -257,5 +256,6 @@ def _pairs(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:
     return [(a, b) for i, a in enumerate(listed) for b in listed[i + 1 :] if a.budget == b.budget]
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value + 0.0:.1f}"
+def _number(value: object) -> str:
+    """Returns one decimal, or a dash; tables of earlier versions lack some numbers."""
+    return f"{value + 0.0:.1f}" if isinstance(value, int | float) else "–"
