@@ -10,6 +10,7 @@ from flows.cli.accept import accept_app
 from flows.cli.convert import convert_app
 from flows.cli.data import data_app
 from flows.cli.deploy import deploy_app
+from flows.cli.doctor import doctor_app
 from flows.cli.flops import flops_app
 from flows.cli.gc import gc_app
 from flows.cli.lineage import lineage_app
@@ -19,6 +20,7 @@ from flows.cli.run import run_app
 from flows.cli.score import score_app
 from flows.cli.serve import serve_app
 from flows.cli.spectral import spectral_app
+from flows.cli.status import status_app
 from flows.cli.watch import watch_app
 
 app = typer.Typer(
@@ -29,7 +31,7 @@ app = typer.Typer(
 )
 for commands in (
     run_app, results_app, serve_app, deploy_app, watch_app,
-    accept_app, gc_app,
+    status_app, doctor_app, accept_app, gc_app,
     convert_app, predict_app, score_app, flops_app, spectral_app,
 ):  # fmt: skip
     app.add_typer(commands)

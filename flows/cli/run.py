@@ -105,10 +105,11 @@ def _study(
     # The flow checks again; told here, nothing has started yet.
     explanation.check(config.compute.rebuild_limit, rebuild or ())
     apply_prefect(opened)
+    from flows.pages.app import beside
     from infra.prefect.server import reporting
 
     print(f"study {config.name}: store {opened.uri}\nstarting Prefect …", flush=True)
-    with reporting(opened.state) as (ui, stays):
+    with reporting(opened.state, beside(opened)) as (ui, stays):
         print(f"UI: {ui}", flush=True)
         from flows.study.run import run_study
 

@@ -5,13 +5,16 @@ Views only: all of it is made from the manifests, and can be made again from the
 
 import collections
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.markup import escape
 from rich.tree import Tree
 
 from flows.lineage.links import page_link
+from flows.lineage.samples import sample_table
+from flows.pages.cards import Card
+from flows.pages.page import Page, address, are_beside
 from flows.steps.lookup import accepted_codes
 from infra.store.graph import Node, ancestry, edges
 from infra.store.manifest import Manifest
@@ -20,6 +23,12 @@ from model.files import PREDICTIONS
 
 _GRAPH_NODES = 14
 """Boxes in one diagram; above it, inputs of one kind share a box."""
+
+_INPUTS = 200
+"""Inputs listed: of a table with thousands of cells a browser would take seconds."""
+
+_USERS = 40
+"""Artifacts named as users of another one."""
 
 _NAMED = 5
 """Artifacts named in one sentence."""
@@ -30,13 +39,22 @@ _SHORT = 12
 """Hex digits of a digest shown to people."""
 
 
-def page(store: Store, artifact: Artifact, *, reused: bool) -> str:
+def page(
+    store: Store,
+    artifact: Artifact,
+    *,
+    reused: bool,
+    users: Mapping[str, str] | None = None,
+    cards: Iterable[Card] = (),
+) -> str:
     """Returns the lineage page of an artifact as markdown: graph, facts, inputs.
 
     Args:
       store: where its inputs are.
       artifact: what the page is about.
       reused: whether this run found it rather than made it.
+      users: key -> name of what was made from it; None where nobody knows yet.
+      cards: a few of its records, or of the answers it led to.
     """
     manifest = artifact.manifest
     maker = manifest.environment.get("prefect", {}).get("flow_run_id")
@@ -56,9 +74,17 @@ def page(store: Store, artifact: Artifact, *, reused: bool) -> str:
     }
     kept = accepted_codes(store)
     lines = [f"# {manifest.name}", "", f"{state}.", "", *_word_of_kept(store, manifest, kept)]
+    if are_beside(store.uri):
+        live = address(Page("artifact", (manifest.key,)))
+        lines += [f"[Live page]({live}): its samples, its files, and all who use it.", ""]
     lines += ["```mermaid", *_mermaid(store, artifact, kept), "```", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
-    lines += ["", "## Made from", "", *_inputs_table(store, manifest)]
+    lines += ["", *sample_table(cards), "## Made from", "", *_inputs_table(store, manifest)]
+    if users is not None:
+        lines += ["", "## Who uses it", "", *_users_list(users)]
+    if len(manifest.attempts) > 1:
+        lines += ["", "## Attempts", "", "| begun | machine |", "|---|---|"]
+        lines += [f"| {one['started']} | {one['host']} |" for one in manifest.attempts]
     config = json.dumps(manifest.config, indent=1, sort_keys=True)
     lines += ["", "<details><summary>Config</summary>", "", "```json", config, "```", "</details>"]
     return "\n".join(lines) + "\n"
@@ -68,10 +94,21 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
     if not manifest.inputs:
         return ["Nothing: this is where the line begins."]
     rows = ["| role | artifact | content |", "|---|---|---|"]
-    for role, entry in sorted(manifest.inputs.items()):
+    for role, entry in sorted(manifest.inputs.items())[:_INPUTS]:
         name = store.recall(entry.key).manifest.name
         rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:_SHORT]}` |")
+    if len(manifest.inputs) > _INPUTS:
+        rows.append(f"| | and {len(manifest.inputs) - _INPUTS} more | |")
     return rows
+
+
+def _users_list(users: Mapping[str, str]) -> Iterator[str]:
+    if not users:
+        yield "Nothing yet."
+    for key, name in list(users.items())[:_USERS]:
+        yield f"- [{name}]({page_link(key)})"
+    if len(users) > _USERS:
+        yield f"- and {len(users) - _USERS} more"
 
 
 def _word_of_kept(

@@ -1,34 +1,166 @@
-"""Makes the UI's pages again from the records of a store."""
+"""Publishes the UI's pages of a store: at the end of a run, and again from the records."""
 
+import base64
+import collections
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
+from prefect.context import FlowRunContext
 
 from flows.lineage import pages
 from flows.lineage.links import page_key, page_link
+from flows.pages.cards import Card, Cards
+from flows.pages.history import Uses
+from flows.pages.page import Page, address, are_beside
 from flows.study.runs import records
-from infra.store.store import Store
+from infra.store.graph import edges
+from infra.store.manifest import Manifest
+from infra.store.store import Artifact, Store
+
+_SAMPLES = 4
+"""Items on a page."""
+_PLOT_PX = 900
+"""Most of a plot's width; the page holds it within its text [pixels]."""
+_AT_ONCE = 200
+"""Artifacts that the server is asked for at once; it gives no more."""
+_SHOWN = ("dataset", "screened", "checkpoint")
+"""Kinds whose pages are published again at the end of a run."""
+_PREDICTIONS = "predictions-"
+"""Begins the keys of predictions."""
+
+_CELL = re.compile(rf"\[([^\]]*)\]\({re.escape(page_link(''))}([\w-]+)\)")
+"""A linked cell of the table: its text, and the key of its first seed's predictions."""
 
 
 def rebuild(store: Store) -> int:
     """Publishes every lineage page and every run's results page; returns how many."""
-    published = 0
+    published, uses, cards = 0, Uses(store).of_all(), Cards(store)
     for artifact in store.artifacts():
-        manifest = artifact.manifest
-        create_markdown_artifact(
-            pages.page(store, artifact, reused=True),
-            key=page_key(manifest.key),
-            description=manifest.name,
-        )
+        _publish(store, artifact, uses.get(artifact.key, {}), cards, reused=True)
         published += 1
-    for record in records(store).values():
+    for run, record in records(store).items():
         if record["results"] is None:
             continue
-        publish_results(store, record["name"], record["results"])
+        _publish_table(store, record["name"], run, record["results"])
         published += 1
     return published
 
 
 def publish_results(store: Store, name: str, key: str) -> None:
-    """Publishes the results matrix of a study, its cells linked to their lineage."""
-    text = (store.get(key).path / "linked.md").read_text()
-    head = f"[Lineage of this table]({page_link(key)})\n\n"
-    create_markdown_artifact(head + text, key=f"results-{name}", description=f"Results of {name}")
+    """Publishes the results matrix of a study, and the pages of what it rests on, with their uses.
+
+    A dataset, stage or transfer knows who used it, and what it led to, only when its run is over.
+    Pages of transfers that were re-used are as they were.
+
+    Args:
+      store: where it is.
+      name: of the study.
+      key: of its results.
+    """
+    _publish_table(store, name, f"{name}-{key.removeprefix('results-')}", key)
+    context = FlowRunContext.get()
+    run = str(context.flow_run.id) if context and context.flow_run else None
+    uses: dict[str, dict[str, str]] = collections.defaultdict(dict)
+    found: dict[str, Manifest] = {}
+    for source, _, product in edges(store, key):
+        uses[source.key][product.key] = product.name
+        found[source.key] = source
+    cards = Cards(store)
+    for manifest in found.values():
+        maker = manifest.environment.get("prefect", {}).get("flow_run_id")
+        is_transfer = bool(_predictions(uses[manifest.key])) and manifest.kind == "checkpoint"
+        if manifest.kind in _SHOWN and (maker == run or not is_transfer):
+            users = uses[manifest.key]
+            _publish(store, store.recall(manifest.key), users, cards, reused=maker != run)
+
+
+def _publish(
+    store: Store, artifact: Artifact, users: Mapping[str, str], cards: Cards, *, reused: bool
+) -> None:
+    samples = _samples(store, artifact, users, cards)
+    create_markdown_artifact(
+        pages.page(store, artifact, reused=reused, users=users, cards=samples),
+        key=page_key(artifact.key),
+        description=artifact.manifest.name,
+    )
+
+
+def _samples(
+    store: Store, artifact: Artifact, users: Mapping[str, str], cards: Cards
+) -> Iterator[Card]:
+    """Yields records of a dataset, or answers of a checkpoint at its largest budget."""
+    if artifact.manifest.kind != "checkpoint":
+        yield from cards.samples(artifact, _SAMPLES)
+    elif predictions := [store.recall(key) for key in _predictions(users)]:
+        best = max(predictions, key=lambda one: one.manifest.config.get("budget", 0))
+        yield from cards.samples(best, _SAMPLES)
+
+
+def _predictions(users: Iterable[str]) -> Sequence[str]:
+    return [key for key in users if key.startswith(_PREDICTIONS)]
+
+
+def _publish_table(store: Store, name: str, run: str, key: str) -> None:
+    """Publishes the results matrix of a run, with its plot; each cell leads to its newest page."""
+    folder = store.get(key).path
+    text = (folder / "linked.md").read_text(encoding="utf-8")
+    report = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    cells = {
+        cell["scores"][0]["artifact"]: (row["benchmark"], cell)
+        for row in report["benchmarks"]
+        for cell in row["cells"]
+        if cell["scores"]
+    }
+    head = f"[Lineage of this table]({page_link(key)})"
+    if are_beside(store.uri):
+        head = f"[Items, predictions and search]({address(Page('results', (run,)))}) · {head}"
+
+        def linked(told: str, benchmark: str, cell: Mapping[str, Any]) -> str:
+            parts = (run, benchmark, cell["method"], str(cell["budget"]))
+            return f"[{told}]({address(Page('cell', parts))})"
+    else:
+        newest = _newest([s["artifact"] for _, cell in cells.values() for s in cell["scores"]])
+
+        def linked(told: str, benchmark: str, cell: Mapping[str, Any]) -> str:
+            """Links the text to the first seed's page, and a number to that of each other one."""
+            first, *others = (newest[score["artifact"]] for score in cell["scores"])
+            more = "".join(f" [{i}]({link})" for i, link in enumerate(others, start=2))
+            return f"[{told}]({first}){more}"
+
+    text = _CELL.sub(
+        lambda one: linked(one[1], *cells[one[2]]) if one[2] in cells else one[0], text
+    )
+    picture = f"![score against budget]({_plot(folder / 'results.png')})"
+    create_markdown_artifact(
+        f"{head}\n\n{text}\n{picture}\n", key=f"results-{name}", description=f"Results of {name}"
+    )
+
+
+def _newest(keys: Sequence[str]) -> Mapping[str, str]:
+    """Returns the UI path of the newest page of each artifact; of one without, that of its key."""
+    found = {key: page_link(key) for key in keys}
+    with get_client(sync_client=True) as client:
+        for start in range(0, len(keys), _AT_ONCE):
+            some = {page_key(key): key for key in keys[start : start + _AT_ONCE]}
+            asked = ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(any_=[*some]))
+            for page in client.read_latest_artifacts(artifact_filter=asked, limit=_AT_ONCE):
+                found[some[page.key]] = f"/v2/artifacts/artifact/{page.latest_id}"
+    return found
+
+
+def _plot(path: Path) -> str:
+    """Returns a plot as a data URI, in few colors and no wider than the page."""
+    with Image.open(path) as image:
+        image.thumbnail((_PLOT_PX, _PLOT_PX * 4))
+        small = image.convert("RGB").quantize(64)
+    buffer = io.BytesIO()
+    small.save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

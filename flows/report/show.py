@@ -29,7 +29,7 @@ def show_results(
       ConfigError: if the request or the score file is wrong.
     """
     if form not in FORMATS:
-        raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, got {form!r}.")
+        raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, html, got {form!r}.")
     if run is not None and scores is None:
         results = results_of(store, run)
         if mixed:

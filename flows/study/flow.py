@@ -118,7 +118,8 @@ def carry_out(
     explanation.check(config.compute.rebuild_limit, rebuild)
     foreseen = {step: artifact.key for step, artifact in explanation.found().items()}
     pin.add(*foreseen.values())  # At once; the look-ups of the run then add what is new.
-    journal.plan([node.name for node in graph.nodes])
+    upstream = graph.upstream().items()
+    journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})
     published(
         create_markdown_artifact,
         explanation.markdown(),

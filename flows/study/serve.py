@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 
+from flows.pages.app import beside
 from flows.study.load import ConfigError, load
 from flows.study.served import limits
 from infra.prefect.server import ServerConflict, is_loopback, running, server_of
@@ -57,7 +58,9 @@ def serve(
     if port is None and running(store.state) is None:
         port = DEFAULT_PORT
     try:
-        with server_of(store.state, host=host, port=port, auth=auth) as server:
+        with server_of(
+            store.state, host=host, port=port, auth=auth, beside=beside(store)
+        ) as server:
             before_leaving(_end_runs)
             from flows.study.form import deployment_of
             from flows.study.watch import look_forever
@@ -66,6 +69,7 @@ def serve(
             # Not before: Prefect's modules deadlock where two threads import them.
             threading.Thread(target=look_forever, args=(store,), daemon=True).start()
             console.print(f"UI: {server.ui}  (store {store.uri}); end with Ctrl-C")
+            console.print(f"results, item by item: {server.pages}")
             _run(deployment)
     except ServerConflict as error:
         raise ConfigError(str(error)) from None

@@ -1,32 +1,37 @@
 """The Prefect server of a store, as a process: `python -m infra.prefect.app STORE HOST PORT`.
 
+Two more words, a function as "module:name" and its argument, name an application whose pages are
+served beside Prefect's own.
+
 It answers only those who address it by its own name, and browsers only for its own pages: any
 page on the web can make a browser send requests to a server on loopback.
 """
 
+import base64
+import binascii
 import contextlib
 import dataclasses
 import fcntl
+import hmac
+import importlib
 import json
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from infra.prefect.server import is_loopback, locks
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from infra.prefect.server import PAGES, Beside, is_loopback, locks
 from infra.processes.identity import ProcessNote
 
 _LOOK_EVERY = 0.5
 """Between two looks at whether anybody uses the server [s]."""
 _END_TIMEOUT = 1.5
 """For the server to end politely once nobody does; all it knows is in its database [s]."""
-
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class SameOrigin:
@@ -37,11 +42,11 @@ class SameOrigin:
       hosts: names of the server, with port; empty where it has names that it cannot know.
     """
 
-    def __init__(self, app: Any, hosts: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
         self._app = app
         self._hosts = hosts
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         why = None if scope["type"] == "lifespan" else self._refusal(dict(scope["headers"]))
         if why is None:
             await self._app(scope, receive, send)
@@ -62,6 +67,35 @@ class SameOrigin:
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
             return f"Origin must be this server's own page, got {origin.decode('latin-1')!r}."
         return None
+
+
+class Password:
+    """Answers those who know the server's auth string; Prefect itself asks for it in its API only.
+
+    Args:
+      app: what answers them.
+      auth: the string, "name:password".
+    """
+
+    def __init__(self, app: ASGIApp, auth: str) -> None:
+        self._app = app
+        self._auth = auth.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._is_known(dict(scope["headers"])):
+            await self._app(scope, receive, send)
+            return
+        headers = [(b"www-authenticate", b'Basic realm="parcel", charset="UTF-8"')]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": b"name and password, please"})
+
+    def _is_known(self, headers: dict[bytes, bytes]) -> bool:
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        try:
+            decoded = base64.b64decode(given, validate=True)
+        except binascii.Error:
+            return False
+        return scheme.lower() == b"basic" and hmac.compare_digest(decoded, self._auth)
 
 
 def main() -> None:
@@ -92,6 +126,8 @@ def main() -> None:
 
     import uvicorn
     from prefect.server.api.server import create_app
+    from starlette.responses import RedirectResponse
+    from starlette.routing import Mount, Route
 
     class Noted(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -99,11 +135,24 @@ def main() -> None:
             _write_note(noted, api, auth)
 
     hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
-    app = SameOrigin(create_app(final=True), hosts if is_loopback(host) else [])
+    whole = create_app(final=True)
+    if len(sys.argv) > 4:
+        pages = _application(Beside(*sys.argv[4:]))
+        # First: Prefect's own pages take every path that is left.
+        whole.router.routes[:0] = [
+            Route(PAGES, lambda _: RedirectResponse(f"{PAGES}/")),
+            Mount(PAGES, Password(pages, auth) if auth else pages),
+        ]
+    app = SameOrigin(whole, hosts if is_loopback(host) else [])
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     server = Noted(config)
     end.append(lambda: setattr(server, "should_exit", True))
     server.run(sockets=[listening])
+
+
+def _application(beside: Beside) -> ASGIApp:
+    module, _, name = beside.function.partition(":")
+    return getattr(importlib.import_module(module), name)(beside.argument)
 
 
 def _write_note(path: Path, api: str, auth: str | None) -> None:

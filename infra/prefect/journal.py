@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ class Node:
       detail: what is worth telling: the score, the reason of a failure.
       started, ended: when; None if it did not.
       task_run_id: Prefect's id of its row; None if nobody has begun one.
+      reads: names of the nodes whose artifacts it reads.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Node:
     started: datetime.datetime | None = None
     ended: datetime.datetime | None = None
     task_run_id: str | None = None
+    reads: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -64,6 +66,7 @@ class RunRecord:
       nodes: its nodes by name, in the order in which they were planned or began.
       ending: how it ended; None if it goes on, or was killed.
       message: why it ended so.
+      study: its name; "" until it is planned.
     """
 
     flow_run_id: str
@@ -71,6 +74,7 @@ class RunRecord:
     nodes: dict[str, Node]
     ending: Ending | None = None
     message: str = ""
+    study: str = ""
 
 
 class Journal:
@@ -87,9 +91,14 @@ class Journal:
         self._lock = threading.Lock()
         self._write("run", flow_run_id=flow_run_id, process=dataclasses.asdict(ProcessNote.own()))
 
-    def plan(self, names: Sequence[str]) -> None:
-        """Notes every node of the run, so that one never reached has a row, too."""
-        self._write("plan", names=list(names))
+    def plan(self, study: str, reads: Mapping[str, Sequence[str]]) -> None:
+        """Notes every node of the run, so that one never reached has a row, too.
+
+        Args:
+          study: its name.
+          reads: node -> the nodes whose artifacts it reads.
+        """
+        self._write("plan", study=study, reads=reads)
 
     def submitted(self, name: str, task_run_id: str | None) -> None:
         """Notes that a node has a row of its own, and its id."""
@@ -141,7 +150,11 @@ def read(path: Path) -> RunRecord | None:
             return None
         match line["what"]:
             case "plan":
-                record.nodes |= {name: Node(name=name) for name in line["names"]}
+                record.study = line["study"]
+                record.nodes |= {
+                    name: Node(name=name, reads=tuple(reads))
+                    for name, reads in line["reads"].items()
+                }
             case "submitted":
                 node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
                 node.task_run_id = line["task_run_id"]

@@ -20,11 +20,14 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from infra.processes.family import MARK
 from infra.processes.identity import ProcessNote
 from infra.processes.signals import is_stopping
+
+PAGES = "/parcel"
+"""Path of the pages that the server has beside Prefect's own."""
 
 _START_TIMEOUT = 180.0
 """A loaded two-core machine takes 15-40 s to import the server [s]."""
@@ -52,6 +55,23 @@ class ServerNote:
         """Where a browser finds it."""
         return ui_of(self.api)
 
+    @property
+    def pages(self) -> str:
+        """Where a browser finds the pages beside the UI."""
+        return f"{self.api.removesuffix('/api')}{PAGES}/"
+
+
+class Beside(NamedTuple):
+    """Pages that a server has beside Prefect's own, below `PAGES`.
+
+    Attributes:
+      function: what makes the ASGI application, "module:name".
+      argument: of the function.
+    """
+
+    function: str
+    argument: str
+
 
 class ServerConflict(ValueError):
     """The store has a server that runs with other options."""
@@ -78,7 +98,12 @@ def running(store: Path) -> ServerNote | None:
 
 @contextlib.contextmanager
 def server_of(
-    store: Path, *, host: str = "127.0.0.1", port: int | None = None, auth: str | None = None
+    store: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    auth: str | None = None,
+    beside: Beside | None = None,
 ) -> Iterator[ServerNote]:
     """Yields the store's server, started if there is none, and has Prefect's client use it.
 
@@ -89,6 +114,7 @@ def server_of(
       host: to listen on.
       port: to listen on; None takes any that is free.
       auth: what clients must send, "name:password"; None asks nothing.
+      beside: pages that a server started here has beside Prefect's own.
 
     Raises:
       ServerConflict: if the store's server has other options.
@@ -103,26 +129,30 @@ def server_of(
             if note is not None:
                 _check(note, host, port, auth)
             else:
-                note = _start(store, host, port or 0, auth)
+                note = _start(store, host, port or 0, auth, beside)
                 threading.Thread(
-                    target=_keep_running, args=(store, host, note, held), daemon=True
+                    target=_keep_running, args=(store, host, note, held, beside), daemon=True
                 ).start()
         _use(note)
         yield note
 
 
 @contextlib.contextmanager
-def reporting(store: Path) -> Iterator[tuple[str, bool]]:
+def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[str, bool]]:
     """Yields where the UI of a command's runs is, and whether it stays after the command.
 
     Runs report to the server that the user named in `PREFECT_API_URL`, else to the store's.
+
+    Args:
+      store: its folder.
+      beside: as in `server_of`.
     """
     given = os.environ.get("PREFECT_API_URL")
     if given:
         yield ui_of(given), True
         return
     stays = running(store) is not None
-    with server_of(store) as note:
+    with server_of(store, beside=beside) as note:
         yield note.ui, stays
 
 
@@ -152,7 +182,9 @@ def _use(note: ServerNote) -> None:
         os.environ["PREFECT_API_AUTH_STRING"] = note.auth
 
 
-def _start(store: Path, host: str, port: int, auth: str | None) -> ServerNote:
+def _start(
+    store: Path, host: str, port: int, auth: str | None, beside: Beside | None
+) -> ServerNote:
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -164,7 +196,15 @@ def _start(store: Path, host: str, port: int, auth: str | None) -> ServerNote:
     log = store / "prefect" / "server.log"
     with log.open("w") as words:
         server = subprocess.Popen(
-            [sys.executable, "-m", "infra.prefect.app", str(store), host, str(port)],
+            [
+                sys.executable,
+                "-m",
+                "infra.prefect.app",
+                str(store),
+                host,
+                str(port),
+                *(beside or ()),
+            ],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=words,
@@ -189,7 +229,9 @@ def _start(store: Path, host: str, port: int, auth: str | None) -> ServerNote:
     )
 
 
-def _keep_running(store: Path, host: str, note: ServerNote, held: IO[str]) -> None:
+def _keep_running(
+    store: Path, host: str, note: ServerNote, held: IO[str], beside: Beside | None
+) -> None:
     """Starts the server again where it was when it dies, while the command runs."""
     port = int(note.api.removesuffix("/api").rpartition(":")[2])
     for _ in range(_MAX_RESTARTS):
@@ -198,7 +240,7 @@ def _keep_running(store: Path, host: str, note: ServerNote, held: IO[str]) -> No
         if held.closed or is_stopping():
             return
         try:
-            note = _start(store, host, port, note.auth)
+            note = _start(store, host, port, note.auth, beside)
         except (RuntimeError, OSError):
             return
 

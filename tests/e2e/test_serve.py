@@ -1,8 +1,11 @@
 """`parcel serve`: the UI's pages, a run started from its form, a schedule set there."""
 
+import html
 import json
 import os
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,12 @@ def artifact(served: Served, key: str) -> dict:
     return served.ask("/artifacts/filter", json.dumps(asked).encode())[0]
 
 
+def page(served: Served, path: str) -> str:
+    """One of the pages beside the UI."""
+    with urllib.request.urlopen(f"{served.url}/parcel/{path}", timeout=60) as answer:
+        return answer.read().decode()
+
+
 def deployment(served: Served) -> dict:
     return served.ask("/deployments/name/study/study", method="GET")
 
@@ -63,10 +72,13 @@ def test_results_matrix_is_a_page_with_links_that_lead_somewhere(
         screenshot=pictures / "results.png",
     )
     assert "chartqa" in plain(dom)
-    links = {part.split('"')[0] for part in dom.split('href="/v2/artifacts/key/lineage-')[1:]}
+    assert 'src="data:image/png;base64,' in dom
+    links = {part.split('"')[0] for part in dom.split('href="/parcel/cell/')[1:]}
     assert len(links) >= 7
     for link in links:
-        assert artifact(served, f"lineage-{link}")["type"] == "markdown"
+        assert "What it was made from" in page(served, f"cell/{link}")
+    (lineage,) = {part.split('"')[0] for part in dom.split('href="/v2/artifacts/key/lineage-')[1:]}
+    assert artifact(served, f"lineage-{lineage}")["type"] == "markdown"
 
 
 def test_lineage_page_draws_its_graph(served: Served, tmp_path: Path, pictures: Path):
@@ -79,6 +91,40 @@ def test_lineage_page_draws_its_graph(served: Served, tmp_path: Path, pictures: 
     )
     assert "<svg" in dom
     assert "stage1 vanilla" in plain(dom)
+
+
+def test_pages_of_stages_and_datasets_have_samples_and_users(served: Served, tmp_path: Path):
+    read = {"dataset": "prepare chartqa:test_human/eval", "checkpoint": "transfer parcel chartqa"}
+    for kind, name in read.items():
+        manifests = map(Path.read_text, (served.store / "manifests" / kind).glob("*.json"))
+        key = next(m["key"] for m in map(json.loads, manifests) if m["name"].startswith(name))
+        found = artifact(served, f"lineage-{key}")
+        assert "## Who uses it\n\n- [" in found["data"], name
+        assert f"[Live page](/parcel/artifact/{key})" in found["data"]
+        dom = browse(f"{served.url}/v2/artifacts/artifact/{found['id']}", tmp_path)
+        assert 2 <= dom.count('<img width="96"') <= 4, name
+
+
+def test_items_are_pages_beside_the_ui(served: Served, tmp_path: Path, pictures: Path):
+    record = next((served.store / "runs").glob("tiny-*.json"))
+    run, maker = record.stem, json.loads(record.read_text())["flow_run_id"]
+    assert f"/v2/runs/flow-run/{maker}" in page(served, f"results/{run}")
+    cell = browse(
+        f"{served.url}/parcel/cell/{run}/chartqa:test_human/parcel/16", tmp_path,
+        screenshot=pictures / "cell.png",
+    )  # fmt: skip
+    assert "<svg" in cell
+    assert "stage1 vanilla" in plain(cell)
+    items = browse(
+        f"{served.url}/parcel/items/{run}/chartqa:test_human?a=parcel@16&b=m3@16", tmp_path,
+        screenshot=pictures / "items.png",
+    )  # fmt: skip
+    assert items.count('<article class="card">') >= 4
+    assert "accepted" in plain(items)
+    picture = html.unescape(items.split('src="/parcel/picture/')[1].split('"')[0])
+    with urllib.request.urlopen(f"{served.url}/parcel/picture/{picture}", timeout=30) as answer:
+        assert answer.headers["content-type"].startswith("image/")
+        assert "immutable" in answer.headers["cache-control"]
 
 
 def test_rebuild_publishes_every_page_again(served: Served, finished: Finished):
@@ -102,8 +148,6 @@ def test_run_started_from_the_form_finishes(served: Served, finished: Finished):
 
 
 def test_form_has_typed_fields_and_refuses_what_is_out_of_range(served: Served, tmp_path: Path):
-    import urllib.error
-
     found = deployment(served)
     dom = browse(f"{served.url}/v2/deployments/deployment/{found['id']}/run", tmp_path)
     assert "Num Seeds" in plain(dom) or "num_seeds" in plain(dom)
@@ -135,9 +179,6 @@ def test_a_schedule_stays_when_the_server_starts_again(tmp_path: Path):
 
 
 def test_a_foreign_page_starts_nothing(served: Served):
-    import urllib.error
-    import urllib.request
-
     path = f"/deployments/{deployment(served)['id']}/create_flow_run"
     for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}, {}):
         request = urllib.request.Request(
@@ -151,8 +192,6 @@ def test_a_foreign_page_starts_nothing(served: Served):
 
 
 def test_the_form_takes_the_served_store_only(served: Served, tmp_path: Path):
-    import urllib.error
-
     found = deployment(served)
     body = {"parameters": {**found["parameters"], "store": str(tmp_path / "other")}}
     with pytest.raises(urllib.error.HTTPError) as refused:

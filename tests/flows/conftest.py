@@ -8,7 +8,9 @@ import pytest
 from flows.cli import main as cli
 from flows.steps import code, own_code, registry
 from infra import references
+from infra.store.store import Store
 from model.eval.metrics import registry as metrics
+from tests.flows.pages.studies import write_study
 
 
 class Done(NamedTuple):
@@ -46,6 +48,14 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
 def _module(path: str) -> str:
     return path.removeprefix("own/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store with the finished study `toy`; nobody writes to it."""
+    store = Store(tmp_path_factory.mktemp("toy"))
+    write_study(store)
+    return store
 
 
 @pytest.fixture

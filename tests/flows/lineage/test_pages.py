@@ -5,6 +5,8 @@ from pathlib import Path
 from rich.console import Console
 
 from flows.lineage import pages as lineage
+from flows.pages.cards import Cards
+from flows.pages.study import study_of
 from flows.steps.lookup import accept
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
@@ -74,3 +76,21 @@ def test_pages_and_trees_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path)
     marked = [line for line in console.export_text().splitlines() if "† kept although" in line]
     assert len(marked) == 1
     assert "prepare web" in marked[0]
+
+
+def test_a_page_shows_a_few_items_escaped_and_who_uses_it(toy: Store):
+    cards = Cards(toy)
+    data = next(a for a in toy.artifacts("dataset") if "shapes" in a.manifest.name)
+    text = lineage.page(
+        toy, data, reused=False, users={"results-x": "results"}, cards=cards.samples(data, 3)
+    )
+    assert text.count('<img src="data:image/jpeg;base64,') == 3
+    assert "<b>segment it</b><br>[1 mask]</td>" in text
+    assert "- [results](/v2/artifacts/key/lineage-results-x)" in text
+    key = study_of(toy, "toy").columns("colors")["parcel@16"].artifacts[23]
+    text = lineage.page(toy, toy.get(key), reused=False, cards=cards.samples(toy.get(key), 30))
+    assert "<td>&lt;b&gt;purple&lt;/b&gt; (0)</td>" in text
+    table = text.partition("<table>")[2].partition("</table>")[0]
+    assert "\n\n" not in table  # An empty line would end the HTML, and begin Markdown.
+    assert "Nothing yet." in lineage.page(toy, data, reused=False, users={})
+    assert "Who uses it" not in lineage.page(toy, data, reused=False)

@@ -27,7 +27,7 @@ def test_a_score_file_is_reported(store: Store, tmp_path: Path):
     [
         (None, "md", None, "either RUN or --scores FILE.csv, got neither"),
         ("demo", "md", Path("scores.csv"), "either RUN or --scores FILE.csv, got both"),
-        ("demo", "xml", None, "--format must be one of md, csv, json, latex, got 'xml'"),
+        ("demo", "xml", None, "--format must be one of md, csv, json, latex, html, got 'xml'"),
         (None, "md", Path("absent.csv"), "--scores: absent.csv: cannot be read, No such file"),
         ("demo", "md", None, "RUN must name a finished run, got 'demo'"),
     ],

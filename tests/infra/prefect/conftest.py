@@ -16,7 +16,7 @@ def served_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         temporary_settings,
     )
 
-    from infra.prefect.server import server_of
+    from infra.prefect.server import Beside, server_of
 
     store = tmp_path_factory.mktemp("served") / "store"
     with pytest.MonkeyPatch.context() as patch:
@@ -24,7 +24,8 @@ def served_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
             patch.setenv(name, "")
             patch.delenv(name)
-        with server_of(store, auth="me:secret") as note:
+        beside = Beside(function="flows.pages.app:pages_of", argument=str(store))
+        with server_of(store, auth="me:secret", beside=beside) as note:
             patch.setenv("PREFECT_API_URL", note.api)
             patch.setenv("PREFECT_API_AUTH_STRING", "me:secret")
             settings = {

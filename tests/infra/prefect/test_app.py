@@ -1,5 +1,7 @@
 """Who may speak to a store's server: its own pages, and clients that are no browser."""
 
+import base64
+
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -8,7 +10,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from infra.prefect.app import SameOrigin
+from infra.prefect.app import Password, SameOrigin
 
 HOSTS = ["127.0.0.1:4200", "localhost:4200"]
 OWN = "http://127.0.0.1:4200"
@@ -67,3 +69,19 @@ def test_beyond_loopback_its_name_is_the_readers_but_other_sites_stay_out():
     assert open_client.post("/", headers=own).status_code == 200
     foreign = {"Host": "box.lab:4200", "Origin": "http://evil.example"}
     assert open_client.post("/", headers=foreign).status_code == 403
+
+
+def test_pages_beside_are_for_those_who_know_the_auth_string():
+    asking = TestClient(Password(APP, "me:sécret"))
+
+    def status(given: str | None, scheme: str = "Basic") -> int:
+        text = None if given is None else base64.b64encode(given.encode()).decode()
+        headers = {"Authorization": f"{scheme} {text}"} if text is not None else {}
+        return asking.get("/", headers=headers).status_code
+
+    assert [status("me:sécret"), status("me:sécret", "basic")] == [200, 200]
+    assert [status(given) for given in (None, "me:guess", "me:", "")] == [401] * 4
+    assert status("me:sécret", "Bearer") == 401
+    assert asking.get("/", headers={"Authorization": "Basic %%%"}).status_code == 401
+    asked = asking.get("/").headers["www-authenticate"]
+    assert asked.startswith("Basic realm=")  # So that a browser asks its user.

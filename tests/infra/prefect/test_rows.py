@@ -74,7 +74,8 @@ def test_a_killed_run_has_a_row_per_node_and_none_goes_on_for_ever(served_store:
         served_store,
         run,
         """
-journal.plan(["made", "reused", "broken", "under way", "never reached"])
+names = ["made", "reused", "broken", "under way", "never reached"]
+journal.plan("toy", {name: [] for name in names})
 journal.started("made"); journal.ended("made", "made", "score 45.1")
 journal.ended("reused", "reused", "score 3")
 journal.started("broken"); journal.ended("broken", "failed", "no such file")

@@ -100,6 +100,11 @@ def test_it_takes_only_those_it_should(served_store: Path):
     assert post(f"{url}/api/flows/filter", mine) == 200
     assert post(f"{url}/api/flows/filter", {**mine, "Origin": url}) == 200
     assert post(f"{url}/api/flows/filter", {**mine, "Origin": "http://evil.example"}) == 403
+    foreign = {**right, "Host": "evil.example"}
+    pages = [({}, 401), (known, 401), (foreign, 403), (right, 200)]
+    for headers, expected in pages:
+        assert status(urllib.request.Request(f"{url}/parcel/", headers=headers)) == expected
+    assert get(f"{url}/parcel/store.json", right) == {"store": str(served_store)}
     settings = get(f"{url}/ui-settings", {})
     assert (settings["csrf_enabled"], settings["auth"]) == (True, "BASIC")
 
@@ -116,7 +121,10 @@ def test_other_options_than_the_running_servers_are_refused(served_store: Path):
 
 def post(url: str, headers: dict[str, str]) -> int:
     headers = {"content-type": "application/json", **headers}
-    request = urllib.request.Request(url, data=b"{}", headers=headers, method="POST")
+    return status(urllib.request.Request(url, data=b"{}", headers=headers, method="POST"))
+
+
+def status(request: urllib.request.Request) -> int:
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status

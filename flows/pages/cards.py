@@ -1,0 +1,79 @@
+"""Items as pages show them: pictures, texts and answers of one record."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from flows.pages.items import Reader
+from flows.pages.pictures import Boxes, Records
+from infra.store.store import Artifact, Store
+from pipelines.records.schema import Record
+
+
+class Card:
+    """An item as a page shows it: its pictures, its texts, and what was answered.
+
+    Attributes:
+      data: key of the dataset of its record.
+      id: of the record.
+      record: its record; None where its files are no longer in the store.
+      boxes: those of all its texts.
+      prefix: what the model reads.
+      answers: those that are accepted.
+      told: (whose, mean score, (seed, answer, score) of each seed).
+    """
+
+    def __init__(self, data: str, item: str, record: Record | None) -> None:
+        self.data, self.id, self.record = data, item, record
+        self.boxes = Boxes()
+        self.prefix = self.boxes.text(record.prefix if record else "")
+        accepted = (record.answers or record.suffixes) if record else ()
+        self.answers = [self.boxes.text(answer) for answer in accepted]
+        self.told: list[tuple[Any, float, list[tuple[int, Markup, float]]]] = []
+
+    def add(
+        self, whose: object, mean: float, rows: Iterable[tuple[int, Mapping[str, Any]]]
+    ) -> None:
+        """Adds what some seeds answered."""
+        texts = [(seed, self.boxes.text(row["prediction"]), row["score"]) for seed, row in rows]
+        self.told.append((whose, mean, texts))
+
+    @property
+    def num_images(self) -> int:
+        """Pictures that the model looked at; of a video, those of its first window."""
+        return len(self.record.window()) if self.record else 0
+
+
+class Cards:
+    """Cards of the records of a store; safe to share between threads.
+
+    Attributes:
+      answers: files of predictions.
+      records: of datasets.
+
+    Args:
+      store: where they are.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.answers, self.records = Reader(store), Records(store)
+
+    def of(self, data: str, item: str) -> Card:
+        """Returns the card of a record of a dataset, without any answers."""
+        return Card(data, item, self.records.find(data, item))
+
+    def samples(self, artifact: Artifact, limit: int) -> Iterator[Card]:
+        """Yields cards of a few records of a dataset, or of a few predictions; else none."""
+        key, kind = artifact.key, artifact.manifest.kind
+        if kind in ("dataset", "screened"):
+            for record in self.records.samples(key, limit):
+                yield Card(key, record.id, record)
+        elif kind == "predictions":
+            data = artifact.manifest.inputs["data"].key
+            with contextlib.suppress(FileNotFoundError):  # gc let its files go.
+                for row in self.answers.answers(key).spread(limit):
+                    card = self.of(data, row["id"])
+                    card.add("", row["score"], [(0, row)])
+                    yield card

@@ -1,0 +1,70 @@
+"""The pages of one run as a folder of files: to send, or to open without a server."""
+
+import collections
+import hashlib
+import re
+from pathlib import Path
+
+from flows.pages.page import Page
+from flows.pages.site import STYLE, Site
+from flows.pages.study import study_of
+from infra.store.graph import edges
+from infra.store.store import Store
+
+
+def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
+    """Writes the pages of a run, beginning with `index.html`, and returns how many they are.
+
+    The pages are those that its table leads to, without forms: every list that a form could ask
+    for of one column, or of two at the same budget, is a page of its own.
+
+    Args:
+      store: where the run is.
+      run: its name.
+      out: folder to write to; made if it is not there.
+      max_items: items in each list, the first of them.
+
+    Raises:
+      ConfigError: if there is no such run.
+      OSError: if the folder cannot be written.
+    """
+    study = study_of(store, run)
+    first = Page("results", (study.run,))
+    lineage = {study.results.key, *(source.key for source, *_ in edges(store, study.results.key))}
+    names: dict[Page, str] = {first: "index.html"}
+    waiting = collections.deque([first])
+
+    def link(page: Page) -> str | None:
+        """Returns the file of a page, to be written later; None for what is not this run's."""
+        known = names.get(page)
+        if known is None:
+            of_run = page.parts[:1] == (study.run,) or page.kind == "style"
+            if page.kind == "studies" or not (of_run or page.parts[0] in lineage):
+                return None
+            known = names[page] = _file_name(page)
+            waiting.append(page)
+        return known
+
+    site = Site(store, link, page_size=max_items, is_folder=True)
+    out.mkdir(parents=True, exist_ok=True)
+    pages = 0
+    while waiting:
+        page = waiting.popleft()
+        path = out / names[page]
+        if page.kind == "style":
+            path.write_text(STYLE, encoding="utf-8")
+        elif page.kind in ("picture", "plot"):
+            path.write_bytes(site.picture(page))
+        else:
+            path.write_text(site.html(page), encoding="utf-8")
+            pages += 1
+    return pages
+
+
+def _file_name(page: Page) -> str:
+    """Returns the name of a page's file: readable, and its own by a digest."""
+    words = (page.kind, *page.parts[-3:], *(value for _, value in page.query))
+    readable = re.sub(r"[^\w@=.-]+", "-", "-".join(words))[:80].strip("-.")
+    digest = hashlib.sha256(repr(page).encode()).hexdigest()[:10]
+    ending = {"style": "css", "picture": "img", "plot": "png"}.get(page.kind, "html")
+    return f"{readable}-{digest}.{ending}"

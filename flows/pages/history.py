@@ -1,0 +1,192 @@
+"""What an artifact was made from, as a drawing, and what was made from it, over a whole store."""
+
+import collections
+import dataclasses
+import textwrap
+import threading
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from infra.store.graph import edges
+from infra.store.manifest import Manifest
+from infra.store.store import Artifact, Store
+
+_MOST_BOXES = 24
+"""Boxes in one drawing; above it, artifacts of one sort of step share a box."""
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 176, 44, 40, 12, 8
+"""Of a box, of what lies between two, and around all of them [pixels]."""
+_SIGNS = 25
+"""Of a line of a box's label, which has two at most."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box of a drawing.
+
+    Attributes:
+      label: name of the step, or of the sort of step and how many there are.
+      key: the artifact it leads to; "" where it stands for several.
+      own: whether it is what the page is about.
+      x, y: of its left upper corner [pixels].
+    """
+
+    label: str
+    key: str
+    own: bool
+    x: int
+    y: int
+    width: int = _WIDTH
+    height: int = _HEIGHT
+
+    @property
+    def lines(self) -> Sequence[tuple[int, str]]:
+        """The label, cut to the box: (height of the line, its text) [pixels]."""
+        lines = textwrap.wrap(self.label, _SIGNS, max_lines=2, placeholder="…")
+        first = self.y + (19 if len(lines) > 1 else 27)
+        return [(first + 16 * i, line) for i, line in enumerate(lines)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """Everything an artifact was made from, from left to right.
+
+    Attributes:
+      boxes: with their places.
+      arrows: SVG paths from input to product.
+      width, height: of the whole [pixels].
+    """
+
+    boxes: Sequence[Box]
+    arrows: Sequence[str]
+    width: int
+    height: int
+
+
+def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
+    """Returns the drawing of everything that some artifacts were made from, they included.
+
+    A box stands as far right as its longest way from the beginning is long. What is read directly
+    and by way of something else, too, has only the arrows of the longer way.
+
+    Args:
+      store: where the history is.
+      artifacts: what the page is about; at least one.
+    """
+    found = [edge for top in artifacts for edge in edges(store, top.key)]
+    manifests = {top.key: top.manifest for top in artifacts}
+    manifests |= {source.key: source for source, *_ in found}
+    box_of = _shared_boxes(manifests)
+    steps = {(box_of[source.key], box_of[product.key]) for source, _, product in found}
+    arrows = _longest({(source, product) for source, product in steps if source != product})
+    column = _columns(set(box_of.values()), arrows)
+    members: dict[str, list[str]] = collections.defaultdict(list)
+    for key, label in box_of.items():
+        members[label].append(key)
+    tops = {top.key for top in artifacts}
+    filled: dict[int, int] = collections.Counter()
+    boxes: dict[str, Box] = {}
+    for label in sorted(column, key=lambda one: (column[one], one)):
+        row = filled[column[label]]
+        filled[column[label]] += 1
+        keys = members[label]
+        boxes[label] = Box(
+            label=label,
+            key=keys[0] if len(keys) == 1 else "",
+            own=not tops.isdisjoint(keys),
+            x=_MARGIN + column[label] * (_WIDTH + _GAP_X),
+            y=_MARGIN + row * (_HEIGHT + _GAP_Y),
+        )
+    return Drawing(
+        boxes=tuple(boxes.values()),
+        arrows=tuple(_curve(boxes[a], boxes[b]) for a, b in sorted(arrows)),
+        width=2 * _MARGIN + (max(filled) + 1) * (_WIDTH + _GAP_X) - _GAP_X,
+        height=2 * _MARGIN + max(filled.values()) * (_HEIGHT + _GAP_Y) - _GAP_Y,
+    )
+
+
+def _shared_boxes(manifests: Mapping[str, Manifest]) -> dict[str, str]:
+    """Returns the label of each artifact's box; a sort of step shares one where all are many."""
+    if len(manifests) <= _MOST_BOXES:
+        return {key: manifest.name for key, manifest in manifests.items()}
+    sorts = {key: manifest.name.split()[0] for key, manifest in manifests.items()}
+    sizes = collections.Counter(sorts.values())
+    return {
+        key: f"{sort} × {sizes[sort]}" if sizes[sort] > 1 else manifests[key].name
+        for key, sort in sorts.items()
+    }
+
+
+def _longest(arrows: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
+    """Returns the arrows between boxes that no longer way connects."""
+    after: dict[str, set[str]] = collections.defaultdict(set)
+    for source, product in arrows:
+        after[source].add(product)
+
+    def reached(box: str) -> set[str]:
+        found, waiting = set[str](), [*after[box]]
+        while waiting:
+            for product in after[waiting.pop()] - found:
+                found.add(product)
+                waiting.append(product)
+        return found
+
+    around = {box: reached(box) for box in [*after]}
+    return {(source, product) for source, product in arrows if product not in around[source]}
+
+
+def _columns(labels: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Returns the length of the longest way to each box; shared boxes may lie in a circle."""
+    column = dict.fromkeys(labels, 0)
+    for _ in column:
+        moved = {b: column[a] + 1 for a, b in arrows if column[b] < column[a] + 1}
+        if not moved or max(moved.values()) >= len(column):
+            break
+        column |= moved
+    return column
+
+
+def _curve(source: Box, target: Box) -> str:
+    x0, y0 = source.x + source.width, source.y + source.height // 2
+    x1, y1 = target.x, target.y + target.height // 2
+    bend = max((x1 - x0) // 2, _GAP_X // 2)
+    return f"M{x0},{y0} C{x0 + bend},{y0} {x1 - bend},{y1} {x1},{y1}"
+
+
+class Uses:
+    """What was made from each artifact of a store; a look reads only manifests that are new.
+
+    Args:
+      store: the artifacts.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: set[str] = set()
+        self._by: dict[str, dict[str, str]] = collections.defaultdict(dict)
+        self._looking = threading.Lock()
+
+    def of(self, key: str) -> Mapping[str, str]:
+        """Returns key -> name of everything that read an artifact, by name."""
+        return self.of_all().get(key, {})
+
+    def of_all(self) -> Mapping[str, Mapping[str, str]]:
+        """Returns the same of every artifact that was read."""
+        with self._looking:
+            there = set(self._store.keys())
+            if gone := self._seen - there:
+                for users in self._by.values():
+                    for product in gone & users.keys():
+                        del users[product]
+            if new := there - self._seen:
+                view = self._store.at_once()
+                for product in new:
+                    try:
+                        manifest = view.recall(product).manifest
+                    except KeyError:
+                        continue  # gc was quicker.
+                    for entry in manifest.inputs.values():
+                        self._by[entry.key][product] = manifest.name
+                for source, users in self._by.items():
+                    if not new.isdisjoint(users):
+                        self._by[source] = dict(sorted(users.items(), key=lambda one: one[1]))
+            self._seen = there
+            return dict(self._by)

@@ -1,0 +1,151 @@
+"""The items of one row of a results table: answers and scores, side by side for two columns."""
+
+import dataclasses
+import functools
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.pages.study import Column
+from infra.store.store import Artifact, Store
+from model.files import PREDICTIONS
+
+Show = Literal["all", "right", "wrong", "changed"]
+SHOWS: tuple[Show, ...] = ("all", "right", "wrong", "changed")
+
+_RIGHT = 0.5
+"""An item is right from this score on, the mean over seeds [0-1]."""
+
+
+_OPEN = 24
+"""Files of predictions whose scores are kept in memory; of 200,000 items they take 20 MB each."""
+
+
+class Answers:
+    """The rows of one file of predictions, which are sorted by id; one row is found by bisection.
+
+    Attributes:
+      key: of the artifact.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.key = artifact.key
+        self._path: Path = artifact.path / PREDICTIONS
+
+    @functools.cached_property
+    def scores(self) -> Mapping[str, float]:
+        """Id -> score [0-1], of every row, in order."""
+        with self._path.open("rb") as file:
+            rows = map(json.loads, file)
+            # Files of one row of the table have the same ids.
+            return {sys.intern(row["id"]): row["score"] for row in rows}
+
+    def spread(self, limit: int) -> Iterator[Mapping[str, Any]]:
+        """Yields rows from all over the file, at most so many; the others are not read."""
+        size, end = self._path.stat().st_size, 0
+        with self._path.open("rb") as file:
+            for number in range(limit):
+                file.seek(max(end, size * number // limit))
+                if file.tell() > end:
+                    file.readline()  # The rest of a row.
+                if line := file.readline():
+                    yield json.loads(line)
+                end = file.tell()
+
+    def row(self, item: str) -> Mapping[str, Any] | None:
+        """Returns an item's row; None if there is none."""
+        with self._path.open("rb") as file:
+            first, end = 0, self._path.stat().st_size
+            while first < end:  # The row is among those that begin in first..end-1.
+                middle = (first + end) // 2
+                file.seek(max(middle - 1, 0))
+                if middle:
+                    file.readline()  # To the first row that begins at `middle` or later.
+                begin = file.tell()
+                if begin >= end:
+                    end = middle
+                    continue
+                row = json.loads(file.readline())
+                if row["id"] == item:
+                    return row
+                if row["id"] < item:
+                    first = file.tell()
+                else:
+                    end = middle
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item:
+    """One item of a row.
+
+    Attributes:
+      id: of its record.
+      scores: of the chosen columns, the mean over their seeds [0-1].
+    """
+
+    id: str
+    scores: tuple[float, ...]
+
+
+class Reader:
+    """Files of predictions, opened once; safe to share between threads.
+
+    Args:
+      store: where they are.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._answers = functools.lru_cache(maxsize=_OPEN)(self._open)
+
+    def answers(self, key: str) -> Answers:
+        """Returns the answers of a predictions artifact."""
+        return self._answers(key)
+
+    def _open(self, key: str) -> Answers:
+        return Answers(self._store.recall(key))
+
+    def items(self, columns: Sequence[Column], show: Show, find: str) -> list[Item]:
+        """Returns the items that a list shows.
+
+        Args:
+          columns: one, or the two that are compared.
+          show: "right" and "wrong" are the first column's; "changed" are right in one and wrong in
+            the other, the largest difference first.
+          find: part of the ids; "" takes all.
+        """
+        scored = [self._means(column) for column in columns]
+        wanted = find.casefold()
+        found = [
+            Item(id=item, scores=tuple(means.get(item, 0.0) for means in scored))
+            for item in scored[0]
+            if wanted in item.casefold()
+        ]
+        if show == "changed":
+            found = [one for one in found if len({score >= _RIGHT for score in one.scores}) > 1]
+            return sorted(found, key=lambda one: -abs(one.scores[0] - one.scores[-1]))
+        if show == "all":
+            return found
+        return [one for one in found if is_right(one.scores[0]) == (show == "right")]
+
+    def _means(self, column: Column) -> Mapping[str, float]:
+        """Returns id -> mean score over the column's seeds."""
+        seeds = [self.answers(key).scores for key in column.artifacts.values()]
+        if len(seeds) == 1:
+            return seeds[0]
+        return {item: sum(s.get(item, 0.0) for s in seeds) / len(seeds) for item in seeds[0]}
+
+    def told(self, column: Column, item: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yields (seed, row) of each seed that answered an item."""
+        for seed, key in column.artifacts.items():
+            row = self.answers(key).row(item)
+            if row is not None:
+                yield seed, row
+
+
+def is_right(score: float) -> bool:
+    """Whether a score counts as right where pages sort items [0-1]."""
+    return score >= _RIGHT

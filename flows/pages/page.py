@@ -1,0 +1,67 @@
+"""A page of ours, and where a server has it."""
+
+import base64
+import functools
+import json
+import os
+import urllib.parse
+import urllib.request
+from typing import NamedTuple
+
+from infra.prefect.server import PAGES
+
+WHOSE = "store.json"
+"""Below `PAGES`: tells whose pages these are, to those who may see them."""
+
+_ANSWER_TIMEOUT = 5.0
+"""For the server to say whose pages it has [s]."""
+
+
+class Page(NamedTuple):
+    """Which page.
+
+    Attributes:
+      kind: "studies", "results", "cell", "items", "item", "artifact"; "picture" and "plot" are
+        images, and "style" is the style sheet.
+      parts: what it is about: a run, a row, a key.
+      query: name -> value of what is chosen on it.
+    """
+
+    kind: str
+    parts: tuple[str, ...] = ()
+    query: tuple[tuple[str, str], ...] = ()
+
+    def get(self, name: str) -> str:
+        """Returns what is chosen by a name; "" where nothing is."""
+        return dict(self.query).get(name, "")
+
+
+def address(page: Page) -> str:
+    """Returns the path at which a server has a page."""
+    words = () if page.kind == "studies" else (page.kind, *page.parts)
+    path = "/".join((PAGES, *(urllib.parse.quote(word, safe="@:") for word in words)))
+    query = f"?{urllib.parse.urlencode(page.query)}" if page.query else ""
+    return f"{path}{'' if words else '/'}{query}"
+
+
+def are_beside(store: str) -> bool:
+    """Whether the server that this process reports to has the pages of a store.
+
+    Args:
+      store: which [URI].
+    """
+    return _are_beside(os.environ.get("PREFECT_API_URL", ""), store)
+
+
+@functools.cache
+def _are_beside(api: str, store: str) -> bool:
+    if not api:
+        return False
+    asked = urllib.request.Request(f"{api.rstrip('/').removesuffix('/api')}{PAGES}/{WHOSE}")
+    if auth := os.environ.get("PREFECT_API_AUTH_STRING"):
+        asked.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
+    try:
+        with urllib.request.urlopen(asked, timeout=_ANSWER_TIMEOUT) as answer:
+            return json.load(answer)["store"] == store
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # It answers with a page of Prefect's, or not at all.

@@ -1,0 +1,128 @@
+"""Records of prepared datasets, found by id: their pictures, and the boxes of a text on them."""
+
+import dataclasses
+import functools
+import html
+import re
+from collections.abc import Callable, Iterator
+
+from markupsafe import Markup
+
+from flows.commands.boxes import OBJECT, color_of
+from infra.store.store import Store
+from pipelines.records.codes import parse_box
+from pipelines.records.dataset import Dataset, Part, PartInfo, shard_of
+from pipelines.records.schema import MASK_MARKER, Record
+
+_CODES = re.compile(r"(<(?:loc|seg)\d+>)+")
+
+
+class Records:
+    """Datasets of a store, opened once; safe to share between threads.
+
+    Args:
+      store: where they are.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._dataset: Callable[[str], Dataset] = functools.lru_cache(maxsize=64)(self._open)
+        self.find = functools.lru_cache(maxsize=256)(self._find)
+
+    def _open(self, key: str) -> Dataset:
+        return Dataset(self._store.recall(key).place)
+
+    def _find(self, key: str, record: str) -> Record | None:
+        """Returns a record of a dataset by id; None if there is none, or its files are gone."""
+        try:
+            dataset = self._dataset(key)
+            found = (
+                _in_part(dataset.parts[name], info, record)
+                for name, info in dataset.info.parts.items()
+            )
+            return next((one for one in found if one is not None), None)
+        except FileNotFoundError:
+            return None
+
+    def samples(self, key: str, limit: int) -> list[Record]:
+        """Returns some records of a dataset, spread over its parts; none if its files are gone."""
+        try:
+            parts = [part for _, part in sorted(self._dataset(key).parts.items()) if len(part)]
+        except FileNotFoundError:
+            return []
+        found: list[Record] = []
+        for number, part in enumerate(parts):
+            share = min((limit - len(found)) // (len(parts) - number), len(part))
+            found += [part[i * len(part) // share] for i in range(share)]
+        return found
+
+
+def _in_part(part: Part, info: PartInfo, record: str) -> Record | None:
+    """Returns a record of a part, whose shards are sorted by id, each for itself."""
+    likely = shard_of(record, len(info.shards)) if info.shards else 0
+    starts = [sum(info.num_records[:shard]) for shard in range(len(info.shards))]
+    for shard in sorted(range(len(info.shards)), key=lambda number: number != likely):
+        first, end = starts[shard], starts[shard] + info.num_records[shard]
+        while first < end:
+            middle = (first + end) // 2
+            found = part[middle]
+            if found.id == record:
+                return found
+            first, end = (middle + 1, end) if found.id < record else (first, middle)
+    return None
+
+
+def mime_type(data: bytes) -> str:
+    """Returns the type of a record's image, which is JPEG or PNG."""
+    return "image/png" if data.startswith(b"\x89PNG") else "image/jpeg"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Box:
+    """A box on a picture.
+
+    Attributes:
+      number: as the texts name it, from 1.
+      color: of its frame, `rgb(…)`.
+      x, y, width, height: in thousandths of the picture.
+    """
+
+    number: int
+    color: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Boxes:
+    """Numbers the boxes of several texts about one picture; equal ones share a number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def text(self, text: str) -> Markup:
+        """Returns a text, escaped, with "[1]" or "[1 mask]" in place of an object's codes."""
+        parts: list[str] = []
+        end = 0
+        for one in OBJECT.finditer(text):
+            parts.append(html.escape(text[end : one.start()]))
+            number = self._numbers.setdefault(one[1], len(self._numbers) + 1)
+            end = one.end()
+            masked = bool(one[2])
+            if text.startswith(MASK_MARKER, end):
+                masked, end = True, end + len(MASK_MARKER)
+            parts.append(f'<b class="box{(number - 1) % 5}">[{number}{" mask" * masked}]</b>')
+        rest = _CODES.sub("[codes]", text[end:])
+        parts.append(html.escape(rest))
+        return Markup("".join(parts))
+
+    def __iter__(self) -> Iterator[Box]:
+        for tokens, number in self._numbers.items():
+            top, left, bottom, right = (1000 * side for side in parse_box(tokens))
+            if bottom > top and right > left:
+                yield Box(
+                    number=number,
+                    color=f"rgb{color_of(number - 1)}",
+                    x=left, y=top, width=right - left, height=bottom - top,
+                )  # fmt: skip

@@ -1,0 +1,261 @@
+"""The pages of a store, each as HTML text: what a server sends, and what a folder keeps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from flows.pages.cards import Cards
+from flows.pages.history import Uses, draw
+from flows.pages.items import SHOWS, is_right
+from flows.pages.page import Page
+from flows.pages.study import Column, Study, study_of
+from flows.study.runs import records
+from infra.reason import reason_of
+from infra.store.store import Store
+
+_HERE = Path(__file__).parent
+STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
+
+_SAMPLES = 8
+"""Records or answers shown on the page of a dataset, or of predictions."""
+_NAMED = 200
+"""Artifacts named as inputs or as users of another one."""
+
+
+class NoPageError(LookupError):
+    """There is no such page; the message says what there is."""
+
+
+Link = Callable[[Page], str | None]
+"""Page -> its address; None where it is not to be had."""
+
+
+class Site:
+    """The pages of a store; safe to share between threads.
+
+    Attributes:
+      uses: what was made from each artifact.
+
+    Args:
+      store: the artifacts and records of runs.
+      link: address of each page.
+      prefect: where Prefect's own pages are, such as "/v2"; None where there is no server.
+      page_size: items on one page of a list.
+      is_folder: whether nobody answers forms: choices are links, then.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        link: Link,
+        *,
+        prefect: str | None = None,
+        page_size: int = 24,
+        is_folder: bool = False,
+    ) -> None:
+        self._store = store
+        self._page_size = page_size
+        self.uses = Uses(store)
+        self._cards = Cards(store)
+        # Kind -> how many parts its pages are about, and what their template is filled with.
+        self._pages: Mapping[str, tuple[int, Callable[..., Mapping[str, Any]]]] = {
+            "studies": (0, self._studies),
+            "results": (1, self._results),
+            "cell": (4, self._cell),
+            "items": (2, self._items),
+            "item": (2, self._item),
+            "artifact": (1, self._artifact),
+        }
+
+        def address(kind: str, *parts: object, **query: object) -> str | None:
+            chosen = tuple((name, str(value)) for name, value in query.items() if value)
+            return link(Page(kind, tuple(map(str, parts)), chosen))
+
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals |= {"link": address, "prefect": prefect, "is_folder": is_folder}
+        self._templates.filters |= {"number": _number, "short": lambda digest: digest[:12]}
+
+    def html(self, page: Page) -> str:
+        """Returns a page.
+
+        Raises:
+          NoPageError: if there is none of that kind, or it is about something that is not there.
+        """
+        num_parts, values = self._pages.get(page.kind, (None, None))
+        if values is None or len(page.parts) != num_parts:
+            raise NoPageError(f"There is no page {'/'.join((page.kind, *page.parts))!r}.")
+        try:
+            given = values(page, *page.parts)
+        except KeyError as error:
+            raise NoPageError(str(error.args[0])) from error
+        except (ValueError, FileNotFoundError) as error:  # No name of ours, or gc let it go.
+            raise NoPageError(reason_of(error)) from error
+        return self._templates.get_template(f"{page.kind}.html").render(page=page, **given)
+
+    def lost(self, why: str) -> str:
+        """Returns the page for an address that has none."""
+        return self._templates.get_template("lost.html").render(why=why)
+
+    def picture(self, page: Page) -> bytes:
+        """Returns an image of a record, as it is stored, or a table's plot.
+
+        Raises:
+          NoPageError: if it is not there.
+        """
+        try:
+            (key,) = page.parts
+            if page.kind == "plot":
+                return (self._store.get(key).path / "results.png").read_bytes()
+            record = self._cards.records.find(key, page.get("id"))
+            if record is not None:
+                return record.images[int(page.get("n") or 0)]
+        except (KeyError, ValueError, IndexError, FileNotFoundError):
+            pass
+        raise NoPageError(f"There is no such picture in {self._store.uri}.")
+
+    def _studies(self, page: Page) -> Mapping[str, Any]:
+        found = records(self._store)
+        runs = sorted(found.items(), key=lambda one: one[1]["finished"], reverse=True)
+        sought = page.get("find").strip()
+        known = self._store.keys() if sought else []
+        keys = [key for key in known if sought in key][:50]
+        names = {key: self._store.recall(key).manifest.name for key in keys}
+        return {"runs": runs, "find": sought, "found": names, "store": self._store.uri}
+
+    def _results(self, page: Page, run: str) -> Mapping[str, Any]:
+        study = study_of(self._store, run)
+        return {"study": study, "budgets": _budgets, "by_method": _by_method}
+
+    def _cell(
+        self, page: Page, run: str, benchmark: str, method: str, budget: str
+    ) -> Mapping[str, Any]:
+        study = study_of(self._store, run)
+        column = self._column(study, benchmark, f"{method}@{budget}")
+        cell = next(
+            c for c in study.row(benchmark)["cells"]
+            if (c["method"], str(c["budget"])) == (method, budget)
+        )  # fmt: skip
+        artifacts = [self._store.recall(key) for key in column.artifacts.values()]
+        return {
+            "study": study,
+            "row": study.row(benchmark),
+            "cell": cell,
+            "column": column,
+            "artifacts": dict(zip(column.artifacts, artifacts, strict=True)),
+            "drawing": draw(self._store, artifacts),
+        }
+
+    def _items(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
+        study = study_of(self._store, run)
+        columns = study.columns(benchmark)
+        if not columns:
+            raise KeyError(f"No cell of {benchmark} was scored.")
+        first = self._column(study, benchmark, page.get("a") or next(iter(columns)))
+        second = page.get("b") and self._column(study, benchmark, page.get("b"))
+        show = page.get("show") or "all"
+        if show not in SHOWS or (show == "changed" and not second):
+            raise KeyError(
+                f"show must be one of {', '.join(SHOWS)}, and changed needs two columns, got "
+                f"{show!r}."
+            )
+        chosen = [column for column in (first, second) if column]
+        found = self._cards.answers.items(chosen, show, page.get("find"))
+        number = max(int(page.get("page") or 1), 1)  # From 1.
+        start = (number - 1) * self._page_size
+        data = self._data_of(first)
+        cards = []
+        for item in found[start : start + self._page_size]:
+            card = self._cards.of(data, item.id)
+            for column, score in zip(chosen, item.scores, strict=True):
+                card.add(column, score, self._cards.answers.told(column, item.id))
+            cards.append(card)
+        return {
+            "study": study,
+            "benchmark": benchmark,
+            "columns": columns,
+            "first": first,
+            "second": second,
+            "pairs": _pairs(columns),
+            "shows": SHOWS,
+            "show": show,
+            "find": page.get("find"),
+            "cards": cards,
+            "total": len(found),
+            "start": start,
+            "number": number,
+            "last": max(-(-len(found) // self._page_size), 1),
+            "is_right": is_right,
+        }
+
+    def _item(self, page: Page, run: str, benchmark: str) -> Mapping[str, Any]:
+        study = study_of(self._store, run)
+        item = page.get("id")
+        columns = study.columns(benchmark).values()
+        card = self._cards.of(self._data_of(next(iter(columns))), item) if columns else None
+        for column in columns:
+            answers = list(self._cards.answers.told(column, item))
+            if card and answers:
+                mean = sum(row["score"] for _, row in answers) / len(answers)
+                card.add(column, mean, answers)
+        if not card or not card.told:
+            raise KeyError(f"{benchmark} of {study.run} has no item {item!r}.")
+        return {"study": study, "benchmark": benchmark, "card": card, "is_right": is_right}
+
+    def _artifact(self, page: Page, key: str) -> Mapping[str, Any]:
+        artifact = self._store.get(key)
+        users = self.uses.of(key)
+        read = sorted(artifact.manifest.inputs.items())
+        inputs = {
+            role: (entry, self._store.recall(entry.key).manifest.name)
+            for role, entry in read[:_NAMED]
+        }
+        return {
+            "artifact": artifact,
+            "manifest": artifact.manifest,
+            "drawing": draw(self._store, [artifact]),
+            "inputs": inputs,
+            "users": dict(list(users.items())[:_NAMED]),
+            "num_users": len(users),
+            "samples": list(self._cards.samples(artifact, _SAMPLES)),
+            "is_right": is_right,
+        }
+
+    def _column(self, study: Study, benchmark: str, name: str) -> Column:
+        columns = study.columns(benchmark)
+        if name not in columns:
+            raise KeyError(f"{benchmark} of {study.run} has no column {name!r}. It has: "
+                           f"{', '.join(columns) or 'none'}.")  # fmt: skip
+        return columns[name]
+
+    def _data_of(self, column: Column) -> str:
+        """Returns the key of the dataset that a column was scored on."""
+        key = next(iter(column.artifacts.values()))
+        return self._store.recall(key).manifest.inputs["data"].key
+
+
+def _budgets(cells: Sequence[Any]) -> list[int]:
+    return sorted({cell["budget"] for cell in cells})
+
+
+def _by_method(cells: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+    """Returns cells, or aggregates, by method, in the order of the table."""
+    methods = dict.fromkeys(cell["method"] for cell in cells)
+    return {method: [cell for cell in cells if cell["method"] == method] for method in methods}
+
+
+def _pairs(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:
+    """Returns the pairs of methods that a folder compares: those at the same budget."""
+    listed = list(columns.values())
+    return [(a, b) for i, a in enumerate(listed) for b in listed[i + 1 :] if a.budget == b.budget]
+
+
+def _number(value: object) -> str:
+    """Returns one decimal, or a dash; tables of earlier versions lack some numbers."""
+    return f"{value + 0.0:.1f}" if isinstance(value, int | float) else "–"

@@ -1,0 +1,111 @@
+"""A finished study in a store, without any training: real manifests, records and tables."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.report.cells import CellKey, Plan
+from flows.steps.kind import Work
+from flows.steps.kinds.results import ResultsSpec, make
+from flows.study.runs import note_run
+from infra.store.manifest import Recipe
+from infra.store.store import Artifact, Attempt, Store
+from model import files
+from pipelines.records.schema import Record
+from tests.model.tiny_data import color_record, mask_record, write_dataset
+
+RIGHT = {"vanilla": 2, "parcel": 3, "mqt": 5}
+"""Of a method: every so many items it is wrong."""
+
+
+def write_study(
+    store: Store,
+    *,
+    name: str = "toy",
+    benchmarks: Sequence[str] = ("colors", "shapes"),
+    methods: Sequence[str] = ("vanilla", "parcel", "mqt"),
+    budgets: Sequence[int] = (16, 64),
+    seeds: Sequence[int] = (11, 23, 47),
+    num_items: int = 30,
+) -> str:
+    """Writes a study whose items of `shapes` are segmented, the others named; returns its run."""
+    corpus = commit(store, "corpus", "corpus", {"a.txt": "pixels"})
+    inputs: dict[str, Artifact] = {}
+    plan = Plan(
+        methods=tuple(methods), benchmarks=tuple(benchmarks), budgets=tuple(budgets),
+        seeds=tuple(seeds),
+    )  # fmt: skip
+    for benchmark in benchmarks:
+        records = [
+            mask_record(i) if benchmark == "shapes" else color_record(i, part=benchmark)
+            for i in range(num_items)
+        ]
+        attempt = Attempt(store, recipe("dataset", f"prepare {benchmark}/test", raw=corpus))
+        write_dataset(attempt.path / "made", {"test": records})
+        for path in (attempt.path / "made").iterdir():
+            path.rename(attempt.path / path.name)
+        (attempt.path / "made").rmdir()
+        data = attempt.commit({})
+        for method, seed in itertools.product(methods, seeds):
+            trained = commit(
+                store, "checkpoint", f"transfer {method} {benchmark} seed={seed}", {}, data=data
+            )
+            for budget in (b for b in budgets if plan.runs(method, b)):
+                cell = CellKey(benchmark=benchmark, method=method, budget=budget, seed=seed)
+                inputs[str(cell)] = commit(
+                    store, "predictions", f"evaluate {cell}",
+                    answers_of(records, RIGHT.get(method, 4), seed), checkpoint=trained, data=data,
+                )  # fmt: skip
+    asked = Recipe(
+        kind="results", name="results",
+        inputs={role: artifact.as_input for role, artifact in inputs.items()},
+        config=ResultsSpec(plan=plan),
+    )  # fmt: skip
+    attempt = Attempt(store, asked)
+    list(make(Work(asked, store, attempt.path, attempt.path)))
+    results = attempt.commit({"prefect": {"flow_run_id": RUN}})
+    config = {"name": name, "methods": [*methods], "transfers": {b: {} for b in benchmarks}}
+    note_run(store, config, results.key, artifacts=[results.key], flow_run_id=RUN, failed=())
+    return f"{name}-{results.key.removeprefix('results-')}"
+
+
+RUN = "4a6e6bd0-5d4c-4a86-9f0e-000000000001"
+
+
+def answers_of(records: Sequence[Record], every: int, seed: int) -> dict[str, str]:
+    """Files of predictions: each item is right but for every `every`-th, shifted by the seed."""
+    rows = []
+    for i, record in enumerate(records):
+        right = (i + seed) % every != 0
+        wrong = "<loc0000><loc0000><loc0512><loc0512>" if record.masks else "<b>purple</b>"
+        rows.append(
+            {
+                "id": record.id,
+                "prefix": record.prefix,
+                "prediction": record.suffixes[0].replace("<mask>", "") if right else wrong,
+                "answers": list(record.answers),
+                "score": float(right),
+                "source": record.source,
+                "source_sha256": record.source_sha256,
+            }
+        )
+    score = 100 * sum(row["score"] for row in rows) / len(rows)
+    return {
+        files.PREDICTIONS: "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows),
+        files.SCORE: json.dumps({"score": score, "metric": "exact_match", "num": len(rows)}),
+    }
+
+
+def recipe(kind: str, name: str, **inputs: Artifact) -> Recipe:
+    read = {role: artifact.as_input for role, artifact in inputs.items()}
+    return Recipe(kind=kind, name=name, inputs=read, config={"name": name}, code="c0de" * 16)
+
+
+def commit(
+    store: Store, kind: str, name: str, texts: dict[str, str], **inputs: Artifact
+) -> Artifact:
+    attempt = Attempt(store, recipe(kind, name, **inputs))
+    for path, text in {"name.txt": name, **texts}.items():
+        Path(attempt.path, path).write_text(text, encoding="utf-8")
+    return attempt.commit({"prefect": {"flow_run_id": RUN}})

@@ -1,0 +1,207 @@
+"""The live pages of a store: what they show, how they are linked, and what they refuse."""
+
+import html
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from flows.pages.app import pages_of
+from flows.pages.history import Uses
+from flows.pages.items import Answers, Reader
+from flows.pages.study import study_of
+from infra.prefect.server import PAGES
+from infra.store.store import Store
+from tests.flows.pages.studies import commit, write_study
+
+
+@pytest.fixture(scope="module")
+def client(toy: Store) -> TestClient:
+    return TestClient(Starlette(routes=[Mount(PAGES, pages_of(toy.uri))]))
+
+
+def get(client: TestClient, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, (path, answer.text[-600:])
+    return answer.text
+
+
+def links(text: str) -> list[str]:
+    return [html.unescape(one) for one in re.findall(r'(?:href|src|action)="([^"]+)"', text)]
+
+
+def told(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def test_every_link_of_every_page_leads_somewhere(client: TestClient):
+    waiting, seen = [f"{PAGES}/"], set()
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not path.startswith(PAGES):
+            continue
+        seen.add(path)
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        if answer.headers["content-type"].startswith("text/html"):
+            waiting += links(answer.text)
+    kinds = {path.removeprefix(f"{PAGES}/").partition("/")[0].partition("?")[0] for path in seen}
+    assert kinds == {"", "results", "cell", "items", "item", "artifact", "picture", "plot", "style"}
+    assert sum("/item/" in path for path in seen) == 60
+
+
+def test_each_cell_of_the_table_links_to_all_its_seeds(client: TestClient, toy: Store):
+    table = get(client, f"{PAGES}/results/toy")
+    cells = [link for link in links(table) if "/cell/" in link]
+    assert len(cells) == 2 * (1 + 2 + 2)
+    text = get(client, next(link for link in cells if link.endswith("colors/parcel/16")))
+    keys = study_of(toy, "toy").columns("colors")["parcel@16"].artifacts
+    assert set(keys) == {11, 23, 47}
+    for key in keys.values():
+        assert f"{PAGES}/artifact/{key}" in links(text)
+    assert "prepare colors/test" in text  # In the drawing of what it was made from.
+
+
+def test_an_item_shows_its_picture_and_what_each_seed_wrote(client: TestClient):
+    text = get(client, f"{PAGES}/item/toy/colors?id=colors/003")
+    assert "which color?" in told(text)
+    assert told(text).count("<b>purple</b>") == 5  # Escaped: it is shown, and is no markup.
+    assert "<b>purple" not in text
+    (picture,) = [link for link in links(text) if "/picture/" in link]
+    assert client.get(picture).headers["content-type"] == "image/png"
+
+
+def test_boxes_are_drawn_and_numbered_and_the_accepted_one_is_the_first(client: TestClient):
+    text = get(client, f"{PAGES}/item/toy/shapes?id=segment/001")
+    assert "accepted [1 mask]" in told(text)
+    assert "[2]" in told(text)
+    assert text.count("<rect ") == 2
+
+
+def test_lists_are_right_wrong_or_changed_between_two(client: TestClient, toy: Store):
+    study = study_of(toy, "toy")
+    columns = study.columns("colors")
+    chosen = [columns["parcel@16"], columns["mqt@16"]]
+    reader = Reader(toy)
+    every = reader.items(chosen, "all", "")
+    right, wrong = (reader.items(chosen, show, "") for show in ("right", "wrong"))
+    changed = reader.items(chosen, "changed", "")
+    assert sorted(i.id for i in (*right, *wrong)) == [i.id for i in every]
+    assert {i.id for i in changed} == {
+        i.id for i in every if (i.scores[0] < 0.5) != (i.scores[1] < 0.5)
+    }
+    assert changed
+    text = get(client, f"{PAGES}/items/toy/colors?a=parcel@16&b=mqt@16&show=changed")
+    shown = re.findall(r"id=(colors%2F\d+)", text)
+    assert len(set(shown)) == len(changed)
+    assert f"{len(changed)} items, right with one of parcel@16 and mqt@16" in told(text)
+    found = get(client, f"{PAGES}/items/toy/colors?find=/01")
+    assert set(re.findall(r"id=colors%2F(\d\d)", found)) == {"01"}
+
+
+def test_one_row_is_found_without_reading_the_others(toy: Store):
+    key = study_of(toy, "toy").columns("shapes")["mqt@64"].artifacts[23]
+    answers = Answers(toy.get(key))
+    assert [answers.row(item)["id"] for item in answers.scores] == list(answers.scores)  # type: ignore[index]
+    for absent in ("", "segment/0005", "zzz"):
+        assert answers.row(absent) is None
+
+
+def test_samples_are_rows_from_all_over_a_file(toy: Store):
+    key = study_of(toy, "toy").columns("shapes")["mqt@64"].artifacts[23]
+    answers = Answers(toy.get(key))
+    every = list(answers.scores)
+    for limit in (1, 4, 7, 30, 99):
+        found = [row["id"] for row in answers.spread(limit)]
+        assert found == sorted(set(found))
+        assert min(limit, 30) // 2 < len(found) <= min(limit, 30)
+        assert found[0] == every[0]
+    assert every.index([row["id"] for row in answers.spread(4)][-1]) >= 20
+
+
+def test_a_dataset_shows_a_few_records_and_who_uses_it(client: TestClient, toy: Store):
+    key = next(a.key for a in toy.artifacts("dataset") if "colors" in a.manifest.name)
+    text = get(client, f"{PAGES}/artifact/{key}")
+    assert text.count('<article class="card">') == 8
+    users = told(text).partition("Who uses it")[2]
+    assert "transfer parcel colors seed=23" in users
+    assert "evaluate colors/mqt/64/47" in users
+    assert "shapes" not in users
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("results/nope", "RUN must name a finished run, got 'nope'"),
+        ("results/..%2f..%2fsecret", "RUN must be letters"),
+        ("cell/toy/colors/parcel/99", "colors of toy-"),
+        ("items/toy/nope", "has no row 'nope'. It has: colors, shapes."),
+        ("items/toy/colors?show=changed", "changed needs two columns"),
+        ("item/toy/colors?id=nope", "has no item 'nope'"),
+        ("artifact/..%2f..%2fetc", "key must be"),
+        ("artifact/corpus-0123456789abcdef-", "no artifact corpus-0123456789abcdef-"),
+        ("picture/..%2f..%2fstore.json", "There is no such picture"),
+        ("cell/toy", "There is no page 'cell/toy'"),
+        ("<script>alert(1)</script>", "There is no page"),
+    ],
+)
+def test_what_is_not_there_is_said_in_a_page(client: TestClient, path: str, said: str):
+    answer = client.get(f"{PAGES}/{path}")
+    assert answer.status_code == 404
+    assert said in told(answer.text)
+    assert "<script" not in answer.text
+
+
+def test_pages_load_nothing_from_elsewhere_and_run_nothing(client: TestClient):
+    for path in ("results/toy", "items/toy/colors", "item/toy/colors?id=colors/001"):
+        answer = client.get(f"{PAGES}/{path}")
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "<script" not in answer.text
+        assert "style=" not in answer.text
+        assert not [
+            link for link in links(answer.text) if not link.startswith(("/parcel/", "/v2/"))
+        ]
+
+
+def test_a_picture_whose_dataset_is_gone_is_said(tmp_path: Path):
+    store = Store(tmp_path)
+    write_study(store, benchmarks=("colors",), methods=("vanilla",), budgets=(16,), num_items=3)
+    (data,) = store.artifacts("dataset")
+    shutil.rmtree(data.path)
+    pages = TestClient(pages_of(store.uri))
+    text = get(pages, "/item/toy/colors?id=colors/001")
+    assert "its record is not in the store" in told(text)
+    assert pages.get(f"/picture/{data.key}?id=colors/001").status_code == 404
+    assert "A few of it" not in get(pages, f"/artifact/{data.key}")
+    (answers,) = (one for one in store.artifacts("predictions") if one.manifest.name.endswith("11"))
+    shutil.rmtree(answers.path)
+    assert "A few of it" not in get(pages, f"/artifact/{answers.key}")
+
+
+def test_a_store_in_a_bucket_has_the_same_pages(gcs, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    store = Store("gs://testing/pages")
+    write_study(store, benchmarks=("shapes",), methods=("vanilla",), budgets=(16,), num_items=3)
+    pages = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    text = get(pages, f"{PAGES}/item/toy/shapes?id=segment/001")
+    assert "accepted [1 mask]" in told(text)
+    (picture,) = [link for link in links(text) if "/picture/" in link]
+    assert pages.get(picture).content.startswith(b"\x89PNG")
+    (data,) = store.artifacts("dataset")
+    assert "evaluate shapes/vanilla/16/47" in get(pages, f"{PAGES}/artifact/{data.key}")
+
+
+def test_users_are_those_there_are_now(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = commit(store, "corpus", "corpus", {})
+    uses = Uses(store)
+    assert uses.of(corpus.key) == {}
+    later = [commit(store, "files", name, {}, raw=corpus) for name in ("b", "a")]
+    assert list(uses.of(corpus.key).values()) == ["a", "b"]
+    store.files.remove(f"manifests/files/{later[0].key}.json")
+    assert list(uses.of(corpus.key).values()) == ["a"]
