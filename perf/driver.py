@@ -68,7 +68,9 @@ class Spent:
 
 def nothing(work: Work) -> Iterator[Progress]:
     """Makes an artifact of a few bytes that no other step makes."""
-    (work.out / "made").write_text(f"{work.seed} {sorted(work.keys.items())} {work.config}")
+    (work.out / "made").write_text(
+        f"{work.seed} {sorted((r, a.key) for r, a in work.artifacts.items())} {work.config}"
+    )
     work.counts.update(score=50.0, num=1)
     yield Progress(done=1, total=1)
 
