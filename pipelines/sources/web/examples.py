@@ -101,7 +101,13 @@ def _tfds_units(corpus: Corpus, split: str) -> Iterator[str]:
 def _tfds_own_files(corpus: Corpus, name: str) -> list[Path]:
     path = corpus.folder / name
     told = [path.parent / "dataset_info.json", path.parent / "features.json"]
-    return [path, *told, *sorted(path.parent.glob("*.labels.txt"))]
+    labels = (_labels(path.parent, feature) for feature in corpus.features.values())
+    return [path, *told, *filter(corpus.has, labels)]
+
+
+def _labels(folder: Path, feature: str) -> Path:
+    """Returns the file with the names of a feature's classes, which is there if it has any."""
+    return folder / f"{feature.replace('/', '-')}.labels.txt"
 
 
 def _tfds_lengths(corpus: Corpus, folder: Path) -> tuple[str, dict[str, list[str]]]:
@@ -187,7 +193,7 @@ def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
         if not isinstance(value, int):
             return _as_written(name, value)
         if name not in known:
-            path = folder / f"{name.replace('/', '-')}.labels.txt"
+            path = _labels(folder, name)
             there = path.is_file()
             known[name] = corpus.annotation(path).read_text("utf-8").splitlines() if there else []
         names = known[name]

@@ -95,9 +95,9 @@ def test_splits_are_words_of_names(tmp_path, encoded):
 def test_files_are_listed_apart(tmp_path, encoded, name):
     put_tfds(tmp_path, encoded)
     for number in range(2):
-        record = example(image=encoded(seed=number), captions__text=f"Noise {number}")
+        record = example(image=encoded(seed=number), label=number)
         put_records(tmp_path / f"tfrecord/x-{number}.tfrecord", record)
-    spec, features = get(name), {"image": "image", "caption": "captions/text"}
+    spec, features = get(name), {"image": "image", "caption": "label"}
     corpus = Corpus(tmp_path, name, Spool(), features=features)
     units = spec.units_of(corpus, "train")
     assert len(units) == 2
