@@ -27,9 +27,12 @@ def lineage_trace(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints everything a cell of the table was made from, down to the source samples."""
+    from flows.lineage.named import named
     from flows.lineage.trace import trace
 
-    trace(open_store(store), run, cell, samples)
+    opened = open_store(store)
+    what = named(opened, f"{run}/{cell}" if cell else run)
+    print("\n".join(trace(opened, what, samples=samples)))
 
 
 @lineage_app.command("verify", epilog="Example: parcel lineage verify")
