@@ -7,6 +7,8 @@ import typer
 
 from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, open_store
 
+_NAME = "RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key."
+
 lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
 
 
@@ -21,7 +23,7 @@ def lineage_show(
 
 @lineage_app.command("trace", epilog="Example: parcel lineage trace demo --cell chartqa/parcel/64")
 def lineage_trace(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A study's name, or an artifact.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
     cell: Annotated[str, typer.Option(help="benchmark/method/budget")] = "",
     samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
     store: StoreOption = DEFAULT_STORE,
@@ -33,6 +35,32 @@ def lineage_trace(
     opened = open_store(store)
     what = named(opened, f"{run}/{cell}" if cell else run)
     print("\n".join(trace(opened, what, samples=samples)))
+
+
+@lineage_app.command(
+    "diff", epilog="Example: parcel lineage diff demo/chartqa/parcel/64 wider/chartqa/parcel/64"
+)
+def lineage_diff(
+    first: Annotated[str, typer.Argument(metavar="A", help=_NAME)],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other side, likewise.")],
+    patch: Annotated[bool, typer.Option("--patch", help="Show sources line by line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    other: Annotated[
+        str, typer.Option(metavar="URI", help="The store of B.", show_default="the same")
+    ] = "",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Tells what two cells or artifacts differ in, down to where they begin to differ.
+
+    Data, config, seeds, code, versions of libraries and hardware.
+    """
+    from flows.lineage.diff import compare
+    from flows.lineage.named import named
+
+    opened = open_store(store)
+    others = open_store(other) if other else opened
+    found = compare(opened, named(opened, first), named(others, second), others)
+    print(found.as_json() if as_json else "\n".join(found.lines(patch=patch)))
 
 
 @lineage_app.command("verify", epilog="Example: parcel lineage verify")
