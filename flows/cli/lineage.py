@@ -26,14 +26,27 @@ def lineage_trace(
     run: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
     cell: Annotated[str, typer.Option(help="benchmark/method/budget")] = "",
     samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
+    sample: Annotated[
+        str,
+        typer.Option(metavar="ID", help="A record: which steps saw it, which cells rest on it."),
+    ] = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Prints everything a cell of the table was made from, down to the source samples."""
+    """Prints everything a cell of the table was made from, down to the source samples.
+
+    With --sample the other way: from a record up to the steps that saw it, and to the cells.
+    """
     from flows.lineage.named import named
-    from flows.lineage.trace import trace
 
     opened = open_store(store)
     what = named(opened, f"{run}/{cell}" if cell else run)
+    if sample:
+        from flows.lineage.sample import sightings
+
+        print("\n".join(sightings(opened, what, sample).lines()))
+        return
+    from flows.lineage.trace import trace
+
     print("\n".join(trace(opened, what, samples=samples)))
 
 
