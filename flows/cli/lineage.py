@@ -1,11 +1,11 @@
 """`parcel lineage`: where an artifact or a number comes from."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, open_store
+from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
 
 _NAME = "RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key."
 
@@ -74,6 +74,49 @@ def lineage_diff(
     others = open_store(other) if other else opened
     found = compare(opened, named(opened, first), named(others, second), others)
     print(found.as_json() if as_json else "\n".join(found.lines(patch=patch)))
+
+
+@lineage_app.command(
+    "replay", epilog="Example: parcel lineage replay demo/chartqa/parcel/64/48213 --from raw"
+)
+def lineage_replay(
+    name: Annotated[str, typer.Argument(metavar="CELL", help=_NAME)],
+    begin: Annotated[
+        Literal["inputs", "raw"],
+        typer.Option("--from", help="Its direct inputs as they are; or all made again, too."),
+    ] = "inputs",
+    tolerance: Annotated[
+        float,
+        typer.Option(min=0, help="On another kind of machine: how far a score may lie [points]."),
+    ] = 0.5,
+    into: Annotated[
+        str, typer.Option(metavar="DIR", help="An empty folder for what is made, which stays.")
+    ] = "",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Makes a cell again with the code of then, and compares bytes.
+
+    On another kind of machine, or with other versions of libraries, bytes may differ; then the
+    scores are compared. Exit code 1 if it does not come out as it was.
+    """
+    heed_signals()
+    import tempfile
+
+    from flows.lineage.named import named
+    from flows.lineage.replay import replay
+
+    opened = open_store(store)
+    what = named(opened, name)
+    with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
+        fresh = open_store(into or temporary)
+        if fresh.keys():
+            raise typer.BadParameter(f"--into must be an empty folder, got {into}.")
+        is_near = True
+        for made in replay(opened, what, fresh, from_raw=begin == "raw"):
+            typer.echo(made.line())
+            is_near &= made.is_near(tolerance)
+    if not is_near:
+        raise typer.Exit(1)
 
 
 @lineage_app.command("verify", epilog="Example: parcel lineage verify")

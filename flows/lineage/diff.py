@@ -191,7 +191,10 @@ class _Walk:
             yield Difference(sort="seed", what="seed", was=was.seed, now=now.seed)
         yield from _unequal("config", *map(_config, (was, now)))
         yield from _unequal("version", *map(_versions, (was, now)))
-        yield from _unequal("hardware", *map(_hardware, (was, now)))
+        # What only newer manifests record says nothing of the others' machines.
+        hardware = [_hardware(m) for m in (was, now)]
+        known = hardware[0].keys() & hardware[1].keys()
+        yield from _unequal("hardware", *({k: side[k] for k in known} for side in hardware))
         if was.code != now.code:
             yield from self._code(was, now)
 
