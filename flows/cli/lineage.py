@@ -119,6 +119,35 @@ def lineage_replay(
         raise typer.Exit(1)
 
 
+@lineage_app.command("export", epilog="Example: parcel lineage export demo > events.jsonl")
+def lineage_export(
+    name: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
+    form: Annotated[
+        Literal["openlineage", "croissant"],
+        typer.Option("--format", help="Events of every step; or each dataset's description."),
+    ] = "openlineage",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A file for each step or dataset; default: print them."),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Tells other tools of a lineage: OpenLineage events, or datasets in Croissant.
+
+    Both are views of the manifests, and the same each time.
+    """
+    from flows.lineage.export import export
+    from flows.lineage.named import named
+
+    opened = open_store(store)
+    for file, text in export(opened, named(opened, name), form):
+        if out is None:
+            print(text)
+        else:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / file).write_text(f"{text}\n", encoding="utf-8")
+
+
 @lineage_app.command("verify", epilog="Example: parcel lineage verify")
 def lineage_verify(
     key: Annotated[str | None, typer.Argument(help="An artifact; all of them by default.")] = None,
