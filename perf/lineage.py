@@ -86,7 +86,7 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--seeds", type=int, default=110)
     parser.add_argument("--draws", type=int, default=1_000_000)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 4000, 100_000, 10_000_000])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 4000, 100_000, 1_000_000])
     asked = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
         rows = list(down(asked.seeds, Path(folder)))

@@ -184,6 +184,7 @@ def before(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Store:
     return store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
 def test_a_planted_difference_is_named_and_nothing_else(
     plant: Plant, before: Store, data: Path, tmp_path: Path

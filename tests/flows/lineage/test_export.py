@@ -4,7 +4,7 @@ import json
 import uuid
 from pathlib import Path
 
-import mlcroissant
+import pytest
 from openlineage.client.event_v2 import Job, Run, RunEvent
 
 from flows.lineage.export import export
@@ -37,10 +37,13 @@ def test_events_of_every_step_are_open_lineages_and_lead_from_one_to_the_next(
     assert inputs < outputs
 
 
+@pytest.mark.slow  # Its imports take two seconds.
 def test_datasets_are_described_as_croissant_wants_it(
     table: tuple[Store, Named],
     tmp_path: Path,
 ):
+    import mlcroissant
+
     store, what = table
     texts = dict(export(store, what, "croissant"))
     assert len(texts) == 3

@@ -67,6 +67,7 @@ def test_the_code_of_then_makes_the_same_bytes(store: Store, fresh: Store):
     assert fresh.keys() == [was.key]
 
 
+@pytest.mark.slow
 def test_other_bytes_on_the_same_machine_are_told(store: Store, fresh: Store):
     was = made(store, f"{'1' * 64}  1  a.txt\n")
     (again,) = replay(store, named(store, was.key), fresh, from_raw=True)
@@ -75,6 +76,7 @@ def test_other_bytes_on_the_same_machine_are_told(store: Store, fresh: Store):
     assert again.line().endswith("other contents; the same machine")
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_or_has_no_sources_says_so(store: Store, fresh: Store):
     broken = made(
         store, "", "    lines = [", "    raise ValueError('no such thing')\n    lines = ["
