@@ -14,7 +14,7 @@ import collections
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from flows.lineage.named import Named
@@ -138,7 +138,7 @@ class _Walk:
         self._found: dict[tuple[str, ...], Difference] = {}
         self._patches: dict[tuple[str, ...], list[Difference]] = {}
 
-    def differences(self, pairs: Iterable[tuple[Manifest, Manifest]]) -> tuple[Difference, ...]:
+    def differences(self, pairs: Sequence[tuple[Manifest, Manifest]]) -> tuple[Difference, ...]:
         """Returns what pairs of artifacts differ in, each thing once."""
         # Pairs of other contents first: what is met by both ways has an effect.
         other = collections.deque(pair for pair in pairs if pair[0].content != pair[1].content)
@@ -233,8 +233,9 @@ def _versions(manifest: Manifest) -> dict[str, str]:
 
 
 def _hardware(manifest: Manifest) -> dict[str, Any]:
-    hardware = leaves(manifest.environment.get("hardware", {}))
-    return hardware | {"devices": manifest.environment.get("devices")}
+    recorded = {"devices": manifest.environment.get("devices")}
+    recorded |= leaves(manifest.environment.get("hardware", {}))
+    return {name: value for name, value in recorded.items() if value is not None}
 
 
 def _unequal(sort: Sort, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:

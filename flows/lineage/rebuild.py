@@ -10,16 +10,17 @@ from infra.store.store import Store
 
 def rebuild(store: Store) -> int:
     """Publishes every lineage page and every run's results page; returns how many."""
-    published = 0
-    for artifact in store.artifacts():
+    published, view = 0, store.at_once()
+    for artifact in view.artifacts():
         manifest = artifact.manifest
         create_markdown_artifact(
-            pages.page(store, artifact, reused=True),
+            pages.page(view, artifact, reused=True),
             key=page_key(manifest.key),
             description=manifest.name,
         )
         published += 1
-    for record in records(store).values():
+    # Of runs of one name the UI shows the page that came last.
+    for record in sorted(records(view).values(), key=lambda record: record["finished"]):
         if record["results"] is None:
             continue
         publish_results(store, record["name"], record["results"])

@@ -15,6 +15,7 @@ import pydantic
 
 from flows.lineage.diff import Difference, compare
 from flows.lineage.named import Named
+from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.files import FilesSpec
@@ -23,8 +24,12 @@ from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.steps.replay import ReplayError, remake
 from flows.study.config import TokenizerConfig
-from flows.study.load import ConfigError
+from flows.study.given import raw_files
+from flows.study.graph import graph_of
+from flows.study.load import ConfigError, check
 from flows.study.runs import records
+from infra.store.digest import canonical_json
+from infra.store.gc import LET_GO
 from infra.store.graph import edges
 from infra.store.manifest import Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
@@ -47,15 +52,8 @@ CONFIGS: Mapping[str, Any] = {
     "chance": str,
     "results": ResultsSpec,
 }
-"""Kind of a step -> type of its config, which a manifest holds as plain values."""
-
-_LOCATIONS = {
-    "raw_files": ("data_root",),
-    "dataset": ("data_root",),
-    "start": ("start",),
-    "tokenizer": ("tokenizer", "path"),
-}
-"""Kind of a step that may read outside the store -> key of the study's config that says where."""
+"""Kind of a step -> type of its config, which a manifest holds as plain values; for artifacts that
+no run's record has."""
 
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
@@ -103,8 +101,10 @@ class Replayed:
         head = f"{self.was.name} {self.was.key}, made again {took}:"
         if self.was.files == self.now.files:
             return f"{head} the same bytes, {len(self.was.files)} files"
-        if self.is_same:
-            return f"{head} the same contents; files that carry clock times differ"
+        if self.is_same:  # Such as a log of the training, with clock times.
+            names = {*self.was.files, *self.now.files}
+            other = sorted(n for n in names if self.was.files.get(n) != self.now.files.get(n))
+            return f"{head} the same contents, and other bytes in {', '.join(other)}"
         told = f"{head} other contents"
         if self.score:
             then, now, same = self.score
@@ -131,7 +131,7 @@ def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterat
       ReplayError: if one cannot be made.
     """
     made: dict[str, Artifact] = {}
-    known = list(records(store).values())
+    steps = _steps(store, what)
     for artifact in _order(store, what, from_raw):
         manifest = artifact.manifest
         if not manifest.source:
@@ -142,19 +142,27 @@ def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterat
                 made[entry.key] = _borrow(fresh, store.get(entry.key))
             inputs[role] = made[entry.key].as_input
         tree = store.source(manifest.source)
+        step = steps.get(manifest.name)
+        if step is None or json.loads(canonical_json(step.config)) != manifest.config:
+            step = Step(
+                kind=manifest.kind,
+                name=manifest.name,
+                config=typed(manifest.kind, manifest.config),
+            )
         recipe = Recipe(
             kind=manifest.kind,
             name=manifest.name,
             inputs=inputs,
-            config=typed(manifest.kind, manifest.config),
+            config=step.config,
             seed=manifest.seed,
             libraries=manifest.libraries,
             code=manifest.code,
             source=fresh.keep(tree),
-            location=_location(known, manifest),
+            location=step.location,
         )
         try:
-            now = remake(fresh, recipe, tree, _variables(manifest))
+            context = {"devices": manifest.environment.get("devices", 1)}
+            now = remake(fresh, recipe, tree, context, _variables(manifest))
         except ReplayError as error:
             raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
         made[artifact.key] = now
@@ -194,15 +202,22 @@ def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
     return fresh.get(artifact.key)
 
 
-def _location(known: list[dict[str, Any]], manifest: Manifest) -> str | None:
-    """Returns the place outside the store that a step reads, by the newest run that knows it."""
-    found = [record for record in known if manifest.key in record["artifacts"]]
-    if manifest.kind not in _LOCATIONS or not found:
-        return None
-    value: Any = max(found, key=lambda record: record["finished"])["config"]
-    for key in _LOCATIONS[manifest.kind]:
-        value = (value or {}).get(key)
-    return value
+def _steps(store: Store, what: Named) -> dict[str, Step]:
+    """Returns the steps of the newest run that has the artifacts, by name.
+
+    They know what manifests leave out since it is no part of an identity: where raw data lie, and
+    settings such as `remat`, which change how sums are rounded.
+    """
+    key = what.artifacts[0].key
+    found = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(LET_GO, ()))]
+    if not found:
+        return {}
+    newest = max(found, key=lambda record: record["finished"])
+    try:
+        graph = graph_of(check(newest["config"], source=newest["name"]), known=raw_files(store))
+    except ConfigError:  # Its raw data are not on this machine, say.
+        return {}
+    return {step.name: step for step in graph.steps}
 
 
 def _variables(manifest: Manifest) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Makes a step with the worker of whatever source tree is on the path; run as a file.
 
-    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P remake_child.py STORE < recipe
+    PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P remake_child.py STORE CONTEXT < recipe
 
 As `replay_child`, it asks of the tree only what all of them have.
 """
@@ -18,7 +18,7 @@ def main() -> None:
     from flows.steps.worker import Made, make
 
     recipe = pickle.load(sys.stdin.buffer)  # From our parent, and nobody else.
-    for item in make(sys.argv[1], [recipe], {}):
+    for item in make(sys.argv[1], [recipe], json.loads(sys.argv[2])):
         if isinstance(item, Made):
             print(json.dumps({"key": recipe.key, "error": item.error}), file=told, flush=True)
     # JAX has threads that some exits wait for.

@@ -52,7 +52,11 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
 
 
 def remake(
-    store: Store, recipe: Recipe, tree: Mapping[str, bytes], variables: Mapping[str, str]
+    store: Store,
+    recipe: Recipe,
+    tree: Mapping[str, bytes],
+    context: Mapping[str, Any],
+    variables: Mapping[str, str],
 ) -> Artifact:
     """Makes a step with the code of a tree, its own worker included, and commits it to a store.
 
@@ -60,12 +64,13 @@ def remake(
       store: where the inputs are, and the artifact will be.
       recipe: what to make.
       tree: path below the checkout -> bytes of all its sources.
+      context: for the manifest, as `worker.make` takes it.
       variables: of the environment, besides those of this process.
 
     Raises:
       ReplayError: if the step fails, or its process does.
     """
-    words = [store.uri]
+    words = [store.uri, json.dumps(dict(context))]
     with _child(remake_child.__file__, words, tree, recipe, variables) as (child, errors):
         for told in _lines(child):
             if told["error"]:

@@ -50,6 +50,7 @@ def test_order_is_near_a_full_shuffle():
     assert abs(float(correlation)) < 0.1
 
 
+@pytest.mark.slow
 def test_lineage(tmp_path: Path):
     lineage.lay_out(graph_with(1), tmp_path)
     store = Store(tmp_path)

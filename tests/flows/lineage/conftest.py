@@ -16,7 +16,7 @@ from pipelines.records.schema import Record
 from tests.model.tiny_data import color_record, write_dataset
 
 BATCHES = BatchConfig(batch_size=4, mixture=(("color", 1.0),))
-STEPS = 5
+STEPS = 3
 
 
 def made(store: Store, kind: str, name: str, inputs: dict[str, Artifact], **more: Any) -> Artifact:

@@ -57,6 +57,7 @@ def made(store: Store, text: str, old: str = "", new: str = "") -> Artifact:
     return attempt.commit({})
 
 
+@pytest.mark.slow
 def test_the_code_of_then_makes_the_same_bytes(store: Store, fresh: Store):
     was = made(store, f"1  {'0' * 64}  a.txt\n", "{sha256}  {size}", "{size}  {sha256}")
     (again,) = replay(store, named(store, was.key), fresh, from_raw=False)

@@ -28,7 +28,7 @@ def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, Named
     store, what = table
     trainings = {a.manifest.name: a for a in store.artifacts("checkpoint")}
     hits = 0
-    for number in (1, 6, 11, 13, 18):
+    for number in (3, 11, 18):
         found = sightings(store, what, f"{number:02d}")
         assert {place.id for place in found.places} == {f"{number:02d}", f"{number:02d}#ocr"}
         steps = {sight.training.name: list(sight.steps) for sight in found.sights}
