@@ -1,6 +1,6 @@
 """How long it takes to follow a lineage: down from a cell and a table, up from a sample.
 
-    python -m perf.lineage --seeds 110
+    python -m perf.lineage --seeds 100
 
 Down: the demo with that many seeds and 21 budgets, of which a store holds a manifest for every step
 and no data; `parcel lineage trace` runs as people run it. Up: the steps of a training that saw one
@@ -84,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=110)
+    parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--draws", type=int, default=1_000_000)
     parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 4000, 100_000, 1_000_000])
     asked = parser.parse_args(words)
