@@ -1,11 +1,13 @@
 """`parcel lineage`: where an artifact or a number comes from."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, open_store
+from flows.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
+
+_NAME = "RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key."
 
 lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
 
@@ -21,15 +23,129 @@ def lineage_show(
 
 @lineage_app.command("trace", epilog="Example: parcel lineage trace demo --cell chartqa/parcel/64")
 def lineage_trace(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A study's name, or an artifact.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
     cell: Annotated[str, typer.Option(help="benchmark/method/budget")] = "",
     samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
+    sample: Annotated[
+        str,
+        typer.Option(metavar="ID", help="A record: which steps saw it, which cells rest on it."),
+    ] = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Prints everything a cell of the table was made from, down to the source samples."""
+    """Prints everything a cell of the table was made from, down to the source samples.
+
+    With --sample the other way: from a record up to the steps that saw it, and to the cells.
+    """
+    from flows.lineage.named import named
+
+    opened = open_store(store)
+    what = named(opened, f"{run}/{cell}" if cell else run)
+    if sample:
+        from flows.lineage.sample import sightings
+
+        print("\n".join(sightings(opened, what, sample).lines()))
+        return
     from flows.lineage.trace import trace
 
-    trace(open_store(store), run, cell, samples)
+    print("\n".join(trace(opened, what, samples=samples)))
+
+
+@lineage_app.command(
+    "diff", epilog="Example: parcel lineage diff demo/chartqa/parcel/64 wider/chartqa/parcel/64"
+)
+def lineage_diff(
+    first: Annotated[str, typer.Argument(metavar="A", help=_NAME)],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other side, likewise.")],
+    patch: Annotated[bool, typer.Option("--patch", help="Show sources line by line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    other: Annotated[
+        str, typer.Option(metavar="URI", help="The store of B.", show_default="the same")
+    ] = "",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Tells what two cells or artifacts differ in, down to where they begin to differ.
+
+    Data, config, seeds, code, versions of libraries and hardware.
+    """
+    from flows.lineage.diff import compare
+    from flows.lineage.named import named
+
+    opened = open_store(store)
+    others = open_store(other) if other else opened
+    found = compare(opened, named(opened, first), named(others, second), others)
+    print(found.as_json() if as_json else "\n".join(found.lines(patch=patch)))
+
+
+@lineage_app.command(
+    "replay", epilog="Example: parcel lineage replay demo/chartqa/parcel/64/48213 --from raw"
+)
+def lineage_replay(
+    name: Annotated[str, typer.Argument(metavar="CELL", help=_NAME)],
+    begin: Annotated[
+        Literal["inputs", "raw"],
+        typer.Option("--from", help="Its direct inputs as they are; or all made again, too."),
+    ] = "inputs",
+    tolerance: Annotated[
+        float,
+        typer.Option(min=0, help="On another kind of machine: how far a score may lie [points]."),
+    ] = 0.5,
+    into: Annotated[
+        str, typer.Option(metavar="DIR", help="An empty folder for what is made, which stays.")
+    ] = "",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Makes a cell again with the code of then, and compares bytes.
+
+    On another kind of machine, or with other versions of libraries, bytes may differ; then the
+    scores are compared. Exit code 1 if it does not come out as it was.
+    """
+    heed_signals()
+    import tempfile
+
+    from flows.lineage.named import named
+    from flows.lineage.replay import replay
+
+    opened = open_store(store)
+    what = named(opened, name)
+    with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
+        fresh = open_store(into or temporary)
+        if fresh.keys():
+            raise typer.BadParameter(f"--into must be an empty folder, got {into}.")
+        is_near = True
+        for made in replay(opened, what, fresh, from_raw=begin == "raw"):
+            typer.echo(made.line())
+            is_near &= made.is_near(tolerance)
+    if not is_near:
+        raise typer.Exit(1)
+
+
+@lineage_app.command("export", epilog="Example: parcel lineage export demo > events.jsonl")
+def lineage_export(
+    name: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
+    form: Annotated[
+        Literal["openlineage", "croissant"],
+        typer.Option("--format", help="Events of every step; or each dataset's description."),
+    ] = "openlineage",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A file for each step or dataset; default: print them."),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Tells other tools of a lineage: OpenLineage events, or datasets in Croissant.
+
+    Both are views of the manifests, and the same each time.
+    """
+    from flows.lineage.export import export
+    from flows.lineage.named import named
+
+    opened = open_store(store)
+    for file, text in export(opened, named(opened, name), form):
+        if out is None:
+            print(text)
+        else:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / file).write_text(f"{text}\n", encoding="utf-8")
 
 
 @lineage_app.command("verify", epilog="Example: parcel lineage verify")

@@ -1,4 +1,4 @@
-"""Lineage for people: pages for the Prefect UI, and trees for the terminal.
+"""Lineage for people: pages for the Prefect UI.
 
 Views only: all of it is made from the manifests, and can be made again from them.
 """
@@ -6,20 +6,16 @@ Views only: all of it is made from the manifests, and can be made again from the
 import collections
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-
-from rich.markup import escape
-from rich.tree import Tree
 
 from flows.lineage.links import page_link
 from flows.lineage.samples import sample_table
+from flows.lineage.trace import KEPT, SHORT
 from flows.pages.cards import Card
 from flows.pages.page import Page, address, are_beside
 from flows.steps.lookup import accepted_codes
-from infra.store.graph import Node, ancestry, edges
+from infra.store.graph import edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
-from model.files import PREDICTIONS
 
 _GRAPH_NODES = 14
 """Boxes in one diagram; above it, inputs of one kind share a box."""
@@ -32,11 +28,6 @@ _USERS = 40
 
 _NAMED = 5
 """Artifacts named in one sentence."""
-
-_KEPT = "kept although its code has changed since"
-
-_SHORT = 12
-"""Hex digits of a digest shown to people."""
 
 
 def page(
@@ -64,7 +55,7 @@ def page(
     facts = {
         "key": f"`{manifest.key}`",
         "content": f"`{manifest.content}`",
-        "code": f"`{manifest.code[:_SHORT]}` at commit `{str(git.get('commit'))[:_SHORT]}`"
+        "code": f"`{manifest.code[:SHORT]}` at commit `{str(git.get('commit'))[:SHORT]}`"
         + (" + uncommitted changes" if git.get("dirty") else ""),
         "seed": manifest.seed if manifest.seed is not None else "none drawn",
         "made": f"{manifest.started}, in {manifest.seconds:.1f} s, "
@@ -96,7 +87,7 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
     rows = ["| role | artifact | content |", "|---|---|---|"]
     for role, entry in sorted(manifest.inputs.items())[:_INPUTS]:
         name = store.recall(entry.key).manifest.name
-        rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:_SHORT]}` |")
+        rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:SHORT]}` |")
     if len(manifest.inputs) > _INPUTS:
         rows.append(f"| | and {len(manifest.inputs) - _INPUTS} more | |")
     return rows
@@ -116,12 +107,12 @@ def _word_of_kept(
 ) -> Iterator[str]:
     """Yields a paragraph where the artifact was kept by `parcel accept`, or rests on such."""
     if codes := kept.get(manifest.key):
-        yield f"† It was {_KEPT}: it counts as made with code `{codes[-1][:_SHORT]}`."
+        yield f"† It was {KEPT}: it counts as made with code `{codes[-1][:SHORT]}`."
         yield ""
     below = {found.key: found.name for found, _, _ in edges(store, manifest.key)}
     if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
         more = f" and {len(links) - _NAMED} more" if len(links) > _NAMED else ""
-        yield f"† It rests on what was {_KEPT}: {', '.join(links[:_NAMED])}{more}."
+        yield f"† It rests on what was {KEPT}: {', '.join(links[:_NAMED])}{more}."
         yield ""
 
 
@@ -152,78 +143,3 @@ def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator
     yield f"  style {own} stroke-width:4px"
     for box in sorted({ids[box_of[key]] for key in manifests if key in kept} - {own}):
         yield f"  style {box} stroke-dasharray:6 4"
-
-
-def tree(
-    store: Store, key: str, *, samples: int, role: str = "", shown: set[str] | None = None
-) -> Tree:
-    """Returns an artifact's whole history for the terminal, down to source samples.
-
-    Args:
-      store: the artifacts.
-      key: where to begin.
-      samples: source samples shown per dataset or prediction file; 0 shows none.
-      role: the part it plays for whoever asks.
-      shown: keys that need no second telling; grows.
-    """
-    told = set() if shown is None else shown
-    kept = accepted_codes(store)
-
-    def grow(node: Node, parent: Tree | None) -> Tree:
-        line = _headline(node) + (f" [dim]† {_KEPT}[/]" if node.artifact.key in kept else "")
-        branch = Tree(line) if parent is None else parent.add(line)
-        if node.artifact.key in told:
-            branch.add("[dim](shown above)")
-            return branch
-        told.add(node.artifact.key)
-        for line in _samples(node.artifact, samples):
-            branch.add(escape(line))
-        for below in node.inputs:
-            grow(below, branch)
-        return branch
-
-    return grow(ancestry(store, key, role), None)
-
-
-def _headline(node: Node) -> str:
-    manifest = node.artifact.manifest
-    counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
-    role = f"[dim]{escape(node.role)}:[/] " if node.role else ""
-    return (
-        f"{role}[bold]{escape(manifest.name)}[/] {manifest.key} "
-        f"sha256:{manifest.content[:_SHORT]}" + (f" [dim]({escape(counts)})" if counts else "")
-    )
-
-
-def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
-    """Yields "id ← source sha256" lines of a dataset's records or of predictions."""
-    if not limit:
-        return
-    if artifact.manifest.kind == "predictions":
-        rows = _prediction_rows(artifact.path)
-    elif artifact.manifest.kind in ("dataset", "screened"):
-        rows = _dataset_rows(artifact.place)
-    else:
-        return
-    for i, row in enumerate(rows):
-        if i == limit:
-            yield "…"
-            return
-        yield row
-
-
-def _prediction_rows(folder: Path) -> Iterator[str]:
-    with (folder / PREDICTIONS).open() as lines:
-        for line in lines:
-            row = json.loads(line)
-            yield (
-                f"{row['id']} {row['prediction']!r} (score {row['score']:g}) ← {row['source']} "
-                f"sha256:{row['source_sha256'][:_SHORT]}"
-            )
-
-
-def _dataset_rows(place: str) -> Iterator[str]:
-    from pipelines.records.dataset import Dataset
-
-    for record in Dataset(place).records():
-        yield f"{record.id} ← {record.source} sha256:{record.source_sha256[:_SHORT]}"

@@ -42,11 +42,13 @@ _CELL = re.compile(rf"\[([^\]]*)\]\({re.escape(page_link(''))}([\w-]+)\)")
 
 def rebuild(store: Store) -> int:
     """Publishes every lineage page and every run's results page; returns how many."""
-    published, uses, cards = 0, Uses(store).of_all(), Cards(store)
-    for artifact in store.artifacts():
-        _publish(store, artifact, uses.get(artifact.key, {}), cards, reused=True)
+    view = store.at_once()
+    published, uses, cards = 0, Uses(view).of_all(), Cards(view)
+    for artifact in view.artifacts():
+        _publish(view, artifact, uses.get(artifact.key, {}), cards, reused=True)
         published += 1
-    for run, record in records(store).items():
+    # Of runs of one name the UI shows the page that came last.
+    for run, record in sorted(records(view).items(), key=lambda item: item[1]["finished"]):
         if record["results"] is None:
             continue
         _publish_table(store, record["name"], run, record["results"])

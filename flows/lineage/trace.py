@@ -1,51 +1,91 @@
 """`parcel lineage trace`: a cell of the table down to its source samples."""
 
-from rich.console import Console
-from rich.tree import Tree
+import json
+from collections.abc import Iterator
 
-from flows.lineage import pages as lineage
-from flows.report.cells import CellKey
-from flows.study.load import ConfigError
-from flows.study.runs import results_of
+from flows.lineage.named import Named
+from flows.steps.lookup import accepted_codes
+from infra.store.graph import Visit, history
 from infra.store.store import Artifact, Store
+from model.files import PREDICTIONS
 
-_UNCUT = 2000
-"""Characters in a line; longer than any [characters]."""
+KEPT = "kept although its code has changed since"
+
+SHORT = 12
+"""Hex digits of a digest shown to people."""
 
 
-def trace(store: Store, run: str, cell: str, samples: int) -> None:
-    """Prints the history of a run's cell, or of its whole table where `cell` is empty.
+def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
+    """Yields the history of what was named as the lines of a tree, each artifact once.
 
-    Raises:
-      ConfigError: if there is no such run or cell, with those there are.
+    Of a whole table the predictions' samples are left out: a cell's trace has them.
+
+    Args:
+      store: the artifacts.
+      what: where to begin.
+      samples: source samples shown per dataset, and per file of predictions.
     """
-    results = results_of(store, run)
-    if not cell:
-        _print(lineage.tree(store, results.key, samples=samples))
+    whole = any(artifact.manifest.kind == "results" for artifact in what.artifacts)
+    view = store.at_once() if whole else store
+    kept, seen, guides = accepted_codes(view), set[str](), [""]
+    if what.seeds:
+        yield what.name
+    for place, artifact in enumerate(what.artifacts):
+        role = f"seed {what.seeds[place]}" if what.seeds else ""
+        for visit in history(view, artifact.key, role, seen=seen):
+            depth = visit.depth + bool(what.seeds)
+            is_last = visit.is_last and (visit.depth > 0 or artifact is what.artifacts[-1])
+            arm, bar = ("└── ", "    ") if is_last else ("├── ", "│   ")
+            start = guides[depth - 1] + arm if depth else ""
+            # Before what lies deeper: the bars of those above that have inputs still to come.
+            guides[depth:] = [guides[depth - 1] + bar if depth else ""]
+            mark = f" † {KEPT}" if visit.artifact.key in kept else ""
+            yield f"{start}{_headline(visit)}{mark}"
+            if not visit.is_again and not (whole and visit.artifact.manifest.kind == "predictions"):
+                for line in _samples(visit.artifact, samples):
+                    yield f"{guides[depth]}· {line}"
+
+
+def _headline(visit: Visit) -> str:
+    manifest = visit.artifact.manifest
+    role = f"{visit.role}: " if visit.role else ""
+    if visit.is_again:
+        return f"{role}{manifest.name} (shown above)"
+    counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
+    return f"{role}{manifest.name} {manifest.key} sha256:{manifest.content[:SHORT]}" + (
+        f" ({counts})" if counts else ""
+    )
+
+
+def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
+    """Yields "id ← source sha256" lines of a dataset's records or of predictions."""
+    if not limit:
         return
-    tree = Tree(f"[bold]{cell}[/] of {results.key}")
-    shown: set[str] = set()
-    for role, entry in _cell_inputs(results, cell):
-        tree.add(lineage.tree(store, entry, samples=samples, role=role, shown=shown))
-    _print(tree)
+    if artifact.manifest.kind == "predictions":
+        rows = _prediction_rows(artifact)
+    elif artifact.manifest.kind in ("dataset", "screened"):
+        rows = _dataset_rows(artifact)
+    else:
+        return
+    for i, row in enumerate(rows):
+        if i == limit:
+            yield "…"
+            return
+        yield row
 
 
-def _print(tree: Tree) -> None:
-    """Prints a tree with whole lines: digests are for copying, so nothing is cut to fit."""
-    console = Console(highlight=False, width=_UNCUT)
-    with console.capture() as captured:
-        console.print(tree)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+def _prediction_rows(artifact: Artifact) -> Iterator[str]:
+    with (artifact.path / PREDICTIONS).open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            yield (
+                f"{row['id']} {row['prediction']!r} (score {row['score']:g}) ← {row['source']} "
+                f"sha256:{row['source_sha256'][:SHORT]}"
+            )
 
 
-def _cell_inputs(results: Artifact, cell: str) -> list[tuple[str, str]]:
-    inputs = sorted(results.manifest.inputs.items())
-    keyed = [(key, entry.key) for role, entry in inputs if (key := CellKey.of_role(role))]
-    found = [(f"seed {key.seed}", artifact) for key, artifact in keyed if key.cell == cell]
-    if not found:
-        cells = sorted({key.cell for key, _ in keyed})
-        raise ConfigError(
-            f"--cell must be benchmark/method/budget of the table, got {cell!r}. "
-            f"Accepted: {', '.join(cells)}."
-        )
-    return found
+def _dataset_rows(artifact: Artifact) -> Iterator[str]:
+    from pipelines.records.dataset import Dataset
+
+    for record in Dataset(artifact.place).records():
+        yield f"{record.id} ← {record.source} sha256:{record.source_sha256[:SHORT]}"

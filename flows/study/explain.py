@@ -289,12 +289,12 @@ class _Known:
         inputs = {f"input {role}": entry.content for role, entry in manifest.inputs.items()}
         return cls(
             manifest.name,
-            {**_leaves(manifest.config), _SEED: manifest.seed, **manifest.libraries, **inputs},
+            {**leaves(manifest.config), _SEED: manifest.seed, **manifest.libraries, **inputs},
         )
 
     @classmethod
     def wanted(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_Known":
-        config = _leaves(redact(json.loads(canonical_json(step.config))))  # As manifests are.
+        config = leaves(redact(json.loads(canonical_json(step.config))))  # As manifests are.
         read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
         return cls(
             step.name, {**config, _SEED: step.seed, **libraries_of(step.kind, step.config), **read}
@@ -321,12 +321,13 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Returns dotted path -> value of everything in nested dicts; lists are values."""
     if not isinstance(value, dict):
         return {path: value}
     found: dict[str, Any] = {}
     for key, inner in value.items():
-        found |= _leaves(inner, f"{path}.{key}" if path else str(key))
+        found |= leaves(inner, f"{path}.{key}" if path else str(key))
     return found
 
 

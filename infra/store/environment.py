@@ -25,7 +25,8 @@ _ROOT = Path(__file__).parents[2]
 def environment() -> dict[str, Any]:
     """Returns git commit and dirty-diff digest, package versions and hardware of this process.
 
-    Of the environment's variables only `XLA_FLAGS` is noted: others may hold credentials.
+    Of the environment's variables only `XLA_FLAGS` and `NPROC`, XLA's number of threads, are noted:
+    others may hold credentials.
     """
     return {
         "git": _git(),
@@ -38,6 +39,7 @@ def environment() -> dict[str, Any]:
             "python": platform.python_version(),
             "system": platform.system(),
             "xla_flags": redact(os.environ.get("XLA_FLAGS", "")),
+            "threads": redact(os.environ.get("NPROC", str(os.cpu_count()))),
         },
     }
 

@@ -12,34 +12,55 @@ _OTHER_BYTES = "bytes differ from the manifest"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Node:
-    """An artifact, the role it plays for the one above, and its own inputs.
+class Visit:
+    """An artifact, met on a walk down a history.
 
-    Inputs of one artifact are the same tuple wherever it appears, so that a history is as large as
-    its edges are many; told as a tree it can double with every step.
+    Attributes:
+      depth: 0 where the walk begins; inputs lie one deeper.
+      role: the part it plays for the artifact above.
+      artifact: itself.
+      is_last: whether no other input of the one above comes after it.
+      is_again: whether the walk met it before; its inputs are not entered then.
     """
 
+    depth: int
     role: str
     artifact: Artifact
-    inputs: tuple["Node", ...]
+    is_last: bool
+    is_again: bool
 
 
-def ancestry(store: Store, key: str, role: str = "") -> Node:
-    """Returns the history of everything an artifact was made from.
+def history(
+    store: Store, key: str, role: str = "", *, seen: set[str] | None = None
+) -> Iterator[Visit]:
+    """Yields everything an artifact was made from, depth first, inputs by role.
+
+    A history is a graph: told as a tree it can double with every step. So each artifact is entered
+    once, and there are as many visits as the graph has edges.
+
+    Args:
+      store: the artifacts.
+      key: where to begin.
+      role: of that one.
+      seen: keys that were met before; grows.
 
     Raises:
       KeyError: if an artifact of the history is not in the store.
     """
-    known: dict[str, tuple[Node, ...]] = {}
-
-    def node(key: str, role: str) -> Node:
+    met = set() if seen is None else seen
+    waiting = [(0, role, key, True)]
+    while waiting:
+        depth, role, key, is_last = waiting.pop()
         artifact = store.recall(key)
-        if key not in known:
-            entries = sorted(artifact.manifest.inputs.items())
-            known[key] = tuple(node(entry.key, name) for name, entry in entries)
-        return Node(role=role, artifact=artifact, inputs=known[key])
-
-    return node(key, role)
+        yield Visit(depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in met)
+        if key in met:
+            continue
+        met.add(key)
+        inputs = sorted(artifact.manifest.inputs.items())
+        below = [(depth + 1, name, entry.key, False) for name, entry in inputs]
+        if below:
+            below[-1] = (*below[-1][:3], True)
+        waiting += reversed(below)
 
 
 def edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:

@@ -131,6 +131,24 @@ class Examples:
             )
         return tuple(draws)
 
+    def steps_of(self, part: str, position: int, num_steps: int) -> Iterator[int]:
+        """Yields the steps whose batches have a record, in order; `draws` the other way round.
+
+        Args:
+          part: of the data.
+          position: of the record in its part.
+          num_steps: steps that are looked at, from the first.
+        """
+        turns = self._config.batch_size // self._lanes
+        shapes = (n for n, mixture in self._mixtures.items() if part in mixture)
+        for num_images in shapes:  # One, or none if the part is not drawn from.
+            for visit in self._orders[part].visits(position):
+                number = self._mixtures[num_images].number(part, visit // self._lanes)
+                step = self._shapes.number(num_images, number // turns)
+                if step >= num_steps:
+                    break
+                yield step
+
     def record(self, draw: Draw) -> Record:
         """Returns the record of one example."""
         return self.parts[draw.part][draw.position]

@@ -1,5 +1,7 @@
 """Which part each example is of: weights are kept exactly, and nothing is counted."""
 
+import bisect
+import functools
 import math
 from collections.abc import Hashable, Mapping
 from fractions import Fraction
@@ -45,4 +47,30 @@ class Mixture(Generic[Name]):
             if before - others_before != after - others_after:
                 return name, before - others_before
             before, after, rest = others_before, others_after, rest - weight
+        raise AssertionError
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def number(self, name: Name, taken: int) -> int:
+        """Returns the number of a stream's example among all; `self[number]` the other way round.
+
+        Args:
+          name: of the stream, which the mixture has.
+          taken: the example's number in it.
+        """
+        weight = self._weights[self._names.index(name)]
+        # Its share of that many examples is more than `taken`, however the others round.
+        enough = (taken + 1 + len(self._names)) * self._total // weight + 1
+        counts = functools.partial(self._count, name)
+        return bisect.bisect_right(range(enough + 1), taken, key=counts) - 1
+
+    def _count(self, name: Name, number: int) -> int:
+        """Returns how many of the first `number` examples are of a stream."""
+        rest = self._total
+        for other, weight in zip(self._names, self._weights, strict=True):
+            others = number * (rest - weight) // rest
+            if other == name:
+                return number - others
+            number, rest = others, rest - weight
         raise AssertionError

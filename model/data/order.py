@@ -20,6 +20,8 @@ Every pass is shuffled anew.
 """
 
 import functools
+import itertools
+from collections.abc import Iterator
 
 import grain
 import numpy as np
@@ -94,18 +96,61 @@ class Order:
         block = index_shuffle(block, max_index=full - 1, seed=blocks_seed, rounds=_ROUNDS)
         return block * self._block + offset
 
+    def visits(self, position: int) -> Iterator[int]:
+        """Yields the visits to a record, one of every pass, for ever.
+
+        A shuffle is undone by looking through what it shuffles: the blocks of a pass and the
+        records of a window, not the visits before.
+        """
+        for number in itertools.count():
+            yield number * self._length + self._turn(position, number)
+
+    def _turn(self, position: int, number: int) -> int:
+        """Returns which visit of a pass is to a record; `position` the other way round."""
+        if self._is_small:
+            turns = range(number * self._length, (number + 1) * self._length)
+            return next(turn for turn in turns if self._whole[turn] == position) - turns.start
+        short_at, blocks_seed, windows_seed = self._drawn(number)
+        full, short = divmod(self._length, self._block)
+        block, offset = divmod(position, self._block)
+        if block == full:
+            place = short_at * self._block + offset
+        else:
+            place = _unshuffled(block, full - 1, blocks_seed) * self._block + offset
+            place += short if place >= short_at * self._block else 0
+        each, more = divmod(self._length, self._lanes)
+        longer = more * (each + 1)
+        lane = place // (each + 1) if place < longer else more + (place - longer) // each
+        start = lane * each + min(lane, more)
+        window, inside = divmod(place - start, self._window)
+        first, last, seed = self._shuffle_of(lane, window, windows_seed)
+        return (first + _unshuffled(inside, last, seed)) * self._lanes + lane
+
     def _place(self, turn: int, windows_seed: int) -> int:
         """Returns the place in the shuffled blocks of a visit of one pass."""
         step, lane = divmod(turn, self._lanes)
         each, more = divmod(self._length, self._lanes)  # The first `more` lanes have one more.
-        start, size = lane * each + min(lane, more), each + (lane < more)
+        start = lane * each + min(lane, more)
         window, inside = divmod(step, self._window)
-        first = window * self._window
-        last = min(self._window, size - first) - 1
-        seed = (windows_seed + lane * (each // self._window + 1) + window) % 2**32
+        first, last, seed = self._shuffle_of(lane, window, windows_seed)
         return start + first + index_shuffle(inside, max_index=last, seed=seed, rounds=_ROUNDS)
+
+    def _shuffle_of(self, lane: int, window: int, windows_seed: int) -> tuple[int, int, int]:
+        """Returns a window's first record in its lane, its last one from there, and its seed."""
+        each, more = divmod(self._length, self._lanes)
+        first = window * self._window
+        last = min(self._window, each + (lane < more) - first) - 1
+        return first, last, (windows_seed + lane * (each // self._window + 1) + window) % 2**32
 
     def _draw(self, number: int) -> tuple[int, int, int]:
         """Returns, for one pass, full blocks before the short one, and seeds of both shuffles."""
         drawn = np.random.SeedSequence([self._seed, number]).generate_state(3).tolist()
         return drawn[0] % (self._length // self._block + 1), drawn[1], drawn[2]
+
+
+def _unshuffled(place: int, last: int, seed: int) -> int:
+    """Returns what `index_shuffle` takes to a place in 0..last."""
+    shuffled = (
+        index_shuffle(index, max_index=last, seed=seed, rounds=_ROUNDS) for index in range(last + 1)
+    )
+    return next(index for index, found in enumerate(shuffled) if found == place)

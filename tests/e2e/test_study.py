@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.store import Store
+from pipelines.records.dataset import Dataset
 from tests.e2e.conftest import CONFIG, Finished, parcel
 
 pytestmark = pytest.mark.e2e
@@ -80,6 +81,46 @@ def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished):
     assert "← chartqa/ChartQA Dataset/test/png/" in done.stdout
     assert "sha256:" in done.stdout
     assert done.stdout.count("evaluate parcel chartqa:test_human") == 2
+
+
+def test_a_sample_leads_up_to_the_steps_that_saw_it_and_to_the_cells(finished: Finished):
+    store = Store(finished.store)
+    (web,) = [a for a in store.artifacts("dataset") if a.manifest.name == "prepare mixture/web"]
+    sample = next(Dataset(web.place).records()).id
+    done = parcel(finished.store, "lineage", "trace", "tiny", "--sample", sample)
+    assert done.returncode == 0, done.stderr
+    assert f"{sample} is record 0 of " in done.stdout
+    cells = len(ROWS) * 2 * (1 + 3 * 2)
+    assert f"{cells} of {cells} cells are with its words in the tokenizer" in done.stdout
+    seen = "seen by stage1 vanilla" in done.stdout
+    assert seen == (f"{cells} of {cells} cells are trained on it" in done.stdout)
+
+
+def test_cells_of_two_methods_differ_in_what_made_them(finished: Finished):
+    cells = [f"tiny/{ROWS[0]}/{method}/16" for method in ("parcel", "mqt")]
+    done = parcel(finished.store, "lineage", "diff", *cells)
+    assert done.returncode == 0, done.stderr
+    assert "config    model.connector.kind parcel → mqt" in done.stdout
+    assert "stage1" not in done.stdout
+    same = parcel(finished.store, "lineage", "diff", cells[0], cells[0])
+    assert same.stdout.endswith("the same contents\nnothing differs in how they were made\n")
+
+
+@pytest.mark.parametrize(
+    "words", [[], pytest.param(["--from", "raw"], marks=pytest.mark.deep)], ids=["inputs", "raw"]
+)
+def test_a_cell_is_made_again_to_the_byte(finished: Finished, words: list[str]):
+    (seed, *_) = json.loads(next((finished.store / "runs").glob("tiny-*.json")).read_text())[
+        "config"
+    ]["seeds"]
+    cell = f"tiny/{ROWS[0]}/parcel/16/{seed}"
+    done = parcel(finished.store, "lineage", "replay", cell, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert all(": the same " in line for line in lines), done.stdout
+    assert lines[-1].startswith("evaluate parcel chartqa")
+    assert ": the same bytes, 2 files" in lines[-1]
+    assert len(lines) > 5 if words else len(lines) == 1
 
 
 def test_every_manifest_tells_what_design_asks(finished: Finished):

@@ -6,8 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.lineage.named import named
+from flows.lineage.trace import trace
+from infra.store.store import Store
 from model.train.config import TrainConfig
-from perf import accelerator, decode, evaluation, images, loader, order, prefill, train_step, video
+from perf import (
+    accelerator,
+    decode,
+    evaluation,
+    images,
+    lineage,
+    loader,
+    order,
+    prefill,
+    train_step,
+    video,
+)
+from perf.lookup import graph_with
 from perf.timing import table, take_turns
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.tfrecord import Shard
@@ -44,6 +59,15 @@ def test_order_is_near_a_full_shuffle():
     assert 0.1 < float(companions) < 1.1
     assert float(full) == pytest.approx(63 * 7 / 19_999, abs=1e-4)
     assert abs(float(correlation)) < 0.1
+
+
+@pytest.mark.slow
+def test_lineage(tmp_path: Path):
+    lineage.lay_out(graph_with(1), tmp_path)
+    store = Store(tmp_path)
+    told = list(trace(store, named(store, f"demo/{lineage.CELL}"), samples=0))
+    assert sum("(shown above)" not in line for line in told[1:]) > 10
+    assert lineage.up(200, 600)[:3] == ["200", "600", "3"]
 
 
 def test_decode():

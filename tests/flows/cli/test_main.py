@@ -11,7 +11,8 @@ PARCEL = str(Path(sys.executable).with_name("parcel"))
 COMMANDS = [
     ["run"], ["prepare"], ["train"], ["transfer"], ["evaluate"], ["report"], ["serve"],
     ["results"], ["lineage", "show"], ["lineage", "trace"], ["lineage", "verify"],
-    ["lineage", "rebuild"], ["convert"], ["data", "check"], ["data", "show"], ["flops"],
+    ["lineage", "rebuild"], ["lineage", "diff"], ["lineage", "replay"], ["lineage", "export"],
+    ["convert"], ["data", "check"], ["data", "show"], ["flops"],
     ["predict"], ["score"], ["spectral"], ["gc"], ["deploy"], ["watch"],
 ]  # fmt: skip
 

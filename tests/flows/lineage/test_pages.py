@@ -1,8 +1,6 @@
-"""Lineage pages and trees: views of the manifests."""
+"""Lineage pages: views of the manifests."""
 
 from pathlib import Path
-
-from rich.console import Console
 
 from flows.lineage import pages as lineage
 from flows.pages.cards import Cards
@@ -42,22 +40,7 @@ def test_large_graph_shares_boxes_between_steps_of_a_sort(tmp_path: Path):
     assert diagram.count("[") == 3
 
 
-def test_tree_tells_shared_ancestors_once(tmp_path: Path):
-    store = Store(tmp_path)
-    corpus = make(store, "corpus", "corpus")
-    left = make(store, "files", "left", raw=corpus)
-    right = make(store, "files", "right", raw=corpus)
-    top = make(store, "results", "top", a=left, b=right)
-    console = Console(record=True, width=200, file=(tmp_path / "out").open("w"))
-    console.print(lineage.tree(store, top.key, samples=0))
-    text = console.export_text()
-    assert text.count("(shown above)") == 1
-    assert [text.index(name) for name in ("top", "left", "right")] == sorted(
-        text.index(name) for name in ("top", "left", "right")
-    )
-
-
-def test_pages_and_trees_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path):
+def test_pages_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path):
     store = Store(tmp_path)
     corpus = make(store, "corpus", "corpus")
     dataset = make(store, "dataset", "prepare web", raw=corpus)
@@ -71,11 +54,6 @@ def test_pages_and_trees_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path)
     assert f"† It rests on what was {said}: {link}." in above
     assert above.count("stroke-dasharray") == 1
     assert "†" not in lineage.page(store, corpus, reused=True)
-    console = Console(record=True, width=200, file=(tmp_path / "out").open("w"))
-    console.print(lineage.tree(store, top.key, samples=0))
-    marked = [line for line in console.export_text().splitlines() if "† kept although" in line]
-    assert len(marked) == 1
-    assert "prepare web" in marked[0]
 
 
 def test_a_page_shows_a_few_items_escaped_and_who_uses_it(toy: Store):

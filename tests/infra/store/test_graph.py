@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from infra.store.graph import Problem, ancestry, edges, verify
+from infra.store.graph import Problem, edges, history, verify
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store, manifest_name
 
@@ -28,15 +28,22 @@ def diamond(store: Store) -> tuple[Artifact, ...]:
     return raw, left, right, make(store, "top", a=left, b=right)
 
 
-def test_ancestry_reaches_the_raw_data_by_every_way(tmp_path: Path):
+def test_history_reaches_the_raw_data_by_every_way_and_enters_it_once(tmp_path: Path):
     store = Store(tmp_path)
     raw, left, right, top = diamond(store)
-    tree = ancestry(store, top.key)
-    assert [(node.role, node.artifact.key) for node in tree.inputs] == [
-        ("a", left.key),
-        ("b", right.key),
+    below = make(store, "table", data=top, raw=raw)
+    visits = [(v.depth, v.role, v.artifact.key) for v in history(store, below.key)]
+    assert visits == [
+        (0, "", below.key),
+        (1, "data", top.key),
+        (2, "a", left.key),
+        (3, "raw", raw.key),
+        (2, "b", right.key),
+        (3, "raw", raw.key),
+        (1, "raw", raw.key),
     ]
-    assert [node.inputs[0].artifact.key for node in tree.inputs] == [raw.key, raw.key]
+    assert [v.is_again for v in history(store, below.key)] == [False] * 5 + [True] * 2
+    assert [v.is_last for v in history(store, top.key)] == [True, False, True, True, True]
 
 
 def test_edges_are_told_once(tmp_path: Path):
@@ -72,13 +79,7 @@ def test_history_of_shared_inputs_is_as_large_as_its_edges(tmp_path: Path):
     below = make(store, "raw")
     for letter in "abcdefghijklmnop":  # As a tree, 2^16 nodes.
         below = make(store, f"step_{letter}", left=below, right=below)
-    nodes, waiting = {}, [ancestry(store, below.key)]
-    while waiting:
-        node = waiting.pop()
-        if id(node) not in nodes:
-            nodes[id(node)] = node
-            waiting += node.inputs
-    assert len(nodes) == 1 + 2 * 16
+    assert len(list(history(store, below.key))) == 1 + 2 * 16
 
 
 def test_verify_computes_a_stated_content_anew(tmp_path: Path):

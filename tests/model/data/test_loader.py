@@ -1,5 +1,5 @@
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model.data import order
 from model.data.config import BatchConfig
-from model.data.loader import Loader, decode_images, samples_of_step
+from model.data.loader import Examples, Loader, decode_images, samples_of_step
 from model.data.parts import open_parts, records_by_id
 from model.data.text import eval_row, fit_words, prefix_ids, train_row
 from model.masks.codec import MaskCodec, MaskCodecConfig, init_params
@@ -85,6 +85,24 @@ def test_mixture_follows_the_weights_and_passes_cover_every_record(data: str):
     for start in range(0, 7 * (len(colors) // 7), 7):
         assert len(set(colors[start : start + 7])) == 7
     assert colors[:7] != colors[7:14]
+
+
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(6, 60), (128, 5)])
+def test_steps_of_a_record_are_those_that_draw_it(tmp_path, batch_size: int, num_steps: int):
+    # Not too small: a shuffle of few costs the more (grain's `index_shuffle`).
+    few = {n: [color_record(i, part=n) for i in range(size)] for n, size in (("a", 150), ("b", 90))}
+    clips = {"clip": [color_record(i, part="clip", images=2) for i in range(60)]}
+    data = [write_dataset(tmp_path / str(i), parts) for i, parts in enumerate((few, clips))]
+    config = BatchConfig(batch_size=batch_size, mixture=(("a", 2), ("b", 0.3), ("clip", 1)))
+    examples = Examples(data, config, Seeds.of(3))
+    saw = defaultdict(list)
+    for step in range(num_steps):
+        for draw in examples.draws(step):
+            saw[draw.part, draw.position].append(step)
+    for name in ("a", "b", "clip"):
+        for position in range(0, len(examples.parts[name]), 19):
+            assert list(examples.steps_of(name, position, num_steps)) == saw[name, position]
+    assert list(examples.steps_of("unused", 0, num_steps)) == []
 
 
 def test_hosts_share_a_batch_and_read_blocks_of_their_own(tmp_path, tokenizer, monkeypatch):

@@ -26,6 +26,13 @@ def test_shares_are_the_weights_at_any_moment(weights: list[float], start: int):
         taken[name] += 1
 
 
+@given(weights=WEIGHTS, number=st.integers(0, 10**12))
+@settings(deadline=None)
+def test_the_number_of_an_example_is_found_from_its_stream(weights: list[float], number: int):
+    mixture = Mixture(dict(enumerate(weights)))
+    assert mixture.number(*mixture[number]) == number
+
+
 def test_rounded_weights_would_drift():
     counts = collections.Counter(Mixture({"a": 1.999, "b": 1.0})[n][0] for n in range(29_990))
     assert counts == {"a": 19_990, "b": 10_000}

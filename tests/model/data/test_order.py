@@ -66,6 +66,25 @@ def test_lanes_visit_every_record_once_a_pass(length, block, lanes, seed):
         assert sorted(map(order.position, visits)) == list(range(length))
 
 
+@given(
+    length=st.integers(20, 300),
+    block=st.integers(1, 7),
+    window_blocks=st.integers(1, 9),
+    lanes=st.sampled_from([1, 2, 4, 8]),
+    seed=st.integers(0, 2**32 - 1),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=30)
+def test_visits_to_a_record_are_those_whose_position_it_is(
+    length, block, window_blocks, lanes, seed, data
+):
+    order = Order(length, block, seed, lanes=lanes, window_blocks=window_blocks)
+    position = data.draw(st.integers(0, length - 1))
+    for number, visit in enumerate(itertools.islice(order.visits(position), 2)):
+        assert visit // length == number
+        assert order.position(visit) == position
+
+
 def test_each_lane_reads_blocks_of_its_own():
     length, block, lanes = 40_000, 10, 4
     order = Order(length, block, 3, lanes=lanes, window_blocks=8)

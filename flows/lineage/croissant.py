@@ -1,0 +1,140 @@
+"""A prepared dataset as Croissant, the metadata format that dataset search and loaders read.
+
+Source: Croissant 1.0 (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
+"""
+
+import json
+from typing import Any
+
+from infra.store.store import Artifact
+from pipelines.records.dataset import Dataset
+
+VERSION = "http://mlcommons.org/croissant/1.0"
+_TFRECORD = "application/x-tfrecord"
+
+_CONTEXT = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "equivalentProperty": "cr:equivalentProperty",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileProperty": "cr:fileProperty",
+    "fileObject": "cr:fileObject",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+"""The specification's, word for word: readers warn of any other."""
+
+_FEATURES = {
+    "id": ("sc:Text", False, "Stable name of the record."),
+    "image": ("sc:ImageObject", True, "Encoded images: one, a pair, or frames of a video."),
+    "prefix": ("sc:Text", False, "The text that a model reads."),
+    "suffix": ("sc:Text", True, "Texts that it may write."),
+    "task": ("sc:Text", False, "Task, or benchmark."),
+    "lang": ("sc:Text", False, "Language of the suffixes (BCP 47)."),
+    "source": ("sc:Text", False, "File that the pixels come from."),
+    "source_sha256": ("sc:Text", False, "Digest of that file."),
+    "answer": ("sc:Text", True, "Accepted answers, for metrics."),
+    "mask_rle": ("sc:Text", True, "A COCO run-length mask for each <mask> of the suffixes."),
+}
+"""Feature of a record's `tf.train.Example` -> type, whether there may be several, what it is."""
+
+
+def croissant(artifact: Artifact) -> str:
+    """Returns the description of a prepared dataset, as JSON-LD.
+
+    Shards are named by where the store holds them, with size and digest.
+
+    Args:
+      artifact: a dataset, screened or not.
+    """
+    manifest = artifact.manifest
+    dataset = Dataset(artifact.place)
+    shards = {name: part.shards for name, part in sorted(dataset.info.parts.items())}
+    described = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": VERSION,
+        "name": manifest.name,
+        "description": f"{dataset.info.num_records} records of {', '.join(shards)}, with images of "
+        f"{dataset.info.image_px} px; {dataset.info.num_rejected} inputs were rejected.",
+        "datePublished": manifest.started,
+        "identifier": manifest.key,
+        "version": f"1.0.0+{manifest.content}",
+        "url": f"{artifact.files.uri}/{artifact.folder}",
+        "isBasedOn": [entry.key for _, entry in sorted(manifest.inputs.items())],
+        "distribution": [
+            {
+                "@type": "cr:FileObject",
+                "@id": shard,
+                "name": shard,
+                "contentUrl": f"{artifact.files.uri}/{artifact.folder}/{shard}",
+                "contentSize": f"{manifest.files[shard].size} B",
+                "encodingFormat": _TFRECORD,
+                "sha256": manifest.files[shard].sha256,
+            }
+            for part in shards.values()
+            for shard in part
+        ]
+        + [
+            {
+                "@type": "cr:FileSet",
+                "@id": name,
+                "name": name,
+                "containedIn": [{"@id": shard} for shard in part],
+                "encodingFormat": _TFRECORD,
+                "includes": "*.tfrecord",
+            }
+            for name, part in shards.items()
+        ],
+        "recordSet": [_record_set(name) for name in shards],
+    }
+    return json.dumps(described, indent=1, ensure_ascii=False)
+
+
+def _record_set(part: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:RecordSet",
+        "@id": f"{part}/records",
+        "name": f"{part} records",
+        "key": {"@id": f"{part}/id"},
+        "field": [
+            {
+                "@type": "cr:Field",
+                "@id": f"{part}/{feature}",
+                "name": feature,
+                "description": what,
+                "dataType": kind,
+                "repeated": several,
+                "source": {"fileSet": {"@id": part}, "extract": {"column": feature}},
+            }
+            for feature, (kind, several, what) in _FEATURES.items()
+        ],
+    }

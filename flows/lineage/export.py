@@ -1,0 +1,39 @@
+"""`parcel lineage export`: the lineage in the words of other tools."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from flows.lineage.named import Named
+from infra.store.graph import history
+from infra.store.store import Store
+
+Format = Literal["openlineage", "croissant"]
+
+
+def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]:
+    """Yields name and text of each thing exported, of all that leads to what was named.
+
+    Args:
+      store: the artifacts.
+      what: where to begin.
+      form: "openlineage" gives the events of every step, two lines each, inputs first;
+        "croissant" a description of each prepared dataset.
+    """
+    view, seen = store.at_once(), set[str]()
+    met = [
+        visit.artifact
+        for root in what.artifacts
+        for visit in history(view, root.key, seen=seen)
+        if not visit.is_again
+    ]
+    if form == "openlineage":
+        from flows.lineage.open_lineage import events
+
+        for artifact in sorted(met, key=lambda artifact: artifact.manifest.started):
+            yield f"{artifact.key}.jsonl", "\n".join(events(view, artifact))
+        return
+    from flows.lineage.croissant import croissant
+
+    for artifact in met:
+        if artifact.manifest.kind in ("dataset", "screened"):
+            yield f"{artifact.key}.json", croissant(artifact)

@@ -1,0 +1,64 @@
+"""Artifacts and cells of a table, as people name them.
+
+demo                            the table of the newest run of that name
+demo/chartqa/parcel/64          a cell of it: the predictions of every seed
+demo/chartqa/parcel/64/48213    those of one seed
+results-3f9a                    an artifact, by the beginning of its key
+"""
+
+import dataclasses
+
+from flows.report.cells import CellKey
+from flows.study.load import ConfigError
+from flows.study.runs import results_of
+from infra.store.store import Artifact, Store
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Named:
+    """What a name stands for.
+
+    Attributes:
+      name: as it was given.
+      artifacts: its artifacts; of a cell one per seed.
+      seeds: transfer seeds of a cell's artifacts, in their order; empty for all else.
+    """
+
+    name: str
+    artifacts: tuple[Artifact, ...]
+    seeds: tuple[int, ...] = ()
+
+
+def named(store: Store, name: str) -> Named:
+    """Returns what a name stands for.
+
+    Raises:
+      ConfigError: if it is no name of anything, with those there are.
+    """
+    run, _, cell = name.partition("/")
+    if cell:
+        return _cell(store, results_of(store, run), cell, name)
+    try:
+        return Named(name=name, artifacts=(results_of(store, name),))
+    except ConfigError as no_run:
+        try:
+            return Named(name=name, artifacts=(store.resolve(name),))
+        except KeyError as no_artifact:
+            raise ConfigError(f"{no_run} As an {no_artifact.args[0]}") from None
+
+
+def _cell(store: Store, results: Artifact, cell: str, name: str) -> Named:
+    inputs = results.manifest.inputs
+    keyed = {key: inputs[role].key for role in sorted(inputs) if (key := CellKey.of_role(role))}
+    wanted = {key: artifact for key, artifact in keyed.items() if cell in (key.cell, str(key))}
+    if not wanted:
+        cells = sorted({key.cell for key in keyed})
+        raise ConfigError(
+            f"a cell must be benchmark/method/budget of the table, or one seed of it, got "
+            f"{cell!r}. Accepted: {', '.join(cells)}."
+        )
+    return Named(
+        name=name,
+        artifacts=tuple(map(store.recall, wanted.values())),
+        seeds=tuple(key.seed for key in wanted),
+    )

@@ -1,0 +1,125 @@
+"""The steps of a history as OpenLineage events, for a server such as Marquez.
+
+A step is a job, each making of it a run, and artifacts are its datasets, whose version is the
+digest of what they hold. The same artifacts give the same events, so sending them again changes
+nothing.
+"""
+
+import datetime
+import json
+import uuid
+from collections.abc import Iterator
+
+from openlineage.client.event_v2 import (
+    InputDataset,
+    Job,
+    OutputDataset,
+    Run,
+    RunEvent,
+    RunState,
+    set_producer,
+)
+from openlineage.client.facet_v2 import (
+    DatasetFacet,
+    RunFacet,
+    dataset_version_dataset,
+    execution_parameters_run,
+    job_type_job,
+    output_statistics_output_dataset,
+    processing_engine_run,
+)
+from openlineage.client.serde import Serde
+
+from flows.study.explain import leaves
+from infra.store.history import ARTIFACTS
+from infra.store.manifest import Manifest
+from infra.store.places import BUCKET
+from infra.store.store import Artifact, Store
+
+PRODUCER = "urn:parcel-pipeline"
+"""Who wrote an event [URI]."""
+
+_JOBS = "parcel"
+"""Namespace of the jobs."""
+
+
+def events(store: Store, artifact: Artifact) -> Iterator[str]:
+    """Yields the two events of the step that made an artifact, its start and its end, as JSON.
+
+    Args:
+      store: where it is; its address names the datasets.
+      artifact: what was made.
+    """
+    set_producer(PRODUCER)  # Of facets; it is the library's only way.
+    manifest = artifact.manifest
+    began = datetime.datetime.fromisoformat(manifest.started)
+    ended = began + datetime.timedelta(seconds=manifest.seconds)
+    for state, at in ((RunState.START, began), (RunState.COMPLETE, ended)):
+        event = RunEvent(
+            eventTime=at.isoformat(),
+            eventType=state,
+            run=_run(manifest),
+            job=_job(manifest),
+            inputs=[
+                InputDataset(*_name(store, entry.key), facets=_version(entry.content))
+                for _, entry in sorted(manifest.inputs.items())
+            ],
+            outputs=[_output(store, manifest)] if state is RunState.COMPLETE else [],
+        )
+        yield Serde.to_json(event)
+
+
+def _run(manifest: Manifest) -> Run:
+    values = {**leaves(manifest.config), "seed": manifest.seed, "code": manifest.code}
+    parameters = [
+        execution_parameters_run.ExecutionParameter(
+            key=key or "config", value=value if isinstance(value, str) else json.dumps(value)
+        )
+        for key, value in values.items()
+        if value is not None
+    ]
+    facets: dict[str, RunFacet] = {
+        "executionParameters": execution_parameters_run.ExecutionParametersRunFacet(
+            parameters=parameters
+        )
+    }
+    if version := manifest.environment.get("packages", {}).get("jax"):
+        facets["processing_engine"] = processing_engine_run.ProcessingEngineRunFacet(
+            name="jax", version=version
+        )
+    # Made from the attempt: of the same artifact always the same.
+    return Run(str(uuid.uuid5(uuid.NAMESPACE_URL, f"{manifest.key}/{manifest.attempt}")), facets)
+
+
+def _job(manifest: Manifest) -> Job:
+    kind = job_type_job.JobTypeJobFacet(
+        processingType="BATCH", integration="PARCEL", jobType=manifest.kind.upper()
+    )
+    return Job(_JOBS, manifest.name, {"jobType": kind})
+
+
+def _output(store: Store, manifest: Manifest) -> OutputDataset:
+    rows = manifest.counts.get("records")
+    statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+        rowCount=int(rows) if rows is not None else None,
+        size=sum(file.size for file in manifest.files.values()),
+        fileCount=len(manifest.files),
+    )
+    return OutputDataset(
+        *_name(store, manifest.key),
+        facets=_version(manifest.content),
+        outputFacets={"outputStatistics": statistics},
+    )
+
+
+def _version(content: str) -> dict[str, DatasetFacet]:
+    return {"version": dataset_version_dataset.DatasetVersionDatasetFacet(content)}
+
+
+def _name(store: Store, key: str) -> tuple[str, str]:
+    """Returns namespace and name of an artifact, as OpenLineage names files and objects."""
+    place = f"{store.uri}/{ARTIFACTS}/{key}"
+    if not place.startswith(BUCKET):
+        return "file", place
+    bucket, _, name = place.removeprefix(BUCKET).partition("/")
+    return f"{BUCKET}{bucket}", name

@@ -1,0 +1,245 @@
+"""`parcel lineage replay`: makes an artifact again in a store of its own, and compares the two.
+
+The code is that of the source tree which made it, from the store, whatever became of the checkout:
+its own worker runs there.
+"""
+
+import dataclasses
+import graphlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pydantic
+
+from flows.lineage.diff import Difference, compare
+from flows.lineage.named import Named
+from flows.steps.kind import Step
+from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.kinds.dataset import DatasetSpec
+from flows.steps.kinds.files import FilesSpec
+from flows.steps.kinds.predictions import EvaluateSpec
+from flows.steps.kinds.raw_files import RawFilesSpec
+from flows.steps.kinds.results import ResultsSpec
+from flows.steps.replay import ReplayError, remake
+from flows.study.config import TokenizerConfig
+from flows.study.given import raw_files
+from flows.study.graph import graph_of
+from flows.study.load import ConfigError, check
+from flows.study.runs import records
+from infra.store.digest import canonical_json
+from infra.store.gc import LET_GO
+from infra.store.graph import edges
+from infra.store.manifest import Manifest, Recipe
+from infra.store.store import Artifact, Store, manifest_name
+from model.files import PREDICTIONS
+from model.masks.codec import MaskCodecConfig
+from pipelines.hygiene.screen import HygieneConfig
+from pipelines.synthetic.config import CorpusConfig
+
+CONFIGS: Mapping[str, Any] = {
+    "corpus": CorpusConfig,
+    "files": FilesSpec,
+    "raw_files": RawFilesSpec,
+    "dataset": DatasetSpec,
+    "screened": HygieneConfig,
+    "start": None,
+    "tokenizer": TokenizerConfig,
+    "mask_codec": MaskCodecConfig,
+    "checkpoint": FitSpec,
+    "predictions": EvaluateSpec,
+    "chance": str,
+    "results": ResultsSpec,
+}
+"""Kind of a step -> type of its config, which a manifest holds as plain values; for artifacts that
+no run's record has."""
+
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """A step that was made again.
+
+    Attributes:
+      was: what there was.
+      now: what it came to.
+      differences: what the two differ in, contents and all.
+      score: of predictions whose contents differ, then and now, and the share of them that are the
+        same; None for all else.
+    """
+
+    was: Manifest
+    now: Manifest
+    differences: tuple[Difference, ...]
+    score: tuple[float, float, float] | None = None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it came out with the same contents."""
+        return self.was.content == self.now.content
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it was made on another kind of machine, so that bytes may differ."""
+        return any(d.sort in ("hardware", "version") for d in self.differences)
+
+    def is_near(self, tolerance: float) -> bool:
+        """Whether it is the same, or as near as another kind of machine comes.
+
+        There a score may lie so many points off, and what it comes from, such as a checkpoint, may
+        be other bytes.
+        """
+        if self.is_same or not self.is_elsewhere:
+            return self.is_same
+        return self.score is None or abs(self.score[0] - self.score[1]) <= tolerance
+
+    def line(self) -> str:
+        """Returns it for people."""
+        took = f"in {self.now.seconds:.1f} s, {self.was.seconds:.1f} s then"
+        head = f"{self.was.name} {self.was.key}, made again {took}:"
+        if self.was.files == self.now.files:
+            return f"{head} the same bytes, {len(self.was.files)} files"
+        if self.is_same:  # Such as a log of the training, with clock times.
+            names = {*self.was.files, *self.now.files}
+            other = sorted(n for n in names if self.was.files.get(n) != self.now.files.get(n))
+            return f"{head} the same contents, and other bytes in {', '.join(other)}"
+        told = f"{head} other contents"
+        if self.score:
+            then, now, same = self.score
+            told += (
+                f": score {then:.4f} then, {now:.4f} now, {100 * same:.1f} % of answers the same"
+            )
+        where = [d for d in self.differences if d.sort in ("hardware", "version")]
+        named = ", ".join(f"{d.what} {d.was} → {d.now}" for d in where)
+        return f"{told}; another kind of machine: {named}" if named else f"{told}; the same machine"
+
+
+def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterator[Replayed]:
+    """Makes artifacts again, and yields each with what it was.
+
+    Args:
+      store: where they are.
+      what: a cell, or an artifact; of a cell the predictions of each seed are made again.
+      fresh: an empty store on this machine.
+      from_raw: whether all that they were made from is made again first; else their direct inputs
+        are those there are.
+
+    Raises:
+      ConfigError: if the sources that made one of them were not kept.
+      ReplayError: if one cannot be made.
+    """
+    made: dict[str, Artifact] = {}
+    steps = _steps(store, what)
+    for artifact in _order(store, what, from_raw):
+        manifest = artifact.manifest
+        if not manifest.source:
+            raise ConfigError(f"{manifest.name} cannot be made again: its sources were not kept.")
+        inputs = {}
+        for role, entry in manifest.inputs.items():
+            if entry.key not in made:
+                made[entry.key] = _borrow(fresh, store.get(entry.key))
+            inputs[role] = made[entry.key].as_input
+        tree = store.source(manifest.source)
+        step = steps.get(manifest.name)
+        if step is None or json.loads(canonical_json(step.config)) != manifest.config:
+            step = Step(
+                kind=manifest.kind,
+                name=manifest.name,
+                config=typed(manifest.kind, manifest.config),
+            )
+        recipe = Recipe(
+            kind=manifest.kind,
+            name=manifest.name,
+            inputs=inputs,
+            config=step.config,
+            seed=manifest.seed,
+            libraries=manifest.libraries,
+            code=manifest.code,
+            source=fresh.keep(tree),
+            location=step.location,
+        )
+        try:
+            context = {"devices": manifest.environment.get("devices", 1)}
+            now = remake(fresh, recipe, tree, context, _variables(manifest))
+        except ReplayError as error:
+            raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
+        made[artifact.key] = now
+        yield _compared(store, artifact, fresh, now)
+
+
+def typed(kind: str, config: Any) -> Any:
+    """Returns a step's config from the plain values that a manifest holds.
+
+    Raises:
+      ConfigError: if this version knows no such config.
+    """
+    try:
+        return pydantic.TypeAdapter(CONFIGS[kind]).validate_python(config)
+    except (KeyError, pydantic.ValidationError) as error:
+        raise ConfigError(f"the config of a {kind} is not one of this version: {error}") from None
+
+
+def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
+    """Returns what to make again, inputs first."""
+    if not from_raw:
+        return [*what.artifacts]
+    reads: dict[str, set[str]] = {}
+    for artifact in what.artifacts:
+        reads.setdefault(artifact.key, set())
+        for below, _, product in edges(store, artifact.key):
+            reads.setdefault(product.key, set()).add(below.key)
+    return [store.recall(key) for key in graphlib.TopologicalSorter(reads).static_order()]
+
+
+def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
+    """Has a store show another one's artifact, whose files are read where they are."""
+    folder = fresh.state / artifact.folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(artifact.path, target_is_directory=True)
+    fresh.files.create(manifest_name(artifact.key), artifact.manifest.to_json().encode())
+    return fresh.get(artifact.key)
+
+
+def _steps(store: Store, what: Named) -> dict[str, Step]:
+    """Returns the steps of the newest run that has the artifacts, by name.
+
+    They know what manifests leave out since it is no part of an identity: where raw data lie, and
+    settings such as `remat`, which change how sums are rounded.
+    """
+    key = what.artifacts[0].key
+    found = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(LET_GO, ()))]
+    if not found:
+        return {}
+    newest = max(found, key=lambda record: record["finished"])
+    try:
+        graph = graph_of(check(newest["config"], source=newest["name"]), known=raw_files(store))
+    except ConfigError:  # Its raw data are not on this machine, say.
+        return {}
+    return {step.name: step for step in graph.steps}
+
+
+def _variables(manifest: Manifest) -> dict[str, str]:
+    """Returns XLA's flags and threads as they were: results depend on them."""
+    hardware = manifest.environment.get("hardware", {})
+    flags = hardware.get("xla_flags", "")
+    threads = hardware.get("threads") or ("1" if _ONE_THREAD in flags else str(os.cpu_count()))
+    return {"XLA_FLAGS": flags, "NPROC": threads, "OMP_NUM_THREADS": threads}
+
+
+def _compared(store: Store, was: Artifact, fresh: Store, now: Artifact) -> Replayed:
+    then, again = (Named(name=a.key, artifacts=(a,)) for a in (was, now))
+    differences = compare(store, then, again, fresh).differences
+    score = None
+    if was.manifest.kind == "predictions" and was.manifest.content != now.manifest.content:
+        before, after = _answers(was), _answers(now)
+        same = sum(after.get(key) == text for key, text in before.items()) / max(len(before), 1)
+        score = float(was.manifest.counts["score"]), float(now.manifest.counts["score"]), same
+    return Replayed(was=was.manifest, now=now.manifest, differences=differences, score=score)
+
+
+def _answers(artifact: Artifact) -> dict[str, str]:
+    with (artifact.path / PREDICTIONS).open(encoding="utf-8") as lines:
+        rows = map(json.loads, lines)
+        return {row["id"]: row["prediction"] for row in rows}

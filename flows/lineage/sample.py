@@ -1,0 +1,268 @@
+"""`parcel lineage trace --sample`: from a sample up to the steps that saw it, and to the cells.
+
+The order of examples in training is a pure function of dataset, seed and step, so nothing was
+logged: the steps are computed, by the loader's own order.
+"""
+
+import bisect
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from flows.lineage.named import Named
+from flows.report.cells import CellKey
+from flows.steps.code import Tree, changes, checkout
+from flows.study.load import ConfigError
+from infra.store.graph import history
+from infra.store.manifest import Manifest
+from infra.store.store import Artifact, Store
+from model.data.config import BatchConfig
+from model.data.loader import Examples
+from model.seeds import Seeds
+from pipelines.records.dataset import Dataset
+
+_DATASETS = ("dataset", "screened")
+
+HOW = {
+    "checkpoint": "trained on it",
+    "predictions": "scored on it",
+    "tokenizer": "with its words in the tokenizer",
+    "mask_codec": "with its masks in the mask codec",
+}
+"""Kind of a step that reads a sample -> how the cells above it rest on the sample."""
+
+_LOADER = ("model.data.loader", "model.data.mixing", "model.data.order", "model.data.parts")
+"""Modules that decide which step sees what."""
+
+_SHOWN = 12
+"""Steps, or cells, named in one line."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """A record that is the sample, or one of several made from its picture.
+
+    Attributes:
+      dataset: that holds it.
+      part: of the dataset.
+      position: in its part of this dataset, from 0.
+      id: of the record.
+      source: file that it comes from.
+      source_sha256: digest of what it was made from.
+    """
+
+    dataset: Manifest
+    part: str
+    position: int
+    id: str
+    source: str
+    source_sha256: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sight:
+    """A training that saw the sample.
+
+    Attributes:
+      training: the checkpoint's manifest.
+      steps: updates whose batches held it, in order; one that held it twice is there twice.
+      num_steps: of the training.
+      changed: functions of the loader that have changed since; the steps are by the code of now.
+    """
+
+    training: Manifest
+    steps: tuple[int, ...]
+    num_steps: int
+    changed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sightings:
+    """Everything that a sample had a part in.
+
+    Attributes:
+      places: where it lies; never empty.
+      sights: trainings that saw it.
+      cells: how (see `HOW`) -> the cells, with their seed, that rest on it so.
+      num_cells: cells there are.
+    """
+
+    places: tuple[Place, ...]
+    sights: tuple[Sight, ...]
+    cells: Mapping[str, tuple[str, ...]]
+    num_cells: int
+
+    def lines(self) -> Iterator[str]:
+        """Yields it for people."""
+        for place in self.places:
+            yield (
+                f"{place.id} is record {place.position} of {place.part} in {place.dataset.name} "
+                f"{place.dataset.key} ← {place.source} sha256:{place.source_sha256}"
+            )
+        for sight in self.sights:
+            steps = _listed([str(step) for step in sight.steps])
+            since = f"; by the code of now, {_listed(sight.changed)} changed since"
+            yield (
+                f"seen by {sight.training.name} {sight.training.key} {len(sight.steps)} times in "
+                f"{sight.num_steps} steps: {steps}{since if sight.changed else ''}"
+            )
+        if not self.sights:
+            yield "seen by no training"
+        for how, cells in self.cells.items():
+            yield f"{len(cells)} of {self.num_cells} cells are {how}: {_listed(cells)}"
+        if not self.cells:
+            yield f"none of {self.num_cells} cells rests on it"
+
+
+def sightings(store: Store, what: Named, sample: str) -> Sightings:
+    """Returns everything that a sample had a part in, of what leads to a table or a cell.
+
+    Args:
+      store: the artifacts.
+      what: a table, or a cell of one.
+      sample: id of a record; without what follows a "#" it means all records of that picture.
+
+    Raises:
+      ConfigError: if no dataset of that history holds it.
+    """
+    search = _Search(store, sample)
+    seen = set[str]()
+    met = [
+        visit.artifact
+        for root in what.artifacts
+        for visit in history(store, root.key, seen=seen)
+        if not visit.is_again
+    ]
+    datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]
+    places = tuple(place for artifact in datasets for place in search.places(artifact.key))
+    if not places:
+        names = ", ".join(sorted(artifact.manifest.name for artifact in datasets))
+        raise ConfigError(
+            f"--sample must be the id of a record, got {sample!r}, which none of the datasets of "
+            f"{what.name} holds: {names}."
+        )
+    trainings = [a.manifest for a in met if a.manifest.kind == "checkpoint"]
+    cells = _cells(what)
+    by = collections.defaultdict[str, list[str]](list)
+    for cell, key in cells.items():
+        for kind in search.ways(key):
+            by[HOW[kind]].append(cell)
+    return Sightings(
+        places=places,
+        sights=tuple(
+            sorted(
+                (sight for m in trainings if (sight := search.sight(m))),
+                key=lambda sight: sight.training.started,
+            )
+        ),
+        cells={how: tuple(by[how]) for how in HOW.values() if how in by},
+        num_cells=len(cells),
+    )
+
+
+def _cells(what: Named) -> dict[str, str]:
+    """Returns cell, with its seed -> key of its predictions."""
+    if what.seeds:
+        keys = [artifact.key for artifact in what.artifacts]
+        name = what.name.removesuffix(f"/{what.seeds[0]}") if len(keys) == 1 else what.name
+        return {f"{name}/{s}": key for s, key in zip(what.seeds, keys, strict=True)}
+    inputs = [entry for a in what.artifacts for entry in sorted(a.manifest.inputs.items())]
+    return {role: entry.key for role, entry in inputs if CellKey.of_role(role)}
+
+
+class _Search:
+    """Looks for one sample in the histories of one store."""
+
+    def __init__(self, store: Store, sample: str) -> None:
+        self._store, self._sample = store, sample
+        # Thousands of transfers read a handful of datasets, in as many orders as there are seeds.
+        self.places = functools.cache(self._places)
+        self._steps = functools.cache(self._steps_of)
+        self._changed = functools.cache(self._changed_since)
+        self.ways = functools.cache(self._ways)
+
+    def sight(self, training: Manifest) -> Sight | None:
+        """Returns what a training saw of the sample; None if it saw nothing."""
+        data = tuple(e.key for r, e in sorted(training.inputs.items()) if r.startswith("data/"))
+        if not any(map(self.places, data)):
+            return None
+        num_steps = int(training.counts["steps"])
+        steps = self._steps(data, _batches(training.config["train"]), training.seed, num_steps)
+        if not steps:
+            return None
+        return Sight(
+            training=training, steps=steps, num_steps=num_steps,
+            changed=self._changed(training.source),
+        )  # fmt: skip
+
+    def _ways(self, key: str) -> frozenset[str]:
+        """Returns the kinds of steps by which an artifact rests on the sample."""
+        manifest = self._store.recall(key).manifest
+        if manifest.kind in _DATASETS:
+            return frozenset()
+        above = [self.ways(entry.key) for entry in manifest.inputs.values()]
+        reads = any(self.places(e.key) for e in manifest.inputs.values())
+        if manifest.kind == "checkpoint":
+            reads = self.sight(manifest) is not None
+        own = {manifest.kind} if reads and manifest.kind in HOW else set()
+        return frozenset[str]().union(own, *above)
+
+    def _places(self, key: str) -> tuple[Place, ...]:
+        """Returns where a dataset holds the sample; nothing if it is none or holds it not."""
+        artifact = self._store.recall(key)
+        if artifact.manifest.kind not in _DATASETS:
+            return ()
+        return tuple(_found(artifact, self._sample))
+
+    def _steps_of(
+        self, data: Sequence[str], config: BatchConfig, seed: int | None, num_steps: int
+    ) -> tuple[int, ...]:
+        places = [self._store.recall(key).place for key in data]
+        examples = Examples(places, config, Seeds.of(seed or 0))
+        steps: list[int] = []
+        before: collections.Counter[str] = collections.Counter()
+        for key, place in zip(data, places, strict=True):
+            for found in self.places(key):
+                position = before[found.part] + found.position
+                steps += examples.steps_of(found.part, position, num_steps)
+            before.update({n: len(part) for n, part in Dataset(place).parts.items()})
+        return tuple(sorted(steps))
+
+    def _changed_since(self, source: str) -> tuple[str, ...]:
+        """Returns the functions of the loader that differ from those of a kept source tree."""
+        return (
+            tuple(changes(Tree(self._store.source(source)), checkout(), _LOADER)) if source else ()
+        )
+
+
+def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
+    """Yields the records of a dataset that are the sample; a few are read of each shard."""
+    dataset = Dataset(artifact.place)
+    for name, part in sorted(dataset.parts.items()):
+        ends = [0, *itertools.accumulate(dataset.info.parts[name].num_records)]
+        for start, stop in itertools.pairwise(ends):
+            # Ids are sorted in a shard; "x#detect", "x#ocr" need not lie beside "x".
+            for low, high in ((sample, f"{sample}\0"), (f"{sample}#", f"{sample}$")):
+                first = bisect.bisect_left(range(stop), low, start, key=lambda i: part[i].id)
+                last = bisect.bisect_left(range(stop), high, first, key=lambda i: part[i].id)
+                for position in range(first, last):
+                    record = part[position]
+                    yield Place(
+                        dataset=artifact.manifest, part=name, position=position, id=record.id,
+                        source=record.source, source_sha256=record.source_sha256,
+                    )  # fmt: skip
+
+
+def _batches(train: Mapping[str, Any]) -> BatchConfig:
+    """Returns the loader's part of a training's config, given as plain values."""
+    known = {f.name: train[f.name] for f in dataclasses.fields(BatchConfig) if f.name in train}
+    known["mixture"] = tuple((part, weight) for part, weight in train.get("mixture", ()))
+    return BatchConfig(**known)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,103 @@
+"""An artifact made again by the worker of its own source tree, in a store of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.lineage.named import named
+from flows.lineage.replay import CONFIGS, replay, typed
+from flows.steps.code import Tree, checkout, code_sha256
+from flows.steps.kinds.files import FilesSpec
+from flows.steps.registry import KINDS, code_of
+from flows.steps.replay import ReplayError
+from flows.study.graph import graph_of
+from flows.study.load import ConfigError, load
+from infra.store.digest import canonical_json, value_sha256
+from infra.store.manifest import Recipe
+from infra.store.store import Artifact, Attempt, Store
+
+MAKER = "flows/steps/kinds/files.py"
+SPEC = FilesSpec(files=(("a.txt", "0" * 64, 1),))
+
+
+def quick(folder: Path) -> Store:
+    """A store that outlives no power cut: of a source tree every file would be synced."""
+    store = Store(folder)
+    store.files = store.fleeting
+    return store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return quick(tmp_path / "store")
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Store:
+    return quick(tmp_path / "fresh")
+
+
+def made(store: Store, text: str, old: str = "", new: str = "") -> Artifact:
+    """An artifact of the cheapest kind, and sources that are said to have made it.
+
+    Args:
+      store: where.
+      text: its bytes.
+      old: text of its maker that is another one in the sources.
+      new: that one.
+    """
+    source = checkout().files[MAKER].decode()
+    assert old in source
+    tree = {**checkout().files, MAKER: source.replace(old, new, 1).encode()}
+    code = code_sha256(code_of("files", SPEC, Tree(tree)))
+    recipe = Recipe(kind="files", name="files x", config=SPEC, code=code, source=store.keep(tree))
+    attempt = Attempt(store, recipe)
+    (attempt.path / "files.txt").write_text(text)
+    return attempt.commit({})
+
+
+@pytest.mark.slow
+def test_the_code_of_then_makes_the_same_bytes(store: Store, fresh: Store):
+    was = made(store, f"1  {'0' * 64}  a.txt\n", "{sha256}  {size}", "{size}  {sha256}")
+    (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
+    assert again.is_same
+    assert again.is_near(0.0)
+    assert again.now.key == was.key
+    assert again.line().endswith(" s then: the same bytes, 1 files")
+    assert fresh.keys() == [was.key]
+
+
+@pytest.mark.slow
+def test_other_bytes_on_the_same_machine_are_told(store: Store, fresh: Store):
+    was = made(store, f"{'1' * 64}  1  a.txt\n")
+    (again,) = replay(store, named(store, was.key), fresh, from_raw=True)
+    assert not again.is_near(100.0)
+    assert [(d.sort, d.what) for d in again.differences] == [("data", "a.txt")]
+    assert again.line().endswith("other contents; the same machine")
+
+
+@pytest.mark.slow
+def test_a_step_that_fails_or_has_no_sources_says_so(store: Store, fresh: Store):
+    broken = made(
+        store, "", "    lines = [", "    raise ValueError('no such thing')\n    lines = ["
+    )
+    with pytest.raises(ReplayError, match="files x cannot be made again: no such thing"):
+        list(replay(store, named(store, broken.key), fresh, from_raw=False))
+    attempt = Attempt(store, Recipe(kind="files", name="files y", config=SPEC))
+    (attempt.path / "files.txt").write_text("")
+    with pytest.raises(ConfigError, match="files y cannot be made again: its sources"):
+        list(replay(store, named(store, attempt.commit({}).key), fresh, from_raw=False))
+
+
+def test_every_config_of_a_study_is_read_back_from_its_manifest(tmp_path: Path):
+    assert set(CONFIGS) == set(KINDS)
+    for folder in ("web", "chartqa"):
+        (tmp_path / folder).mkdir()
+    small = Path(__file__).parents[2] / "e2e" / "smallest.yaml"
+    steps = [*graph_of(load()).steps, *graph_of(load(small, [f"data_root={tmp_path}"])).steps]
+    for step in steps:
+        plain = json.loads(canonical_json(step.config))
+        assert value_sha256(typed(step.kind, plain)) == value_sha256(step.config), step.name
+    with pytest.raises(ConfigError, match="the config of a checkpoint is not one of this version"):
+        typed("checkpoint", {"model": 3})

@@ -1,0 +1,64 @@
+"""From a sample up: the steps that saw it are those of the loader, the cells those above them."""
+
+import pytest
+
+from flows.lineage.named import Named
+from flows.lineage.sample import sightings
+from flows.study.load import ConfigError
+from infra.store.store import Artifact, Store
+from model.data.loader import samples_of_step
+from model.seeds import Seeds
+from tests.flows.lineage.conftest import BATCHES, STEPS
+
+
+def saw(store: Store, training: Artifact, ids: set[str]) -> list[int]:
+    """Returns the steps of a training that hold one of these records, read step by step."""
+    inputs = sorted(training.manifest.inputs.items())
+    data = [store.get(e.key).place for role, e in inputs if role.startswith("data/")]
+    seeds = Seeds.of(training.manifest.seed or 0)
+    return [
+        step
+        for step in range(STEPS)
+        for record_id, *_ in samples_of_step(data, BATCHES, seeds, step)
+        if record_id in ids
+    ]
+
+
+def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, Named]):
+    store, what = table
+    trainings = {a.manifest.name: a for a in store.artifacts("checkpoint")}
+    hits = 0
+    for number in (3, 11, 18):
+        found = sightings(store, what, f"{number:02d}")
+        assert {place.id for place in found.places} == {f"{number:02d}", f"{number:02d}#ocr"}
+        steps = {sight.training.name: list(sight.steps) for sight in found.sights}
+        for name, training in trainings.items():
+            expected = saw(store, training, {f"{number:02d}", f"{number:02d}#ocr"})
+            assert steps.get(name, []) == expected
+            hits += len(expected)
+        of_stage1 = "stage1" in steps
+        assert len(found.cells.get("trained on it", ())) == (
+            2 if of_stage1 else sum(name in steps for name in ("transfer 5", "transfer 6"))
+        )
+        in_words = 2 if number < 12 else 0
+        assert len(found.cells.get("with its words in the tokenizer", ())) == in_words
+        assert "scored on it" not in found.cells
+    assert hits > 0
+
+
+def test_one_record_is_told_with_its_place_its_steps_and_its_cells(table: tuple[Store, Named]):
+    store, what = table
+    found = sightings(store, what, "color/001")
+    (split,) = [a for a in store.artifacts("dataset") if a.manifest.name == "prepare eval"]
+    assert list(found.lines()) == [
+        f"color/001 is record 1 of color in prepare eval {split.key} ← color.png sha256:{'0' * 64}",
+        "seen by no training",
+        "2 of 2 cells are scored on it: x/parcel/16/5, x/parcel/16/6",
+    ]
+    (record,) = sightings(store, what, "03#ocr").places
+    assert (record.id, record.position) == ("03#ocr", 7)
+
+
+def test_an_unknown_sample_names_the_datasets(table: tuple[Store, Named]):
+    with pytest.raises(ConfigError, match=r"got '99', which none .* prepare eval, prepare more"):
+        sightings(*table, "99")
