@@ -34,9 +34,8 @@ class Answers:
         self.key = artifact.key
         self._path: Path = artifact.path / PREDICTIONS
 
-    @functools.cached_property
     def scores(self) -> Mapping[str, float]:
-        """Id -> score [0-1], of every row, in order."""
+        """Reads id -> score [0-1], of every row, in order."""
         with self._path.open("rb") as file:
             rows = map(json.loads, file)
             # Files of one row of the table have the same ids.
@@ -91,7 +90,7 @@ class Item:
 
 
 class Reader:
-    """Files of predictions, opened once; safe to share between threads.
+    """Files of predictions, whose scores are read once; safe to share between threads.
 
     Args:
       store: where they are.
@@ -99,13 +98,10 @@ class Reader:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._answers = functools.lru_cache(maxsize=_OPEN)(self._open)
+        self._scores = functools.lru_cache(maxsize=_OPEN)(lambda key: self.answers(key).scores())
 
     def answers(self, key: str) -> Answers:
         """Returns the answers of a predictions artifact."""
-        return self._answers(key)
-
-    def _open(self, key: str) -> Answers:
         return Answers(self._store.recall(key))
 
     def items(self, columns: Sequence[Column], show: Show, find: str) -> list[Item]:
@@ -133,7 +129,7 @@ class Reader:
 
     def _means(self, column: Column) -> Mapping[str, float]:
         """Returns id -> mean score over the column's seeds."""
-        seeds = [self.answers(key).scores for key in column.artifacts.values()]
+        seeds = [self._scores(key) for key in column.artifacts.values()]
         if len(seeds) == 1:
             return seeds[0]
         return {item: sum(s.get(item, 0.0) for s in seeds) / len(seeds) for item in seeds[0]}

@@ -118,7 +118,8 @@ class Display:
                 return
             took = f"{seconds:6.1f} s" if outcome == "made" else "        "
             minutes, rest = divmod(int(time.monotonic() - self._began), 60)
-            count = f"[{done:>3}/{self._num_steps}{self._told_left and ', '}{self._told_left}]"
+            left = f", {self._told_left}" if self._told_left and done < self._num_steps else ""
+            count = f"[{done:>3}/{self._num_steps}{left}]"
             line = f"{minutes:02}:{rest:02} {count} {outcome:<6} {took} {name} {detail}"
             self.console.print(line.rstrip(), markup=False, soft_wrap=True)
 

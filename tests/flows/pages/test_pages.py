@@ -106,7 +106,7 @@ def test_lists_are_right_wrong_or_changed_between_two(client: TestClient, toy: S
 def test_one_row_is_found_without_reading_the_others(toy: Store):
     key = study_of(toy, "toy").columns("shapes")["mqt@64"].artifacts[23]
     answers = Answers(toy.get(key))
-    assert [answers.row(item)["id"] for item in answers.scores] == list(answers.scores)  # type: ignore[index]
+    assert [answers.row(item)["id"] for item in answers.scores()] == list(answers.scores())  # type: ignore[index]
     for absent in ("", "segment/0005", "zzz"):
         assert answers.row(absent) is None
 
@@ -114,7 +114,7 @@ def test_one_row_is_found_without_reading_the_others(toy: Store):
 def test_samples_are_rows_from_all_over_a_file(toy: Store):
     key = study_of(toy, "toy").columns("shapes")["mqt@64"].artifacts[23]
     answers = Answers(toy.get(key))
-    every = list(answers.scores)
+    every = list(answers.scores())
     for limit in (1, 4, 7, 30, 99):
         found = [row["id"] for row in answers.spread(limit)]
         assert found == sorted(set(found))
