@@ -67,6 +67,8 @@ class Site:
             "items": (2, self._items),
             "item": (2, self._item),
             "artifact": (1, self._artifact),
+            "diff": (0, self._diff),
+            "seen": (1, self._seen),
         }
 
         def address(kind: str, *parts: object, **query: object) -> str | None:
@@ -226,6 +228,22 @@ class Site:
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
         }
+
+    def _diff(self, page: Page) -> Mapping[str, Any]:
+        from flows.lineage.diff import compare
+        from flows.lineage.named import named
+
+        sides = tuple(page.get(side).strip() for side in ("a", "b"))
+        a, b = (named(self.store, side) if side else None for side in sides)
+        return {"sides": sides, "found": compare(self.store, a, b) if a and b else None}
+
+    def _seen(self, page: Page, run: str) -> Mapping[str, Any]:
+        from flows.lineage.named import named
+        from flows.lineage.sample import sightings  # Which imports JAX: not for other pages.
+
+        study = study_of(self.store, run)
+        found = sightings(self.store, named(self.store, study.run), page.get("id"))
+        return {"study": study, "sample": page.get("id"), "found": found}
 
     def _column(self, study: Study, benchmark: str, name: str) -> Column:
         columns = study.columns(benchmark)
