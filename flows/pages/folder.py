@@ -11,6 +11,9 @@ from flows.pages.study import study_of
 from infra.store.graph import edges
 from infra.store.store import Store
 
+_SERVED = ("studies", "diff", "seen")
+"""Pages that a server makes of what it is asked, or of other runs, too."""
+
 
 def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
     """Writes the pages of a run, beginning with `index.html`, and returns how many they are.
@@ -39,7 +42,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
         known = names.get(page)
         if known is None:
             of_run = page.parts[:1] == (study.run,) or page.kind == "style"
-            if page.kind == "studies" or not (of_run or page.parts[0] in lineage):
+            if page.kind in _SERVED or not (of_run or page.parts[0] in lineage):
                 return None
             known = names[page] = _file_name(page)
             waiting.append(page)

@@ -21,8 +21,8 @@ class Page(NamedTuple):
     """Which page.
 
     Attributes:
-      kind: "studies", "results", "cell", "items", "item", "artifact"; "picture" and "plot" are
-        images, and "style" is the style sheet.
+      kind: "studies", "results", "cell", "items", "item", "artifact", "diff", "seen"; "picture"
+        and "plot" are images, and "style" is the style sheet.
       parts: what it is about: a run, a row, a key.
       query: name -> value of what is chosen on it.
     """

@@ -11,6 +11,8 @@ from flows.pages.history import Uses, draw
 from flows.pages.items import SHOWS, is_right
 from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
+from flows.report.cells import Comparison
+from flows.report.markdown import comparison_text
 from flows.study.runs import records
 from infra.reason import reason_of
 from infra.store.store import Store
@@ -20,6 +22,8 @@ STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
 
 _SAMPLES = 8
 """Records or answers shown on the page of a dataset, or of predictions."""
+_PLOTS = ("results", "pareto")
+"""Pictures of a results artifact; those of earlier versions have the first one only."""
 _NAMED = 200
 """Artifacts named as inputs or as users of another one."""
 
@@ -67,6 +71,8 @@ class Site:
             "items": (2, self._items),
             "item": (2, self._item),
             "artifact": (1, self._artifact),
+            "diff": (0, self._diff),
+            "seen": (1, self._seen),
         }
 
         def address(kind: str, *parts: object, **query: object) -> str | None:
@@ -112,11 +118,12 @@ class Site:
         try:
             (key,) = page.parts
             if page.kind == "plot":
-                return (self._store.get(key).path / "results.png").read_bytes()
+                plot = next(plot for plot in _PLOTS if plot == (page.get("of") or plot))
+                return (self._store.get(key).path / f"{plot}.png").read_bytes()
             record = self._cards.records.find(key, page.get("id"))
             if record is not None:
                 return record.images[int(page.get("n") or 0)]
-        except (KeyError, ValueError, IndexError, FileNotFoundError):
+        except (KeyError, ValueError, IndexError, FileNotFoundError, StopIteration):
             pass
         raise NoPageError(f"There is no such picture in {self._store.uri}.")
 
@@ -131,7 +138,14 @@ class Site:
 
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
-        return {"study": study, "budgets": _budgets, "by_method": _by_method}
+        compared = [Comparison(**entry) for entry in study.report.get("comparisons", ())]
+        return {
+            "study": study,
+            "budgets": _budgets,
+            "by_method": _by_method,
+            "comparisons": [comparison_text(one, len(study.rows)) for one in compared],
+            "plots": [plot for plot in _PLOTS if f"{plot}.png" in study.results.manifest.files],
+        }
 
     def _cell(
         self, page: Page, run: str, benchmark: str, method: str, budget: str
@@ -226,6 +240,22 @@ class Site:
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
         }
+
+    def _diff(self, page: Page) -> Mapping[str, Any]:
+        from flows.lineage.diff import compare
+        from flows.lineage.named import named
+
+        sides = tuple(page.get(side).strip() for side in ("a", "b"))
+        a, b = (named(self._store, side) if side else None for side in sides)
+        return {"sides": sides, "found": compare(self._store, a, b) if a and b else None}
+
+    def _seen(self, page: Page, run: str) -> Mapping[str, Any]:
+        from flows.lineage.named import named
+        from flows.lineage.sample import sightings  # Which imports JAX: not for other pages.
+
+        study = study_of(self._store, run)
+        found = sightings(self._store, named(self._store, study.run), page.get("id"))
+        return {"study": study, "sample": page.get("id"), "found": found}
 
     def _column(self, study: Study, benchmark: str, name: str) -> Column:
         columns = study.columns(benchmark)

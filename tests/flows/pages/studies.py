@@ -99,7 +99,8 @@ def answers_of(records: Sequence[Record], every: int, seed: int) -> dict[str, st
 
 def recipe(kind: str, name: str, **inputs: Artifact) -> Recipe:
     read = {role: artifact.as_input for role, artifact in inputs.items()}
-    return Recipe(kind=kind, name=name, inputs=read, config={"name": name}, code="c0de" * 16)
+    config = {"name": name, "decode": {}}
+    return Recipe(kind=kind, name=name, inputs=read, config=config, code="c0de" * 16)
 
 
 def commit(

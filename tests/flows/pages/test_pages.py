@@ -50,12 +50,20 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient):
         if answer.headers["content-type"].startswith("text/html"):
             waiting += links(answer.text)
     kinds = {path.removeprefix(f"{PAGES}/").partition("/")[0].partition("?")[0] for path in seen}
-    assert kinds == {"", "results", "cell", "items", "item", "artifact", "picture", "plot", "style"}
+    assert kinds == {
+        "", "results", "cell", "items", "item", "artifact", "diff", "seen",
+        "picture", "plot", "style",
+    }  # fmt: skip
     assert sum("/item/" in path for path in seen) == 60
 
 
 def test_each_cell_of_the_table_links_to_all_its_seeds(client: TestClient, toy: Store):
     table = get(client, f"{PAGES}/results/toy")
+    assert "mqt − parcel at 16: " in told(table)
+    assert {one for one in links(table) if "/plot/" in one} == {
+        f"{PAGES}/plot/{study_of(toy, 'toy').results.key}?of={plot}"
+        for plot in ("results", "pareto")
+    }
     cells = [link for link in links(table) if "/cell/" in link]
     assert len(cells) == 2 * (1 + 2 + 2)
     text = get(client, next(link for link in cells if link.endswith("colors/parcel/16")))
@@ -133,6 +141,25 @@ def test_a_dataset_shows_a_few_records_and_who_uses_it(client: TestClient, toy: 
     assert "shapes" not in users
 
 
+def test_two_cells_are_compared(client: TestClient):
+    cell = get(client, f"{PAGES}/cell/toy/colors/parcel/16")
+    assert f'action="{PAGES}/diff"' in cell
+    asked = f"{PAGES}/diff?a=toy/colors/parcel/16&b=toy/colors/mqt/16"
+    text = told(get(client, asked))
+    assert "Their contents differ." in text
+    assert "config name transfer parcel colors seed=11 transfer mqt colors seed=11" in text
+    same = told(get(client, f"{PAGES}/diff?a=toy/colors/parcel/16&b=toy/colors/parcel/16"))
+    assert "Their contents are the same. Nothing differs in how they were made." in same
+
+
+def test_an_item_leads_up_to_the_cells_that_rest_on_it(client: TestClient):
+    item = get(client, f"{PAGES}/item/toy/colors?id=colors/003")
+    (path,) = [link for link in links(item) if "/seen/" in link]
+    text = get(client, path)
+    assert "15 of 30: scored on it" in told(text)
+    assert any(link.endswith("/colors/mqt/64") for link in links(text))
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
@@ -144,6 +171,8 @@ def test_a_dataset_shows_a_few_records_and_who_uses_it(client: TestClient, toy: 
         ("item/toy/colors?id=nope", "has no item 'nope'"),
         ("artifact/..%2f..%2fetc", "key must be"),
         ("artifact/corpus-0123456789abcdef-", "no artifact corpus-0123456789abcdef-"),
+        ("diff?a=toy/colors/parcel/16&b=no", "RUN must name a finished run, got 'no'"),
+        ("seen/toy?id=nope", "got 'nope', which none of the datasets of"),
         ("picture/..%2f..%2fstore.json", "There is no such picture"),
         ("cell/toy", "There is no page 'cell/toy'"),
         ("<script>alert(1)</script>", "There is no page"),
