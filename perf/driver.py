@@ -203,7 +203,9 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
         workers = SimulatedCluster(store.uri, slots, deaths)
         with store.pinned(run_id) as pin, recorded(store.state, run_id) as journal:
             config, graph = study_of(cells)
-            return carry_out(config, store, graph, workers, pin, journal)
+            result = carry_out(config, store, graph, workers, pin, journal)
+            journal.close("failed" if result.failed else "completed", result.why)
+            return result
 
     began, others, own = time.monotonic(), _processor_time(server.process.pid), os.times()
     with (store.state / "driver.log").open("w") as log, contextlib.redirect_stdout(log):

@@ -21,6 +21,7 @@ from flows.cli.score import score_app
 from flows.cli.serve import serve_app
 from flows.cli.spectral import spectral_app
 from flows.cli.status import status_app
+from flows.cli.sweep import sweep_app
 from flows.cli.watch import watch_app
 
 app = typer.Typer(
@@ -30,7 +31,7 @@ app = typer.Typer(
     help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
 )
 for commands in (
-    run_app, results_app, serve_app, deploy_app, watch_app,
+    run_app, sweep_app, results_app, serve_app, deploy_app, watch_app,
     status_app, doctor_app, accept_app, gc_app,
     convert_app, predict_app, score_app, flops_app, spectral_app,
 ):  # fmt: skip

@@ -1,6 +1,7 @@
 """`parcel run`, and its phases."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,12 +14,15 @@ StudyArguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CONFIG] [key.path=value …]",
-        help="A YAML file (none: the embedded demo), then overrides.",
+        help="A YAML file, or the name of a study that ran (none: the demo); then overrides.",
         show_default=False,
     ),
 ]
 ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Say per step whether and why it would run; then stop.")
+]
+ApproveOption = Annotated[
+    bool, typer.Option("--approve", help="Wait for somebody to resume the run in the UI.")
 ]
 RebuildOption = Annotated[
     list[str] | None,
@@ -61,9 +65,10 @@ def _command(until: Any) -> Callable[..., None]:
         arguments: StudyArguments = None,
         explain: ExplainOption = False,
         rebuild: RebuildOption = None,
+        approve: ApproveOption = False,
         store: StoreOption = DEFAULT_STORE,
     ) -> None:
-        _study(arguments, store, until, explain, rebuild)
+        _study(arguments, store, until, explain, rebuild, approve)
 
     return command
 
@@ -73,25 +78,38 @@ for _name, (_until, _help, _words) in _COMMANDS.items():
     run_app.command(_name, help=_help, epilog=_example)(_command(_until))
 
 
-def load_study(arguments: list[str] | None) -> Any:
+def load_study(arguments: list[str] | None, store: Any = None) -> Any:
     """Returns the study that the words of a command line mean.
+
+    Args:
+      arguments: a YAML file or, where there is a store, a study that ran in it; then overrides.
+      store: where.
 
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
     """
     words = list(arguments or [])
     path = words.pop(0) if words and "=" not in words[0] else None
-    from flows.study.load import load
+    from flows.study.load import load, overridden
 
-    return load(path, words)
+    if path is None or store is None or Path(path).suffix:
+        return load(path, words)
+    from flows.study.asked import values_of
+
+    return overridden(values_of(path, store), words, source=path)
 
 
 def _study(
-    arguments: list[str] | None, store: str, until: Any, explain: bool, rebuild: list[str] | None
+    arguments: list[str] | None,
+    store: str,
+    until: Any,
+    explain: bool,
+    rebuild: list[str] | None,
+    approve: bool,
 ) -> None:
     heed_signals()
-    config = load_study(arguments)
     opened = open_store(store)
+    config = load_study(arguments, opened)
     from flows.study.explain import Explanation
     from flows.study.given import raw_files
     from flows.study.graph import graph_of
@@ -113,5 +131,6 @@ def _study(
         print(f"UI: {ui}", flush=True)
         from flows.study.run import run_study
 
-        code = run_study(config, opened, until, ui if stays else None, tuple(rebuild or ()))
+        again = tuple(rebuild or ())
+        code = run_study(config, opened, until, ui if stays else None, again, approve=approve)
     raise typer.Exit(code)

@@ -30,8 +30,10 @@ _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 
 
 def beside(store: Store) -> Beside:
-    """Returns how the server of a store finds its pages."""
-    return Beside(function="flows.pages.app:pages_of", argument=store.uri)
+    """Returns how the server of a store finds its pages, and who checks its forms."""
+    return Beside(
+        function="flows.pages.app:pages_of", argument=store.uri, check="flows.study.asked:problem"
+    )
 
 
 def pages_of(uri: str) -> Starlette:

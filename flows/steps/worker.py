@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib
+import math
 import os
 import sys
 import time
@@ -32,10 +33,12 @@ class Made:
       reused: whether the artifact was there already.
       error: why there is no artifact; "" if there is one.
       traceback: where that happened.
+      held: whether it was not begun, since it was too late for that.
     """
 
     name: str
     reused: bool = False
+    held: bool = False
     error: str = ""
     traceback: str = ""
 
@@ -92,13 +95,25 @@ def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
     return list(groups.values())
 
 
-def make_apart(store: str, *words: Any) -> Iterator[tuple[str, Progress] | Made]:
+def make_apart(
+    store: str,
+    recipes: Sequence[Recipe],
+    context: Mapping[str, Any],
+    token: str | None = None,
+    lost: Collection[str] = (),
+) -> Iterator[tuple[str, Progress] | Made]:
     """As `make`, for a process that does nothing else and has not imported JAX yet.
 
-    Processes of one machine share what they compiled; each machine has a folder of its own.
+    Processes of one machine share what they compiled; each machine has a folder of its own. After
+    `context["closes"]` [seconds since the epoch] it does nothing: it may have waited for its place.
     """
+    closes = context.get("closes", math.inf)
+    context = {name: value for name, value in context.items() if name != "closes"}
+    if time.time() >= closes:
+        yield from (Made(name=recipe.name, held=True) for recipe in recipes)
+        return
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Store(store).cache("jax")))
-    yield from make(store, *words)
+    yield from make(store, recipes, context, token, lost)
 
 
 def _make(

@@ -1,21 +1,26 @@
-"""`parcel deploy`: a study registered with a work pool of a Prefect server."""
+"""`parcel deploy`: a study registered with a work pool of a server; and schedules of its sweeps."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, cast
 
+import pydantic
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
-from pydantic import ValidationError
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
+from flows.study.allowance import Allowance
 from flows.study.config import StudyConfig
-from flows.study.form import deployment_of
+from flows.study.form import deployments_of, described, told_of_next
 from flows.study.load import ConfigError
 from flows.study.served import limits
+from flows.study.sweep import Firing
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
-from infra.prefect.deployed import DeploymentError, register
+from infra.prefect.deployed import DeploymentError, describe, register, set_schedule
 from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
 from infra.references import in_file, in_module
@@ -66,10 +71,10 @@ def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) ->
     """
     store = _store_of(target.store)
     _check_paths(config)
-    schedule = _schedule_of(target)
+    times = None if target.cron is None else _cron(target.cron, target.timezone)
     try:
         with named_server() as client:
-            yield from _register(client, config, target, store, schedule, alerts or Alerts())
+            yield from _register(client, config, target, store, times, alerts or Alerts())
     except (NoServerError, PoolError, DeploymentError, AlertError) as error:
         raise ConfigError(str(error)) from None
 
@@ -79,7 +84,7 @@ def _register(
     config: StudyConfig,
     target: Target,
     store: str,
-    schedule: CronSchedule | None,
+    times: CronSchedule | None,
     alerts: Alerts,
 ) -> Iterator[str]:
     there = find_pool(client, target.pool, target.kind)
@@ -93,15 +98,17 @@ def _register(
     if target.image is not None:
         variables["image"] = target.image
     check_variables(pool, variables)
-    deployment = deployment_of(
-        config, store, name=config.name, any_store=target.any_store,
-        work_pool_name=pool.name, job_variables=variables,
-    )  # fmt: skip
-    known, changed = register(client, deployment, schedule)
-    yield f"deployment study/{config.name}: {', '.join(changed) or 'unchanged'}"
-    for name, how in register_alerts(client, deployment.full_name, known, alerts).items():
-        yield f"alert {name}: {how}"
-    yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{known}"
+    values = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
+    for deployment in deployments_of(
+        config.name, store, name=config.name, any_store=target.any_store,
+        given={config.name: values}, work_pool_name=pool.name, job_variables=variables,
+    ):  # fmt: skip
+        own = times if deployment.flow_name == "study" else None
+        known, changed = register(client, deployment, own)
+        yield f"deployment {deployment.full_name}: {', '.join(changed) or 'unchanged'}"
+        for name, how in register_alerts(client, deployment.full_name, known, alerts).items():
+            yield f"alert {name}: {how}"
+        yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{known}"
     yield f"start a worker: prefect worker start --pool {pool.name}"
     yield f"and beside the server: parcel watch --store {store}"
 
@@ -170,14 +177,64 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
             )
 
 
-def _schedule_of(target: Target) -> CronSchedule | None:
-    if target.cron is None:
-        return None
+def schedule(firing: Firing, when: Allowance, cron: str) -> Iterator[str]:
+    """Has a sweep fire by itself, and yields what that did, line by line.
+
+    Args:
+      firing: the sweep.
+      when: its cells may begin.
+      cron: when it fires, in the time zone of `when`.
+
+    Raises:
+      ConfigError: if no server answers, or it has no deployment that runs sweeps.
+    """
+    times = _cron(cron, when.timezone)
+    name, study = firing.config.name, firing.source
+    if PurePath(study).suffix:
+        study = str(Path(study).resolve())
+    parameters: dict[str, Any] = {
+        "study": study,
+        "add": _short(firing.sweep),
+        "when": _short(when),
+        "overrides": list(firing.overrides),
+    }
     try:
-        return CronSchedule(cron=target.cron, timezone=target.timezone)
-    except ValidationError as error:
+        with named_server() as client:
+            deployment = _deployed(client, name)
+            if deployment.name == name:
+                parameters["study"] = name  # As it was deployed: its runs see no file of here.
+            set_schedule(client, deployment, times, f"sweep-{name}", parameters)
+            describe(deployment.id, described(firing))
+            yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"
+            yield from told_of_next(firing)
+            yield f"UI: {ui_of(str(client.api_url))}/deployments/deployment/{deployment.id}"
+    except NoServerError as error:
+        raise ConfigError(str(error)) from None
+    except PrefectHTTPStatusError as error:
+        raise ConfigError(f"--cron: {error.response.json().get('detail', error)}") from None
+
+
+def _deployed(client: SyncPrefectClient, name: str) -> DeploymentResponse:
+    for each in (name, "sweep"):
+        with contextlib.suppress(ObjectNotFound):
+            return client.read_deployment_by_name(f"sweep/{each}")
+    raise ConfigError(
+        f"--cron must have a deployment that runs it: start `parcel serve`, or register {name} "
+        f"with a work pool, `parcel deploy`."
+    )
+
+
+def _short(value: Any) -> dict[str, Any]:
+    """Returns what is not as by default, as plain values."""
+    return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json", exclude_defaults=True)
+
+
+def _cron(cron: str, timezone: str) -> CronSchedule:
+    try:
+        return CronSchedule(cron=cron, timezone=timezone)
+    except pydantic.ValidationError as error:
         field = "--timezone" if "timezone" in error.errors()[0]["loc"] else "--cron"
-        value = target.timezone if field == "--timezone" else target.cron
+        value = timezone if field == "--timezone" else cron
         accepted = (
             "a time zone such as Europe/Berlin"
             if field == "--timezone"

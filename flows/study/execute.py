@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from flows.lineage import pages
 from flows.lineage.links import page_key
@@ -20,6 +20,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
+from flows.study.allowance import Gate, HeldError
 from flows.study.display import Display
 from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
@@ -62,9 +63,11 @@ class Session:
       retries: more tries of a node whose worker died.
       rebuild: names of steps to make again at any cost, kept ones included; may hold `*`.
       rebuild_seconds: work on other stale steps that may still be done again [device-seconds].
+      gate: lets nodes begin.
       artifacts: step -> its artifact, as they come.
       accepted: steps that rest on an artifact kept although its code has changed since.
       failures: node -> why it failed.
+      held: node -> why it was not begun.
       allowed: keys of stale artifacts whose making is already charged.
     """
 
@@ -83,9 +86,11 @@ class Session:
     retries: int = 0
     rebuild: Sequence[str] = ()
     rebuild_seconds: float = 0.0
+    gate: Gate = dataclasses.field(default_factory=Gate)
     artifacts: dict[Step, Artifact] = dataclasses.field(default_factory=dict)
     accepted: set[Step] = dataclasses.field(default_factory=set)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
+    held: dict[Node, str] = dataclasses.field(default_factory=dict)
     allowed: set[str] = dataclasses.field(default_factory=set)
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -99,10 +104,14 @@ class Session:
 
         Raises:
           StepFailedError: if an input of it was not made.
+          HeldError: if that was not begun.
         """
-        lacking = [read.name for read in step.inputs.values() if read not in self.artifacts]
+        lacking = [read for read in step.inputs.values() if read not in self.artifacts]
         if lacking and not step.partial:
-            raise StepFailedError(f"{lacking[0]} was not made")
+            for node, why in self.held.items():
+                if lacking[0] in node.steps:
+                    raise HeldError(why)
+            raise StepFailedError(f"{lacking[0].name} was not made")
         there = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
         asked = functools.partial(
             look_up, step=step, inputs=there, accepted=self.accepted, source=self.source,
@@ -143,7 +152,13 @@ class Session:
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
-def run_graph(session: Session, graph: Graph, reused: Set[Node], at_once: int) -> None:
+def run_graph(
+    session: Session,
+    graph: Graph,
+    reused: Set[Node],
+    at_once: int,
+    ahead: Set[Node] = frozenset(),
+) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
     Of nodes that are ready, the one with the longest chain of work before it begins first. A node
@@ -154,6 +169,7 @@ def run_graph(session: Session, graph: Graph, reused: Set[Node], at_once: int) -
       graph: what to run.
       reused: nodes whose artifacts are all there already.
       at_once: nodes in flight.
+      ahead: nodes that begin before all others that are ready.
     """
     ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
     upstream = graph.upstream()
@@ -172,14 +188,15 @@ def run_graph(session: Session, graph: Graph, reused: Set[Node], at_once: int) -
     order.prepare()
     ranks = session.expected.ranks(graph)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
-    ready: list[tuple[tuple[float, float], int, Node]] = []
+    ready: list[tuple[tuple[bool, float, float], int, Node]] = []
     in_flight = 0
     with ThreadPoolExecutor(at_once, thread_name_prefix="node") as pool:
         try:
             while order.is_active():
                 for node in order.get_ready():
                     time_after, work_after = ranks[node]
-                    heapq.heappush(ready, ((-time_after, -work_after), numbers[node], node))
+                    urgency = node not in ahead, -time_after, -work_after
+                    heapq.heappush(ready, (urgency, numbers[node], node))
                 while ready and in_flight < at_once:
                     *_, node = heapq.heappop(ready)
                     in_flight += 1
@@ -225,6 +242,12 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
         ended = functools.partial(session.live.ended, reads=reads, attempt=attempt)
         try:
             outcome = _run_node(session, node)
+        except HeldError as error:
+            session.held[node] = told = str(error)
+            session.display.finish(node.name, outcome="not run", detail=f": {told}")
+            session.journal.ended(node.name, "not run", told)
+            ended(dataclasses.replace(began, outcome="not run", detail=told, ended=journal.now()))
+            return
         except BaseException as error:
             reason = reason_of(error)
             if isinstance(error, WorkerLost) and attempt <= session.retries:
@@ -282,7 +305,10 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
         ends: dict[str, worker.Made] = {}
         try:
             if missing:
-                _run_job(session, node, job, keys, list(missing.values()), ends)
+                # A table of what there is belongs to the cells that it is made of.
+                partial = any(step.partial for step in missing)
+                closes = math.inf if partial else session.gate.enter(node)
+                _run_job(session, node, job, keys, list(missing.values()), ends, closes)
         finally:  # A worker that is lost takes with it nothing that it had committed.
             for step, recipe in missing.items():
                 end = ends.get(step.name)
@@ -291,7 +317,9 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
                     errors[step.name] = end.error
                 elif end:
                     artifact = session.artifacts[step] = session.store.get(recipe.key)
-                    outcome = outcome if end.reused else "made"
+                    if not end.reused:
+                        outcome = "made"
+                        session.gate.spend(node, device_seconds(artifact))
                     session.expected.learn(step, artifact.manifest.seconds)
                     _publish(session, node, step, artifact, reused=end.reused)
         if errors:
@@ -316,13 +344,20 @@ def _run_job(
     keys: Sequence[str],
     recipes: Sequence[Recipe],
     ends: dict[str, worker.Made],
+    closes: float,
 ) -> None:
-    """Runs the missing steps of a job, showing progress; `ends` gets how each ended, as it does."""
+    """Runs the missing steps of a job, showing progress; `ends` gets how each ended, as it does.
+
+    Raises:
+      HeldError: if it found no place to begin in before it `closes` [seconds since the epoch].
+    """
     prefect = {
         "task_run_id": session.live.task_run_id(node.name),
         "flow_run_id": session.live.flow_run_id or None,
     }
-    context = {"prefect": prefect, "devices": max(1, math.ceil(job.gpus))}
+    context: dict[str, Any] = {"prefect": prefect, "devices": job.devices}
+    if math.isfinite(closes):
+        context["closes"] = closes
     if job.cpus:
         stream = session.workers.make(
             node.name, keys, recipes, context, cpus=job.cpus, gpus=job.gpus
@@ -332,7 +367,8 @@ def _run_job(
     show = _progress_page(session.live, recipes[0].key, node.name)
     for item in stream:  # To its very end: a stream left early takes its worker with it.
         if isinstance(item, worker.Made):
-            ends[item.name] = item
+            if not item.held:
+                ends[item.name] = item
             continue
         if isinstance(item, Joined):
             detail = f": it was under way already, as Ray Job {item.job}"
@@ -341,6 +377,8 @@ def _run_job(
         name, progress = item
         session.display.update(node.name, progress)
         show(name, progress)
+    if not ends and time.time() >= closes:
+        raise HeldError(session.gate.told)
     for recipe in recipes:
         if recipe.name not in ends:
             raise StepFailedError(f"{recipe.name} ended without an artifact")

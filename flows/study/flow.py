@@ -2,17 +2,19 @@
 
 import dataclasses
 import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
-from prefect.states import Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from flows.lineage.rebuild import publish_results
 from flows.steps.code import checkout
 from flows.steps.worker import bind
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
+from flows.study.allowance import ALWAYS, Allowance, Gate
 from flows.study.config import ComputeConfig, StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
@@ -22,6 +24,7 @@ from flows.study.given import raw_files
 from flows.study.graph import Graph, Phase, graph_of
 from flows.study.runs import note_run
 from flows.study.served import check_served
+from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import recorded
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
@@ -47,6 +50,8 @@ class StudyResult:
       failed: "step: reason" of each step that failed.
       made, reused: number of steps, as the run's page shows them.
       flow_run_id: of the Prefect run.
+      held: step -> why it was not begun; a later run begins it.
+      config: the study.
     """
 
     results: str | None
@@ -54,6 +59,27 @@ class StudyResult:
     made: int
     reused: int
     flow_run_id: str
+    held: Mapping[str, str]
+    config: StudyConfig
+
+    def then(self, later: "StudyResult") -> "StudyResult":
+        """Returns the end of this study and of a wider one after it."""
+        return dataclasses.replace(later, made=self.made + later.made)
+
+    @property
+    def held_by_reason(self) -> dict[str, list[str]]:
+        """Why steps were not begun -> which."""
+        found: dict[str, list[str]] = {}
+        for step, why in self.held.items():
+            found.setdefault(why, []).append(step)
+        return found
+
+    @property
+    def told(self) -> str:
+        """The result in a line."""
+        held = "".join(f", {len(h)} not begun: {why}" for why, h in self.held_by_reason.items())
+        made = f"{self.made} made" if self.made else "everything was there"
+        return f"{made}, {self.reused} re-used{held}"
 
     @property
     def why(self) -> str:
@@ -71,6 +97,7 @@ def study(
     store: str = ".parcel",
     until: Phase = "report",
     rebuild: tuple[str, ...] = (),
+    approve: bool = False,
 ) -> Any:
     """Runs a study, re-using every step that a store already holds.
 
@@ -79,19 +106,67 @@ def study(
       store: the artifact store, a folder or gs://bucket/prefix.
       until: the last phase to run.
       rebuild: steps whose code has changed and that are made again at any cost; may hold `*`.
+      approve: wait for somebody's word, in the UI, before anything is made.
     """
     check_served(config, store)
-    opened = Store(store)
+    return run_passes(iter([config]), Store(store), until, rebuild, approve=approve)
+
+
+def run_passes(
+    passes: Iterator[StudyConfig],
+    opened: Store,
+    until: Phase = "report",
+    rebuild: tuple[str, ...] = (),
+    *,
+    allowance: Allowance = ALWAYS,
+    approve: bool = False,
+) -> Any:
+    """Runs studies one after the other, within one flow run; returns its state.
+
+    Args:
+      passes: the studies; each is asked for when those before it have ended well.
+      opened: the store of all.
+      until: the last phase to run.
+      rebuild: as in `study`.
+      allowance: when steps may begin.
+      approve: wait for somebody's word before the first begins.
+    """
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
+    workers: Workers | None = None
+
+    def cancel() -> None:
+        if workers is not None:
+            workers.cancel()
+
+    result: StudyResult | None = None
+    gate = Gate(allowance)
     # First and last: by its lease others see that this run lives (see `infra.prefect.watch`).
-    with opened.pinned(run_id or uuid.uuid4().hex) as pin:
-        workers = _workers(config.compute, opened)
-        with recorded(opened.state, run_id, cancel=workers.cancel) as journal:
-            graph = graph_of(config, until, known=raw_files(opened))
-            result = carry_out(config, opened, graph, workers, pin, journal, rebuild)
+    with (
+        opened.pinned(run_id or uuid.uuid4().hex) as pin,
+        recorded(opened.state, run_id, cancel=cancel) as journal,
+    ):
+        try:
+            for config in passes:
+                graph = graph_of(config, until, known=raw_files(opened))
+                workers = _workers(config.compute, opened)
+                ended = carry_out(
+                    config, opened, graph, workers, pin, journal, rebuild,
+                    gate=gate, approve=approve and result is None,
+                )  # fmt: skip
+                result = result.then(ended) if result else ended
+                if ended.failed or ended.held:
+                    break
+        except NotApprovedError as error:
+            journal.close("cancelled", str(error))
+            return Cancelled(message=str(error))
+        journal.close(*(("failed", result.why) if result and result.failed else ("completed", "")))
+    if result is None:
+        return Completed(message="nothing to run")
     RESULTS.append(result)
-    return Failed(message=result.why, data=result) if result.failed else result
+    if result.failed:
+        return Failed(message=result.why, data=result)
+    return Completed(message=result.told, data=result)
 
 
 def carry_out(
@@ -102,6 +177,9 @@ def carry_out(
     pin: Pin,
     journal: Journal,
     rebuild: tuple[str, ...] = (),
+    *,
+    gate: Gate | None = None,
+    approve: bool = False,
 ) -> StudyResult:
     """Runs the graph of a study, within a flow run.
 
@@ -111,8 +189,13 @@ def carry_out(
       graph: what to run.
       workers: where steps with JAX run; left when all is done.
       pin: of this run.
-      journal: of this run; closed when all is done.
+      journal: of this run.
       rebuild: as in `study`.
+      gate: lets steps begin; None lets all.
+      approve: wait for somebody's word before any does.
+
+    Raises:
+      NotApprovedError: if the word is no.
     """
     explanation = Explanation(opened.at_once(), graph)
     explanation.check(config.compute.rebuild_limit, rebuild)
@@ -128,9 +211,14 @@ def carry_out(
     )
     there = ("reused", "accepted")
     reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
+    if approve and len(reused) < len(graph.nodes):
+        print("waiting for somebody to resume the run in the UI …", flush=True)
+        wait_for_approval(journal.flow_run_id, explanation.markdown())
     expected = Expected()
     for step, artifact in explanation.found().items():
         expected.learn(step, artifact.manifest.seconds)
+    gate = gate or Gate()
+    gate.expected = expected
     forecast = Forecast(expected, graph.nodes)
     display = Display(len(graph.nodes), left=forecast.seconds)
     with display, Live(journal.flow_run_id) as live:
@@ -150,12 +238,15 @@ def carry_out(
             retries=config.compute.retries,
             rebuild=rebuild,
             rebuild_seconds=3600 * config.compute.rebuild_limit,
+            gate=gate,
         )
         for node in graph.nodes:
             if node not in reused:  # What runs in this process is the code of now until then.
                 for step in (s for job in node.jobs if not job.cpus for s in job.steps):
                     bind(step.kind, step.config)
-        run_graph(session, graph, reused, workers.at_once + _WAITING)
+        # Where nodes may be held back, one begins only when there is a place for it.
+        at_once = workers.at_once + (0 if gate.allowance.is_bounded else _WAITING)
+        run_graph(session, graph, reused, at_once, gate.allowance.ahead(graph))
     results = session.artifacts.get(graph.results) if graph.results else None
     result = StudyResult(
         results=results.key if results else None,
@@ -163,6 +254,8 @@ def carry_out(
         made=display.counts["made"],
         reused=display.counts["reused"],
         flow_run_id=journal.flow_run_id,
+        held={node.name: why for node, why in session.held.items()},
+        config=config,
     )
     note_run(
         opened,
@@ -174,7 +267,6 @@ def carry_out(
     )
     if results:
         published(publish_results, opened, config.name, results.key)
-    journal.close("failed" if result.failed else "completed", result.why)
     return result
 
 

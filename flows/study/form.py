@@ -1,41 +1,151 @@
-"""The study as the UI offers it: a deployment whose form is typed, filled and checked."""
+"""Studies and sweeps as the UI offers them: flows with short forms, and their deployments."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-import pydantic
-from prefect import Flow
+from prefect import Flow, flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.context import FlowRunContext
 from prefect.deployments.runner import RunnerDeployment
+from prefect.states import Completed
 from prefect.types.entrypoint import EntrypointType
 
-from flows.study.config import StudyConfig
-from flows.study.flow import study
+from flows.study.allowance import ALWAYS, Allowance
+from flows.study.asked import Given, open_served, study_asked, sweep_asked
+from flows.study.flow import run_passes
+from flows.study.graph import Phase
+from flows.study.sweep import NOTHING, Firing, Sweep, told_before
+from infra.prefect.deployed import describe, name_run
+from infra.prefect.published import published
+
+_HELP = {
+    "study": "demo, a YAML file, or the name of a study that ran in the store.",
+    "data_root": "Folder or gs://bucket/prefix with the raw data; empty: as in the study.",
+    "overrides": "One change each, as key.path=value: num_seeds=5, stage1.peak_lr=1.0e-3.",
+    "until": "Last phase to run.",
+    "rebuild": "Steps to make again at any cost if their code has changed; * for all.",
+    "approve": "Wait for my word, on the run's page, once it is told what would be made.",
+    "store": "Where artifacts are.",
+    "add": "What the sweep adds; what is there already is not made again.",
+    "when": "When its cells may begin.",
+}
+"""Field of a form -> its line of help."""
+_FORMS = {
+    "study": "Runs a study, from raw data to the results table; what is there is re-used.",
+    "sweep": "Adds seeds, methods, benchmarks or budgets to a study, and runs what is missing.",
+}
+"""Flow -> what its deployment is for."""
 
 
-def deployment_of(
-    config: StudyConfig, store: str, *, name: str, any_store: bool, **options: Any
-) -> RunnerDeployment:
-    """Returns the deployment of a study; it is registered nowhere yet.
+@flow(name="study", persist_result=False)
+def study_form(
+    study: str = "demo",
+    data_root: str = "",
+    overrides: tuple[str, ...] = (),
+    approve: bool = False,
+    until: Phase = "report",
+    rebuild: tuple[str, ...] = (),
+    store: str = ".parcel",
+    given: dict[str, Any] | None = None,
+) -> Any:
+    """Runs a study that a form names; see `flows.study.flow.study` and `flows.study.asked`."""
+    opened = open_served(store)
+    config = study_asked(study, opened, overrides, data_root, given)
+    published(name_run, config.name)
+    return run_passes(iter([config]), opened, until, rebuild, approve=approve)
+
+
+@flow(name="sweep", persist_result=False)
+def sweep(
+    study: str = "demo",
+    add: Sweep = NOTHING,
+    when: Allowance = ALWAYS,
+    overrides: tuple[str, ...] = (),
+    approve: bool = False,
+    store: str = ".parcel",
+    given: dict[str, Any] | None = None,
+) -> Any:
+    """Runs what a sweep lacks, and tells what its next firing would run."""
+    firing = sweep_asked(study, open_served(store), overrides, add, given)
+    published(name_run, firing.config.name)
+    state = run_passes(firing.passes(), firing.store, allowance=when, approve=approve)
+    published(_tell_next, firing)
+    if state.is_completed() and state.message == "nothing to run":
+        return Completed(message=firing.why_nothing())
+    return state
+
+
+def told_of_next(firing: Firing) -> Iterator[str]:
+    """Yields what a firing would run now, line by line."""
+    config = next(firing.passes(), None)
+    if config is None:
+        yield firing.why_nothing()
+        return
+    yield from told_before(firing.explain(config), config)
+
+
+def described(firing: Firing) -> str:
+    """Returns the description of a deployment that has a sweep to run, in Markdown."""
+    told = "\n".join(f"- {line}" for line in told_of_next(firing))
+    return f"{_FORMS['sweep']}\n\n**The next firing of {firing.config.name}**\n\n{told}"
+
+
+def _tell_next(firing: Firing) -> None:
+    """Shows what the next firing would run: an artifact, and the deployment's description."""
+    text, context = described(firing), FlowRunContext.get()
+    key = f"next-{firing.config.name}"
+    create_markdown_artifact(text, key=key, description="The next firing")
+    if context is not None and context.flow_run and context.flow_run.deployment_id:
+        describe(context.flow_run.deployment_id, text)
+
+
+def deployments_of(
+    study: str,
+    store: str,
+    *,
+    any_store: bool,
+    name: str | None = None,
+    given: Given | None = None,
+    **options: Any,
+) -> list[RunnerDeployment]:
+    """Returns the deployments `study/NAME` and `sweep/NAME`; they are registered nowhere yet.
 
     Args:
-      config: what the form is filled with.
-      store: the store of its runs [URI].
-      name: of the deployment, after `study/`.
-      any_store: let the form name another store.
+      study: what their forms are filled with.
+      store: the store of their runs [URI].
+      name: of both; None takes that of their flow.
+      any_store: let the forms name another store.
+      given: studies that the deployments bring, by name; the forms do not show them.
       **options: more of Prefect's `Flow.to_deployment`.
     """
-    values = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
-    deployment: Any = cast(Flow[..., Any], study).to_deployment(
-        name=name,
-        description=f"Raw data to results table. The form is filled with the study {config.name}.",
-        parameters={"config": values, "store": store, "until": "report"},
-        tags=["parcel"],
-        entrypoint_type=EntrypointType.MODULE_PATH,
-        **options,
-    )
-    # Schedules set in the UI stay; an empty list would delete them.
-    deployment.model_fields_set.discard("schedules")
-    if not any_store:  # The server refuses another at once; the run checks it again.
-        schema: Mapping[str, Any] = deployment._parameter_openapi_schema.properties
-        schema["store"]["enum"] = [store]
-    return deployment
+    filled: dict[str, Any] = {"study": study, "store": store}
+    if given:
+        filled["given"] = dict(given)
+    made = []
+    for each in (study_form, sweep):
+        deployment: Any = cast(Flow[..., Any], each).to_deployment(
+            name=name or each.name,
+            description=_FORMS[each.name],
+            parameters=filled,
+            tags=["parcel"],
+            entrypoint_type=EntrypointType.MODULE_PATH,
+            **options,
+        )
+        # Schedules set in the UI stay; an empty list would delete them.
+        deployment.model_fields_set.discard("schedules")
+        _shorten(deployment._parameter_openapi_schema, None if any_store else store)
+        made.append(deployment)
+    return made
+
+
+def _shorten(schema: Any, store: str | None) -> None:
+    """Gives every field of a form its line of help, and leaves out what is not for people."""
+    fields: dict[str, Any] = schema.properties
+    fields.pop("given", None)
+    for name, field in fields.items():
+        field["description"] = _HELP[name]
+    if store is not None:  # The server refuses another at once; the run checks it again.
+        fields["store"]["enum"] = [store]
+    definitions: Mapping[str, Any] = schema.definitions
+    for definition in definitions.values():
+        definition.pop("description", None)

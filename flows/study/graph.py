@@ -12,6 +12,7 @@ Submitting, counting, `--explain` and the plan read this one list.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -61,6 +62,11 @@ class Job:
     steps: tuple[Step, ...]
     cpus: int = 0
     gpus: float = 0.0
+
+    @property
+    def devices(self) -> int:
+        """Devices that it is charged for."""
+        return max(1, math.ceil(self.gpus))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,6 +1,7 @@
 """YAML files and `key.path=value` overrides -> a checked `StudyConfig`."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,25 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
       ConfigError: naming the file, the field, the value and what is accepted.
     """
     source = Path(path) if path is not None else DEMO
-    values = _read(source)
+    return overridden(read(source), overrides, source=str(path) if path is not None else "demo")
+
+
+def overridden(values: Mapping[str, Any], overrides: Sequence[str], *, source: str):
+    """Returns the `StudyConfig` of plain values, with overrides applied.
+
+    Args:
+      values: of a study; they stay as they are.
+      overrides: as in `load`.
+      source: whose values, as an error names it.
+
+    Raises:
+      ConfigError: as `load`.
+    """
+    changed = dict(values)
     for override in overrides:
-        _apply(values, override)
-    _anchor(values, Path.cwd())
-    return check(values, source=str(path) if path is not None else "demo")
+        _apply(changed, override)
+    _anchor(changed, Path.cwd())
+    return check(changed, source=source)
 
 
 def check(values: dict[str, Any], *, source: str):
@@ -47,34 +62,40 @@ def check(values: dict[str, Any], *, source: str):
     from flows.study.config import StudyConfig
 
     try:
-        return pydantic.TypeAdapter(StudyConfig).validate_python(values)
+        return _adapter(StudyConfig).validate_python(values)
     except pydantic.ValidationError as error:
-        raise ConfigError(f"{source}: {_first_problem(error)}") from None
+        raise ConfigError(f"{source}: {first_problem(error, StudyConfig)}") from None
 
 
-def _first_problem(error: Any) -> str:
+@functools.cache
+def _adapter(kind: type[Any]) -> Any:
+    import pydantic
+
+    return pydantic.TypeAdapter(kind)  # Of a study, it takes 0.1 s to make.
+
+
+def first_problem(error: Any, kind: type[Any]) -> str:
+    """Returns the first problem that pydantic has with the values of a dataclass, in a line."""
     problems = error.errors(include_url=False)
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"]) or "the config"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        message = f"no such key{_nearest(first)}"
+        message = f"no such key{_nearest(first, kind)}"
     elif first["type"] != "value_error":
         message = f"{message}, got {first['input']!r}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{where}: {message}{more}"
 
 
-def _nearest(problem: Any) -> str:
+def _nearest(problem: Any, kind: type[Any]) -> str:
     """Names the accepted keys of the object a misspelt key stands in."""
     import dataclasses
     import difflib
     import types
     import typing
 
-    from flows.study.config import StudyConfig
-
-    owner: Any = StudyConfig
+    owner: Any = kind
     for part in problem["loc"][:-1]:
         if dataclasses.is_dataclass(owner):
             owner = typing.get_type_hints(owner).get(str(part))
@@ -90,7 +111,12 @@ def _nearest(problem: Any) -> str:
     return f"{hint or '.'} Accepted: {', '.join(names)}"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """Returns the values of a YAML file, not checked yet, on top of those of its base.
+
+    Raises:
+      ConfigError: if it is no file of the kind.
+    """
     try:
         values = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -105,7 +131,7 @@ def _read(path: Path) -> dict[str, Any]:
     if base is None:
         return values
     parent = DEMO if base == "demo" else path.parent / str(base)
-    merged = _merge(_read(parent), values)
+    merged = _merge(read(parent), values)
     transfers = merged.get("transfers")
     if isinstance(transfers, dict):
         merged["transfers"] = {k: v for k, v in transfers.items() if v is not None}

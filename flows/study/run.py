@@ -4,6 +4,7 @@ import logging
 import time
 from typing import Any
 
+from prefect import Flow
 from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
@@ -18,11 +19,20 @@ from infra.prefect.rows import begin, flush, settle_ended
 from infra.store.gc import LET_GO
 from infra.store.store import Store
 
+_NAMED = 3
+"""Steps that were not begun and are told of; the others are counted."""
+
 
 def run_study(
-    config: StudyConfig, store: Store, until: Phase, ui: str | None, rebuild: tuple[str, ...] = ()
+    config: StudyConfig,
+    store: Store,
+    until: Phase,
+    ui: str | None,
+    rebuild: tuple[str, ...] = (),
+    *,
+    approve: bool = False,
 ) -> int:
-    """Runs the flow, prints its table and sums, and returns the exit code.
+    """Runs the flow `study`, prints its table and sums, and returns the exit code.
 
     Args:
       config: the study.
@@ -30,6 +40,23 @@ def run_study(
       until: the last phase to run.
       rebuild: as in `study`.
       ui: where the UI stays after the run; None where it ends with it [URI].
+      approve: as in `study`.
+    """
+    given = {
+        "config": config, "store": store.uri, "until": until, "rebuild": rebuild,
+        "approve": approve,
+    }  # fmt: skip
+    return run_here(study, given, store, ui)
+
+
+def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: str | None) -> int:
+    """Runs a flow of ours in this process, prints its table and sums, and returns the exit code.
+
+    Args:
+      what: `study` or `sweep`.
+      given: its parameters.
+      store: of its artifacts.
+      ui: as in `run_study`.
     """
     # Imports of Grain and Beam give the root logger a handler, which would put every library's
     # lines between ours; Prefect's still reach its server.
@@ -37,39 +64,43 @@ def run_study(
     console = Console(highlight=False)
     began = time.monotonic()
     published(settle_ended, store.state)  # Of runs that were killed before they could.
-    given = {"config": config, "store": store.uri, "until": until, "rebuild": rebuild}
-    row = published(begin, study, given)
+    row = published(begin, what, given)
     state: Any
     try:
-        state = run_flow(study, flow_run=row, parameters=given, return_type="state")
+        state = run_flow(what, flow_run=row, parameters=given, return_type="state")
     except Exception:
         if not RESULTS:
             raise
         state = None  # The server is gone, and the work is done.
     if not RESULTS:
         assert state is not None
-        state.result()  # Raises what the flow raised.
+        if not state.is_completed():
+            state.result()  # Raises what the flow raised.
+        console.print(state.message, markup=False, soft_wrap=True)
+        return 0
     result: StudyResult = RESULTS.pop()
     if result.results:
         table = (store.get(result.results).path / "results.md").read_text()
         console.print(Markdown(table)) if console.is_terminal else print(table)
-    _sum_up(console, config, store, result, time.monotonic() - began)
+    _sum_up(console, store, result, time.monotonic() - began)
     console.print(f"flow run: {run_url(result.flow_run_id, ui)}", soft_wrap=True)
     published(flush)
     published(settle_ended, store.state)
     return 1 if result.failed else 0
 
 
-def _sum_up(
-    console: Console, config: StudyConfig, store: Store, result: StudyResult, seconds: float
-) -> None:
+def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float) -> None:
+    config = result.config
     for failure in result.failed:
         console.print(f"failed: {failure}", markup=False, soft_wrap=True)
     steps = result.made + result.reused + len(result.failed)
-    idle = not result.made and not result.failed
+    idle = not (result.made or result.failed or result.held)
     summary = "everything re-used" if idle else f"{result.reused} re-used"
     failed = f", {len(result.failed)} failed" if result.failed else ""
     console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
+    for why, held in result.held_by_reason.items():
+        told = ", ".join(held[:_NAMED]) + f" and {len(held) - _NAMED} more" * (len(held) > _NAMED)
+        console.print(f"not begun, {why}: {told}", markup=False, soft_wrap=True)
     if result.results:
         record = find_run(store, config.name)
         keys = [*record["artifacts"], *record[LET_GO]]

@@ -10,7 +10,7 @@ import psutil
 from rich.console import Console
 
 from flows.pages.app import beside
-from flows.study.load import ConfigError, load
+from flows.study.load import ConfigError
 from flows.study.served import limits
 from infra.prefect.server import ServerConflict, is_loopback, running, server_of
 from infra.prefect.settings import apply
@@ -62,15 +62,15 @@ def serve(
             store.state, host=host, port=port, auth=auth, beside=beside(store)
         ) as server:
             before_leaving(_end_runs)
-            from flows.study.form import deployment_of
+            from flows.study.form import deployments_of
             from flows.study.watch import look_forever
 
-            deployment = deployment_of(load(), store.uri, name="study", any_store=any_store)
+            deployments = deployments_of("demo", store.uri, any_store=any_store)
             # Not before: Prefect's modules deadlock where two threads import them.
             threading.Thread(target=look_forever, args=(store,), daemon=True).start()
             console.print(f"UI: {server.ui}  (store {store.uri}); end with Ctrl-C")
             console.print(f"results, item by item: {server.pages}")
-            _run(deployment)
+            _run(deployments)
     except ServerConflict as error:
         raise ConfigError(str(error)) from None
 
@@ -106,8 +106,8 @@ def _end_runs(number: signal.Signals) -> None:
     psutil.wait_procs(children, timeout=_CHILDREN_TIMEOUT)
 
 
-def _run(deployment: Any) -> None:
-    """Registers the deployment and runs what is started of it, for ever."""
+def _run(deployments: list[Any]) -> None:
+    """Registers the deployments and runs what is started of them, for ever."""
     from prefect import serve as serve_deployments
 
-    serve_deployments(deployment, print_starting_message=False)
+    serve_deployments(*deployments, print_starting_message=False)

@@ -37,12 +37,7 @@ def check_served(config: Any, store: str) -> None:
     Raises:
       ConfigError: if it does not.
     """
-    served = os.environ.get(_STORE)
-    if served and full_uri(store) != served:
-        raise ConfigError(
-            f"store must be the one served, {served}, got {store!r}; `--any-store` of "
-            f"`parcel serve` and `parcel deploy` takes any."
-        )
+    check_store(store)
     if os.environ.get(_RUNNER) != "own":
         return
     default = PrepareConfig()
@@ -54,6 +49,20 @@ def check_served(config: Any, store: str) -> None:
                     f"{where}.{name} must be {own!r} where a run is started from the UI, got "
                     f"{value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any."
                 )
+
+
+def check_store(store: str) -> None:
+    """Checks that this process may use a store.
+
+    Raises:
+      ConfigError: if it may not.
+    """
+    served = os.environ.get(_STORE)
+    if served and full_uri(store) != served:
+        raise ConfigError(
+            f"store must be the one served, {served}, got {store!r}; `--any-store` of "
+            f"`parcel serve` and `parcel deploy` takes any."
+        )
 
 
 def check_function(field: str, reference: str) -> None:

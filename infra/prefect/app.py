@@ -1,12 +1,13 @@
 """The Prefect server of a store, as a process: `python -m infra.prefect.app STORE HOST PORT`.
 
-Two more words, a function as "module:name" and its argument, name an application whose pages are
-served beside Prefect's own.
+Three more words, see `Beside`, name an application whose pages are served beside Prefect's own, and
+a function that is asked about the parameters of our deployments before there is a run.
 
 It answers only those who address it by its own name, and browsers only for its own pages: any
 page on the web can make a browser send requests to a server on loopback.
 """
 
+import asyncio
 import base64
 import binascii
 import contextlib
@@ -16,14 +17,16 @@ import hmac
 import importlib
 import json
 import os
+import re
 import socket
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from infra.prefect.server import PAGES, Beside, is_loopback, locks
 from infra.processes.identity import ProcessNote
@@ -32,6 +35,12 @@ _LOOK_EVERY = 0.5
 """Between two looks at whether anybody uses the server [s]."""
 _END_TIMEOUT = 1.5
 """For the server to end politely once nobody does; all it knows is in its database [s]."""
+
+_ASK_TIMEOUT = 30.0
+"""For the server to say whose deployment it is [s]."""
+_MADE = re.compile(r"/api/deployments/([0-9a-f-]+)/create_flow_run/?$")
+_TAG = "parcel"
+"""Of our deployments."""
 
 
 class SameOrigin:
@@ -54,10 +63,7 @@ class SameOrigin:
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": why})
         else:
-            headers = [(b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
-            body = json.dumps({"detail": why}).encode()
-            await send({"type": "http.response.body", "body": body})
+            await _refuse(send, 403, why)
 
     def _refusal(self, headers: dict[bytes, bytes]) -> str | None:
         host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -98,6 +104,59 @@ class Password:
         return scheme.lower() == b"basic" and hmac.compare_digest(decoded, self._auth)
 
 
+class CheckedForms:
+    """Refuses a run of our deployments whose parameters are wrong, in the words of a function.
+
+    Args:
+      app: what answers the rest.
+      api: its address [URI].
+      check: "module:function": parameters -> what is wrong, or None.
+    """
+
+    def __init__(self, app: ASGIApp, api: str, check: str) -> None:
+        self._app, self._api, self._check = app, api, check
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        made = scope["type"] == "http" and scope["method"] == "POST" and _MADE.match(scope["path"])
+        if not made:
+            await self._app(scope, receive, send)
+            return
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        why = await asyncio.to_thread(self._problem, made[1], body, dict(scope["headers"]))
+        if why is None:
+            parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+            async def again() -> Message:
+                return next(parts, None) or await receive()
+
+            await self._app(scope, again, send)
+        else:
+            await _refuse(send, 409, why)
+
+    def _problem(self, deployment: str, body: bytes, headers: dict[bytes, bytes]) -> str | None:
+        known = {"Authorization": headers.get(b"authorization", b"").decode("latin-1")}
+        try:
+            asked = urllib.request.Request(f"{self._api}/deployments/{deployment}", headers=known)
+            with urllib.request.urlopen(asked, timeout=_ASK_TIMEOUT) as answer:
+                found = json.load(answer)
+            given = json.loads(body).get("parameters") or {}
+        except (OSError, ValueError, AttributeError):
+            return None  # The server refuses it in its own words, or takes it as it is.
+        if _TAG not in found["tags"]:
+            return None
+        module, _, name = self._check.partition(":")
+        return getattr(importlib.import_module(module), name)({**found["parameters"], **given})
+
+
+async def _refuse(send: Send, status: int, why: str) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"detail": why}).encode()})
+
+
 def main() -> None:
     """Serves until nobody uses the store's server."""
     store, host, port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -136,14 +195,18 @@ def main() -> None:
 
     hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
     whole = create_app(final=True)
-    if len(sys.argv) > 4:
-        pages = _application(Beside(*sys.argv[4:]))
+    beside = Beside(*sys.argv[4:]) if len(sys.argv) > 4 else None
+    if beside is not None:
+        pages = _application(beside)
         # First: Prefect's own pages take every path that is left.
         whole.router.routes[:0] = [
             Route(PAGES, lambda _: RedirectResponse(f"{PAGES}/")),
             Mount(PAGES, Password(pages, auth) if auth else pages),
         ]
-    app = SameOrigin(whole, hosts if is_loopback(host) else [])
+    served: ASGIApp = whole
+    if beside is not None and beside.check:
+        served = CheckedForms(whole, api, beside.check)
+    app = SameOrigin(served, hosts if is_loopback(host) else [])
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     server = Noted(config)
     end.append(lambda: setattr(server, "should_exit", True))

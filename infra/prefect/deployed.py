@@ -1,10 +1,15 @@
 """Deployments of a server: registered again and again, and what that changed."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.context import FlowRunContext
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
@@ -50,7 +55,7 @@ def register(
         raise DeploymentError(str(error.response.json().get("detail", error))) from None
     after = _read(client, deployment)
     assert after is not None
-    rescheduled = schedule is not None and _set_schedule(client, after, schedule)
+    rescheduled = schedule is not None and set_schedule(client, after, schedule)
     if before is None:
         return str(after.id), ["new"]
     changed = [
@@ -66,20 +71,51 @@ def _read(client: SyncPrefectClient, deployment: RunnerDeployment) -> Deployment
         return None
 
 
-def _set_schedule(
-    client: SyncPrefectClient, deployment: DeploymentResponse, schedule: CronSchedule
+def set_schedule(
+    client: SyncPrefectClient,
+    deployment: DeploymentResponse,
+    schedule: CronSchedule,
+    slug: str = _SLUG,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
 ) -> bool:
-    """Sets our schedule of a deployment; returns whether it was another one."""
-    wanted: dict[str, Any] = {"schedule": schedule.model_dump(mode="json"), "active": True}
+    """Sets a schedule of a deployment; returns whether it was another one.
+
+    Args:
+      client: of the server.
+      deployment: as the server knows it.
+      schedule: when it runs by itself.
+      slug: tells the schedule from others; one of the same slug is replaced.
+      parameters: of each of its runs, on top of the deployment's.
+    """
+    wanted: dict[str, Any] = {
+        "schedule": schedule.model_dump(mode="json"),
+        "active": True,
+        "parameters": dict(parameters),
+    }
     names = {"id": deployment.id}
     for there in deployment.schedules:
-        if there.slug == _SLUG:
-            if (there.schedule, there.active) == (schedule, True):
+        if there.slug == slug:
+            known = there.schedule, there.active, dict(there.parameters)
+            if known == (schedule, True, dict(parameters)):
                 return False
             names["schedule_id"] = there.id
             path = "/deployments/{id}/schedules/{schedule_id}"
             client.request("PATCH", path, path_params=names, json=wanted)
             return True
-    ours = [{**wanted, "slug": _SLUG}]
+    ours = [{**wanted, "slug": slug}]
     client.request("POST", "/deployments/{id}/schedules", path_params=names, json=ours)
     return True
+
+
+def describe(deployment_id: UUID, text: str) -> None:
+    """Gives a deployment its description, in Markdown."""
+    with get_client(sync_client=True) as client:
+        client.update_deployment(deployment_id, DeploymentUpdate(description=text))
+
+
+def name_run(name: str) -> None:
+    """Names the flow run of this process."""
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None:
+        with get_client(sync_client=True) as client:
+            client.update_flow_run(context.flow_run.id, name=name)

@@ -44,7 +44,7 @@ TYPES = {
     "made": StateType.COMPLETED,
     "reused": StateType.COMPLETED,
     "failed": StateType.FAILED,
-    "not run": StateType.FAILED,
+    "not run": StateType.CANCELLED,
 }
 _ENDINGS = {
     "completed": StateType.COMPLETED,

@@ -62,15 +62,18 @@ class ServerNote:
 
 
 class Beside(NamedTuple):
-    """Pages that a server has beside Prefect's own, below `PAGES`.
+    """What a server has beside Prefect's own: pages below `PAGES`, and a check of our forms.
 
     Attributes:
       function: what makes the ASGI application, "module:name".
       argument: of the function.
+      check: what says, before there is a run of a deployment of ours, what is wrong with its
+        parameters, or None: "module:name"; "" for nothing.
     """
 
     function: str
     argument: str
+    check: str = ""
 
 
 class ServerConflict(ValueError):
@@ -154,6 +157,22 @@ def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[str, 
     stays = running(store) is not None
     with server_of(store, beside=beside) as note:
         yield note.ui, stays
+
+
+def connect(store: Path) -> bool:
+    """Has Prefect's client, once imported, use the server that is there already.
+
+    That is the one that the user named in `PREFECT_API_URL`, else the store's.
+
+    Returns:
+      Whether there is one.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        return True
+    note = running(store)
+    if note is not None:
+        _use(note)
+    return note is not None
 
 
 def ui_of(api: str) -> str:

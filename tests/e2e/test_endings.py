@@ -319,13 +319,9 @@ def test_serve_ended_in_any_phase_leaves_no_process(
 @pytest.mark.deep
 @pytest.mark.parametrize("end", ["TERM", "INT", "KILL"])
 def test_a_run_started_from_the_form_ends_with_serve(store: Path, tmp_path: Path, end: str):
-    import pydantic
 
-    from flows.study.load import load
     from tests.e2e.conftest import Served
 
-    config = load(CONFIG, [w for w in LONG[2:]])
-    values = pydantic.TypeAdapter(type(config)).dump_python(config, mode="json")
     signals, code = ENDS[end]
     port = free_port()
     with command(store, "serve", "--port", str(port), log=tmp_path / "log") as serve:
@@ -338,7 +334,7 @@ def test_a_run_started_from_the_form_ends_with_serve(store: Path, tmp_path: Path
                 found = served.ask("/deployments/name/study/study", method="GET")
             time.sleep(0.5)
         assert found is not None
-        body = {"parameters": {"config": values, "store": str(store), "until": "train"}}
+        body = {"parameters": {"study": CONFIG, "overrides": LONG[2:], "until": "train"}}
         path = f"/deployments/{found['id']}/create_flow_run"
         served.ask(path, json.dumps(body).encode())
         deadline = time.monotonic() + 240

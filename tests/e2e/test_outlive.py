@@ -1,6 +1,5 @@
 """A long step on a cluster outlives the run that began it; a person can end it all the same."""
 
-import dataclasses
 import json
 import os
 import signal
@@ -14,7 +13,6 @@ import psutil
 import pytest
 
 from flows.steps.job import Report
-from flows.study.load import load
 from infra.store.store import JOBS, Store
 from tests.e2e.conftest import CONFIG, PARCEL, Served, environment, serving
 from tests.processes import command_line, end_family
@@ -139,7 +137,7 @@ def test_cancel_stops_the_jobs_of_a_run_whose_process_died(head: Head, tmp_path:
 
 def start(served: Served, store: Path, *overrides: str) -> dict[str, Any]:
     """Starts the small study as the UI's form does."""
-    config = dataclasses.asdict(load(CONFIG, [*STUDY, *overrides]))
     deployment = served.ask("/deployments/name/study/study", method="GET")
-    body = {"parameters": {"config": config, "store": str(store), "until": "train"}}
+    asked = {"study": CONFIG, "overrides": [*STUDY, *overrides], "until": "train"}
+    body = {"parameters": {**asked, "store": str(store)}}
     return served.ask(f"/deployments/{deployment['id']}/create_flow_run", json.dumps(body).encode())

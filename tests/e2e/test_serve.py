@@ -135,8 +135,7 @@ def test_rebuild_publishes_every_page_again(served: Served, finished: Finished):
 
 
 def test_run_started_from_the_form_finishes(served: Served, finished: Finished):
-    record = json.loads(next((finished.store / "runs").glob("tiny-*.json")).read_text())
-    body = {"parameters": {"config": record["config"], "store": str(finished.store)}}
+    body = {"parameters": {"study": "tiny"}}  # By the name under which it ran.
     path = f"/deployments/{deployment(served)['id']}/create_flow_run"
     run = served.ask(path, json.dumps(body).encode())
     deadline = time.monotonic() + 300
@@ -147,15 +146,38 @@ def test_run_started_from_the_form_finishes(served: Served, finished: Finished):
     assert run["state_type"] == "COMPLETED", run["state"]["message"]
 
 
-def test_form_has_typed_fields_and_refuses_what_is_out_of_range(served: Served, tmp_path: Path):
-    found = deployment(served)
-    dom = browse(f"{served.url}/v2/deployments/deployment/{found['id']}/run", tmp_path)
-    assert "Num Seeds" in plain(dom) or "num_seeds" in plain(dom)
-    wrong = {"parameters": {**found["parameters"]}}
-    wrong["parameters"]["config"] = {**wrong["parameters"]["config"], "num_seeds": 0}
+def refusal(served: Served, found: dict, parameters: dict) -> tuple[int, str]:
+    """What the server says to a form, and with which code."""
+    import urllib.error
+
+    path = f"/deployments/{found['id']}/create_flow_run"
     with pytest.raises(urllib.error.HTTPError) as refused:
-        served.ask(f"/deployments/{found['id']}/create_flow_run", json.dumps(wrong).encode())
-    assert refused.value.code == 409
+        served.ask(path, json.dumps({"parameters": parameters}).encode())
+    return refused.value.code, json.loads(refused.value.read())["detail"]
+
+
+def test_forms_are_short_and_refuse_what_is_wrong(served: Served, tmp_path: Path, pictures: Path):
+    found = deployment(served)
+    page = f"{served.url}/v2/deployments/deployment/{found['id']}/run"
+    form = plain(browse(page, tmp_path, screenshot=pictures / "form_study.png"))
+    assert "One change each, as key.path=value" in form
+    assert "Attributes:" not in form
+    assert refusal(served, found, {"until": "lunch"})[0] == 409
+    code, told = refusal(served, found, {"overrides": ["num_seed=2"]})
+    assert code == 409
+    assert told.startswith("demo: num_seed: no such key; did you mean num_seeds?")
+    assert refusal(served, found, {"study": "nobody"})[1].startswith("study must be demo, a YAML")
+
+
+def test_the_sweeps_form_offers_methods_and_benchmarks(
+    served: Served, tmp_path: Path, pictures: Path
+):
+    found = served.ask("/deployments/name/sweep/sweep", method="GET")
+    page = f"{served.url}/v2/deployments/deployment/{found['id']}/run"
+    form = plain(browse(page, tmp_path, screenshot=pictures / "form_sweep.png"))
+    assert "Benchmarks beside the study" in form
+    code, told = refusal(served, found, {"add": {"seeds": 5, "max_seeds": 4}})
+    assert (code, told) == (409, "add: seeds must be at most max_seeds=4, got 5.")
 
 
 def test_cron_schedule_can_be_set(served: Served):

@@ -155,3 +155,14 @@ def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store
     (tmp_path / "pieces.model").write_bytes(b"others")
     with pytest.raises(ValueError, match=r"pieces\.model has changed since the study noted it"):
         check_given(tmp_path, store.get(noted.key).path)
+
+
+@pytest.mark.usefixtures("working")
+def test_a_worker_that_finds_its_place_too_late_makes_nothing(store: Store):
+    recipe = files(store, "late", source=store.keep(checkout().files))
+    soon = time.time() + 60
+    assert [end.held for end in worker.make_apart(store.uri, [recipe], {"closes": 0.0})] == [True]
+    assert store.find(recipe.key) is None
+    *_, end = worker.make_apart(store.uri, [recipe], {"closes": soon, "prefect": {}})
+    assert end == worker.Made(name="late")
+    assert "closes" not in store.get(recipe.key).manifest.environment

@@ -45,10 +45,11 @@ def test_registered_again_it_tells_what_changed():
     assert first[0] == "work pool again-pool: new, process"
     assert first[1] == "deployment study/again: new"
     assert first[2].startswith("UI: http://127.0.0.1:")
-    assert first[3] == "start a worker: prefect worker start --pool again-pool"
-    assert first[4] == "and beside the server: parcel watch --store /lab/studies"
+    assert first[3] == "deployment sweep/again: new"
+    assert first[5] == "start a worker: prefect worker start --pool again-pool"
+    assert first[6] == "and beside the server: parcel watch --store /lab/studies"
     assert again[0] == "work pool again-pool: there, process"
-    assert again[1:] == ["deployment study/again: unchanged", *first[2:]]
+    assert again[1:] == [line.replace(": new", ": unchanged") for line in first[1:]]
     changed = deployed("again", environment={"JAX_PLATFORMS": "cpu"}, any_store=True)
     assert changed[1] == "deployment study/again: job variables, form"
     found = ask("GET", "/deployments/name/study/again")
@@ -58,7 +59,7 @@ def test_registered_again_it_tells_what_changed():
         "PARCEL_SERVED_STORE": "",
         "PREFECT_CLIENT_MAX_RETRIES": "8",
     }
-    assert found["entrypoint"] == "flows.study.flow.study"
+    assert found["entrypoint"] == "flows.study.form.study_form"
     assert found["work_pool_name"] == "again-pool"
 
 
@@ -69,12 +70,58 @@ def test_its_form_is_checked_by_the_server():
     deployed("typed")
     found = ask("GET", "/deployments/name/study/typed")
     path = f"/deployments/{found['id']}/create_flow_run"
-    config = found["parameters"]["config"]
-    for wrong in ({"store": "/elsewhere"}, {"config": {**config, "num_seeds": 0}}):
+    assert "given" not in found["parameter_openapi_schema"]["properties"]
+    for wrong in ({"store": "/elsewhere"}, {"until": "lunch"}, {"overrides": [1]}):
         with pytest.raises(PrefectHTTPStatusError, match="409"):
             ask("POST", path, {"parameters": {**found["parameters"], **wrong}})
-    run = ask("POST", path, {"parameters": found["parameters"]})
+    run = ask("POST", path, {"parameters": {"study": "typed"}})
     assert run["state_type"] == "SCHEDULED"
+    assert run["parameters"]["given"]["typed"]["name"] == "typed"
+
+
+@pytest.mark.usefixtures("served_store")
+def test_a_sweeps_form_has_choices_and_a_line_of_help_each():
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    deployed("wide")
+    found = ask("GET", "/deployments/name/sweep/wide")
+    form = found["parameter_openapi_schema"]
+    add = form["definitions"]["Sweep"]["properties"]
+    assert {"chartqa", "gqa"} <= set(add["benchmarks"]["items"]["enum"])
+    assert {"parcel", "mqt_sa"} <= set(add["methods"]["items"]["enum"])
+    fields = [*form["properties"].values(), *add.values()]
+    assert all(0 < len(field["description"]) <= 80 for field in fields), fields
+    assert "Attributes:" not in str(form)
+    path = f"/deployments/{found['id']}/create_flow_run"
+    for wrong in ({"methods": ["parcl"]}, {"budgets": [16, 16]}, {"seeds": 101}):
+        with pytest.raises(PrefectHTTPStatusError, match="409"):
+            ask("POST", path, {"parameters": {"add": wrong}})
+
+
+@pytest.mark.usefixtures("served_store")
+def test_a_sweep_is_scheduled_with_what_it_adds(tmp_path: Path):
+    deployed("nightly")
+    words = [
+        PARCEL, "sweep", "demo", "name=nightly", "--store", str(tmp_path / "store"),
+        "--add-seeds", "1", "--max-seeds", "10", "--from", "20:00", "--to", "08:00",
+        "--cron", "0 20 * * *", "--timezone", "Europe/Berlin",
+    ]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    first, second, *_ = done.stdout.splitlines()
+    assert first == "deployment sweep/nightly: fires at '0 20 * * *' Europe/Berlin"
+    assert second.startswith("sweep nightly: 4 methods × 2 rows × 3 seeds")
+    found = ask("GET", "/deployments/name/sweep/nightly")
+    (schedule,) = found["schedules"]
+    assert schedule["schedule"]["cron"] == "0 20 * * *"
+    assert schedule["parameters"] == {
+        "study": "nightly",
+        "add": {"add_seeds": 1, "max_seeds": 10},
+        "when": {"start": "20:00", "end": "08:00", "timezone": "Europe/Berlin"},
+        "overrides": ["name=nightly"],
+    }
+    assert "**The next firing of nightly**" in found["description"]
+    assert second in found["description"]
 
 
 @pytest.mark.usefixtures("served_store")
@@ -222,13 +269,17 @@ def test_the_command_takes_a_config_variables_a_schedule_and_secret_addresses(tm
         "alert study/cli: failed: new",
         "alert study/cli: stalled: new",
         "alert study/cli: over cap: new",
+        "deployment sweep/cli: new",
+        "alert sweep/cli: failed: new",
+        "alert sweep/cli: stalled: new",
+        "alert sweep/cli: over cap: new",
     ]
     assert "verysecret" not in done.stdout
     found = ask("GET", "/deployments/name/study/cli")
-    assert found["parameters"]["config"]["num_seeds"] == 5
+    assert found["parameters"]["given"]["cli"]["num_seeds"] == 5
     assert found["job_variables"]["stream_output"] is False
     assert found["job_variables"]["env"]["XLA_FLAGS"] == "--a=b"
-    assert call().stdout.count("unchanged") == 4
+    assert call().stdout.count("unchanged") == 8
     for more, line in {
         ("--type", "ecs"): "parcel: --type must be one of process, docker, kubernetes, got 'ecs'.",
         ("--env", "XLA"): "parcel: --env must look like NAME=VALUE, got 'XLA'.",

@@ -10,6 +10,7 @@ import pytest
 
 from flows.steps.kind import Step
 from flows.study import execute
+from flows.study.allowance import HeldError
 from flows.study.execute import Session, StepFailedError, run_graph
 from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
@@ -106,3 +107,14 @@ def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
     session, ended = run([cell("lost")], make, 1, retries=1)
     assert ended == {"lost": "failed"}
     assert session.failures == {"lost": "it died"}
+
+
+def test_what_is_held_back_has_neither_failed_nor_run(run: Callable[..., Any]):
+    def make(node: Node) -> None:
+        raise HeldError("outside 20:00-08:00 UTC")
+
+    cells = [cell("a"), cell("b")]
+    session, ended = run(cells, make, 1, held={})
+    assert ended == {"a": "not run", "b": "not run"}
+    assert session.held == dict.fromkeys(cells, "outside 20:00-08:00 UTC")
+    assert not session.failures

@@ -1,12 +1,14 @@
 """What would run, and why: decided from the store's records, before anything does."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.commands.accept import accept_stale
+from flows.report.cells import CellKey
 from flows.steps import code as code_module
 from flows.steps import registry
 from flows.steps.code import Tree, checkout
@@ -23,17 +25,28 @@ def study(*overrides: str) -> Graph:
     return graph_of(load(overrides=["methods=[vanilla,parcel]", "budgets=[256]", *overrides]))
 
 
-def fill(store: Store, graph: Graph, *, seconds: float = 0.0) -> None:
-    """Commits an artifact for every step, as if its function had run."""
+def fill(
+    store: Store,
+    graph: Graph,
+    *,
+    seconds: float = 0.0,
+    but: Callable[[Step], bool] = lambda _: False,
+    score: Callable[[CellKey], float] = lambda _: 50.0,
+) -> None:
+    """Commits an artifact for every step, as if its function had run; some steps did not."""
+    keys = {step: key for key, step in graph.cells.items()}
     made: dict[Step, Artifact] = {}
     source = store.keep(checkout().files)
     for step in graph.steps:
-        inputs = {role: made[read] for role, read in step.inputs.items()}
+        inputs = {role: made[read] for role, read in step.inputs.items() if read in made}
+        if but(step) or len(inputs) < len(step.inputs):
+            continue
         found = look_up(store, step, inputs, frozenset(), source=source)
         if found.artifact is None:
             attempt = Attempt(store, found.recipe)
             (attempt.path / "file").write_text(found.recipe.identity)
             attempt._clock -= seconds
+            attempt.counts = {"score": score(keys[step])} if step in keys else {}
             found = dataclasses.replace(found, artifact=attempt.commit({}))
         made[step] = found.artifact  # type: ignore[assignment]
 

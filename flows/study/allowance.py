@@ -1,0 +1,153 @@
+"""When a sweep may begin work: in a window of the day, and below a number of device-hours."""
+
+import dataclasses
+import datetime
+import math
+import re
+import threading
+import zoneinfo
+from typing import Annotated
+
+from pydantic import Field
+
+from flows.study.expected import Expected
+from flows.study.graph import Graph, Node
+
+_TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
+
+
+class HeldError(RuntimeError):
+    """A node was not begun, and need not be: a later firing of the sweep will; says why."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Allowance:
+    """When the cells of a sweep may begin, and which ones come first.
+
+    Attributes:
+      start: begin no cell before this time of the day, "HH:MM"; "" for no window.
+      end: begin no cell after it; what runs then ends. Before `start`, it is the next day's.
+      timezone: of both.
+      max_hours: work that one firing may do; 0 for no bound [device-hours].
+      first: steps that come first, as `transfer parcel *`, and what they need.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    start: Annotated[
+        str, Field(pattern=_TIME, description="Begin no cell before this time, HH:MM.")
+    ] = ""
+    end: Annotated[
+        str, Field(pattern=_TIME, description="Begin no cell after it, HH:MM; what runs then ends.")
+    ] = ""
+    timezone: Annotated[str, Field(description="Of both, such as Europe/Berlin.")] = "UTC"
+    max_hours: Annotated[
+        float, Field(ge=0, description="Device-hours of one firing at most; 0 for no bound.")
+    ] = 0.0
+    first: Annotated[
+        tuple[str, ...], Field(description="Steps that come first, such as transfer parcel *.")
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.start) != bool(self.end) or (self.start and self.start == self.end):
+            raise ValueError(
+                f"start and end (--from, --to) must be two times of the day, or none, got "
+                f"{self.start!r} and {self.end!r}."
+            )
+        for field in ("start", "end"):
+            if not re.match(_TIME, getattr(self, field)):
+                raise ValueError(f"{field} must be HH:MM, got {getattr(self, field)!r}.")
+        try:
+            zoneinfo.ZoneInfo(self.timezone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"timezone must be one such as Europe/Berlin, got {self.timezone!r}."
+            ) from None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is anything that may be held back."""
+        return bool(self.start or self.max_hours)
+
+    def closes(self, now: datetime.datetime) -> datetime.datetime | None:
+        """Returns when the window closes; `now` itself outside it, None without a window."""
+        if not self.start:
+            return None
+        here = now.astimezone(zoneinfo.ZoneInfo(self.timezone))
+        start, end = (datetime.time.fromisoformat(text) for text in (self.start, self.end))
+        time = here.time().replace(tzinfo=None)
+        is_open = start <= time < end if start < end else time >= start or time < end
+        if not is_open:
+            return now
+        day = here.date() + datetime.timedelta(days=int(time >= end))
+        return datetime.datetime.combine(day, end, here.tzinfo)
+
+    def ahead(self, graph: Graph) -> frozenset[Node]:
+        """Returns the nodes that come first, with all that they need."""
+        upstream = graph.upstream()
+        found = {node for node in graph.nodes if any(map(node.matches, self.first))}
+        for node in reversed(graph.nodes):  # Readers come after what they read.
+            if node in found:
+                found.update(upstream[node])
+        return frozenset(found)
+
+
+ALWAYS = Allowance()
+"""No window and no bound."""
+
+
+class Gate:
+    """Lets the nodes of one firing begin while its allowance does; thread-safe.
+
+    Args:
+      allowance: of the firing.
+      now: its beginning.
+
+    Attributes:
+      expected: the time that steps take.
+    """
+
+    def __init__(self, allowance: Allowance = ALWAYS, now: datetime.datetime | None = None) -> None:
+        self.allowance, self.expected = allowance, Expected()
+        self.closes = allowance.closes(now or datetime.datetime.now(datetime.UTC))
+        self.told = f"outside {allowance.start}-{allowance.end} {allowance.timezone}"
+        self._seconds = 3600 * allowance.max_hours or math.inf
+        self._lock = threading.Lock()
+        self._under_way: dict[Node, float] = {}
+        self._spent = 0.0
+
+    def enter(self, node: Node) -> float:
+        """Lets a node begin, once: what it does afterwards is work under way.
+
+        Returns:
+          Until when it may wait for a place to begin in [seconds since the epoch].
+
+        Raises:
+          HeldError: if it may not.
+        """
+        with self._lock:
+            if node in self._under_way:
+                return math.inf
+            now = datetime.datetime.now(datetime.UTC)
+            if self.closes is not None and now >= self.closes:
+                raise HeldError(self.told)
+            cost = self._cost(node)
+            used = self._spent + sum(self._under_way.values())
+            if used and used + cost >= self._seconds:
+                raise HeldError(
+                    f"the bound of {self.allowance.max_hours:g} device-hours is reached"
+                )
+            self._under_way[node] = cost
+            return math.inf if self.closes is None else self.closes.timestamp()
+
+    def spend(self, node: Node, seconds: float) -> None:
+        """Notes work that a node did [device-seconds]."""
+        with self._lock:
+            self._spent += seconds
+            expected = self._under_way.get(node, 0.0)
+            self._under_way[node] = max(0.0, expected - seconds)
+
+    def _cost(self, node: Node) -> float:
+        """Returns what a node will take, where that is known [device-seconds]."""
+        known = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
+        return sum(seconds * devices for seconds, devices in known)

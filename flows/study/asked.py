@@ -1,0 +1,136 @@
+"""A study as somebody asks for it in a form: by its name, with overrides."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from flows.study.allowance import Allowance
+from flows.study.config import StudyConfig
+from flows.study.load import DEMO, ConfigError, first_problem, overridden, read
+from flows.study.runs import records
+from flows.study.served import check_served, check_store
+from flows.study.sweep import Firing, Sweep
+from infra.store.redact import REDACTED
+from infra.store.store import Store
+
+Given = Mapping[str, Mapping[str, Any]]
+"""Studies that a deployment brings: name -> their values."""
+
+
+def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[str, Any]:
+    """Returns the values of a study, not checked yet.
+
+    Args:
+      study: "demo", a YAML file, a study of `given`, or one that ran in the store.
+      store: where.
+      given: studies known by name.
+
+    Raises:
+      ConfigError: if there is none of the name, with those there are.
+    """
+    if given and study in given:
+        return given[study]
+    if study == "demo":
+        return read(DEMO)
+    if Path(study).suffix in (".yaml", ".yml"):
+        return read(Path(study))
+    ran = [record for record in records(store).values() if record["name"] == study]
+    if not ran:
+        known = sorted({*(given or ()), *(record["name"] for record in records(store).values())})
+        raise ConfigError(
+            f"study must be demo, a YAML file, or the name of one that ran in {store.uri}, got "
+            f"{study!r}. Known: {', '.join(known) or 'none yet'}."
+        )
+    config = max(ran, key=lambda record: record["finished"])["config"]
+    if REDACTED in json.dumps(config):
+        raise ConfigError(
+            f"study must be the YAML file of {study}: the record of its run leaves credentials out."
+        )
+    return config
+
+
+def study_asked(
+    study: str, store: Store, overrides: Sequence[str], data_root: str = "",
+    given: Given | None = None,
+) -> StudyConfig:  # fmt: skip
+    """Returns the study that a form asks for.
+
+    Args:
+      study: as in `values_of`.
+      store: as in `values_of`.
+      overrides: "key.path=value" texts.
+      data_root: folder with the raw data; "" leaves the study's.
+      given: as in `values_of`.
+
+    Raises:
+      ConfigError: if there is no such study, or this process may not run it.
+    """
+    words = [*overrides, *([f"data_root={json.dumps(data_root)}"] if data_root else [])]
+    config = overridden(values_of(study, store, given), words, source=study)
+    check_served(config, store.uri)
+    return config
+
+
+def sweep_asked(
+    study: str, store: Store, overrides: Sequence[str], sweep: Sweep, given: Given | None = None
+) -> Firing:
+    """Returns the sweep that a form asks for; as `study_asked`.
+
+    Raises:
+      ConfigError: as `study_asked`.
+    """
+    firing = Firing(
+        values=values_of(study, store, given),
+        source=study,
+        overrides=tuple(overrides),
+        sweep=sweep,
+        store=store,
+    )
+    check_served(firing.config, store.uri)
+    firing.check()
+    return firing
+
+
+def open_served(store: str) -> Store:
+    """Opens the store that a form asks for.
+
+    Raises:
+      ConfigError: if this process may not use it; it then stays untouched.
+    """
+    check_store(store)
+    return Store(store)
+
+
+def problem(parameters: Mapping[str, Any]) -> str | None:
+    """Returns what is wrong with the parameters of a form, in a line; None if nothing is.
+
+    A Prefect server knows their types only; ours asks here before it makes a run.
+    """
+    known = {name: value for name, value in parameters.items() if value is not None}
+    try:
+        store = open_served(known.get("store", ".parcel"))
+        asked = known.get("study", "demo"), store, known.get("overrides", ())
+        if "add" not in known:
+            study_asked(*asked, known.get("data_root", ""), known.get("given"))
+            return None
+        sweep_asked(*asked, checked(Sweep, known["add"], "add"), known.get("given"))
+        checked(Allowance, known.get("when", {}), "when")
+    except (ConfigError, ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+def checked(kind: type[Any], values: Any, source: str) -> Any:
+    """Returns one of a dataclass, of plain values.
+
+    Raises:
+      ConfigError: naming the field, the value and what is accepted.
+    """
+    try:
+        return pydantic.TypeAdapter(kind).validate_python(values)
+    except pydantic.ValidationError as error:
+        told = first_problem(error, kind).removeprefix("the config: ")
+        raise ConfigError(f"{source}: {told}") from None

@@ -1,0 +1,419 @@
+"""A sweep: a study made wider, by methods, benchmarks, budgets or seeds.
+
+A sweep is a list of overrides of the study's config, so that `parcel sweep` and `parcel run` with
+these overrides are the same run. How many seeds there are already is read from the store: a counter
+could not know what another run made, or what `parcel gc` deleted.
+"""
+
+import dataclasses
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from flows.report.cells import CellKey
+from flows.report.decision import Decision, decide
+from flows.study.config import MAX_PRETRAIN_SEEDS, Method, StudyConfig
+from flows.study.explain import Explanation
+from flows.study.given import raw_files
+from flows.study.graph import graph_of
+from flows.study.load import ConfigError, overridden
+from infra.store.store import Store
+from pipelines.benchmarks.registry import BENCHMARKS
+
+MAX_SEEDS = 100
+"""Most transfer seeds of a study; those of its config have the same bound."""
+
+_SEED = re.compile(r" seed=(\d+)$")
+_NAMED = 4
+"""Sorts of new cells that are told of; the others are counted."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What is added to a study.
+
+    Attributes:
+      methods, benchmarks, budgets: beside the study's own.
+      seeds: transfer seeds of each pretraining seed, in all; 0 leaves the study's.
+      pretrain_seeds: pretraining seeds, in all; 0 leaves the study's.
+      add_seeds: transfer seeds added to those there are, once none of their cells is missing.
+      add_pretrain_seeds: pretraining seeds added likewise.
+      max_seeds: bound on what is added, transfer seeds in all.
+      max_pretrain_seeds: bound on what is added, pretraining seeds in all.
+      until_decided: add seeds, one by one, until it is settled which method is better.
+      compare: methods that this is asked of: the first against each of the others; of none, the
+        study's last one against each of the others.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    methods: Annotated[
+        tuple[Method, ...],
+        Field(
+            description="Methods beside the study's own.", json_schema_extra={"uniqueItems": True}
+        ),
+    ] = ()
+    benchmarks: Annotated[
+        tuple[Annotated[str, Field(json_schema_extra={"enum": list(BENCHMARKS)})], ...],
+        Field(
+            description="Benchmarks beside the study's own, with the paper's recipes.",
+            json_schema_extra={"uniqueItems": True},
+        ),
+    ] = ()
+    budgets: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=1024)], ...],
+        Field(
+            description="Soft tokens per frame, beside the study's own.",
+            json_schema_extra={"uniqueItems": True},
+        ),
+    ] = ()
+    seeds: Annotated[
+        int, Field(ge=0, le=MAX_SEEDS, description="Transfer seeds in all; 0: as in the study.")
+    ] = 0
+    pretrain_seeds: Annotated[
+        int,
+        Field(ge=0, le=MAX_PRETRAIN_SEEDS, description="Pretrainings in all; 0: as in the study."),
+    ] = 0
+    add_seeds: Annotated[
+        int,
+        Field(
+            ge=0, le=MAX_SEEDS,
+            description="Transfer seeds to add, once those there are lack no cell.",
+        ),
+    ] = 0  # fmt: skip
+    add_pretrain_seeds: Annotated[
+        int, Field(ge=0, le=MAX_PRETRAIN_SEEDS, description="Pretrainings to add, likewise.")
+    ] = 0
+    max_seeds: Annotated[
+        int, Field(ge=1, le=MAX_SEEDS, description="Transfer seeds in all at most.")
+    ] = MAX_SEEDS
+    max_pretrain_seeds: Annotated[
+        int, Field(ge=1, le=MAX_PRETRAIN_SEEDS, description="Pretrainings in all at most.")
+    ] = MAX_PRETRAIN_SEEDS
+    until_decided: Annotated[
+        bool, Field(description="Add seeds one by one until it is settled who is better.")
+    ] = False
+    compare: Annotated[
+        tuple[Method, ...],
+        Field(
+            description="Who: the first against the others; none: the study's last against all.",
+            json_schema_extra={"uniqueItems": True},
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.benchmarks) - set(BENCHMARKS)):
+            raise ValueError(
+                f"benchmarks must be of the registry, got {', '.join(unknown)}; one of your own "
+                f"belongs in `transfers` of the config."
+            )
+        if self.until_decided and (self.add_seeds or self.add_pretrain_seeds):
+            raise ValueError(
+                "until_decided (--until decided) must come without add_seeds and "
+                "add_pretrain_seeds (--add-…): it adds seeds by itself."
+            )
+        if self.compare and not self.until_decided:
+            raise ValueError("compare (--compare) must come with until_decided (--until decided).")
+        if len(self.compare) == 1:
+            raise ValueError(f"compare must be two methods or more, got {self.compare[0]}.")
+        for what in ("seeds", "pretrain_seeds"):
+            wanted, most = getattr(self, what), getattr(self, f"max_{what}")
+            if wanted > most:
+                raise ValueError(f"{what} must be at most max_{what}={most}, got {wanted}.")
+
+    def grid(self, config: StudyConfig) -> list[str]:
+        """Returns the overrides that give a study the methods, benchmarks, budgets and seeds.
+
+        Args:
+          config: the study.
+        """
+        words = []
+        for field in ("methods", "budgets"):
+            own = getattr(config, field)
+            if more := [value for value in getattr(self, field) if value not in own]:
+                every = [*own, *more]
+                words.append(f"{field}=[{', '.join(map(str, every))}]")
+        for name in self.benchmarks:
+            if name not in config.transfers:
+                words.append(f"transfers.{name}={{}}")
+            elif not config.transfers[name].transfer:
+                words.append(f"transfers.{name}.transfer=true")
+        for field in ("seeds", "pretrain_seeds"):
+            wanted = getattr(self, field)
+            if wanted and wanted != getattr(config, f"num_{field}"):
+                words.append(f"num_{field}={wanted}")
+        return words
+
+
+NOTHING = Sweep()
+"""Adds nothing: what is missing of the study itself."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Firing:
+    """A sweep and the study it widens, as they are at one moment; reads the store, starts nothing.
+
+    Attributes:
+      values: of the study, not checked yet.
+      source: whose values they are, as an error names it.
+      overrides: of the study, by the user.
+      sweep: what is added.
+      store: of the study.
+    """
+
+    values: Mapping[str, Any]
+    source: str
+    overrides: Sequence[str]
+    sweep: Sweep
+    store: Store
+
+    @functools.cached_property
+    def config(self) -> StudyConfig:
+        """The study with the sweep's grid.
+
+        Raises:
+          ConfigError: if there is no such study.
+        """
+        own = overridden(self.values, self.overrides, source=self.source)
+        wide = [*self.overrides, *self.sweep.grid(own)]
+        return overridden(self.values, wide, source=self.source)
+
+    def check(self) -> None:
+        """Checks that there is such a sweep, without a look at the store.
+
+        Raises:
+          ConfigError: naming what is wrong.
+        """
+        if self.sweep.until_decided:
+            _pairs(self.config, self.sweep.compare)
+
+    def passes(self) -> Iterator[StudyConfig]:
+        """Yields the studies to run; each, when those before it are done.
+
+        None where nothing is missing, and nothing is to be added.
+        """
+        if not self.sweep.until_decided:
+            config, missing = self._next()
+            if missing:
+                yield config
+            return
+        for config in self._looks():
+            if not _is_whole(self.explain(config)):
+                yield config
+            if self._is_settled(config):
+                return
+
+    def why_nothing(self) -> str:
+        """Returns why there is nothing to run, in a line."""
+        if self.sweep.until_decided:
+            config = next((c for c in self._looks() if self._is_settled(c)), None)
+            settled = config or dataclasses.replace(self.config, num_seeds=self.sweep.max_seeds)
+            return f"nothing to run: {'; '.join(map(_told, self.decisions(settled).items()))}"
+        config, _ = self._next()
+        bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
+        reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
+        return f"nothing to run: every cell of {_seeds_of(config)} is there{reached}"
+
+    def explain(self, config: StudyConfig) -> Explanation:
+        """Returns what is there of a study, and what is not."""
+        return Explanation(self.store.at_once(), graph_of(config, known=raw_files(self.store)))
+
+    def decisions(self, config: StudyConfig) -> dict[tuple[Method, Method], Decision]:
+        """Returns what the seeds of a study say of each pair of methods that is compared.
+
+        All rows, and the budgets that both methods serve, count alike. With several pretrainings
+        the number of a seed is their mean: it says nothing of other pretrainings.
+
+        Raises:
+          ConfigError: if there is nothing to compare, or no seed has all its cells.
+        """
+        explanation = self.explain(config)
+        found = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
+        scores = {
+            key: float(verdict.artifact.manifest.counts["score"])
+            for key, verdict in found.items()
+            if verdict.artifact is not None
+        }
+        pairs = _pairs(config, self.sweep.compare)
+        return {
+            pair: decide(_differences(config, scores, *pair), error=0.05 / len(pairs))
+            for pair in pairs
+        }
+
+    def _looks(self) -> Iterator[StudyConfig]:
+        """Yields the study with one seed more each time, from its own number up to the bound.
+
+        Always from the first: a sweep that was killed goes through the decisions it had come to.
+        """
+        most = self.sweep.max_seeds
+        for num_seeds in range(min(max(2, self.config.num_seeds), most), most + 1):
+            yield dataclasses.replace(self.config, num_seeds=num_seeds)
+
+    def _is_settled(self, config: StudyConfig) -> bool:
+        return all(decision.decided for decision in self.decisions(config).values())
+
+    def _next(self) -> tuple[StudyConfig, bool]:
+        """Returns the study of this firing, and whether anything of it is to be made."""
+        config, sweep = self.config, self.sweep
+        if not (sweep.add_seeds or sweep.add_pretrain_seeds):
+            return config, not _is_whole(self.explain(config))
+        begun, explanation = self._begun()
+        if not _is_whole(explanation):
+            return begun, True
+        wider = dataclasses.replace(
+            begun,
+            num_seeds=_grown(begun.num_seeds, sweep.add_seeds, sweep.max_seeds),
+            num_pretrain_seeds=_grown(
+                begun.num_pretrain_seeds, sweep.add_pretrain_seeds, sweep.max_pretrain_seeds
+            ),
+        )
+        return wider, wider != begun
+
+    def _begun(self) -> tuple[StudyConfig, Explanation]:
+        """Returns the study with the seeds that have a checkpoint, and what is there of it."""
+        sweep, config = self.sweep, self.config
+        widest = dataclasses.replace(
+            config,
+            num_seeds=max(sweep.max_seeds, config.num_seeds),
+            num_pretrain_seeds=max(sweep.max_pretrain_seeds, config.num_pretrain_seeds),
+        )
+        # By name first, since that is cheap; other studies may have used the same seeds.
+        checkpoints = self.store.at_once().artifacts("checkpoint")
+        names = (_SEED.search(artifact.manifest.name) for artifact in checkpoints)
+        likely = _reaching(config, widest, {int(name[1]) for name in names if name})
+        explanation = self.explain(likely)
+        there = {
+            key.seed
+            for key, step in explanation.graph.cells.items()
+            if explanation.steps[step.inputs["checkpoint"]].artifact is not None
+        }
+        begun = _reaching(config, likely, there)
+        return begun, explanation if begun == likely else self.explain(begun)
+
+
+def told_before(explanation: Explanation, config: StudyConfig) -> Iterator[str]:
+    """Yields what a sweep is about to do: the new and the re-used cells, and of what sorts."""
+    cells = explanation.graph.cells
+    states = {key: explanation.steps[step].state for key, step in cells.items()}
+    new = [key for key, state in states.items() if state == "new"]
+    there = [key for key, state in states.items() if state != "new"]
+    stale = sum(state == "stale" for state in states.values())
+    again = f", {stale} of them made again by the code of now" if stale else ""
+    yield (
+        f"sweep {config.name}: {len(config.methods)} methods × {len(config.rows)} rows × "
+        f"{_seeds_of(config)} × budgets {', '.join(map(str, config.budgets))}: {len(cells)} cells"
+    )
+    yield f"{len(there)} cells are there{again}, {len(new)} are new{_sorts(new, there)}"
+    nodes = [(node, explanation.of_node(node).state) for node in explanation.graph.nodes]
+    made = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
+    if made:
+        listed = ", ".join(f"{count} {kind}" for kind, count in made.items())
+        yield f"{sum(made.values())} steps to make: {listed}; {len(nodes) - made.total()} re-used"
+
+
+def _sorts(new: Sequence[CellKey], there: Sequence[CellKey]) -> str:
+    """Names the values that only new cells have: of which seed, method, row or budget they are."""
+    if not new or not there:
+        return ""
+    known = {
+        field.name: {getattr(key, field.name) for key in there}
+        for field in dataclasses.fields(CellKey)
+    }
+    sorts = Counter[str]()
+    for key in new:
+        fresh = [
+            f"{name} {getattr(key, name)}"
+            for name in ("method", "benchmark", "budget", "seed")
+            if getattr(key, name) not in known[name]
+        ]
+        sorts[", ".join(fresh) or "missing so far"] += 1
+    told = [f"{count} of {sort}" for sort, count in sorts.most_common(_NAMED)]
+    told = [text.replace("of missing", "missing") for text in told]
+    more = [f"and {len(sorts) - _NAMED} sorts more"] if len(sorts) > _NAMED else []
+    return f": {', '.join(told + more)}"
+
+
+def _reaching(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyConfig:
+    """Returns a study with as many seeds, no fewer than it has, as hold some of a wider one's."""
+    places = [
+        (i % wide.num_seeds + 1, pretrain + 1)
+        for i, (pretrain, seed) in enumerate(wide.seed_pairs)
+        if seed in seeds
+    ]
+    places.append((config.num_seeds, config.num_pretrain_seeds))
+    most = [max(counts) for counts in zip(*places, strict=True)]
+    return dataclasses.replace(config, num_seeds=most[0], num_pretrain_seeds=most[1])
+
+
+def _grown(count: int, more: int, most: int) -> int:
+    return max(count, min(count + more, most))
+
+
+def _is_whole(explanation: Explanation) -> bool:
+    return all(verdict.state in ("reused", "accepted") for verdict in explanation.steps.values())
+
+
+def _seeds_of(config: StudyConfig) -> str:
+    pretrainings = config.num_pretrain_seeds
+    return f"{config.num_seeds} seeds" + (f" of {pretrainings} pretrainings" * (pretrainings > 1))
+
+
+def _pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
+    if unknown := [method for method in compare if method not in config.methods]:
+        raise ConfigError(
+            f"compare must name methods of the sweep, {', '.join(config.methods)}, got "
+            f"{', '.join(unknown)}."
+        )
+    chosen: Sequence[Method] = compare or (config.methods[-1], *config.methods[:-1])
+    first, *others = chosen
+    pairs: list[tuple[Method, Method]] = [
+        (first, other)
+        for other in others
+        if set(config.budgets_of(first)) & set(config.budgets_of(other))
+    ]
+    if not pairs:
+        raise ConfigError(
+            f"until_decided must have two methods that serve a budget in common, got "
+            f"{', '.join(compare or config.methods)}."
+        )
+    return pairs
+
+
+def _differences(
+    config: StudyConfig, scores: Mapping[CellKey, float], one: Method, other: Method
+) -> np.ndarray:
+    """Returns the differences of two methods' scores [seeds, rows]; of whole seeds, in order."""
+    budgets = set(config.budgets_of(one)) & set(config.budgets_of(other))
+    seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
+
+    def mean(row: str, method: Method, number: int) -> float:
+        keys = [
+            CellKey(benchmark=row, method=method, budget=budget, seed=int(seed))
+            for budget in budgets
+            for seed in seeds[:, number]
+        ]
+        return float(np.mean([scores.get(key, np.nan) for key in keys]))
+
+    found = np.array([
+        [mean(row, one, number) - mean(row, other, number) for row in config.rows]
+        for number in range(config.num_seeds)
+    ])  # fmt: skip
+    lacking = np.flatnonzero(np.isnan(found).any(axis=1))
+    whole = found[: lacking[0]] if len(lacking) else found
+    if not len(whole):
+        raise ConfigError(f"no seed of {one} and {other} has all its scores yet.")
+    return whole
+
+
+def _told(found: tuple[tuple[Method, Method], Decision]) -> str:
+    (one, other), decision = found
+    settled = "settled" if decision.decided else "open"
+    return (
+        f"{one} - {other}: {decision.mean:+.2f} [{decision.low:.2f}, {decision.high:.2f}] after "
+        f"{decision.num_seeds} seeds, {settled}"
+    )

@@ -1,0 +1,103 @@
+"""When the cells of a sweep may begin."""
+
+import datetime
+import math
+from typing import Any
+
+import pytest
+
+from flows.steps.kind import Step
+from flows.study.allowance import Allowance, Gate, HeldError
+from flows.study.expected import Expected
+from flows.study.graph import Job, Node, graph_of
+from flows.study.load import load
+
+
+def cell(name: str) -> Node:
+    return Node(name=name, jobs=(Job(steps=(Step(kind="files", name=name),), cpus=1, gpus=2),))
+
+
+def expected(**seconds: float) -> Expected:
+    found = Expected()
+    for name, value in seconds.items():
+        found.learn(cell(name).steps[0], value)
+    return found
+
+
+def at(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)
+
+
+@pytest.mark.parametrize(
+    ("now", "closes"),
+    [
+        ("2026-01-05T19:59+00:00", "2026-01-05T19:59+00:00"),
+        ("2026-01-05T20:00+00:00", "2026-01-06T08:00+00:00"),
+        ("2026-01-06T00:30+00:00", "2026-01-06T08:00+00:00"),
+        ("2026-01-06T08:00+00:00", "2026-01-06T08:00+00:00"),
+        ("2026-01-05T20:30+01:00", "2026-01-05T20:30+01:00"),  # Half past seven there.
+    ],
+)
+def test_a_window_over_midnight_closes_in_the_morning(now: str, closes: str):
+    assert Allowance(start="20:00", end="08:00").closes(at(now)) == at(closes)
+
+
+def test_a_window_is_of_its_time_zone():
+    window = Allowance(start="09:00", end="17:00", timezone="Europe/Berlin")
+    assert window.closes(at("2026-07-01T07:30+00:00")) == at("2026-07-01T15:00+00:00")
+    assert window.closes(at("2026-01-05T07:30+00:00")) == at("2026-01-05T07:30+00:00")
+
+
+def test_nothing_begins_after_the_window_and_what_runs_goes_on():
+    a, b = cell("a"), cell("b")
+    gate = Gate(Allowance(start="20:00", end="08:00"), at("2026-01-05T21:00+00:00"))
+    assert gate.closes == at("2026-01-06T08:00+00:00")
+    now = datetime.datetime.now(datetime.UTC)
+    gate.closes = now + datetime.timedelta(hours=1)
+    assert gate.enter(a) == gate.closes.timestamp()
+    gate.closes = now
+    assert gate.enter(a) == math.inf
+    with pytest.raises(HeldError, match="outside 20:00-08:00 UTC"):
+        gate.enter(b)
+
+
+def test_a_bound_counts_what_was_done_and_what_is_under_way():
+    a, b, c, d = map(cell, "abcd")  # Each of two devices.
+    gate = Gate(Allowance(max_hours=1))
+    gate.expected = expected(a=500, b=1000, c=350, d=250)
+    gate.enter(a)
+    gate.enter(b)
+    with pytest.raises(HeldError, match="the bound of 1 device-hours is reached"):
+        gate.enter(c)
+    gate.spend(b, 1500.0)  # Of its first job; the second one is to come.
+    with pytest.raises(HeldError):
+        gate.enter(c)
+    gate.enter(d)
+
+
+def test_one_that_is_too_large_begins_where_nothing_else_did():
+    gate = Gate(Allowance(max_hours=1))
+    gate.expected = expected(a=9000)
+    gate.enter(cell("a"))
+
+
+def test_steps_that_come_first_bring_what_they_need():
+    graph = graph_of(load())
+    ahead = {node.name for node in Allowance(first=("transfer parcel refcoco *",)).ahead(graph)}
+    assert {"intermediary parcel", "stage1 vanilla", "prepare refcoco/train"} <= ahead
+    assert sum(name.startswith("transfer ") for name in ahead) == 3
+    assert "intermediary m3" not in ahead
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"start": "20:00"}, "start and end .* must be two times of the day, or none"),
+        ({"start": "8:00", "end": "9:00"}, "start must be HH:MM, got '8:00'"),
+        ({"start": "08:00", "end": "08:00"}, "must be two times"),
+        ({"timezone": "Berlin"}, "timezone must be one such as Europe/Berlin, got 'Berlin'"),
+    ],
+)
+def test_a_wrong_window_is_told(values: dict[str, Any], told: str):
+    with pytest.raises(ValueError, match=told):
+        Allowance(**values)
