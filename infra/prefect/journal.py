@@ -150,11 +150,10 @@ def read(path: Path) -> RunRecord | None:
             return None
         match line["what"]:
             case "plan":
-                record.study = line["study"]
-                record.nodes |= {
-                    name: Node(name=name, reads=tuple(reads))
-                    for name, reads in line["reads"].items()
-                }
+                record.study = line.get("study", "")
+                # A journal of 0.2.0 has names only.
+                planned = line.get("reads") or dict.fromkeys(line.get("names", ()), ())
+                record.nodes |= {n: Node(name=n, reads=tuple(r)) for n, r in planned.items()}
             case "submitted":
                 node = record.nodes.setdefault(line["name"], Node(name=line["name"]))
                 node.task_run_id = line["task_run_id"]
