@@ -16,6 +16,7 @@ relative.
 """
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -214,6 +215,8 @@ def _dotted(path: str) -> str:
 
 _PARSING = threading.Lock()
 """Python 3.11 fails in `ast.parse` when two threads are in it ("recursion depth mismatch")."""
+_TRIES = 20
+"""Of a parse: other libraries parse in threads of theirs, and do not ask for the lock."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -256,8 +259,14 @@ def _bare(text: bytes) -> ast.Module:
     Strings that stand alone describe attributes here; no statement computes anything with them.
     """
     with _PARSING:
-        tree = ast.parse(text)
-    return _Stripped().visit(tree)
+        return _Stripped().visit(_parsed(text))
+
+
+def _parsed(text: bytes) -> ast.Module:
+    for _ in range(_TRIES):
+        with contextlib.suppress(SystemError):
+            return ast.parse(text)
+    return ast.parse(text)
 
 
 class _Stripped(ast.NodeTransformer):

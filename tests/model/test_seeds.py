@@ -54,6 +54,7 @@ def drawn(data: str, seeds: Seeds) -> dict[Purpose, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("purpose", PURPOSES)
 def test_another_seed_of_a_purpose_changes_what_is_drawn_for_it_and_nothing_else(
     data: str, purpose: Purpose

@@ -45,6 +45,7 @@ def test_tables_are_aligned():
     assert table(["a", "bb"], [["ccc", 1]]) == "a    bb\nccc   1"
 
 
+@pytest.mark.slow
 def test_train_step():
     models = {"vanilla": (tiny_model(), (64,)), "parcel": (tiny_model("parcel", (30, 64)), (30,))}
     rows = train_step.measure(models, TrainConfig(batch_size=2, text_len=6), 1)
@@ -70,12 +71,14 @@ def test_lineage(tmp_path: Path):
     assert lineage.up(200, 600)[:3] == ["200", "600", "3"]
 
 
+@pytest.mark.slow
 def test_decode():
     shape = {"batch_size": 2, "text_len": 5, "num_tokens": 3, "rounds": 1}
     rows = decode.measure({"parcel": tiny_model("parcel")}, [("parcel", 16)], **shape)
     assert [row[:2] for row in rows] == [["parcel", "16"]]
 
 
+@pytest.mark.slow
 def test_prefill_and_the_flops_it_promises():
     models = tiny_model(), tiny_model("parcel")
     shape = {"batch_size": 2, "text_len": 7, "rounds": 1}
@@ -171,6 +174,7 @@ def test_every_script_has_help(name: str, capsys: pytest.CaptureFixture[str]):
     assert "--rounds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_evaluation():
     shape = {"batch_size": 2, "text_len": 5, "num_tokens": 3, "rounds": 1}
     timings = evaluation.measure(tiny_model("parcel"), [16, 64], **shape)

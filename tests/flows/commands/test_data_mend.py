@@ -90,6 +90,7 @@ def mend(*words: object) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_repaired_files_make_another_dataset_that_shares_what_stayed(
     store: str, corpus: Path, encoded, tmp_path
 ):

@@ -325,6 +325,7 @@ def test_a_deployment_brings_code_only_if_told_and_only_where_it_is(folder: Path
     check_code("kubernetes", config(folder, metric="vqa"), target)
 
 
+@pytest.mark.slow
 def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Path):
     store, graph = Store(tmp_path / "store"), graph_of(config(folder))
     source = store.keep(checkout().files)

@@ -56,6 +56,7 @@ def test_sigterm_has_its_own_code():
     assert process.returncode == 143
 
 
+@pytest.mark.slow
 def test_last_words_that_never_end_are_cut_off():
     process = run("time.sleep(600)", "signals.before_leaving(lambda number: time.sleep(600))")
     began = time.monotonic()

@@ -283,6 +283,7 @@ def _study(root: str, seed: int, ready, told) -> None:
     told.put((hits, lost))
 
 
+@pytest.mark.slow
 def test_beside_running_studies_no_hit_is_ever_lost(store: Store):
     ready, told = SPAWN.Barrier(3), SPAWN.Queue()
     studies = [

@@ -42,6 +42,7 @@ def index() -> Index:
     return index_of(*map(draw, range(NUM)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_planted_duplicates_are_found(index, name):
     rng = np.random.default_rng(3)

@@ -72,6 +72,7 @@ def test_closure_holds_what_makes_pixels_and_records():
     assert "pipelines.benchmarks.video" in held
 
 
+@pytest.mark.slow
 def test_an_edit_of_one_reader_is_in_no_closure_but_its_own():
     edited = reader_module("refcoco")
     touched = {n for n in SOURCES if edited in closure("pipelines.prepare.run", reader_module(n))}

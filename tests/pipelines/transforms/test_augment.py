@@ -163,6 +163,7 @@ def test_records_of_a_picture_share_its_pixels(corpus, tmp_path):
     assert set(sizes.values()) == {1}
 
 
+@pytest.mark.slow
 def test_bytes_depend_on_the_seed_and_not_on_the_workers(corpus, tmp_path):
     def digests(name: str, **fields) -> dict[str, bytes]:
         run(corpus, tmp_path / name, dataclasses.replace(CONFIG, **fields))

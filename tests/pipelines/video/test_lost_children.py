@@ -135,6 +135,7 @@ def corpus(tmp_path_factory, long_clip: Path, write_video) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_a_dataset_is_the_same_whoever_kills_its_children(corpus: Path, tmp_path: Path):
     whole = prepared(corpus, tmp_path / "whole")
     with killing(corpus / "videos/long.avi", times=1) as killed:
@@ -151,6 +152,7 @@ def test_a_shard_fails_when_its_children_are_killed_again_and_again(corpus: Path
     assert not (tmp_path / "out" / DESCRIPTION).exists()
 
 
+@pytest.mark.slow
 def test_a_stopped_child_is_replaced(tmp_path: Path, write_video):
     path = str(write_video(tmp_path / "a.mp4"))
     with closing(VideoChild(VideoLimits(cpu_s=0.25))) as child:
@@ -172,6 +174,7 @@ def test_a_child_killed_between_clips_is_replaced(tmp_path: Path, write_video):
         assert child.sample(path, SMALL, SPEC) == first
 
 
+@pytest.mark.slow
 def test_a_hang_that_costs_no_cpu_time_is_an_error_and_no_reject(tmp_path: Path):
     pipe = tmp_path / "never.mp4"
     os.mkfifo(pipe)  # Opening it blocks for ever: there is no writer.
