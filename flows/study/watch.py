@@ -1,12 +1,13 @@
 """`parcel watch`: what lives beside a server, and tells it which runs of a store are dead."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, StateType
 
+from flows.study.asked import study_asked
 from flows.study.load import ConfigError
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.published import published
@@ -49,7 +50,7 @@ def look_forever(store: Store, say: Callable[[str], None] = lambda _: None) -> N
         if cancelling:
             cancelled = published(_in_state, StateType.CANCELLED, list(cancelling)) or {}
             for run in cancelled.values():
-                for line in _stop_jobs(run):
+                for line in _stop_jobs(run, store):
                     say(line)
         time.sleep(_LOOK_EVERY)
 
@@ -59,13 +60,16 @@ def _in_state(state: StateType, ids: list[str] | None = None) -> dict[str, FlowR
         return {str(run.id): run for run in runs_in(client, [state], ids)}
 
 
-def _stop_jobs(run: FlowRun) -> Iterator[str]:
+def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
     """Stops what a cancelled run left on its cluster: its own process may have died before."""
-    config: Any = run.parameters.get("config", {})
-    compute = config.get("compute", {}) if isinstance(config, dict) else {}
-    if not compute.get("ray_address"):
+    try:
+        address = _ray_address(run.parameters, store)
+    except (ConfigError, OSError) as error:
+        yield f"run {run.name} ({run.id}): whether it left Ray Jobs cannot be told: {error}"
         return
-    server = JobServer(compute["ray_address"], code={}, node_wait=0.0)
+    if not address:
+        return
+    server = JobServer(address, code={}, node_wait=0.0)
     try:
         stopped = server.stop_of(str(run.id))
     except (RuntimeError, WorkerLost) as error:
@@ -75,3 +79,13 @@ def _stop_jobs(run: FlowRun) -> Iterator[str]:
         server.leave()
     if stopped:
         yield f"run {run.name} ({run.id}): stopped its Ray Jobs {', '.join(stopped)}"
+
+
+def _ray_address(parameters: Mapping[str, Any], store: Store) -> str | None:
+    """Returns the cluster of a run, begun by a command (with a whole config) or by a form."""
+    config = parameters.get("config")
+    if isinstance(config, Mapping):
+        return config.get("compute", {}).get("ray_address")
+    asked = parameters.get("overrides") or (), parameters.get("data_root", "")
+    study = study_asked(parameters.get("study", "demo"), store, *asked, parameters.get("given"))
+    return study.compute.ray_address

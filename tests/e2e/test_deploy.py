@@ -101,7 +101,7 @@ def test_a_deployed_run_survives_the_servers_restart(server: PrefectServer, tmp_
     assert sum(name.startswith("transfer parcel chartqa seed=") for name in names) == 2
     (journal,) = (store / "runs").glob(f"*/{run}.jsonl")
     entries = map(json.loads, journal.read_text().splitlines())
-    planned = next(entry["names"] for entry in entries if entry["what"] == "plan")
+    planned = next(entry["reads"] for entry in entries if entry["what"] == "plan")
     assert set(names) == set(planned)
 
 
