@@ -22,8 +22,8 @@ from model.analysis.flops import Modality, prefill_flops
 from model.config import ModelConfig
 from model.connector.config import ConnectorConfig
 from model.decode.generate import generate
+from model.sharding import make_mesh, shard_batch, shard_tree
 from model.train.config import TrainConfig
-from model.train.sharding import make_mesh, shard_batch, shard_tree
 from model.train.step import Rates, StepPrograms, make_state
 from perf.batches import prompts, train_batch
 from perf.programs import exact_slots, prefill_program

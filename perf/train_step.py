@@ -13,8 +13,8 @@ from model import vlm
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.routing import Kind
+from model.sharding import make_mesh
 from model.train.config import TrainConfig
-from model.train.sharding import make_mesh
 from model.train.step import Rates, State, StepPrograms, make_state
 from perf.batches import train_batch
 from perf.timing import table, take_turns

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Int32, PRNGKeyArray
 
+from model.sharding import first_row
+
 Drop = Callable[[Float[Array, "B N D"], int], Float[Array, "B N D"]]
 """Takes what a branch of a block gives, and the branch's number."""
 
@@ -38,7 +40,8 @@ class Dropout(typing.NamedTuple):
         """
         # A key for every (example, position), made by folding one number in after the other: two
         # programs of different shapes then agree wherever they compute the same element.
-        examples = _fold_in_each(self.key, jnp.arange(len(positions)))
+        numbers = first_row(len(positions)) + jnp.arange(len(positions))
+        examples = _fold_in_each(self.key, numbers)
         rows = jax.vmap(_fold_in_each)(examples, positions)
         return lambda layer: functools.partial(self._drop, rows, layer * _BRANCHES)
 

@@ -12,6 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int32
 
+from model.sharding import whole
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
 from model.text.config import DecoderConfig, TextConfig
 from model.text.dropout import Drop, Dropout, nothing
@@ -189,6 +190,7 @@ class Gemma(nnx.Module):
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number = layer
+            block = jax.tree.map(lambda part: whole(part, x.dtype), block)
             own, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)

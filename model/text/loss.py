@@ -34,8 +34,7 @@ def chunked_losses(
 
     def body(_: None, part: tuple[Array, Array, Array]) -> tuple[None, Array]:
         h, t, w = part
-        none = jnp.zeros(t.shape, jnp.float32)
-        losses = jax.lax.cond(jnp.any(w), some, lambda h, t: none, h, t)
+        losses = jax.lax.cond(jnp.any(w), some, lambda h, t: jnp.zeros_like(t, jnp.float32), h, t)
         return None, jnp.where(w, losses, 0.0)
 
     parts = _chunks(hidden, chunk), _chunks(targets, chunk), _chunks(wanted, chunk)

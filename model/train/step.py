@@ -11,16 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from model import vlm
 from model.checkpoint.digest import flatten, unflatten
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch
+from model.sharding import AXES, make_mesh, mean_of_rows, shard_batch, shard_tree, specs, whole
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
 from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
-from model.train.sharding import make_mesh, shard_batch, shard_tree
 
 
 class State(NamedTuple):
@@ -107,12 +108,13 @@ class StepPrograms:
         shapes = tuple(sorted((name, value.shape) for name, value in batch.items()))
         key = (bucket, shapes)
         if key not in self._compiled:
-            self._compiled[key] = self._compile(args)
+            self._compiled[key] = self.compile(args)
         return self._compiled[key](*args)
 
-    def _compile(self, args: tuple[Any, ...]) -> Any:
+    def compile(self, args: tuple[Any, ...]) -> Any:
+        """Returns the program for arguments like these; they may be shapes with shardings."""
         started = time.monotonic()
-        step = functools.partial(_step, model=self._model, train=self._train)
+        step = functools.partial(_step, model=self._model, train=self._train, mesh=self.mesh)
         # The new state takes over the memory of the old one (donation), which only works if it
         # lies on the devices in the same way. `jit` would compile a program it lacks at any call;
         # compiled ahead, an undeclared shape is an error instead of a stall of minutes.
@@ -174,26 +176,55 @@ def _step(
     *,
     model: ModelConfig,
     train: TrainConfig,
+    mesh: Mesh,
 ) -> tuple[State, jax.Array]:
-    key = rates.dropout_key
-    dropout = None if key is None else Dropout(train.dropout, jax.random.wrap_key_data(key))  # type: ignore[arg-type]
+    backward = functools.partial(_backward, model=model, train=train)
+    if mesh.size > 1:
+        trained, frozen = specs(state.trained, mesh), specs(state.frozen, mesh)
+        backward = jax.shard_map(
+            backward,
+            mesh=mesh,
+            in_specs=(trained, frozen, P(AXES), P(), P()),
+            out_specs=(P(), trained),
+        )
+    loss, gradients = backward(state.trained, state.frozen, batch, slots, rates.dropout_key)
+    chain = optimizer(train, rates.learning, rates.decay)
+    trained, kept = update_params(chain, gradients, state.optimizer, state.trained)
+    return State(trained, state.frozen, kept), loss
+
+
+def _backward(
+    trained: Flat,
+    frozen: Flat,
+    batch: dict[str, jax.Array],
+    slots: vlm.Slots,
+    dropout_key: np.ndarray | jax.Array | None,
+    *,
+    model: ModelConfig,
+    train: TrainConfig,
+) -> tuple[jax.Array, Flat]:
+    """Returns the loss of all rows, and its gradient by this device's parts of the parameters."""
+    key = None if dropout_key is None else jax.random.wrap_key_data(dropout_key)  # type: ignore[arg-type]
+    dropout = None if key is None else Dropout(train.dropout, key)
 
     def loss_fn(trained: Flat) -> jax.Array:
+        # Layers of a tower are gathered one by one, where they are computed; all else is small.
+        params = {
+            path: leaf if "/blocks/" in path else whole(leaf, model.dtype)
+            for path, leaf in {**trained, **frozen}.items()
+        }
         losses = vlm.token_losses(
             vlm.structure(model),
-            unflatten({**trained, **state.frozen}),
+            unflatten(params),
             vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
             slots,
             label_smoothing=train.label_smoothing,
             dropout=dropout,
         )
-        return batch_loss(losses, batch["mask_loss"][:, 1:])
+        return mean_of_rows(batch_loss(losses, batch["mask_loss"][:, 1:]))
 
     # Frozen parameters are constants to `loss_fn`: the backward pass ends where they begin.
-    loss, gradients = jax.value_and_grad(loss_fn)(state.trained)
-    chain = optimizer(train, rates.learning, rates.decay)
-    trained, kept = update_params(chain, gradients, state.optimizer, state.trained)
-    return State(trained, state.frozen, kept), loss
+    return jax.value_and_grad(loss_fn)(trained)
 
 
 def batch_loss(losses: jax.Array, mask_loss: jax.Array) -> jax.Array:

@@ -9,6 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt8
 
+from model.sharding import whole
 from model.vision.config import TowerConfig, VisionConfig
 from model.vision.layers import Attention, LayerNorm, Mlp, row, sincos_positions
 
@@ -85,7 +86,7 @@ class Siglip(nnx.Module):
         x = x + self.positions[...][None].astype(dtype)
 
         def body(x: Array, block: Block) -> tuple[Array, None]:
-            return block(x), None
+            return jax.tree.map(lambda part: whole(part, dtype), block)(x), None
 
         body = jax.checkpoint(body) if self.remat else body
         x, _ = jax.lax.scan(body, x, self.blocks, unroll=self.unroll)

@@ -1,16 +1,11 @@
 """Programs, budgets and the sharded step."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from model.connector import budgets
 from model.train.config import TrainConfig
-from model.train.sharding import spec_of
 from model.train.step import (
     Rates,
     batch_loss,
@@ -73,65 +68,3 @@ def test_loss_is_a_mean_of_means():
     losses = jnp.asarray([[1.0, 3.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     mask = jnp.asarray([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
     assert float(batch_loss(losses, mask)) == pytest.approx((2 + 5 + 0) / 3)
-
-
-def test_large_parameters_are_split_along_their_largest_dimension():
-    assert spec_of("text/embedding", (1000, 2048), 4, 4) == spec_of("x/w", (1000, 2048), 4, 4)
-    assert tuple(spec_of("text/w", (1000, 2048), 4, 4)) == (None, "data")
-    assert tuple(spec_of("text/w", (4096, 1023), 4, 4)) == ("data", None)
-    assert tuple(spec_of("text/w", (4097, 1024), 4, 4)) == (None, "data")
-    assert tuple(spec_of("text/w", (10, 12), 4, 4)) == ()
-    assert tuple(spec_of("text/norm/scale", (8_000_000,), 4, 4)) == ()
-    assert tuple(spec_of("text/w", (1000, 2048), 4, 1)) == ()
-
-
-_FOUR_DEVICES = """
-import sys
-import jax, numpy as np
-from model.train import sharding
-from model.connector import budgets
-from model.train.config import TrainConfig
-from model.train.start import starting_params
-from model.train.step import Rates, StepPrograms, dropout_key, make_state
-from tests.model.tiny_model import tiny_model
-sharding._MIN_BYTES = 256
-assert len(jax.devices()) == 4
-model, train = tiny_model(), TrainConfig(batch_size=8, text_len=6, dropout=0.1)
-rng = np.random.default_rng(0)
-text = rng.integers(3, 1400, (8, 7), dtype=np.int32)
-ones = np.ones((8, 7), np.int32)
-batch = {"image": rng.integers(0, 255, (8, 1, 32, 32, 3), dtype=np.uint8), "text": text,
-         "mask_ar": ones, "mask_loss": ones}
-found = []
-for devices in (jax.devices()[:1], jax.devices()):
-    mesh = sharding.make_mesh(devices)
-    programs = StepPrograms(model, train, mesh)
-    state = make_state(starting_params(model, None, 0), train, mesh)
-    if mesh.size == 4:
-        split = [p for p, v in state.trained.items() if not v.sharding.is_fully_replicated]
-        assert any("embed" in p for p in split), split
-    losses = []
-    for step in range(3):
-        rates = Rates(learning=1e-2, decay=0.0, dropout_key=dropout_key(train, 0, step))
-        state, loss = programs(state, batch, 64, rates)
-        losses.append(float(loss))
-    found.append(losses)
-np.testing.assert_allclose(found[0], found[1], rtol=2e-4)
-assert found[0][2] < found[0][0]
-"""
-
-
-@pytest.mark.slow
-def test_four_devices_equal_one(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", _FOUR_DEVICES], check=False, cwd=root)
-    assert done.returncode == 0
-
-
-def test_batch_must_divide_by_the_devices():
-    from model.train.sharding import make_mesh, shard_batch
-
-    mesh = make_mesh()
-    assert shard_batch({"x": np.zeros((mesh.size * 3, 2))}, mesh)["x"].shape[0] == mesh.size * 3
