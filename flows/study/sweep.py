@@ -263,7 +263,7 @@ class Firing:
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
             return config, not _is_whole(self.explain(config))
         begun, explanation = self._begun()
-        if not _is_whole(explanation):
+        if not _has_all_cells(explanation):
             return begun, True
         wider = dataclasses.replace(
             begun,
@@ -272,7 +272,7 @@ class Firing:
                 begun.num_pretrain_seeds, sweep.add_pretrain_seeds, sweep.max_pretrain_seeds
             ),
         )
-        return wider, wider != begun
+        return wider, wider != begun or not _is_whole(explanation)
 
     def _begun(self) -> tuple[StudyConfig, Explanation]:
         """Returns the study with the seeds that have a checkpoint, and what is there of it."""
@@ -352,6 +352,11 @@ def _reaching(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyC
 
 def _grown(count: int, more: int, most: int) -> int:
     return max(count, min(count + more, most))
+
+
+def _has_all_cells(explanation: Explanation) -> bool:
+    """Returns whether every score is there; the table of them is made along with the new ones."""
+    return all(explanation.steps[step].artifact for step in explanation.graph.cells.values())
 
 
 def _is_whole(explanation: Explanation) -> bool:

@@ -110,9 +110,11 @@ def test_cells_of_two_methods_differ_in_what_made_them(finished: Finished):
     "words", [[], pytest.param(["--from", "raw"], marks=pytest.mark.deep)], ids=["inputs", "raw"]
 )
 def test_a_cell_is_made_again_to_the_byte(finished: Finished, words: list[str]):
-    (seed, *_) = json.loads(next((finished.store / "runs").glob("tiny-*.json")).read_text())[
-        "config"
-    ]["seeds"]
+    (transfer, *_) = [
+        artifact.manifest.name for artifact in Store(finished.store).artifacts("checkpoint")
+        if artifact.manifest.name.startswith("transfer parcel chartqa seed=")
+    ]  # fmt: skip
+    seed = transfer.partition("seed=")[2]
     cell = f"tiny/{ROWS[0]}/parcel/16/{seed}"
     done = parcel(finished.store, "lineage", "replay", cell, *words)
     assert done.returncode == 0, done.stdout + done.stderr
