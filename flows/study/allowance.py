@@ -35,10 +35,18 @@ class Allowance:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     start: Annotated[
-        str, Field(pattern=_TIME, description="Begin no cell before this time, HH:MM.")
+        str,
+        Field(
+            description="Begin no cell before this time, HH:MM.",
+            json_schema_extra={"pattern": _TIME},
+        ),
     ] = ""
     end: Annotated[
-        str, Field(pattern=_TIME, description="Begin no cell after it, HH:MM; what runs then ends.")
+        str,
+        Field(
+            description="Begin no cell after it, HH:MM; what runs then ends.",
+            json_schema_extra={"pattern": _TIME},
+        ),
     ] = ""
     timezone: Annotated[str, Field(description="Of both, such as Europe/Berlin.")] = "UTC"
     max_hours: Annotated[
@@ -54,9 +62,12 @@ class Allowance:
                 f"start and end (--from, --to) must be two times of the day, or none, got "
                 f"{self.start!r} and {self.end!r}."
             )
-        for field in ("start", "end"):
+        for field, option in (("start", "--from"), ("end", "--to")):
             if not re.match(_TIME, getattr(self, field)):
-                raise ValueError(f"{field} must be HH:MM, got {getattr(self, field)!r}.")
+                raise ValueError(
+                    f"{field} ({option}) must be a time of the day as HH:MM, got "
+                    f"{getattr(self, field)!r}."
+                )
         try:
             zoneinfo.ZoneInfo(self.timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):

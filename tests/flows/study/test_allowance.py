@@ -93,7 +93,7 @@ def test_steps_that_come_first_bring_what_they_need():
     ("values", "told"),
     [
         ({"start": "20:00"}, "start and end .* must be two times of the day, or none"),
-        ({"start": "8:00", "end": "9:00"}, "start must be HH:MM, got '8:00'"),
+        ({"start": "8:00", "end": "9:00"}, "must be a time of the day as HH:MM, got '8:00'"),
         ({"start": "08:00", "end": "08:00"}, "must be two times"),
         ({"timezone": "Berlin"}, "timezone must be one such as Europe/Berlin, got 'Berlin'"),
     ],
