@@ -235,7 +235,8 @@ def _versions(manifest: Manifest) -> dict[str, str]:
 def _hardware(manifest: Manifest) -> dict[str, Any]:
     recorded = {"devices": manifest.environment.get("devices")}
     recorded |= leaves(manifest.environment.get("hardware", {}))
-    return {name: value for name, value in recorded.items() if value is not None}
+    # A step that never asked JAX for its devices notes "" for the accelerator.
+    return {name: value for name, value in recorded.items() if value not in (None, "")}
 
 
 def _unequal(sort: Sort, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
