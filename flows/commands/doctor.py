@@ -49,7 +49,7 @@ class Finding:
 
 
 def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
-    """Yields what is found, as it is.
+    """Looks at packages, store, server, study and engines; yields one finding after the other.
 
     Args:
       uri: the store.

@@ -105,7 +105,7 @@ class Comparison:
 
 
 def compare(store: Store, first: Named, second: Named, other: Store | None = None) -> Comparison:
-    """Returns what two cells, or artifacts, differ in.
+    """Compares two cells, or two artifacts.
 
     Two cells are compared seed by seed: those that both have, or else in their order.
 
@@ -139,7 +139,7 @@ class _Walk:
         self._patches: dict[tuple[str, ...], list[Difference]] = {}
 
     def differences(self, pairs: Sequence[tuple[Manifest, Manifest]]) -> tuple[Difference, ...]:
-        """Returns what pairs of artifacts differ in, each thing once."""
+        """Compares pairs of artifacts, and names each difference once."""
         # Pairs of other contents first: what is met by both ways has an effect.
         other = collections.deque(pair for pair in pairs if pair[0].content != pair[1].content)
         alike = collections.deque(pair for pair in pairs if pair[0].content == pair[1].content)
@@ -181,7 +181,7 @@ class _Walk:
                 yield role, first, second
 
     def _own(self, was: Manifest, now: Manifest) -> Iterator[Difference]:
-        """Yields what two steps themselves differ in."""
+        """Compares two steps, but not what they read."""
         if was.kind != now.kind:
             yield Difference(sort="step", what="kind of step", was=was.name, now=now.name)
             return

@@ -30,7 +30,7 @@ class Named:
 
 
 def named(store: Store, name: str) -> Named:
-    """Returns what a name stands for.
+    """Looks a name up.
 
     Raises:
       ConfigError: if it is no name of anything, with those there are.

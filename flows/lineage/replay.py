@@ -81,9 +81,9 @@ class Replayed:
         return self.was.content == self.now.content
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether it was made on another kind of machine, so that bytes may differ."""
-        return any(d.sort in ("hardware", "version") for d in self.differences)
+    def elsewhere(self) -> list[Difference]:
+        """How the machine differs; where it does, bytes may."""
+        return [d for d in self.differences if d.sort in ("hardware", "version")]
 
     def is_near(self, tolerance: float) -> bool:
         """Whether it is the same, or as near as another kind of machine comes.
@@ -91,7 +91,7 @@ class Replayed:
         There a score may lie so many points off, and what it comes from, such as a checkpoint, may
         be other bytes.
         """
-        if self.is_same or not self.is_elsewhere:
+        if self.is_same or not self.elsewhere:
             return self.is_same
         return self.score is None or abs(self.score[0] - self.score[1]) <= tolerance
 
@@ -111,8 +111,7 @@ class Replayed:
             told += (
                 f": score {then:.4f} then, {now:.4f} now, {100 * same:.1f} % of answers the same"
             )
-        where = [d for d in self.differences if d.sort in ("hardware", "version")]
-        named = ", ".join(f"{d.what} {d.was} → {d.now}" for d in where)
+        named = ", ".join(f"{d.what} {d.was} → {d.now}" for d in self.elsewhere)
         return f"{told}; another kind of machine: {named}" if named else f"{told}; the same machine"
 
 

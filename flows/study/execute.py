@@ -239,30 +239,29 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
         session.journal.submitted(node.name, session.live.task_run_id(node.name))
         session.journal.started(node.name)
         session.live.began(began, reads, attempt=attempt)
-        ended = functools.partial(session.live.ended, reads=reads, attempt=attempt)
+        outcome: journal.Outcome
+        detail = ""
         try:
             outcome = _run_node(session, node)
         except HeldError as error:
-            session.held[node] = told = str(error)
-            session.display.finish(node.name, outcome="not run", detail=f": {told}")
-            session.journal.ended(node.name, "not run", told)
-            ended(dataclasses.replace(began, outcome="not run", detail=told, ended=journal.now()))
-            return
+            outcome, detail = "not run", str(error)
+            session.held[node] = detail
         except BaseException as error:
-            reason = reason_of(error)
+            outcome, detail = "failed", reason_of(error)
             if isinstance(error, WorkerLost) and attempt <= session.retries:
-                session.display.finish(node.name, outcome="again", detail=f": {reason}")
-                session.live.log(f"{node.name}: again: {reason}", node.name, failed=True)
+                session.display.finish(node.name, outcome="again", detail=f": {detail}")
+                session.live.log(f"{node.name}: again: {detail}", node.name, failed=True)
                 time.sleep(_RETRY_AFTER)
                 continue
-            session.failures[node.name] = reason
+            session.failures[node.name] = detail
             session.forecast.end(node.name)
-            session.display.finish(node.name, outcome="failed", detail=f": {reason}")
-            session.journal.ended(node.name, "failed", reason)
-            ended(dataclasses.replace(began, outcome="failed", detail=reason, ended=journal.now()))
-            return
-        detail = _tell_end(session, node, outcome)
-        ended(dataclasses.replace(began, outcome=outcome, detail=detail, ended=journal.now()))
+        if outcome == "made" or outcome == "reused":
+            detail = _tell_end(session, node, outcome)
+        else:
+            session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
+            session.journal.ended(node.name, outcome, detail)
+        end = dataclasses.replace(began, outcome=outcome, detail=detail, ended=journal.now())
+        session.live.ended(end, reads, attempt=attempt)
         return
 
 

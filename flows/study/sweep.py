@@ -203,17 +203,22 @@ class Firing:
                 yield config
             return
         for config in self._looks():
-            if not _is_whole(self.explain(config)):
+            explanation = self.explain(config)
+            if not _is_whole(explanation):
                 yield config
-            if self._is_settled(config):
+                explanation = self.explain(config)
+            if _is_settled(self.decisions(config, explanation)):
                 return
 
     def why_nothing(self) -> str:
         """Returns why there is nothing to run, in a line."""
         if self.sweep.until_decided:
-            config = next((c for c in self._looks() if self._is_settled(c)), None)
-            settled = config or dataclasses.replace(self.config, num_seeds=self.sweep.max_seeds)
-            return f"nothing to run: {'; '.join(map(_told, self.decisions(settled).items()))}"
+            found: dict[tuple[Method, Method], Decision] = {}
+            for config in self._looks():
+                found = self.decisions(config, self.explain(config))
+                if _is_settled(found):
+                    break
+            return f"nothing to run: {'; '.join(map(_told, found.items()))}"
         config, _ = self._next()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
         reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
@@ -223,16 +228,21 @@ class Firing:
         """Returns what is there of a study, and what is not."""
         return Explanation(self.store.at_once(), graph_of(config, known=raw_files(self.store)))
 
-    def decisions(self, config: StudyConfig) -> dict[tuple[Method, Method], Decision]:
+    def decisions(
+        self, config: StudyConfig, explanation: Explanation
+    ) -> dict[tuple[Method, Method], Decision]:
         """Returns what the seeds of a study say of each pair of methods that is compared.
 
         All rows, and the budgets that both methods serve, count alike. With several pretrainings
         the number of a seed is their mean: it says nothing of other pretrainings.
 
+        Args:
+          config: the study.
+          explanation: what is there of it.
+
         Raises:
           ConfigError: if there is nothing to compare, or no seed has all its cells.
         """
-        explanation = self.explain(config)
         found = {key: explanation.steps[step] for key, step in explanation.graph.cells.items()}
         scores = {
             key: float(verdict.artifact.manifest.counts["score"])
@@ -253,9 +263,6 @@ class Firing:
         most = self.sweep.max_seeds
         for num_seeds in range(min(max(2, self.config.num_seeds), most), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
-
-    def _is_settled(self, config: StudyConfig) -> bool:
-        return all(decision.decided for decision in self.decisions(config).values())
 
     def _next(self) -> tuple[StudyConfig, bool]:
         """Returns the study of this firing, and whether anything of it is to be made."""
@@ -352,6 +359,10 @@ def _reaching(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyC
 
 def _grown(count: int, more: int, most: int) -> int:
     return max(count, min(count + more, most))
+
+
+def _is_settled(decisions: Mapping[tuple[Method, Method], Decision]) -> bool:
+    return all(decision.decided for decision in decisions.values())
 
 
 def _has_all_cells(explanation: Explanation) -> bool:
