@@ -13,6 +13,7 @@ from model.text.config import TextConfig
 from model.vision.config import PositionInit, VisionConfig
 
 Dtype = typing.Literal["float32", "bfloat16"]
+Remat = typing.Literal["none", "minimal", "full"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,9 @@ class ModelConfig:
       position_init: "normal" as published, or "sincos", fixed 2-D features to start from: a tower
         that starts from nothing then tells places apart from the first steps. Learned on in both.
       dtype: of activations and matrix products; parameters, norms and softmax stay float32.
-      remat: recompute blocks in the backward pass: less memory, about 1.3 x the arithmetic.
+      remat: what the backward pass makes again. "none": nothing, every array waits in memory.
+        "minimal": what is cheap: outputs of attention and the decoder's matrix products are kept.
+        "full": each block, from its input: least memory, about 1.3 x the arithmetic.
       scan_layers: one program for all blocks of a tower: compiles fast at depth. Off unrolls them,
         and lets the last block skip what no output reads: faster for models a few blocks deep.
       loss_chunk: positions of each row whose vocabulary-wide logits exist at a time [tokens].
@@ -47,7 +50,7 @@ class ModelConfig:
     projector_init: typing.Literal["zeros", "xavier"] = "zeros"
     position_init: PositionInit = "normal"
     dtype: Dtype = "float32"
-    remat: bool = dataclasses.field(default=True, metadata=NOT_IDENTITY)
+    remat: Remat = dataclasses.field(default="full", metadata=NOT_IDENTITY)
     scan_layers: bool = dataclasses.field(default=True, metadata=NOT_IDENTITY)
     loss_chunk: int = dataclasses.field(default=16, metadata=NOT_IDENTITY)
 
@@ -64,4 +67,6 @@ class ModelConfig:
             raise ValueError(f"loss_chunk must be at least 1, got {self.loss_chunk}.")
         if self.dtype not in typing.get_args(Dtype):
             raise ValueError(f"dtype must be float32 or bfloat16, got {self.dtype!r}.")
+        if self.remat not in typing.get_args(Remat):
+            raise ValueError(f"remat must be none, minimal or full, got {self.remat!r}.")
         budgets.check_connector(self)

@@ -62,6 +62,6 @@ def _from_nothing(
         attn_softcap=0.0,
         final_softcap=0.0,
         projector_init="xavier",
-        remat=False,
+        remat="none",
         scan_layers=False,
     )

@@ -14,18 +14,22 @@ up in float32 on the way back:
 
 The mesh has two axes. Weights are split along "fsdp", whose chips are neighbours; "replica" holds
 as many copies, so that a gather asks few chips and a sum over copies moves parts only. A tower too
-narrow for "fsdp" may be split along "replica" instead.
+narrow for "fsdp" may be split along "replica" instead, unless copies lie in different TPU slices.
+
+Where several processes have a mesh together, each holds the parts of its own devices only: it
+hands in its own rows of a batch, and no device ever has an array that is split.
 """
 
 import functools
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import mesh_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
@@ -50,20 +54,39 @@ _MOST_PADDING = 0.05
 def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) -> Mesh:
     """Returns the mesh over all devices, or the given ones.
 
+    Of several TPU slices each holds whole copies of the weights, at least one: only sums of
+    gradients cross between slices, whose network is slow.
+
     Args:
       devices: to use.
-      num_replicas: copies of the weights.
+      num_replicas: copies of the weights; of several slices, the least multiple of theirs.
 
     Raises:
       ValueError: if the copies do not divide the devices.
     """
     devices = list(devices if devices is not None else jax.devices())
+    slices = len(_slices(devices))
+    num_replicas = math.lcm(num_replicas, slices)
     if len(devices) % num_replicas:
         raise ValueError(
             f"num_replicas must divide the {len(devices)} devices, got {num_replicas}."
         )
-    shape = (num_replicas, len(devices) // num_replicas)
-    return Mesh(mesh_utils.create_device_mesh(shape, devices), AXES)
+    shape = (num_replicas // slices, len(devices) // num_replicas)
+    if slices == 1:
+        return Mesh(mesh_utils.create_device_mesh(shape, devices), AXES)
+    return Mesh(mesh_utils.create_hybrid_device_mesh(shape, (slices, 1), devices), AXES)
+
+
+def _slices(devices: Iterable[Any]) -> set[int]:
+    # A GPU has a slice index, too, that of its host, whose network is that of all; a chip of one
+    # slice that is only compiled for has none.
+    return {getattr(d, "slice_index", 0) if d.platform == "tpu" else 0 for d in devices}
+
+
+@functools.cache
+def num_slices(mesh: Mesh) -> int:
+    """Returns how many TPU slices a mesh spans; 1 where its devices are of none."""
+    return len(_slices(mesh.devices.flat)) if isinstance(mesh, Mesh) else 1
 
 
 def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
@@ -78,7 +101,8 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
     rule = next(how for pattern, how in RULES if re.match(pattern, path))
     if rule == "replicate" or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
         return P()
-    for axis in sorted(AXES, key=lambda axis: -mesh.shape[axis]):
+    within = (FSDP,) if num_slices(mesh) > 1 else AXES
+    for axis in sorted(within, key=lambda axis: -mesh.shape[axis]):
         if mesh.shape[axis] > 1 and _fits(shape[-2], mesh.shape[axis]):
             return P(*(axis if dim == len(shape) - 2 else None for dim in range(len(shape))))
     return P()
@@ -102,26 +126,59 @@ def specs(tree: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(spec, tree)
 
 
+def shardings(tree: Any, mesh: Mesh) -> Any:
+    """Returns the tree's `NamedSharding`s; see `specs`."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(tree, mesh))
+
+
 def shard_tree(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree on the mesh (see `specs`)."""
-    tree = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else np.asarray(x), tree)
+    """Returns the tree on the mesh (see `specs`); every process gives all of it.
 
-    def put(leaf: Any, spec: P) -> jax.Array:
-        return jax.device_put(leaf, NamedSharding(mesh, spec))
+    An array that lies so already stays as it is.
 
-    return jax.tree.map(put, tree, specs(tree, mesh))
+    Args:
+      tree: arrays, or what has a shape and a dtype and gives the parts that it is asked for.
+      mesh: of the devices.
+    """
+    tree = jax.tree.map(lambda x: x if hasattr(x, "shape") else np.asarray(x), tree)
+
+    def put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+        if not mesh.is_multi_process:
+            return jax.device_put(leaf, sharding)
+        if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+            return leaf
+        parts = np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+        return jax.make_array_from_callback(leaf.shape, sharding, lambda index: parts[index])
+
+    return jax.tree.map(put, tree, shardings(tree, mesh))
 
 
 def shard_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Returns the batch on the mesh, split along its first dimension.
 
+    Args:
+      batch: its rows; of several processes each gives its own.
+      mesh: of the devices.
+
     Raises:
       ValueError: if the devices do not divide the batch.
     """
     size = len(next(iter(batch.values())))
-    if size % mesh.size:
-        raise ValueError(f"batch_size must be a multiple of {mesh.size} devices, got {size}.")
-    return jax.device_put(batch, NamedSharding(mesh, P(AXES)))
+    devices = mesh.local_mesh.size if mesh.is_multi_process else mesh.size
+    if size % devices:
+        raise ValueError(f"batch_size must be a multiple of {devices} devices, got {size}.")
+    sharding = NamedSharding(mesh, P(AXES))
+    if not mesh.is_multi_process:
+        return jax.device_put(batch, sharding)
+    rows = jax.make_array_from_process_local_data
+    return {name: rows(sharding, value) for name, value in batch.items()}
+
+
+def on_host(array: jax.Array) -> np.ndarray:
+    """Returns a whole array; if several processes have parts of it, each of them must ask."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    return multihost_utils.process_allgather(array, tiled=True)
 
 
 def whole(part: Float[Array, "*R C"], dtype: DTypeLike) -> Float[Array, "*S C"]:
@@ -168,6 +225,12 @@ def _gather_backward(
 
 
 _gather.defvjp(_gather_forward, _gather_backward)
+
+
+def own(x: Array) -> Array:
+    """Returns an array that each device is going to change by its own rows."""
+    axes = jax.sharding.get_abstract_mesh().manual_axes
+    return jax.lax.pcast(x, axes, to="varying") if axes else x
 
 
 def first_row(num_rows: int) -> Int[Array, ""] | int:

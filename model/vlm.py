@@ -26,7 +26,7 @@ from model.config import ModelConfig
 from model.connector.build import build_connector
 from model.text.dropout import Dropout
 from model.text.gemma import Gemma, Rows
-from model.text.loss import chunked_losses
+from model.text.loss import chunked_losses, weighted_loss
 from model.vision.layers import Linear
 from model.vision.siglip import Siglip
 
@@ -187,12 +187,11 @@ def token_losses(
     slots: Slots,
     *,
     label_smoothing: float = 0.0,
-    dropout: Dropout | None = None,
 ) -> Float[Array, "B T"]:
     """Returns the cross-entropy of each target, T = T1 - 1; 0 where `mask_loss` is 0.
 
-    Logits exist for `cfg.loss_chunk` positions of each row at a time, and are made again in the
-    backward pass; positions without loss are skipped.
+    To look at: what is learned from is `loss`, which alone has a derivative. Logits exist for
+    `cfg.loss_chunk` positions of each row at a time; positions without loss are skipped.
 
     Args:
       structure: the model's structure.
@@ -200,13 +199,46 @@ def token_losses(
       example: what to read and to predict.
       slots: for soft tokens.
       label_smoothing: probability mass moved from the target to all other tokens.
+    """
+    model = merge(structure, params)
+    targets, hidden = _read(model, example, slots, None)
+    wanted = jnp.asarray(example.mask_loss)[:, 1:] > 0
+    return chunked_losses(model.text, hidden, targets, wanted, label_smoothing)
+
+
+def loss(
+    structure: Structure,
+    params: Params,
+    example: Example,
+    slots: Slots,
+    weights: Float[AnyArray, "B T"],
+    *,
+    label_smoothing: float = 0.0,
+    dropout: Dropout | None = None,
+) -> Float[Array, ""]:
+    """Returns the sum of `token_losses` times `weights`, which say which targets count.
+
+    Args:
+      structure: see `token_losses`.
+      params: see `token_losses`.
+      example: see `token_losses`; its `mask_loss` is not read.
+      slots: see `token_losses`.
+      weights: of the targets; 0 skips one.
+      label_smoothing: see `token_losses`.
       dropout: what the decoder drops; None is nothing.
     """
     model = merge(structure, params)
-    targets, wanted = (jnp.asarray(a)[:, 1:] for a in (example.text, example.mask_loss))
+    targets, hidden = _read(model, example, slots, dropout)
+    return weighted_loss(model.text, hidden, targets, jnp.asarray(weights), label_smoothing)
+
+
+def _read(
+    model: Vlm, example: Example, slots: Slots, dropout: Dropout | None
+) -> tuple[Int32[Array, "B T"], Float[Array, "B T D"]]:
+    """Returns the targets, and what the decoder makes of the text before each."""
+    targets = jnp.asarray(example.text)[:, 1:]
     rows, _ = embed_sequence(model, example.prompt, slots)
-    hidden = model.text(rows, num_rows=targets.shape[1], dropout=dropout)
-    return chunked_losses(model.text, hidden, targets, wanted > 0, label_smoothing)
+    return targets, model.text(rows, num_rows=targets.shape[1], dropout=dropout)
 
 
 def embed_sequence(

@@ -11,8 +11,6 @@ from jaxtyping import Array, Bool, Float
 from model.attention import MASKED
 from model.config import ModelConfig
 from model.connector.build import build_connector
-from model.connector.mqt import Mqt, MqtSelfAttention
-from model.connector.parcel import Parcel
 from model.vision.layers import Attention
 
 
@@ -22,7 +20,7 @@ class Watched(typing.NamedTuple):
     Attributes:
       tokens: the soft tokens, not yet projected.
       weights: of each query's attention to the features, averaged over heads, each row sums to 1;
-        None where there are no queries.
+        None where there are no queries, or their attention is not named.
     """
 
     tokens: Float[Array, "B N C"]
@@ -85,15 +83,17 @@ def watch(
 
 def _watch_features(connector: typing.Any) -> WatchedAttention | None:
     """Puts a watched layer in the place of the cross-attention from queries to features."""
-    match connector:
-        case Parcel():
-            owner, name = connector, "feature_attn"
-        case MqtSelfAttention():
-            owner, name = connector.mqt, "attn"
-        case Mqt():
-            owner, name = connector, "attn"
-        case _:
-            return None
-    watched = WatchedAttention(getattr(owner, name))
+    path = getattr(connector, "feature_attention", None)
+    if path is None:
+        return None
+    *owners, name = path.split(".")
+    owner = functools.reduce(getattr, owners, connector)
+    attention = getattr(owner, name, None)
+    if not isinstance(attention, Attention):
+        raise ValueError(
+            f"{type(connector).__name__}.feature_attention must be the path of an Attention of "
+            f"model.vision.layers, got {path!r}, which is {attention!r:.60}."
+        )
+    watched = WatchedAttention(attention)
     setattr(owner, name, watched)
     return watched

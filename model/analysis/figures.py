@@ -97,7 +97,7 @@ def _figure(path: Path) -> Iterator[Any]:
 def _lines(
     checkpoints: Sequence[Measured], kinds: Sequence[str]
 ) -> Iterator[tuple[Measured, Curve, dict[str, Any]]]:
-    """Yields what to draw: a colour per checkpoint, dashes and markers by what it shows."""
+    """Yields the lines of a plot: a colour per checkpoint, dashes and markers by quantity."""
     for i, entry in enumerate(checkpoints):
         for curve in entry.curves:
             if curve.what in kinds:

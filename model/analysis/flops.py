@@ -2,7 +2,8 @@
 
 A multiply-add is two FLOPs; norms, activations, positions, softmax and the cutting into patches
 are left out. Source: PARCEL, appendix "FLOP and KV-Cache Calculations". Formulas of connectors
-that appendix does not spell out are sums of its terms, for the layers `model.connector` has.
+that appendix does not spell out are sums of its terms, for the layers `model.connector` has. A
+connector of one's own is counted by its own formula or, where it states none, by XLA.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.config import ConnectorConfig
-from model.connector.routing import KINDS, Module
+from model.connector.routing import KINDS, Module, own_class
 
 BFLOAT16_BYTES = 2
 PAPER_BUDGETS = (16, 64, 256)
@@ -108,6 +109,14 @@ def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
     )
 
 
+def update_flops(cfg: ModelConfig, budget: int, modality: Modality, batch_size: int) -> float:
+    """Returns the cost of one training update: backward takes twice what forward does.
+
+    What is computed again to save memory counts as nothing.
+    """
+    return 3.0 * batch_size * prefill_flops(cfg, budget, modality).total
+
+
 def kv_cache_bytes(
     cfg: ModelConfig, budget: int, modality: Modality, *, scalar_bytes: int = BFLOAT16_BYTES
 ) -> int:
@@ -128,6 +137,9 @@ def sequence_length(budget: int, modality: Modality) -> int:
 
 def connector_flops(cfg: ModelConfig, budget: int) -> int:
     """Returns the cost of the connector for one image."""
+    routing = cfg.connector.routing
+    if routing.module is None:
+        return _own_flops(cfg, budget)
     anchors = budgets.num_anchors(cfg, budget)
     layers = _Layers(
         width=cfg.vision.width,
@@ -137,7 +149,6 @@ def connector_flops(cfg: ModelConfig, budget: int) -> int:
         anchors=anchors,
         queries=budget - anchors,
     )
-    routing = cfg.connector.routing
     parts = (*_MODULES[routing.module], *_READS[routing.reads])
     return sum(part(layers) for part in parts) if layers.queries else 0
 
@@ -156,7 +167,8 @@ def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
     """
     skipped = 0
     queries = budget - budgets.num_anchors(cfg, budget)
-    if cfg.connector.routing.reads == "anchors and queries" and queries:
+    routing = cfg.connector.routing
+    if routing.module and routing.reads == "anchors and queries" and queries:
         width = cfg.vision.width
         full = _attention(budget, budget, width)
         skipped += modality.num_images * (full - _attention(queries, budget, width))
@@ -168,20 +180,25 @@ def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
 
 
 def with_connectors(
-    cfg: ModelConfig, settings: Mapping[typing.Any, ConnectorConfig] | None = None
+    cfg: ModelConfig,
+    settings: Mapping[typing.Any, ConnectorConfig] | None = None,
+    own: Iterable[str] = (),
 ) -> Iterator[ModelConfig]:
     """Yields the model with each connector its sizes allow, vanilla first.
 
     Args:
       cfg: the model.
       settings: of connectors by kind, where they differ from the model's.
+      own: kinds of the user's own, which come last.
     """
-    for kind in KINDS:
+    for kind in (*KINDS, *own):
         shared = dataclasses.replace(cfg.connector, buckets=())
         connector = dataclasses.replace((settings or {}).get(kind, shared), kind=kind)
         try:
             yield dataclasses.replace(cfg, connector=connector)
         except ValueError:
+            if kind in own:
+                raise
             continue  # Its grid or width does not divide as this connector needs.
 
 
@@ -216,6 +233,27 @@ def row(cfg: ModelConfig, budget: int, modality: Modality) -> Row:
         tflops=prefill_flops(cfg, budget, modality).total / 1e12,
         kv_mb=kv_cache_bytes(cfg, budget, modality) / 2**20,
     )
+
+
+def _own_flops(cfg: ModelConfig, budget: int) -> int:
+    """Returns the cost of a connector of one's own for one image.
+
+    Raises:
+      ValueError: if its formula gives something else than a count.
+    """
+    formula = getattr(own_class(cfg.connector.kind), "flops", None)
+    if formula is None:
+        # JAX comes with it, and formulas are asked for where there is none.
+        from model.analysis.counted import counted_flops
+
+        return counted_flops(cfg, budget)
+    found = formula(cfg, budget)
+    if not isinstance(found, int) or found < 0:
+        raise ValueError(
+            f"{cfg.connector.kind}.flops must return a count for one image, got {found!r:.60} for "
+            f"budget {budget}."
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -120,6 +120,8 @@ def _spectra(
         pooled = budget if routing.pooled else budgets.num_anchors(cfg, budget)
         if pooled and routing.kernel != 1:  # Vanilla's tokens are the features themselves.
             side = round(pooled**0.5)
+            if side * side != pooled:
+                continue  # A connector of one's own whose tokens lie on no square grid.
             cells = _grid(tokens[:count, :pooled], side)
             yield POOLED, budget, side, spectral.power_spectrum(cells)
         if weights is not None:

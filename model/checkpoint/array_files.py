@@ -27,6 +27,7 @@ DTYPES = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": BFLOAT16,
+    "I32": np.dtype("<i4"),
     "I64": np.dtype("<i8"),
 }
 """Types of a safetensors file by the code it has for them."""
@@ -179,7 +180,7 @@ def read_safetensors_folder(folder: Path) -> Arrays:
 def safetensors_header(
     shapes: Mapping[str, Shape], dtypes: Mapping[str, np.dtype], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int]]:
-    """Returns what a safetensors file begins with, and the first byte of each tensor in it.
+    """Returns the header of a safetensors file, and the first byte of each tensor in it.
 
     Raises:
       ValueError: if the format has no such type.

@@ -69,7 +69,7 @@ class Request:
 
 
 def convert(request: Request) -> Iterator[str]:
-    """Yields what was done, a line each.
+    """Yields a line on each part that was done.
 
     Raises:
       RequestError: if the request is wrong.

@@ -6,7 +6,7 @@ One parameter is in memory at a time.
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +67,41 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
             (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
             if (checkpoint / TOKENIZER).exists():
                 shutil.copyfile(checkpoint / TOKENIZER, target / TOKENIZER)
-            shards = _shards(target, shapes, dtype)
-        writers = {
-            name: writer
-            for path, part in shards.items()
-            for writer in [SafetensorsWriter(path, part, dtype, _metadata(config))]
-            for name in part
-        }
-        for name, array in translate.to_hugging_face(params, model):
-            rows = np.concatenate([array, above]) if name == HUGGING_FACE_EMBEDDING else array
-            writers[name].write(name, rows)
-        for writer in set(writers.values()):
-            writer.close()
+            shards = shards_in(target, shapes, dtype)
+        tensors = (
+            (name, np.concatenate([array, above]) if name == HUGGING_FACE_EMBEDDING else array)
+            for name, array in translate.to_hugging_face(params, model)
+        )
+        write_tensors(shards, tensors, dtype, _metadata(config))
+
+
+def write_tensors(
+    shards: Mapping[Path, Mapping[str, Shape]],
+    tensors: Iterable[tuple[str, np.ndarray]],
+    dtype: np.dtype,
+    metadata: Mapping[str, str],
+) -> None:
+    """Writes safetensors files, from tensors in any order.
+
+    Args:
+      shards: file -> the tensors that it holds.
+      tensors: each of them once.
+      dtype: of them all.
+      metadata: texts of each file's header.
+
+    Raises:
+      ValueError: if one has another shape, or does not come.
+    """
+    writers = {
+        name: writer
+        for path, part in shards.items()
+        for writer in [SafetensorsWriter(path, part, dtype, metadata)]
+        for name in part
+    }
+    for name, array in tensors:
+        writers[name].write(name, array)
+    for writer in set(writers.values()):
+        writer.close()
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, str]:
@@ -86,10 +109,10 @@ def _metadata(config: dict[str, Any]) -> dict[str, str]:
     return {"format": "pt", "config": json.dumps(config)}
 
 
-def _shards(
+def shards_in(
     folder: Path, shapes: Mapping[str, Shape], dtype: np.dtype
 ) -> dict[Path, dict[str, Shape]]:
-    """Splits tensors into files, and writes the index where they are several."""
+    """Splits tensors into files of a folder, and writes the index where they are several."""
     groups: list[dict[str, Shape]] = [{}]
     filled = total = 0
     for name, shape in shapes.items():

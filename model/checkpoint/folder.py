@@ -18,14 +18,20 @@ from typing import Any
 from infra.store.places import Place, open_place
 from model.checkpoint.config_json import config_from_json, config_to_json
 from model.checkpoint.digest import params_digest, unflatten
-from model.checkpoint.params_files import ParamsReader, Put, put_into, write_params
+from model.checkpoint.params_files import (
+    ParamsReader,
+    Put,
+    put_into,
+    read_index,
+    write_params,
+)
 from model.config import ModelConfig
-from model.files import CONFIG, DIGEST, MASK_CODEC, METRICS, PARAMS, TOKENIZER
+from model.files import CONFIG, DIGEST, MASK_CODEC, METRICS, PARAMS, TOKENIZER, WATCH
 
 Params = dict[str, Any]
 Checkpoint = str | Path | Place
 
-_SMALL = (CONFIG, DIGEST, MASK_CODEC, METRICS, PARAMS, TOKENIZER)
+_SMALL = (CONFIG, DIGEST, MASK_CODEC, METRICS, PARAMS, TOKENIZER, WATCH)
 
 
 def save_checkpoint(
@@ -91,7 +97,7 @@ def params_of(checkpoint: Checkpoint) -> ParamsReader:
             f"checkpoint {_name(place)!r} has no {PARAMS}: an earlier version made it; convert or "
             f"train it again."
         )
-    return ParamsReader(place)
+    return ParamsReader(place, read_index(place))
 
 
 def params_digest_of(checkpoint: Checkpoint) -> str:

@@ -48,11 +48,13 @@ def key_heads(cfg: ModelConfig) -> int:
 def merged(axis: int, heads: Heads) -> Layout:
     """Heads and their channels: axes `axis` and `axis + 1` there, one axis here."""
     return Layout(
-        lambda x: x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1],
-                            *x.shape[axis + 2 :]),
-        lambda x, cfg: x.reshape(*x.shape[:axis], heads(cfg), x.shape[axis] // heads(cfg),
-                                 *x.shape[axis + 1 :]),
-    )  # fmt: skip
+        lambda x: x.reshape(
+            *x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]
+        ),
+        lambda x, cfg: x.reshape(
+            *x.shape[:axis], heads(cfg), x.shape[axis] // heads(cfg), *x.shape[axis + 1 :]
+        ),
+    )
 
 
 def heads_first(heads: Heads) -> Layout:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -58,8 +58,8 @@ class ParamsFile:
             {name: array.shape for name, array in arrays.items()}, types, {}
         )
         self._parts = [(0, memoryview(header))]
-        for name, array in arrays.items():
-            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for name in sorted(arrays):  # As the header has them.
+            flat = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
             self._parts.append((self.starts[name], flat.data))
         self.size = max(start + len(part) for start, part in self._parts)
 
@@ -77,6 +77,16 @@ def write_params(params: Mapping[str, Any], put: Put) -> str:
       put: stores one file; called by several threads.
     """
     arrays = {path: np.asarray(leaf) for path, leaf in flatten(params)}
+    return json.dumps(write_arrays(arrays, put)) + "\n"
+
+
+def write_arrays(arrays: Mapping[str, np.ndarray], put: Put) -> dict[str, Any]:
+    """Writes named arrays, and returns their index, which `ParamsReader` takes.
+
+    Args:
+      arrays: by name, in the order of the files.
+      put: stores one file; called by several threads.
+    """
     groups = _groups(arrays)
     files = {
         f"params-{number:05d}-of-{len(groups):05d}.safetensors": ParamsFile(group)
@@ -101,7 +111,7 @@ def write_params(params: Mapping[str, Any], put: Put) -> str:
         for path, start in file.starts.items()
         for array in [arrays[path]]
     }
-    return json.dumps({"arrays": places, "piece": PIECE, "crc32": checksums}) + "\n"
+    return {"arrays": places, "piece": PIECE, "crc32": checksums}
 
 
 def _groups(arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -125,19 +135,45 @@ class _Range:
     out: memoryview
 
 
-class ParamsReader:
-    """The arrays of a checkpoint, each read when it is asked for. Safe to share between threads.
+class Source(Protocol):
+    """Where files are read in ranges, such as a `Place`.
 
-    Args:
-      place: of the checkpoint.
-
-    Raises:
-      FileNotFoundError: if it has no index.
+    Attributes:
+      uri: the place, for people.
+      is_local: whether reading costs no request.
     """
 
-    def __init__(self, place: Place) -> None:
-        index = json.loads((place.whole(PARAMS) / PARAMS).read_text())
-        self._place, self._arrays = place, index["arrays"]
+    uri: str
+    is_local: bool
+
+    def size(self, name: str) -> int:
+        """Returns a file's size [bytes]."""
+        ...
+
+    def read(self, name: str, start: int, length: int, *, fresh: bool = False) -> bytes:
+        """Returns a range; `fresh` where what came before was wrong."""
+        ...
+
+
+def read_index(place: Place) -> dict[str, Any]:
+    """Returns the index of a checkpoint's parameters.
+
+    Raises:
+      FileNotFoundError: if it has none.
+    """
+    return json.loads((place.whole(PARAMS) / PARAMS).read_text())
+
+
+class ParamsReader:
+    """Arrays in files, each read when it is asked for. Safe to share between threads.
+
+    Args:
+      source: of the files.
+      index: of the arrays.
+    """
+
+    def __init__(self, source: Source, index: Mapping[str, Any]) -> None:
+        self._place, self._arrays = source, index["arrays"]
         self._piece: int = index["piece"]
         self._checksums: dict[str, list[int]] = index["crc32"]
 
@@ -226,8 +262,8 @@ class ParamsReader:
         """Returns some pieces of a file, compared with their checksums."""
         begin = first * self._piece
         length = min(stop * self._piece, self._place.size(file)) - begin
-        for _ in range(1 if self._place.is_local else 1 + _REREADS):
-            data = self._place.read(file, begin, length)
+        for number in range(1 if self._place.is_local else 1 + _REREADS):
+            data = self._place.read(file, begin, length, fresh=number > 0)
             pieces = [data[at : at + self._piece] for at in range(0, length, self._piece)]
             if [zlib.crc32(piece) for piece in pieces] == self._checksums[file][first:stop]:
                 return data
@@ -237,8 +273,28 @@ class ParamsReader:
         )
 
 
+class StoredArray:
+    """An array in a checkpoint, of which only what is asked for is read.
+
+    Args:
+      reader: of the checkpoint.
+      path: of the array.
+    """
+
+    def __init__(self, reader: ParamsReader, path: str) -> None:
+        self._reader, self._path = reader, path
+        self.shape, self.dtype = reader.shape(path), reader.dtype(path)
+
+    def __getitem__(self, index: Sequence[slice]) -> np.ndarray:
+        return self._reader.read(self._path, index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        del copy  # What was read is the caller's alone.
+        return np.asarray(self[()], dtype)
+
+
 def put_into(folder: Path) -> Put:
-    """Returns what stores files in a local folder."""
+    """Returns a function that stores files in a local folder."""
 
     def put(name: str, data: Content) -> None:
         with (folder / name).open("wb") as file:

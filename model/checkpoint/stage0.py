@@ -63,8 +63,11 @@ def _image_tower(arrays: Arrays) -> dict[str, Entry]:
         entries = {key: entry for key, entry in entries.items() if key.startswith("img/")}
     else:
         entries = {f"img/{key}": entry for key, entry in entries.items()}
-    kept = {key: entry for key, entry in entries.items()
-            if not key.startswith(("img/MAPHead_0/", "img/head/"))}  # fmt: skip
+    kept = {
+        key: entry
+        for key, entry in entries.items()
+        if not key.startswith(("img/MAPHead_0/", "img/head/"))
+    }
     return _stacked(kept, _UNSCANNED, "/encoderblock/")
 
 
@@ -75,8 +78,10 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
         name = key.removeprefix("params/").removeprefix("transformer/")
         entries[name.removesuffix("/w")] = entry
     stacked = _stacked(entries, _LAYER, "layers/")
-    named = {f"llm/{key}{'/w' if key.endswith(_GEMMA_W) else ''}": entry
-             for key, entry in stacked.items()}  # fmt: skip
+    named = {
+        f"llm/{key}{'/w' if key.endswith(_GEMMA_W) else ''}": entry
+        for key, entry in stacked.items()
+    }
     gating, linear = "llm/layers/mlp/gating_einsum", "llm/layers/mlp/linear"
     if gating in named and linear in named and len(named[gating].shape) == 4:
         hidden, width = named[linear].shape[-2:]

@@ -155,8 +155,11 @@ def _check_names(expected: Collection[str], found: Collection[str], origin: str)
 
 def check_shapes(expected: Mapping[str, Shape], found: Mapping[str, Shape], origin: str) -> None:
     """Raises an error naming what has another shape than the rest of the file asks for."""
-    wrong = [f"{key}: {found[key]} for {expected[key]}" for key in expected
-             if key in found and tuple(found[key]) != tuple(expected[key])]  # fmt: skip
+    wrong = [
+        f"{key}: {found[key]} for {expected[key]}"
+        for key in expected
+        if key in found and tuple(found[key]) != tuple(expected[key])
+    ]
     if wrong:
         raise NamesError(f"a {origin} checkpoint has arrays of another shape: {_some(wrong)}.")
 

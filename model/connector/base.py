@@ -1,4 +1,13 @@
-"""The interface of every connector: image features in, soft tokens at a budget out."""
+"""The interface of every connector: image features in, soft tokens at a budget out.
+
+    class Ripple(nnx.Module):                     # a connector of one's own
+        routing = Routing(reads="nothing")        # serves every even budget
+
+        def __init__(self, cfg, *, rngs): …       # cfg.vision.width, .num_patches, cfg.connector…
+        def __call__(self, features, *, bucket, budget): …
+
+`model.connector.contract` checks what is said here.
+"""
 
 import typing
 
@@ -7,7 +16,19 @@ from jaxtyping import Array, Float, Int32
 
 
 class Connector(typing.Protocol):
-    """One method. The projector to the decoder's width comes after it and is shared by all."""
+    """One method. The projector to the decoder's width comes after it and is shared by all.
+
+    Its class is a `flax.nnx.Module`, made as `Class(cfg, rngs=rngs)` of a `ConnectedConfig`, with
+    float32 parameters. Beside this, the class of a connector of one's own has
+
+      routing: a `routing.Routing`, which says what budgets it serves.
+
+    and any class may have
+
+      feature_attention: path to the `vision.layers.Attention` with which its queries read the
+        features, such as "attn" or "mqt.attn": `parcel spectral` shows where they look.
+      flops: a static method (cfg, budget) -> FLOPs for one image; without it XLA counts.
+    """
 
     def __call__(
         self, features: Float[Array, "B P C"], *, bucket: int, budget: Int32[Array, ""]

@@ -101,7 +101,7 @@ def check_connector(cfg: ConnectedConfig) -> None:
     routing, grid = cfg.connector.routing, cfg.vision.grid
     if routing.has_attention and width % heads:
         raise ValueError(f"connector.num_heads must divide vision.width={width}, got {heads}.")
-    if not routing.pooled and width % 4:
+    if routing.has_attention and not routing.pooled and width % 4:
         raise ValueError(
             f"vision.width must be a multiple of 4 for {kind!r} (sine and cosine of two axes), "
             f"got {width}."
@@ -118,6 +118,11 @@ def _check_buckets(cfg: ConnectedConfig) -> None:
     """Raises ValueError if `connector.buckets` leaves a supported budget without a bucket."""
     served = supported_budgets(cfg)
     kind, sizes = cfg.connector.kind, cfg.connector.buckets
+    if not served:
+        raise ValueError(
+            f"{kind} serves no budget at {cfg.vision.image_px} px, {cfg.vision.num_patches} "
+            f"patches; its routing must state some that are at most that."
+        )
     unknown = sorted(set(sizes) - set(served))
     if unknown:
         raise ValueError(
@@ -184,6 +189,9 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
     served = routing.budgets(grid)
     if routing.pooled:
         return served
+    if routing.sizes:
+        most = len(_ROUTED_BUCKETS[32])
+        return served[:: -max(1, -(-len(served) // most))][::-1]  # The largest is among them.
     known = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
     if grid in known:
         return tuple(size for size in known[grid] if size >= served[0])
@@ -196,6 +204,6 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
 
 
 def _describe(served: tuple[int, ...]) -> str:
-    if len(served) <= 6:
+    if len(served) <= 6 or served != tuple(range(served[0], served[-1] + 1, 2)):
         return ", ".join(str(b) for b in served)
     return f"{served[0]}, {served[1]}, ..., {served[-1]} (even)"

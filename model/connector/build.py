@@ -1,4 +1,4 @@
-"""The connector a configuration names."""
+"""The connector a configuration names: one of ours, or a class of the user's own."""
 
 import typing
 
@@ -9,7 +9,7 @@ from model.connector.config import ConnectedConfig
 from model.connector.m3 import M3, M3SelfAttention
 from model.connector.mqt import Mqt, MqtSelfAttention
 from model.connector.parcel import Parcel
-from model.connector.routing import Module
+from model.connector.routing import Module, own_class, routing_of
 from model.connector.vanilla import Vanilla
 
 _MODULES: dict[Module, typing.Callable[..., Connector]] = {
@@ -22,6 +22,16 @@ _MODULES: dict[Module, typing.Callable[..., Connector]] = {
 }
 
 
+def connector_class(kind: str) -> typing.Callable[..., Connector]:
+    """Returns the class of a method: (cfg, *, rngs) -> `Connector`.
+
+    Raises:
+      ValueError: if there is none; see `routing.own_class`.
+    """
+    module = routing_of(kind).module
+    return own_class(kind) if module is None else _MODULES[module]
+
+
 def build_connector(cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> Connector:
     """Returns the freshly initialized connector of `cfg.connector.kind`."""
-    return _MODULES[cfg.connector.routing.module](cfg, rngs=rngs)
+    return connector_class(cfg.connector.kind)(cfg, rngs=rngs)

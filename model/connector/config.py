@@ -4,7 +4,7 @@ import dataclasses
 import typing
 
 from model.check import check_positive
-from model.connector.routing import KINDS, ROUTINGS, Kind, Routing
+from model.connector.routing import Routing, routing_of
 from model.vision.config import VisionConfig
 
 
@@ -15,7 +15,7 @@ class ConnectorConfig:
     What the papers leave open has its default marked [inferred].
 
     Attributes:
-      kind: the method.
+      kind: the method: a name of `routing.ROUTINGS`, or a class of one's own, "module:Class".
       num_heads: attention heads; must divide the vision width (papers: 12 on 1152).
       mlp_dim: hidden channels of the MLP of PARCEL and of the capacity controls; 0 means the
         vision tower's.
@@ -27,7 +27,7 @@ class ConnectorConfig:
       query_std: deviation of the initial query bank [inferred].
     """
 
-    kind: Kind = "vanilla"
+    kind: str = "vanilla"
     num_heads: int = 12
     mlp_dim: int = 0
     buckets: tuple[int, ...] = ()
@@ -36,16 +36,13 @@ class ConnectorConfig:
     query_std: float = 0.02
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(
-                f"connector.kind must be one of {', '.join(KINDS)}, got {self.kind!r}."
-            )
+        routing_of(self.kind)
         check_positive(self, "connector", zero_ok=("mlp_dim",))
 
     @property
     def routing(self) -> Routing:
         """How the method makes soft tokens."""
-        return ROUTINGS[self.kind]
+        return routing_of(self.kind)
 
 
 class ConnectedConfig(typing.Protocol):

@@ -17,6 +17,8 @@ from model.vision.layers import Attention, LayerNorm, sincos_positions
 class Mqt(nnx.Module):
     """Queries attend to the features and never to each other: any prefix of them stands alone."""
 
+    feature_attention = "attn"
+
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         width, self.grid = cfg.vision.width, cfg.vision.grid
         self.positional_keys = cfg.connector.mqt_keys == "positional"
@@ -51,6 +53,8 @@ class MqtSelfAttention(nnx.Module):
     They stand after the cross-attention [inferred]: before it, the queries would read each other
     only, and never an image. Source: PARCEL, section Ablations, "MQT w/ Self-Attention".
     """
+
+    feature_attention = "mqt.attn"
 
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         self.mqt = Mqt(cfg, rngs=rngs)

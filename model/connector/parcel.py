@@ -36,6 +36,8 @@ class Parcel(nnx.Module):
     ablations differ in the keys of the first attention, or leave it out.
     """
 
+    feature_attention = "feature_attn"
+
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         width, heads = cfg.vision.width, cfg.connector.num_heads
         self.model = cfg

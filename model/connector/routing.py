@@ -7,11 +7,14 @@ A method pools features, or asks them with learned queries, or does both:
     anchors, queries  [ cells of one grid | q0 q1 ...]   parcel and its ablations
 
 Budgets, their checks, the modules and the arithmetic of `analysis` read these values; none of
-them asks for a kind by name.
+them asks for a kind by name. A connector of one's own brings its value, as the attribute `routing`
+of its class (see `base.Connector`).
 """
 
 import dataclasses
 import typing
+
+from infra.references import load
 
 Kind = typing.Literal[
     "vanilla", "m3", "mqt", "parcel", "avgpool4", "avgpool2", "parcel_fixed4", "parcel_fixed2",
@@ -20,6 +23,7 @@ Kind = typing.Literal[
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
 Module = typing.Literal["Vanilla", "M3", "M3SelfAttention", "Mqt", "MqtSelfAttention", "Parcel"]
+Reads = typing.Literal["nothing", "anchors", "anchors and queries"]
 
 DOUBLING = tuple(2**i for i in range(1, 11))
 """Sides of grids that double from 2 on; those that divide no patch grid are passed over."""
@@ -29,20 +33,53 @@ DOUBLING = tuple(2**i for i in range(1, 11))
 class Routing:
     """How a method makes soft tokens out of a square grid of features.
 
+    Without any of `kernel`, `grids` and `sizes`, every even budget is served, from the fewest
+    anchors (or 2) to as many tokens as there are patches.
+
     Attributes:
-      module: the class of `model.connector` that builds it.
+      module: the class of `model.connector` that builds it; None in a connector of one's own.
       kernel: side of the cells of its only pooling; 0 where it has none, or several [patches].
       grids: sides of the grids it pools to, of which a budget takes one [cells].
+      sizes: budgets one by one, even and ascending; those above the number of patches are passed
+        over [tokens].
       anchor_grids: sides of the grids of pooled anchors; a budget takes the finest that it holds
         and that is at most half the patch grid [cells].
-      reads: what the queries read before they read the features; None where there are no queries.
+      reads: what the queries read before they read the features; None where there are no queries,
+        and each budget is a program of its own.
+
+    Raises:
+      ValueError: if these contradict each other.
     """
 
-    module: Module
+    module: Module | None = None
     kernel: int = 0
     grids: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
     anchor_grids: tuple[int, ...] = ()
-    reads: typing.Literal["nothing", "anchors", "anchors and queries"] | None = None
+    reads: Reads | None = None
+
+    def __post_init__(self) -> None:
+        if self.reads not in (None, *typing.get_args(Reads)):
+            raise ValueError(
+                f"routing.reads must be None or one of {', '.join(typing.get_args(Reads))}, got "
+                f"{self.reads!r}."
+            )
+        stated = [name for name in ("kernel", "grids", "sizes") if getattr(self, name)]
+        if len(stated) > 1:
+            raise ValueError(f"routing must state one of {' and '.join(stated)}, not both.")
+        if not stated and self.reads is None:
+            raise ValueError(
+                "routing must state its budgets: kernel, grids or sizes; or what its queries read, "
+                'such as reads="nothing", which serves every even budget.'
+            )
+        if stated and self.anchor_grids:
+            raise ValueError(f"routing.anchor_grids must come without {stated[0]}.")
+        for name in ("grids", "sizes", "anchor_grids"):
+            values = getattr(self, name)
+            if any(v < 1 for v in values) or list(values) != sorted(set(values)):
+                raise ValueError(f"routing.{name} must be positive and ascending, got {values}.")
+        if odd := [size for size in self.sizes if size % 2]:
+            raise ValueError(f"routing.sizes must be even, got {odd}.")
 
     @property
     def pooled(self) -> bool:
@@ -51,7 +88,12 @@ class Routing:
 
     @property
     def has_attention(self) -> bool:
-        """Whether the module has attention layers, whose heads must divide the width."""
+        """Whether a module of ours has attention layers, whose heads must divide the width."""
+        return self.module not in (None, "Vanilla", "M3")
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether something of it is trained; a connector of one's own is taken to have some."""
         return self.module not in ("Vanilla", "M3")
 
     @property
@@ -72,6 +114,8 @@ class Routing:
             return ((grid // self.kernel) ** 2,)
         if self.grids:
             return tuple(side * side for side in self.grids if grid % side == 0)
+        if self.sizes:
+            return tuple(size for size in self.sizes if size <= grid * grid)
         first = self.anchor_counts(grid)[0] if self.anchor_grids else 2
         return tuple(range(first, grid * grid + 1, 2))
 
@@ -94,3 +138,39 @@ ROUTINGS: dict[Kind, Routing] = {
 }
 """At 224 px an average pooling of 4 x 4 patches makes `parcel_fixed4`'s 16 anchors, one of 2 x 2
 makes `parcel_fixed2`'s 64."""
+
+
+def routing_of(kind: str) -> Routing:
+    """Returns how a method makes soft tokens: one of this table, or of one's own, "module:Class".
+
+    One of one's own is imported, and JAX with it.
+
+    Raises:
+      ValueError: if there is no such method, or its class does not state its routing; in one line.
+    """
+    known = ROUTINGS.get(typing.cast(Kind, kind))
+    return known or own_class(kind).routing
+
+
+def own_class(kind: str) -> typing.Any:
+    """Returns the class of a connector of one's own.
+
+    Raises:
+      ValueError: if there is none, or it lacks what `base.Connector` asks of a class; in one line.
+    """
+    if ":" not in kind:
+        raise ValueError(
+            f"connector.kind must be one of {', '.join(KINDS)}, or a class of your own as "
+            f"module:Class, got {kind!r}."
+        )
+    found = load(kind)
+    if not isinstance(found, type):
+        raise ValueError(f"{kind} must be a class, a flax.nnx.Module, got {found!r:.60}.")
+    routing = getattr(found, "routing", None)
+    if not isinstance(routing, Routing) or routing.module is not None:
+        told = "none" if routing is None else f"{routing!r:.60}"
+        raise ValueError(
+            f"{kind}.routing must be a Routing of its own, which says the budgets it serves, such "
+            f'as routing = Routing(reads="nothing"), got {told}.'
+        )
+    return found

@@ -2,19 +2,18 @@
 
 import dataclasses
 import functools
-import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import grain
 import numpy as np
-from PIL import Image
 
 from model.data.config import BatchConfig
-from model.data.mixing import Mixture, exact
+from model.data.mixing import Mixture, weights_of
 from model.data.order import Order, lanes_of
 from model.data.parts import open_parts
+from model.data.pixels import decode_into
 from model.data.sampling import choose_texts, choose_window, words_generator
 from model.data.text import TextRow, fit_words, train_row
 from model.masks.codec import MaskCodec
@@ -66,8 +65,8 @@ class Examples:
 
     Attributes:
       parts: by name.
-      num_images: images per example, a number for each shape of batches; that of a part is its
-        first record's.
+      num_images: images per example, a number for each shape of batches; all records of a part
+        have as many.
     """
 
     def __init__(
@@ -80,13 +79,8 @@ class Examples:
     ) -> None:
         self.parts = open_parts([data] if isinstance(data, str) else data, image_px)
         self._config, self._seeds = config, seeds
-        given = dict(config.mixture) or {name: len(part) for name, part in self.parts.items()}
-        weights = {name: exact(weight) for name, weight in given.items()}
-        for name in weights:
-            if name not in self.parts:
-                raise ValueError(
-                    f"mixture: no part {name!r} in the data. Accepted: {', '.join(self.parts)}."
-                )
+        sizes = {name: len(part) for name, part in self.parts.items()}
+        weights = weights_of(dict(config.mixture), sizes)
         names = sorted(weights)
         self._lanes = lanes_of(config.batch_size)
         self._orders = {
@@ -95,10 +89,10 @@ class Examples:
             for part in [self.parts[name]]
         }
         self._num_records = sum(len(self.parts[name]) for name in names)
+        self._stored = {name: len(self.parts[name][0].window()) for name in names}
         by_shape: dict[int, dict[str, Fraction]] = {}
-        for name in names:
-            num_images = min(config.max_frames, len(self.parts[name][0].window()))
-            by_shape.setdefault(num_images, {})[name] = weights[name]
+        for name, num_images in self._stored.items():
+            by_shape.setdefault(min(config.max_frames, num_images), {})[name] = weights[name]
         self._shapes = Mixture({n: sum(of.values(), Fraction()) for n, of in by_shape.items()})
         self._mixtures = {n: Mixture(of) for n, of in by_shape.items()}
         self.num_images = tuple(sorted(by_shape))
@@ -169,7 +163,17 @@ class Examples:
         )
 
     def images(self, draw: Draw, record: Record) -> tuple[bytes, ...]:
-        """Returns the encoded images of one example: of a video, the window that is drawn."""
+        """Returns the encoded images of one example: of a video, the window that is drawn.
+
+        Raises:
+          ValueError: if they are not as many as those of its part's first record.
+        """
+        found, expected = len(record.window()), self._stored[draw.part]
+        if found != expected:  # As datasets of version 0.2.0 may have it.
+            raise ValueError(
+                f"record {record.id!r} of part {draw.part!r} has {found} images, the first one "
+                f"{expected}; prepare the dataset again, which keeps them apart."
+            )
         return record.window(choose_window(record, seed=self._seeds.texts, visit=draw.visit))
 
 
@@ -281,17 +285,6 @@ class Loader:
         return train_row(self._tokenizer, prefix, suffix, self._text_len)
 
 
-def decode_images(images: Sequence[bytes], num_images: int, image_px: int) -> np.ndarray:
-    """Returns the pixels of encoded images, uint8 (I, H, W, 3).
-
-    More images than `num_images` are thinned out evenly, fewer are repeated in turn. Images of
-    another size than `image_px` are resized; training and evaluation refuse smaller ones.
-    """
-    pixels = np.empty((num_images, image_px, image_px, 3), np.uint8)
-    _decode_into(pixels, images)
-    return pixels
-
-
 def stack_rows(rows: Sequence[TextRow]) -> Batch:
     """Returns the rows as arrays of one batch."""
     names = [field.name for field in dataclasses.fields(TextRow)]
@@ -300,27 +293,7 @@ def stack_rows(rows: Sequence[TextRow]) -> Batch:
 
 def _decode_all(pixels: np.ndarray, examples: Sequence[Sequence[bytes]]) -> None:
     for one, images in zip(pixels, examples, strict=True):
-        _decode_into(one, images)
-
-
-def _decode_into(pixels: np.ndarray, images: Sequence[bytes]) -> None:
-    count, wanted = len(images), len(pixels)
-    first: dict[int, int] = {}
-    for slot in range(wanted):
-        chosen = slot * count // wanted if count > wanted else slot % count
-        if chosen in first:
-            pixels[slot] = pixels[first[chosen]]
-        else:
-            first[chosen] = slot
-            pixels[slot] = _pixels(images[chosen], pixels.shape[1])
-
-
-def _pixels(encoded: bytes, image_px: int) -> np.ndarray:
-    with Image.open(io.BytesIO(encoded)) as image:
-        rgb = image if image.mode == "RGB" else image.convert("RGB")
-        if rgb.size != (image_px, image_px):
-            rgb = rgb.resize((image_px, image_px), Image.Resampling.BILINEAR)
-        return np.asarray(rgb)
+        decode_into(one, images)
 
 
 def _seed32(seed: int, number: int) -> int:

@@ -7,12 +7,38 @@ from collections.abc import Hashable, Mapping
 from fractions import Fraction
 from typing import Generic, TypeVar
 
+from pipelines.records.shapes import plain
+
 Name = TypeVar("Name", bound=Hashable)
 
 
 def exact(weight: Fraction | float) -> Fraction:
     """Returns a weight as it is written: 0.1 is a tenth."""
     return Fraction(str(weight))
+
+
+def weights_of(mixture: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, Fraction]:
+    """Returns the weight of each part that is drawn from.
+
+    Args:
+      mixture: part -> weight, which the parts of a name with other numbers of images share by
+        their records; empty takes all parts by their records.
+      sizes: part -> its records.
+
+    Raises:
+      ValueError: if there is no such part.
+    """
+    if not mixture:
+        return {name: Fraction(size) for name, size in sizes.items()}
+    weights = {}
+    for name, weight in mixture.items():
+        parts = {part: size for part, size in sizes.items() if plain(part) == name}
+        if not parts:
+            accepted = ", ".join(sorted({plain(part) for part in sizes}))
+            raise ValueError(f"mixture: no part {name!r} in the data. Accepted: {accepted}.")
+        for part, size in parts.items():
+            weights[part] = exact(weight) * Fraction(size, sum(parts.values()))
+    return weights
 
 
 class Mixture(Generic[Name]):

@@ -20,12 +20,13 @@ Every pass is shuffled anew.
 """
 
 import functools
-import itertools
 from collections.abc import Iterator
+from typing import Any
 
-import grain
 import numpy as np
-from grain.experimental import index_shuffle
+from jaxtyping import Int
+
+from model.data.shuffle import shuffled, unshuffled
 
 WINDOW_BLOCKS = 128
 """Blocks of a window: 128 MB of records or less, see `pipelines.records.blocks`."""
@@ -39,6 +40,9 @@ the batch, so one of 31 companions of a block is expected in an example's batch.
 
 _ROUNDS = 4
 """Of the permutation, as grain's own shuffle has them."""
+
+_PASSES_AT_ONCE = 4096
+"""In which a record is looked for at a time, at most: arrays of 32 kB."""
 
 
 def lanes_of(batch_size: int) -> int:
@@ -77,14 +81,19 @@ class Order:
         self._length, self._block, self._seed, self._lanes = length, block, seed, lanes
         self._is_small = length <= block * window_blocks
         self._window = window_len(block, lanes, window_blocks)
-        self._whole = grain.MapDataset.range(length).seed(seed).shuffle()
+        # As `grain.MapDataset.range(length).seed(seed).shuffle()` has it.
+        self._whole_seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
         self._drawn = functools.lru_cache(maxsize=4)(self._draw)
+        # The blocks that are open at a time: each is looked up once, not once for every record.
+        open_blocks = lanes * (self._window // block + 1)
+        self._shuffled = functools.lru_cache(maxsize=2 * open_blocks)(self._shuffle_block)
 
     def position(self, visit: int) -> int:
         """Returns which record the visit of a number is to; passes are `length` visits long."""
-        if self._is_small:
-            return int(self._whole[visit])  # type: ignore[arg-type]
         number, turn = divmod(visit, self._length)
+        if self._is_small:
+            seed = (self._whole_seed + number) % 2**32
+            return shuffled(turn, self._length - 1, seed, _ROUNDS)
         short_at, blocks_seed, windows_seed = self._drawn(number)
         place = self._place(turn, windows_seed)
         # The last block of the part may be a short one; the others change places around it.
@@ -93,38 +102,44 @@ class Order:
         if 0 <= after < short:
             return full * self._block + after
         block, offset = divmod(place - short if after >= short else place, self._block)
-        block = index_shuffle(block, max_index=full - 1, seed=blocks_seed, rounds=_ROUNDS)
-        return block * self._block + offset
+        return self._shuffled(block, blocks_seed) * self._block + offset
 
     def visits(self, position: int) -> Iterator[int]:
-        """Yields the visits to a record, one of every pass, for ever.
+        """Yields the visits to a record, one of every pass, for ever."""
+        first, count = 0, 1
+        while True:
+            passes = np.arange(first, first + count)
+            yield from (passes * self._length + self._turns(position, passes)).tolist()
+            first, count = first + count, min(2 * count, _PASSES_AT_ONCE)
 
-        A shuffle is undone by looking through what it shuffles: the blocks of a pass and the
-        records of a window, not the visits before.
-        """
-        for number in itertools.count():
-            yield number * self._length + self._turn(position, number)
+    def _turns(self, position: int, passes: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+        """Returns which visit of each pass is to a record; `position` the other way round."""
 
-    def _turn(self, position: int, number: int) -> int:
-        """Returns which visit of a pass is to a record; `position` the other way round."""
+        def undone(places: Any, lasts: Any, seeds: np.ndarray) -> np.ndarray:
+            places, lasts, seeds = np.broadcast_arrays(places, lasts, seeds % 2**32)
+            return unshuffled(places, lasts, seeds, rounds=_ROUNDS)
+
         if self._is_small:
-            turns = range(number * self._length, (number + 1) * self._length)
-            return next(turn for turn in turns if self._whole[turn] == position) - turns.start
-        short_at, blocks_seed, windows_seed = self._drawn(number)
+            return undone(position, self._length - 1, self._whole_seed + passes)
+        drawn = [self._draw(number) for number in passes.tolist()]
+        short_at, blocks_seed, windows_seed = np.array(drawn, np.int64).T
         full, short = divmod(self._length, self._block)
         block, offset = divmod(position, self._block)
         if block == full:
             place = short_at * self._block + offset
         else:
-            place = _unshuffled(block, full - 1, blocks_seed) * self._block + offset
-            place += short if place >= short_at * self._block else 0
+            place = undone(block, full - 1, blocks_seed) * self._block + offset
+            place += np.where(place >= short_at * self._block, short, 0)
         each, more = divmod(self._length, self._lanes)
         longer = more * (each + 1)
-        lane = place // (each + 1) if place < longer else more + (place - longer) // each
-        start = lane * each + min(lane, more)
-        window, inside = divmod(place - start, self._window)
-        first, last, seed = self._shuffle_of(lane, window, windows_seed)
-        return (first + _unshuffled(inside, last, seed)) * self._lanes + lane
+        lane = np.where(
+            place < longer, place // (each + 1), more + (place - longer) // max(each, 1)
+        )
+        start = lane * each + np.minimum(lane, more)
+        window, inside = np.divmod(place - start, self._window)
+        shuffles = zip(lane.tolist(), window.tolist(), windows_seed.tolist(), strict=True)
+        first, last, seed = np.array([self._shuffle_of(*one) for one in shuffles], np.int64).T
+        return (first + undone(inside, last, seed)) * self._lanes + lane
 
     def _place(self, turn: int, windows_seed: int) -> int:
         """Returns the place in the shuffled blocks of a visit of one pass."""
@@ -133,7 +148,7 @@ class Order:
         start = lane * each + min(lane, more)
         window, inside = divmod(step, self._window)
         first, last, seed = self._shuffle_of(lane, window, windows_seed)
-        return start + first + index_shuffle(inside, max_index=last, seed=seed, rounds=_ROUNDS)
+        return start + first + shuffled(inside, last, seed, _ROUNDS)
 
     def _shuffle_of(self, lane: int, window: int, windows_seed: int) -> tuple[int, int, int]:
         """Returns a window's first record in its lane, its last one from there, and its seed."""
@@ -142,15 +157,12 @@ class Order:
         last = min(self._window, each + (lane < more) - first) - 1
         return first, last, (windows_seed + lane * (each // self._window + 1) + window) % 2**32
 
+    def _shuffle_block(self, block: int, seed: int) -> int:
+        """Returns which block of the part comes at that place, of one pass."""
+        last = self._length // self._block - 1
+        return shuffled(block, last, seed, _ROUNDS)
+
     def _draw(self, number: int) -> tuple[int, int, int]:
         """Returns, for one pass, full blocks before the short one, and seeds of both shuffles."""
         drawn = np.random.SeedSequence([self._seed, number]).generate_state(3).tolist()
         return drawn[0] % (self._length // self._block + 1), drawn[1], drawn[2]
-
-
-def _unshuffled(place: int, last: int, seed: int) -> int:
-    """Returns what `index_shuffle` takes to a place in 0..last."""
-    shuffled = (
-        index_shuffle(index, max_index=last, seed=seed, rounds=_ROUNDS) for index in range(last + 1)
-    )
-    return next(index for index, found in enumerate(shuffled) if found == place)

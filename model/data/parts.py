@@ -1,13 +1,13 @@
 """Parts of prepared datasets by name, joined over datasets."""
 
+import bisect
 import heapq
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from pipelines.records.dataset import Dataset, Part, block_len
 from pipelines.records.schema import Record
+from pipelines.records.shapes import part_names, plain, shaped
 
 
 class Joined(Sequence[Record]):
@@ -21,14 +21,14 @@ class Joined(Sequence[Record]):
     def __init__(self, parts: Sequence[Part]) -> None:
         self.num_bytes = sum(part.num_bytes for part in parts)
         self._parts = parts
-        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+        self._starts = list(itertools.accumulate(map(len, parts), initial=0))
         self.block = block_len(self.num_bytes, len(self))
         # Blocks are those of the whole, as the order of visits has them, not of each part.
-        for part, start in zip(parts, self._starts.tolist(), strict=False):
+        for part, start in zip(parts, self._starts, strict=False):
             part.read_by(self.block, start)
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return self._starts[-1]
 
     def __getitem__(self, position: int) -> Record:  # type: ignore[override]
         part, place = self._find(position)
@@ -47,8 +47,8 @@ class Joined(Sequence[Record]):
         return itertools.chain.from_iterable(part.shards() for part in self._parts)
 
     def _find(self, position: int) -> tuple[Part, int]:
-        chosen = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return self._parts[chosen], position - int(self._starts[chosen])
+        chosen = bisect.bisect_right(self._starts, position) - 1
+        return self._parts[chosen], position - self._starts[chosen]
 
 
 def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
@@ -70,7 +70,7 @@ def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
 
 
 def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
-    """Returns the non-empty parts of datasets by name; those of the same name are joined.
+    """Returns the non-empty parts of datasets; those of the same name and shape are joined.
 
     Args:
       data: datasets, as in `StagePaths`.
@@ -81,6 +81,7 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
         that is fed enlarged ones costs more and sees no more.
     """
     found: dict[str, list[Part]] = {}
+    opened = []
     for directory in data:
         dataset = Dataset(directory)
         if dataset.info.image_px < image_px:
@@ -88,9 +89,27 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
                 f"data must hold images of at least {image_px} px, the model's; {directory} has "
                 f"{dataset.info.image_px} px. Prepare it with prepare.image_px={image_px}."
             )
-        for name, part in dataset.parts.items():
-            if len(part):
-                found.setdefault(name, []).append(part)
+        opened.append(dataset)
+    for dataset, names in zip(opened, names_of(opened), strict=True):
+        for part, name in names.items():
+            found.setdefault(name, []).append(dataset.parts[part])
     if not found:
         raise ValueError(f"data holds no records: {', '.join(data)}.")
     return {name: Joined(parts) for name, parts in sorted(found.items())}
+
+
+def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:
+    """Returns, for each dataset, the names that its non-empty parts have among those of all.
+
+    Parts of one name whose records have other numbers of images are not joined.
+    """
+    shapes = [
+        {
+            name: shaped(plain(name), len(part[0].window()))
+            for name, part in dataset.parts.items()
+            if len(part)
+        }
+        for dataset in datasets
+    ]
+    called = part_names({shape for of in shapes for shape in of.values()})
+    return [{name: called[shape] for name, shape in of.items()} for of in shapes]

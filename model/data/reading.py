@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 
 from model.data.config import BatchConfig
+from model.data.mixing import weights_of
 from model.data.order import lanes_of, window_len
 from pipelines.records.dataset import block_len
 
@@ -47,14 +48,15 @@ class Reading:
 
 
 def reading_of(parts: Mapping[str, PartSize], config: BatchConfig) -> Reading:
-    """Returns what a training reads of the parts of its data.
+    """Returns requests and bytes that a training reads of the parts of its data.
 
     Args:
       parts: by name; those that a mixture does not name are left out.
       config: of its batches, whose mixture names only parts there are.
     """
     sizes = {name: part for name, part in parts.items() if part.num_records}
-    weights = dict(config.mixture) or {name: float(p.num_records) for name, p in sizes.items()}
+    mixture, counts = dict(config.mixture), {name: p.num_records for name, p in sizes.items()}
+    weights = {name: float(weight) for name, weight in weights_of(mixture, counts).items()}
     total, lanes = math.fsum(weights.values()), lanes_of(config.batch_size)
     requests = read = window = 0.0
     for name, weight in weights.items():

@@ -15,6 +15,9 @@ from model.connector import budgets
 from model.data.text import prefix_ids
 from model.decode.config import Decoding
 from model.decode.decoding import program
+from model.router.features import pooled
+from model.router.files import HEAD
+from model.router.head import Head, choose
 from model.text.tokenizer import Tokenizer
 
 _PROMPT_STEP = 16
@@ -71,6 +74,30 @@ class Predictor:
     def num_programs(self) -> int:
         """Programs compiled so far."""
         return len(self._programs)
+
+    def choose(
+        self,
+        images: UInt8[np.ndarray, "I H W 3"],
+        prompt: str,
+        router: Path,
+        threshold: float,
+    ) -> int:
+        """Returns the least budget that a router holds to be enough for a prompt [tokens].
+
+        Args:
+          images: see `answer`.
+          prompt: see `answer`.
+          router: folder of the checkpoint's router.
+          threshold: see `RouterConfig`.
+        """
+        head = Head.load(router / HEAD)
+        least = head.budgets[0]
+        read = np.array([prefix_ids(self._tokenizer, prompt)], np.int32)
+        slots = vlm.Slots(budgets.exact_bucket(self.model, least).size, least)
+        asked = vlm.Prompt(images[None], read)
+        features = pooled(vlm.structure(self.model), self._params, asked, slots)
+        need = head.need(np.asarray(features, np.float64))
+        return head.budgets[int(choose(need, threshold)[0])]
 
     def answer(
         self,

@@ -151,7 +151,7 @@ class _Run:
         if missing:
             raise ValueError(f"--check: the file must hold the inputs {missing}; see --help.")
         caps = {"final_softcap": 0.0} if self.from_big_vision else {}
-        self.model = dataclasses.replace(model, dtype="float32", remat=False, **caps)
+        self.model = dataclasses.replace(model, dtype="float32", remat="none", **caps)
         self.params, self.expected = params, expected
         self.slots = vlm.Slots(model.vision.num_patches, model.vision.num_patches)
         self.outputs: dict[str, Callable[[str], Finding]] = {
@@ -220,9 +220,14 @@ class _Run:
         ids = np.pad(prompt, ((0, 0), (0, 1)))
         real = np.broadcast_to(np.arange(ids.shape[1]) < prompt.shape[1], ids.shape)
         ours = generate(
-            vlm.structure(self.model), self.params, vlm.Prompt(self.images, ids, real), self.slots,
-            max_new_tokens=expected.shape[1], stop=None, causal=not self.from_big_vision,
-        )  # fmt: skip
+            vlm.structure(self.model),
+            self.params,
+            vlm.Prompt(self.images, ids, real),
+            self.slots,
+            max_new_tokens=expected.shape[1],
+            stop=None,
+            causal=not self.from_big_vision,
+        )
         return Finding(key, float(np.mean(np.asarray(ours) != expected)), 0.0)
 
     def _close(self, key: str, ours: typing.Any) -> Finding:

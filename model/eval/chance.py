@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -24,11 +25,11 @@ class Blind:
 
     Attributes:
       score: of all records, 0-100.
-      items: (id, source_sha256, score in 0-1; CIDEr's in 0-10) of each record.
+      rows: of each record its id, source_sha256 and score, as in `predictions.jsonl`.
     """
 
     score: float
-    items: tuple[tuple[str, str, float], ...]
+    rows: tuple[dict[str, Any], ...]
 
 
 def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
@@ -43,23 +44,27 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
       metric: a name of the registry.
     """
     train, held_out = Dataset(train_dir), Dataset(eval_dir)
-    rows, scores = [], []
+    asked, scores = [], []
     if get_metric(metric).reads_masks:
         guess = _best_mask(rle for record in train.records() for rle in record.masks)
         for record in held_out.records():
-            rows.append((record.id, record.source_sha256))
-            scores.append(_iou(guess, decode_mask(fields_of(record)["masks"][0])))
-        score = 100 * float(np.mean(scores)) if scores else 0.0
+            asked.append(record)
+            iou = _iou(guess, decode_mask(fields_of(record)["masks"][0]))
+            scores.append({"score": iou})
+        score = 100 * float(np.mean([row["score"] for row in scores])) if scores else 0.0
     else:
         texts, scorer = _Guess(train.records()), Scorer(metric)
         for record in held_out.records():
-            rows.append((record.id, record.source_sha256))
+            asked.append(record)
             scorer.add(texts.best(record.prefix), fields_of(record))
         scored = scorer.finish() if scorer.num else None
         score = scored.result.total.score if scored else 0.0
-        scores = [item.score for item in scored.items] if scored else []
-    items = tuple((*row, value) for row, value in zip(rows, scores, strict=True))
-    return Blind(score=score, items=items)
+        scores = [*scored.rows()] if scored else []
+    rows = (
+        {"id": record.id, "source_sha256": record.source_sha256, **row}
+        for record, row in zip(asked, scores, strict=True)
+    )
+    return Blind(score=score, rows=tuple(rows))
 
 
 class _Guess:

@@ -3,8 +3,11 @@
 import collections
 import dataclasses
 import functools
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,9 @@ from model.checkpoint.folder import (
 )
 from model.config import ModelConfig
 from model.connector import budgets
-from model.data.loader import Batch, decode_images
+from model.data.loader import Batch
 from model.data.parts import open_parts, records_by_id
+from model.data.pixels import decode_images
 from model.data.text import eval_row
 from model.decode.decoding import decode
 from model.eval.config import EvalConfig
@@ -41,16 +45,58 @@ _PREFETCHED = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class _Loaded:
+class Loaded:
+    """A checkpoint in memory: its parameters as a nested dict, and who reads and writes for it."""
+
     model: ModelConfig
     params: dict[str, Any]
     tokenizer: Tokenizer
     codec: MaskCodec | None
 
 
+@dataclasses.dataclass(kw_only=True)
+class Answered:
+    """Answers to some records.
+
+    Attributes:
+      texts: budget -> record's id -> the answer.
+      seconds: budget -> time of an answer, of each whole batch but the first [s].
+    """
+
+    texts: dict[int, dict[str, str]]
+    seconds: dict[int, list[float]]
+
+    @classmethod
+    def none(cls, budgets: Iterable[int]) -> "Answered":
+        """Returns no answers, to add to."""
+        budgets = list(budgets)
+        return cls(texts={b: {} for b in budgets}, seconds={b: [] for b in budgets})
+
+    def add(self, other: "Answered") -> None:
+        """Adds answers to other records, at the same budgets."""
+        for budget in self.texts.keys() & other.texts.keys():
+            self.texts[budget] |= other.texts[budget]
+            self.seconds[budget] += other.seconds[budget]
+
+    def to_json(self) -> str:
+        """Returns it as text."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Answered":
+        """Reads what `to_json` wrote."""
+        raw = json.loads(text)
+        return cls(**{part: {int(b): of for b, of in raw[part].items()} for part in raw})
+
+
 def evaluate(
-    checkpoint: str, *, data: str, config: EvalConfig, out: Mapping[int, str]
-) -> Iterator[Progress]:
+    checkpoint: str,
+    *,
+    data: str,
+    config: EvalConfig,
+    out: Mapping[int, str],
+    known: Sequence[Answered] = (),
+) -> Generator[Progress, None, dict[int, float]]:
     """Scores a checkpoint; when exhausted, `out` holds predictions and score of each budget.
 
     The split is read as it is decoded: a few batches of its images are in memory, and the vision
@@ -64,31 +110,138 @@ def evaluate(
       data: prepared dataset, all of whose records are scored; as in `StagePaths`.
       config: how to decode and score.
       out: budget, soft tokens per image that the connector serves -> an existing folder [path].
+      known: what `answer` returned for pieces of the split; only what is in none is decoded, and
+        the files are those without them.
+
+    Returns:
+      Budget -> time that an answer took, vision tower included: the median over whole batches, the
+      first, which compiles, apart [s]; no budget where there was no such batch.
 
     Raises:
       ValueError: if a budget is not served, or the metric reads masks and there is no codec.
     """
     loaded = _load(checkpoint, stated_digest(checkpoint))
-    for budget in out:
-        budgets.check_budget(loaded.model, budget)
+    return (yield from evaluate_loaded(loaded, data=data, config=config, out=out, known=known))
+
+
+def evaluate_loaded(
+    loaded: Loaded,
+    *,
+    data: str,
+    config: EvalConfig,
+    out: Mapping[int, str],
+    known: Sequence[Answered] = (),
+    limit: int | None = None,
+) -> Generator[Progress, None, dict[int, float]]:
+    """Scores parameters that are in memory already, as `evaluate` does.
+
+    Args:
+      loaded: what to score.
+      data: as in `evaluate`.
+      config: likewise.
+      out: likewise.
+      known: likewise.
+      limit: most records, the first by id; None takes all.
+    """
     metric = get_metric(config.metric)
     if metric.reads_masks and loaded.codec is None:
         raise ValueError(f"metric {config.metric!r} needs a mask codec; the checkpoint has none.")
-    parts = open_parts([data], loaded.model.vision.image_px)
-    total = len(out) * sum(len(part) for part in parts.values())
     scored = {budget: _Answers(config.metric) for budget in out}
     given = {"decode_mask": loaded.codec.decode} if loaded.codec else {}
-    structure = vlm.structure(loaded.model)
-    for number, (chosen, batch) in enumerate(_batches(records_by_id(parts), config, loaded)):
-        # On their way to the device once, and of one batch only.
-        batch["image"] = vlm.see(structure, loaded.params, batch["image"])
+    found = Answered.none(out)
+    for piece in known:
+        found.add(piece)
+
+    def is_missing(number: int, records: Sequence[Record]) -> bool:
+        return any(record.id not in texts for texts in found.texts.values() for record in records)
+
+    answers_of = _answers(loaded, data, config, [*out], is_missing, limit)
+    for progress, records, answered in answers_of:
+        if answered:
+            found.add(answered)
         for budget, answers in scored.items():
-            texts = _decode(loaded, batch, budget, config, number)
-            for record, text in zip(chosen, texts, strict=False):
+            for record in records:
+                text = found.texts[budget][record.id]
                 answers.add(record, text, {**fields_of(record), **given})
-            yield Progress(done=sum(len(a.rows) for a in scored.values()), total=total)
+        yield progress
     for budget, answers in scored.items():
         answers.write(Path(out[budget]))
+    return {budget: statistics.median(times) for budget, times in found.seconds.items() if times}
+
+
+def answer(
+    checkpoint: str,
+    *,
+    data: str,
+    config: EvalConfig,
+    budgets: Sequence[int],
+    piece: int,
+    num_pieces: int,
+) -> Generator[Progress, None, Answered]:
+    """Returns the answers to a piece of a split, for `evaluate` to put together.
+
+    Its batches are some of those that `evaluate` makes of the whole: an answer may depend on its
+    batch's place in memory, and now does not depend on who gives it.
+
+    Args:
+      checkpoint: as in `evaluate`.
+      data: likewise.
+      config: likewise.
+      budgets: soft tokens per image.
+      piece: counted from 0.
+      num_pieces: of the split.
+    """
+    loaded = _load(checkpoint, stated_digest(checkpoint))
+    found = Answered.none(budgets)
+
+    def is_ours(number: int, records: Sequence[Record]) -> bool:
+        return number % num_pieces == piece
+
+    for progress, _, answered in _answers(loaded, data, config, budgets, is_ours):
+        if answered:
+            found.add(answered)
+            yield progress
+    return found
+
+
+def _answers(
+    loaded: Loaded,
+    data: str,
+    config: EvalConfig,
+    served: Sequence[int],
+    is_wanted: Callable[[int, Sequence[Record]], bool],
+    limit: int | None = None,
+) -> Iterator[tuple[Progress, Sequence[Record], Answered | None]]:
+    """Yields the records of each batch of a split, with their answers where these are wanted."""
+    for budget in served:
+        budgets.check_budget(loaded.model, budget)
+    parts = open_parts([data], loaded.model.vision.image_px)
+    num = sum(len(part) for part in parts.values())
+    total = len(served) * min(num, num if limit is None else limit)
+    structure = vlm.structure(loaded.model)
+    done, is_first = 0, True
+    batches = _batches(itertools.islice(records_by_id(parts), limit), config, loaded, is_wanted)
+    for number, (records, batch) in enumerate(batches):
+        answered = None
+        if batch is not None:
+            answered = Answered.none(served)
+            began = time.perf_counter()
+            # On their way to the device once, and of one batch only.
+            batch["image"] = jax.block_until_ready(
+                vlm.see(structure, loaded.params, batch["image"])
+            )
+            saw = time.perf_counter() - began
+            for budget in served:
+                began = time.perf_counter()
+                texts = _decode(loaded, batch, budget, config, number)
+                took = saw + time.perf_counter() - began
+                ids = (record.id for record in records)
+                answered.texts[budget] = dict(zip(ids, texts, strict=False))
+                if not is_first and len(records) == config.batch_size:
+                    answered.seconds[budget] = [took / len(records)]
+            is_first = False
+        done += len(served) * len(records)
+        yield Progress(done=done, total=total), records, answered
 
 
 class _Answers:
@@ -114,27 +267,30 @@ class _Answers:
     def write(self, out: Path) -> None:
         """Writes predictions and score into a folder."""
         scored = self._scorer.finish()
-        by_id = sorted(zip(self.rows, scored.items, strict=True), key=lambda pair: pair[0]["id"])
-        lines = [
-            json.dumps({**row, "score": item.score}, ensure_ascii=False, sort_keys=True) + "\n"
-            for row, item in by_id
-        ]
+        rows = [row | score for row, score in zip(self.rows, scored.rows(), strict=True)]
+        rows.sort(key=lambda row: row["id"])
+        lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows]
         (out / PREDICTIONS).write_text("".join(lines))
         result = scored.result.as_json(self._scorer.name)
         (out / SCORE).write_text(json.dumps(result, sort_keys=True) + "\n")
 
 
 def _batches(
-    records: Iterator[Record], config: EvalConfig, loaded: _Loaded
-) -> Iterator[tuple[Sequence[Record], Batch]]:
-    """Yields (records, batch) with a batch or two prepared in the background.
+    records: Iterator[Record],
+    config: EvalConfig,
+    loaded: Loaded,
+    is_wanted: Callable[[int, Sequence[Record]], bool],
+) -> Iterator[tuple[Sequence[Record], Batch | None]]:
+    """Yields (records, batch) with a batch or two prepared in the background; None if not wanted.
 
     The examples of a batch have as many images as each other, so none's answer depends on those
     beside it; batches with as many images are of one shape.
     """
     size, px = config.batch_size, loaded.model.vision.image_px
 
-    def make(chosen: Sequence[Record]) -> tuple[Sequence[Record], Batch]:
+    def make(number: int, chosen: Sequence[Record]) -> tuple[Sequence[Record], Batch | None]:
+        if not is_wanted(number, chosen):
+            return chosen, None
         filled = [*chosen, *[chosen[-1]] * (size - len(chosen))]
         texts, valid = zip(
             *(eval_row(loaded.tokenizer, r.prefix, config.text_len) for r in filled), strict=True
@@ -144,9 +300,10 @@ def _batches(
         batch = {"image": images, "text": np.stack(texts), "mask_input": np.stack(valid)}
         return chosen, {**batch, "real": np.arange(size) < len(chosen)}
 
-    made = map(make, _grouped(records, size, lambda record: _num_images(record, config)))
+    groups = _grouped(records, size, lambda record: _num_images(record, config))
+    made = itertools.starmap(make, enumerate(groups))
     with ThreadPoolExecutor(1) as pool:
-        waiting: collections.deque[Future[tuple[Sequence[Record], Batch] | None]]
+        waiting: collections.deque[Future[tuple[Sequence[Record], Batch | None] | None]]
         waiting = collections.deque(pool.submit(next, made, None) for _ in range(_PREFETCHED))
         while (batch := waiting.popleft().result()) is not None:
             waiting.append(pool.submit(next, made, None))
@@ -172,7 +329,7 @@ def _grouped(
 
 
 def _decode(
-    loaded: _Loaded, batch: Batch, budget: int, config: EvalConfig, number: int
+    loaded: Loaded, batch: Batch, budget: int, config: EvalConfig, number: int
 ) -> list[str]:
     tokens = decode(
         vlm.structure(loaded.model),
@@ -188,12 +345,12 @@ def _decode(
 
 
 @functools.lru_cache(maxsize=2)
-def _load(checkpoint: str, digest: str) -> _Loaded:
+def _load(checkpoint: str, digest: str) -> Loaded:
     """Loads a checkpoint once for all budgets; `digest` tells a folder written anew."""
     del digest
     place = open_place(checkpoint)
     codec = mask_codec_path(place)
-    return _Loaded(
+    return Loaded(
         model=load_config(place),
         params=jax.tree.map(jax.numpy.asarray, load_params(place)),
         tokenizer=Tokenizer(tokenizer_path(place)),

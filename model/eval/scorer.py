@@ -1,19 +1,47 @@
 """Scores predictions one by one; scorers of parts of the data merge into that of the whole."""
 
 import dataclasses
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from model.eval.metrics.registry import Corpus, Metric, get_metric
-from model.eval.metrics.scores import Fields, Item, Result, Sums, macro_average
+from model.eval.metrics.scores import (
+    Fields,
+    Item,
+    Result,
+    Sums,
+    averaged,
+    macro_average,
+    summarize,
+)
 from pipelines.records.schema import Record
 
+_COPIES = 1024
+"""Of every item, beside which one more or less of them is a small change of its weight."""
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Scored:
-    """The items in the order they were added, and the result of all."""
+    """What some predictions are worth.
+
+    Attributes:
+      items: in the order they were added.
+      result: of all.
+      pseudo_values: one per item, on the scale of their scores: their plain mean is the score of
+        all, and they spread as it would with other items (`Totals.pseudo_values`). None where
+        the score is the plain mean of the items' own.
+    """
 
     items: tuple[Item, ...]
     result: Result
+    pseudo_values: tuple[float, ...] | None = None
+
+    def rows(self) -> Iterator[dict[str, float]]:
+        """Yields the fields of each item's score in `predictions.jsonl`."""
+        pseudo_values = self.pseudo_values or (None,) * len(self.items)
+        for item, value in zip(self.items, pseudo_values, strict=True):
+            yield {"score": item.score} | ({} if value is None else {"pseudo_value": value})
 
 
 class Scorer:
@@ -74,7 +102,12 @@ class Scorer:
         totals.merge(self._totals)
         for item in late:
             totals.add(item)
-        return Scored((*self._items, *late), totals.result(self._metric))
+        items = (*self._items, *late)
+        return Scored(
+            items=items,
+            result=totals.result(self._metric),
+            pseudo_values=totals.pseudo_values(self._metric, items),
+        )
 
     def _item(self, prediction: str, fields: Fields) -> Item:
         found = self._metric.score(prediction, fields)
@@ -122,6 +155,47 @@ class Totals:
                 average = macro_average({value: part.score for value, part in parts.items()})
                 whole = dataclasses.replace(whole, score=average)
         return Result(total=whole, parts=found)
+
+    def pseudo_values(self, metric: Metric, items: Sequence[Item]) -> tuple[float, ...] | None:
+        """Returns the items' pseudo-values; None where the score is the plain mean of theirs.
+
+        score + N · (how the score moves with the item's weight), a number for each of N items. For
+        a plain mean that is the item's own score. For a mean over parts, or for BLEU, which is a
+        ratio of sums, it is what an item would have to score to pull a plain mean as hard: what is
+        known of plain means, such as their intervals, then holds for these scores.
+
+        Source: the infinitesimal jackknife; Efron, "The Jackknife, the Bootstrap and Other
+        Resampling Plans", 1982, chapter 6.
+
+        Args:
+          metric: of the items.
+          items: all that were added.
+        """
+        parts = self._parts.get(metric.mean_over, {})
+        if is_whole := len(parts) <= 1:
+            if metric.summarize is summarize:
+                return None
+            parts = {"": self._whole}
+        counted = averaged(parts)
+        copies = {name: parts[name].copies(_COPIES) for name in counted}
+
+        def score(sums: Sums) -> float:
+            return metric.summarize(sums)["score"].score / 100
+
+        def pull(item: Item) -> float:
+            name = "" if is_whole else item.groups.get(metric.mean_over)
+            if name not in copies:
+                return 0.0
+            sums = copies[name]
+            sums.add(item)
+            more = score(sums)
+            sums.add(item, -2)
+            less = score(sums)
+            sums.add(item)
+            return (more - less) / 2 * _COPIES / len(counted)
+
+        whole = math.fsum(score(parts[name]) for name in sorted(counted)) / len(counted)
+        return tuple(whole + len(items) * pull(item) for item in items)
 
 
 def fields_of(record: Record) -> dict[str, Any]:

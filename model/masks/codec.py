@@ -5,7 +5,6 @@ segmentation.py`; Ning et al., arXiv:2301.02229. Files hold the names and PyTorc
 published `vae-oid.npz`, so that one loads too.
 """
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
-from infra.store.digest import NOT_IDENTITY
+from model.masks.config import MaskCodecConfig
 from pipelines.records.codes import NUM_SEG, SEG_PER_MASK, Box
 
 CROP = 64
@@ -25,39 +24,6 @@ _CODEBOOK = "_vq_vae._embedding"
 _BATCH = 64
 
 Params = dict[str, jax.Array]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MaskCodecConfig:
-    """Widths of the codec and how long it is trained, or the file of a trained one.
-
-    Attributes:
-      path: a codec to use as it is, like the published `vae-oid.npz`; None trains one on the
-        study's masks. With it, what follows is unused, but for `max_crops`.
-      width: channels of the encoder, and of the decoder before its four halvings; a multiple of 8.
-      embed_dim: width of a codeword (512 in the published file).
-      train_steps: updates; the first third trains without the codebook.
-      batch_size: crops per update.
-      peak_lr: learning rate after warm-up.
-      max_crops: at most this many masks are trained on, or tried on a codec that is given.
-    """
-
-    path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
-    width: int = 32
-    embed_dim: int = 64
-    train_steps: int = 140
-    batch_size: int = 24
-    peak_lr: float = 2e-3
-    max_crops: int = 2000
-
-    def __post_init__(self) -> None:
-        if self.width < 8 or self.width % 8:
-            raise ValueError(f"width must be a positive multiple of 8, got {self.width}.")
-        for name in ("embed_dim", "train_steps", "batch_size", "max_crops"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.peak_lr <= 0:
-            raise ValueError(f"peak_lr must be positive, got {self.peak_lr}.")
 
 
 class MaskCodec:
@@ -216,9 +182,13 @@ def _upsample(params: Params, name: str, x: jax.Array) -> jax.Array:
     """A transposed 4x4 convolution of stride 2, as PyTorch's with padding 1."""
     kernel = jnp.transpose(params[f"{name}.weight"], (2, 3, 1, 0))  # IOHW -> HWOI
     y = jax.lax.conv_transpose(
-        x, kernel, (2, 2), ((2, 2), (2, 2)),
-        dimension_numbers=("NHWC", "HWIO", "NHWC"), transpose_kernel=True,
-    )  # fmt: skip
+        x,
+        kernel,
+        (2, 2),
+        ((2, 2), (2, 2)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        transpose_kernel=True,
+    )
     return y + params[f"{name}.bias"][None, None, None]
 
 

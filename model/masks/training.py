@@ -15,7 +15,6 @@ from infra.progress import Progress
 from model.files import CODEC_REPORT, MASK_CODEC
 from model.masks.codec import (
     MaskCodec,
-    MaskCodecConfig,
     Params,
     crop_mask,
     decode_features,
@@ -24,6 +23,7 @@ from model.masks.codec import (
     look_up,
     nearest_codes,
 )
+from model.masks.config import MaskCodecConfig
 from model.masks.tokens import located_masks
 from model.seeds import Seeds
 from pipelines.records.codes import NUM_SEG, SEG_PER_MASK

@@ -30,7 +30,8 @@ def rotation(positions: Int32[Array, "B L"], head_dim: int, base: float) -> Rota
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
     wavelengths = np.float32(base) ** exponents
     angles = positions.astype(jnp.float32)[:, :, None, None] / wavelengths[None, None, None]
-    return Rotation(jnp.sin(angles), jnp.cos(angles))
+    # Kept from the compiler, which would compute the sines again in every layer.
+    return Rotation(*jax.lax.optimization_barrier((jnp.sin(angles), jnp.cos(angles))))
 
 
 def rotate(x: Float[Array, "B L H h"], turn: Rotation) -> Float[Array, "B L H h"]:
@@ -62,7 +63,8 @@ def attend(
     kv_heads = parts[0].keys.shape[2]
     q = (queries * head_dim**-0.5).reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
     if len(parts) == 1:
-        return _attend_one(q, parts[0], cap)
+        keys, values, mask = parts[0]
+        return attention(q, keys, values, mask, cap).reshape(batch, length, -1)
     # Cache and new rows stay apart: joined, their keys would be copied at every token. Only their
     # logits are joined, as the softmax must run over all of them.
     logits = []
@@ -77,15 +79,3 @@ def attend(
         read, start = share if read is None else read + share, stop
     assert read is not None
     return read.reshape(batch, length, heads * head_dim)
-
-
-def _attend_one(q: Float[Array, "B L K G h"], part: Keys, cap: float) -> Float[Array, "B L D"]:
-    batch, length, kv_heads, groups, head_dim = q.shape
-    queries = jnp.transpose(q, (0, 2, 4, 3, 1))
-    queries = queries.reshape(batch, kv_heads, head_dim, groups * length)
-    keys = jnp.transpose(part.keys, (0, 2, 1, 3))
-    values = jnp.transpose(part.values, (0, 2, 3, 1))
-    mask = jnp.tile(jnp.transpose(part.mask, (0, 2, 1)), (1, 1, groups))[:, None]
-    read: Array = attention(queries, keys, values, mask, cap)
-    read = read.reshape(batch, kv_heads, head_dim, groups, length)
-    return jnp.transpose(read, (0, 4, 1, 3, 2)).reshape(batch, length, -1)

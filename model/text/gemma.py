@@ -12,6 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int32
 
+from model.lowering import kept, made, policy
 from model.sharding import whole
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
 from model.text.config import DecoderConfig, TextConfig
@@ -81,22 +82,28 @@ class Block(nnx.Module):
         # those are the text's, as no output reads the soft tokens after it.
         num_rows = mask.shape[1]
         y = self.pre_attn_norm(x)
-        key = rotate(self._heads(y, self.key), turn)
+        key = self._heads(y, self.key, turn)
         value = self._heads(y, self.value)
         x, y = x[:, -num_rows:], y[:, -num_rows:]
         last = Rotation(turn.sin[:, -num_rows:], turn.cos[:, -num_rows:])
-        query = rotate(self._heads(y, self.query), last)
+        query = self._heads(y, self.query, last)
         read = attend(query, (*past, Keys(key, value, mask)), cap=cap)
-        x = x + drop(self.post_attn_norm(_product(read, self.out)), 0)
+        x = x + drop(self.post_attn_norm(kept(_product(read, self.out))), 0)
         y = drop(self._mlp(self.pre_mlp_norm(x)), 1)
         return x + self.post_mlp_norm(y), (key, value)
 
-    def _heads(self, x: Array, kernel: nnx.Param) -> Float[Array, "B L H h"]:
-        return _product(x, kernel).reshape(*x.shape[:2], -1, self.head_dim)
+    def _heads(
+        self, x: Array, kernel: nnx.Param, turn: Rotation | None = None
+    ) -> Float[Array, "B L H h"]:
+        matrix = kernel[...].astype(x.dtype).reshape(x.shape[-1], -1, self.head_dim)
+        heads = jnp.einsum("bld,dhk->blhk", x, matrix)
+        heads = heads if turn is None else rotate(heads, turn)
+        # Attention reads one head after the other: kept like that, nothing is laid out anew.
+        return jnp.swapaxes(kept(jnp.swapaxes(heads, 1, 2)), 1, 2)
 
     def _mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        gate = jax.nn.gelu(_product(x, self.gate), approximate=True)
-        return _product(gate * _product(x, self.up), self.down)
+        gate, up = (kept(_product(x, kernel)) for kernel in (self.gate, self.up))
+        return kept(_gated_product(gate, up, self.down[...].astype(x.dtype)))
 
 
 class Rows(typing.NamedTuple):
@@ -205,8 +212,8 @@ class Gemma(nnx.Module):
 
     def _scan(self, body: typing.Callable, x: Array, layers: tuple, rows: int) -> tuple:
         length, depth = x.shape[1], self.model.text.depth
-        if self.model.remat:
-            body = jax.checkpoint(body, static_argnums=2)
+        if self.model.remat != "none":
+            body = jax.checkpoint(body, policy=policy(self.model.remat), static_argnums=2)
         if self.model.scan_layers:
             return jax.lax.scan(lambda x, layer: body(x, layer, length), x, layers)
         # Unrolled, the last block knows that it is the last: its keys and values come from all
@@ -231,3 +238,27 @@ def _local(mask: Bool[Array, "B L S"], near: Bool[Array, "B L S"] | None, is_loc
 
 def _product(x: Float[Array, "B L D"], kernel: nnx.Param) -> Float[Array, "B L F"]:
     return x @ kernel[...].astype(x.dtype)
+
+
+@jax.custom_vjp
+def _gated_product(
+    gate: Float[Array, "B L F"], up: Float[Array, "B L F"], kernel: Float[Array, "F D"]
+) -> Float[Array, "B L D"]:
+    return _gated(gate, up) @ kernel
+
+
+def _gated(gate: Array, up: Array) -> Array:
+    return jax.nn.gelu(gate, approximate=True) * up
+
+
+def _backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
+    """Returns the usual gradients, each of the wide arrays made once."""
+    gate, up, kernel = saved
+    gradient = made(gradient)
+    hidden, pull = jax.vjp(_gated, gate, up)
+    d_gate, d_up = pull(made(jnp.einsum("bld,fd->blf", gradient, kernel)))
+    hidden, d_gate, d_up = made((hidden, d_gate, d_up))
+    return d_gate, d_up, jnp.einsum("blf,bld->fd", hidden, gradient)
+
+
+_gated_product.defvjp(lambda *args: (_gated_product(*args), args), _backward)

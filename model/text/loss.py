@@ -1,10 +1,20 @@
-"""Cross-entropy over a large vocabulary, a few positions at a time."""
+"""Cross-entropy over a large vocabulary, a few positions at a time.
+
+The logits of all positions of a batch would take more memory than the model. Positions that count
+are moved to the front of their row, and rows are cut into chunks: those in which no row has one
+are skipped. Rows stay whole, so a batch sharded over devices stays where it is.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
+from model.lowering import made
+from model.sharding import own
+from model.text.attention import softcap
 from model.text.gemma import Gemma
 
 
@@ -15,34 +25,140 @@ def chunked_losses(
     wanted: Bool[Array, "B T"],
     label_smoothing: float,
 ) -> Float[Array, "B T"]:
-    """Returns the loss of each wanted target, 0 elsewhere.
-
-    Wanted positions are moved to the front of their row, and rows are cut into chunks: a chunk in
-    which no row wants anything is skipped, forward and backward. Rows stay whole, so a batch
-    sharded over devices stays where it is.
-    """
-    batch, length = targets.shape
-    chunk = min(decoder.model.loss_chunk, length)
-    # False sorts before True: wanted positions come first, in their order.
-    order = jnp.argsort(~wanted, axis=1, stable=True)
-    hidden = jnp.take_along_axis(hidden, order[..., None], axis=1)
-    targets, wanted = (jnp.take_along_axis(a, order, axis=1) for a in (targets, wanted))
-
-    @jax.checkpoint
-    def some(hidden: Array, targets: Array) -> Array:
-        return smoothed_losses(decoder.logits(hidden), targets, label_smoothing)
-
-    def body(_: None, part: tuple[Array, Array, Array]) -> tuple[None, Array]:
-        h, t, w = part
-        losses = jax.lax.cond(jnp.any(w), some, lambda h, t: jnp.zeros_like(t, jnp.float32), h, t)
-        return None, jnp.where(w, losses, 0.0)
-
-    parts = _chunks(hidden, chunk), _chunks(targets, chunk), _chunks(wanted, chunk)
-    _, losses = jax.lax.scan(body, None, parts)
-    losses = jnp.moveaxis(losses, 0, 1).reshape(batch, -1)[:, :length]
+    """Returns the loss of each wanted target, 0 elsewhere; to look at, not to differentiate."""
+    order, chunks = _in_chunks(decoder, hidden, targets, wanted)
+    hidden, targets, wanted = chunks
+    table = decoder.embedding[...].astype(hidden.dtype)
+    losses = _losses(table, hidden, targets, wanted, (decoder.model.final_softcap, label_smoothing))
+    losses = jnp.moveaxis(losses, 0, 1).reshape(len(order), -1)[:, : order.shape[1]]
     # Sorting a permutation gives its inverse: every loss goes back to where its target stood.
-    back = jnp.argsort(order, axis=1)
-    return jnp.take_along_axis(losses, back, axis=1)
+    return jnp.take_along_axis(losses, jnp.argsort(order, axis=1), axis=1)
+
+
+def weighted_loss(
+    decoder: Gemma,
+    hidden: Float[Array, "B T D"],
+    targets: Int32[Array, "B T"],
+    weights: Float[Array, "B T"],
+    label_smoothing: float,
+) -> Float[Array, ""]:
+    """Returns the sum of weighted losses; targets of weight 0 are skipped."""
+    _, (hidden, targets, weights) = _in_chunks(decoder, hidden, targets, weights)
+    table = decoder.embedding[...].astype(hidden.dtype)
+    return _sum(table, hidden, targets, weights, (decoder.model.final_softcap, label_smoothing))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _sum(
+    table: Float[Array, "V D"],
+    hidden: Float[Array, "N B C D"],
+    targets: Int32[Array, "N B C"],
+    weights: Float[Array, "N B C"],
+    numbers: tuple[float, float],
+) -> Float[Array, ""]:
+    """Returns the weighted loss of N chunks."""
+    return jnp.sum(weights * _losses(table, hidden, targets, weights, numbers))
+
+
+def _with_gradient(
+    table: Array, hidden: Array, targets: Array, weights: Array, numbers: tuple[float, float]
+) -> tuple[Array, tuple[Array, Array]]:
+    """Returns the weighted loss, and its gradient by table and hidden rows.
+
+    The sum's gradient is known up to one factor while its logits are there: made at once, they
+    need not be made again in the backward pass, and nothing of a chunk has to be kept. The table's
+    is added up in float32.
+    """
+
+    def body(i: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        loss, d_table, d_hidden = sums
+        scores = _scores(hidden[i], table)
+        losses = _of_scores(scores, targets[i], numbers)
+        slopes = _slopes(scores, targets[i], numbers)
+        d_scores = made((weights[i][..., None] * slopes).astype(hidden.dtype))
+        full = {"preferred_element_type": jnp.float32}
+        d_table += jnp.einsum("bcv,bcd->vd", d_scores, hidden[i], **full)
+        d_chunk = jnp.einsum("bcv,vd->bcd", d_scores, table, **full).astype(hidden.dtype)
+        return loss + jnp.sum(weights[i] * losses), d_table, d_hidden.at[i].set(d_chunk)
+
+    zeros = jnp.zeros(()), jnp.zeros(table.shape), jnp.zeros(hidden.shape, hidden.dtype)
+    count = _num_counting(weights)
+    loss, *gradient = jax.lax.fori_loop(0, count, body, tuple(own(zero) for zero in zeros))
+    return loss, (gradient[0], gradient[1])
+
+
+def _forward(
+    table: Array, hidden: Array, targets: Array, weights: Array, numbers: tuple[float, float]
+) -> tuple[Array, tuple[Array, Array]]:
+    loss, (d_table, d_hidden) = _with_gradient(table, hidden, targets, weights, numbers)
+    return loss, (d_table.astype(table.dtype), d_hidden)
+
+
+def _backward(
+    numbers: tuple[float, float], gradients: tuple[Array, Array], factor: Float[Array, ""]
+) -> tuple:
+    del numbers
+    d_table, d_hidden = (factor.astype(gradient.dtype) * gradient for gradient in gradients)
+    return d_table, d_hidden, None, None
+
+
+_sum.defvjp(_forward, _backward)
+
+
+def _in_chunks(
+    decoder: Gemma, hidden: Array, targets: Array, counting: Array
+) -> tuple[Int32[Array, "B T"], tuple[Array, Array, Array]]:
+    """Returns the order of each row that puts counting positions first, and all rows in chunks."""
+    chunk = min(decoder.model.loss_chunk, targets.shape[1])
+    # False sorts before True: counting positions come first, in their order.
+    order = jnp.argsort(~counting.astype(bool), axis=1, stable=True)
+    hidden = jnp.take_along_axis(hidden, order[..., None], axis=1)
+    targets, counting = (jnp.take_along_axis(a, order, axis=1) for a in (targets, counting))
+    return order, (_chunks(hidden, chunk), _chunks(targets, chunk), _chunks(counting, chunk))
+
+
+def _losses(
+    table: Array, hidden: Array, targets: Array, counting: Array, numbers: tuple[float, float]
+) -> Float[Array, "N B C"]:
+    """Returns the losses of N chunks, 0 where a position does not count."""
+
+    def body(i: Array, losses: Array) -> Array:
+        one = _of_scores(_scores(hidden[i], table), targets[i], numbers)
+        return losses.at[i].set(jnp.where(counting[i].astype(bool), one, 0.0))
+
+    zeros = own(jnp.zeros(targets.shape))
+    return jax.lax.fori_loop(0, _num_counting(counting), body, zeros)
+
+
+def _scores(hidden: Float[Array, "B C D"], table: Float[Array, "V D"]) -> Float[Array, "B C V"]:
+    return jnp.einsum("bcd,vd->bcv", hidden, table, preferred_element_type=jnp.float32)
+
+
+def _of_scores(scores: Array, targets: Array, numbers: tuple[float, float]) -> Float[Array, "B C"]:
+    cap, smoothing = numbers
+    return smoothed_losses(softcap(scores, cap), targets, smoothing)
+
+
+def _slopes(
+    scores: Float[Array, "B C V"], targets: Int32[Array, "B C"], numbers: tuple[float, float]
+) -> Float[Array, "B C V"]:
+    """Returns the derivative of `_of_scores`: of a softmax, less what the target should have.
+
+    JAX's own takes the target's part off in an array of its own, as large as all logits.
+    """
+    cap, smoothing = numbers
+    logits = softcap(scores, cap)
+    vocab = logits.shape[-1]
+    is_target = jnp.arange(vocab).reshape(1, 1, -1) == targets[..., None]
+    wanted = jnp.where(is_target, 1.0 - smoothing, smoothing / (vocab - 1))
+    shares = jnp.exp(logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
+    slopes = shares - wanted
+    return slopes * (1.0 - jnp.square(logits / cap)) if cap else slopes
+
+
+def _num_counting(counting: Array) -> Int32[Array, ""]:
+    """Returns how many chunks have a counting position: the first ones, as those come first."""
+    return jnp.sum(jnp.any(counting.astype(bool), axis=(1, 2)), dtype=jnp.int32)
 
 
 def smoothed_losses(

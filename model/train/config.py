@@ -1,15 +1,47 @@
 """How one stage is trained."""
 
 import dataclasses
+import re
 from typing import Literal, get_args
 
-from infra.store.digest import NOT_IDENTITY
+from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT
 from model.data.config import BatchConfig
 from pipelines.records.schema import SuffixSampling
 
 Schedule = Literal["rsqrt", "cosine", "constant"]
 SCHEDULES = get_args(Schedule)
 SAMPLINGS = get_args(SuffixSampling)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupConfig:
+    """Parameters that learn at another rate than the others.
+
+    Attributes:
+      params: regular expression for the whole of their paths: "vision/.*", "text/embedding".
+      lr: factor on the stage's learning rate, not on its weight decay (big_vision's rule); 0 keeps
+        these parameters as they are, without gradient, moments or part in the norm that is clipped.
+      warmup: as the stage's; None takes that.
+    """
+
+    params: str
+    lr: float = 1.0
+    warmup: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.params)
+        except re.error as error:
+            raise ValueError(
+                f"groups.params must be a regular expression, got {self.params!r}: {error}."
+            ) from None
+        if not self.lr >= 0:
+            raise ValueError(f"groups.lr must be at least 0, which freezes, got {self.lr!r}.")
+        if self.warmup is not None and not 0 <= self.warmup < 1:
+            raise ValueError(
+                f"groups.warmup must be a fraction of total steps in [0, 1), or none for the "
+                f"stage's, got {self.warmup!r}."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,6 +55,10 @@ class TrainConfig:
       peak_lr: learning rate after warm-up.
       warmup: linear warm-up [fraction of total steps].
       schedule: after warm-up: "cosine" to zero, "rsqrt" as in pretraining, or "constant".
+      rsqrt_timescale: steps after warm-up over which "rsqrt" falls to 1/√2 [steps].
+      rsqrt_shift: steps that "rsqrt" counts as done after warm-up already: a stage that goes on
+        with the schedule of the one before it [steps].
+      groups: parameters with a rate or a warm-up of their own; the first one that matches counts.
       weight_decay: per update, times the schedule and not the learning rate (big_vision's rule).
       grad_clip: largest global norm of the gradient.
       b2: decay of Adam's second moment.
@@ -38,6 +74,9 @@ class TrainConfig:
         "choice" and "uniform", the benchmarks' two words for it, draw independently.
       max_frames: most images of one example; longer videos are thinned out.
       freeze_vision: whether the vision tower keeps its weights.
+      num_replicas: copies of weights and moments, or as many of them as divide the devices; each
+        is split over the devices of its copy. More copies ask fewer neighbours for a weight, and
+        take more memory.
       save_steps: distance of resumable checkpoints [steps].
       log_steps: distance of progress reports [steps].
     """
@@ -59,13 +98,17 @@ class TrainConfig:
     sampling: SuffixSampling = "without_replacement"
     max_frames: int = 16
     freeze_vision: bool = False
+    num_replicas: int = dataclasses.field(default=1, metadata=NOT_IDENTITY)
+    rsqrt_timescale: float = dataclasses.field(default=10_000.0, metadata=UNLESS_DEFAULT)
+    rsqrt_shift: float = dataclasses.field(default=0.0, metadata=UNLESS_DEFAULT)
+    groups: tuple[GroupConfig, ...] = dataclasses.field(default=(), metadata=UNLESS_DEFAULT)
     save_steps: int = dataclasses.field(default=500, metadata=NOT_IDENTITY)
     log_steps: int = dataclasses.field(default=10, metadata=NOT_IDENTITY)
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "total_steps", "text_len", "max_frames"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("save_steps", "log_steps"):
+        for name in ("num_replicas", "save_steps", "log_steps"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         self._require("epochs", self.epochs is None or self.epochs > 0, "positive, or none")
         self._require("peak_lr", self.peak_lr > 0, "positive")
@@ -73,6 +116,8 @@ class TrainConfig:
         self._require("schedule", self.schedule in SCHEDULES, f"one of {', '.join(SCHEDULES)}")
         self._require("weight_decay", self.weight_decay >= 0, "at least 0")
         self._require("grad_clip", self.grad_clip > 0, "positive")
+        self._require("rsqrt_timescale", self.rsqrt_timescale > 0, "positive [steps]")
+        self._require("rsqrt_shift", self.rsqrt_shift >= 0, "at least 0 [steps]")
         self._require("b2", 0 < self.b2 < 1, "in (0, 1)")
         self._require("label_smoothing", 0 <= self.label_smoothing < 1, "in [0, 1)")
         self._require("dropout", 0 <= self.dropout < 1, "in [0, 1)")
@@ -90,6 +135,11 @@ class TrainConfig:
         """The part of it that the loader reads."""
         names = (field.name for field in dataclasses.fields(BatchConfig))
         return BatchConfig(**{name: getattr(self, name) for name in names})
+
+    def batches_of(self, task: str, batch_size: int) -> BatchConfig:
+        """Returns the same for batches of one task, of another size."""
+        mixture = ((task, 1.0),)
+        return dataclasses.replace(self.batches, mixture=mixture, batch_size=batch_size)
 
     def in_steps(self, num_records: int) -> "TrainConfig":
         """Returns the same, its epochs as updates."""

@@ -5,8 +5,10 @@ that formula, written out in float32, up to rounding: about 1e-7 of a parameter,
 and multiplies where it clips, and raises Adam's decays to an integer count.
 """
 
+import dataclasses
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +26,15 @@ VISION = re.compile(r"^vision/")
 """Parameters of the vision tower, kept by `freeze_vision`."""
 
 _B1, _EPS = 0.9, 1e-8
-_RSQRT_TIMESCALE = 10_000.0
+
+PerGroup = tuple[float | Float[Array, ""], ...]
+"""A rate for each of `train.groups`, then that of all other parameters."""
 
 
 def optimizer(
     train: TrainConfig,
-    learning: Float[Array, ""] | float = 0.0,
-    decay: Float[Array, ""] | float = 0.0,
+    learning: Float[Array, ""] | float | PerGroup = 0.0,
+    decay: Float[Array, ""] | float | PerGroup = 0.0,
 ) -> optax.GradientTransformation:
     """Returns the transformation of gradients (by path) into what is added to the parameters.
 
@@ -41,17 +45,45 @@ def optimizer(
     weight_decay * schedule of a parameter, however small the learning rate is.
 
     Args:
-      train: clipping and Adam's b2.
-      learning: peak learning rate times schedule.
-      decay: weight decay times schedule; reaches `DECAYED` only.
+      train: clipping, Adam's b2, and which parameters are a group.
+      learning: peak learning rate times schedule; where there are groups, of each.
+      decay: weight decay times schedule, likewise; reaches `DECAYED` only.
     """
     return optax.chain(
         optax.clip_by_global_norm(train.grad_clip),
         optax.scale_by_adam(b1=_B1, b2=train.b2, eps=_EPS),
-        optax.scale(learning),  # type: ignore[arg-type]
-        optax.add_decayed_weights(decay, mask=_decayed),  # type: ignore[arg-type]
+        *_rated(train, learning, decay),
         optax.scale(-1.0),
     )
+
+
+def _rated(
+    train: TrainConfig,
+    learning: Float[Array, ""] | float | PerGroup,
+    decay: Float[Array, ""] | float | PerGroup,
+) -> tuple[optax.GradientTransformation, ...]:
+    """Returns the transformations that multiply Adam's direction and add the decay."""
+    if not train.groups:
+        return (
+            optax.scale(learning),  # type: ignore[arg-type]
+            optax.add_decayed_weights(decay, mask=_decayed),  # type: ignore[arg-type]
+        )
+    plain = dataclasses.replace(train, groups=())
+    num = len(train.groups) + 1
+    rates = learning if isinstance(learning, tuple) else (learning,) * num
+    decays = decay if isinstance(decay, tuple) else (decay,) * num
+    chains: dict[Hashable, optax.GradientTransformation] = {
+        i: optax.chain(*_rated(plain, rates[i], decays[i])) for i in range(num)
+    }
+    return (
+        optax.partition(chains, lambda params: {path: group_of(train, path) for path in params}),
+    )
+
+
+def group_of(train: TrainConfig, path: str) -> int:
+    """Returns the place in `train.groups` of a parameter's group; for none, their number."""
+    matching = (i for i, g in enumerate(train.groups) if re.fullmatch(g.params, path))
+    return next(matching, len(train.groups))
 
 
 def init_optimizer(train: TrainConfig, params: Flat) -> optax.OptState:
@@ -71,6 +103,14 @@ def update_params(
     return changed, state  # type: ignore[return-value]
 
 
+def schedules(train: TrainConfig) -> Float[np.ndarray, "groups steps"]:
+    """Returns `schedule` for each of `train.groups`, then for all other parameters."""
+    own = (train.warmup if g.warmup is None else g.warmup for g in train.groups)
+    return np.stack(
+        [*(schedule(dataclasses.replace(train, warmup=warmup)) for warmup in own), schedule(train)]
+    )
+
+
 def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
     """Returns the factor on the learning rate at every step, in [0, 1]; a warm-up starts at 0.
 
@@ -79,11 +119,13 @@ def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
     warmup = train.warmup * train.total_steps
     after = {
         "cosine": optax.cosine_decay_schedule(1.0, max(1.0, train.total_steps - warmup)),  # type: ignore[arg-type]
-        "rsqrt": _rsqrt,
+        "rsqrt": functools.partial(_rsqrt, train=train),
         "constant": optax.constant_schedule(1.0),
     }[train.schedule]
     # A warm-up may end between two steps; one of less than a step is none.
-    before = optax.linear_schedule(0.0, 1.0, warmup) if warmup >= 1 else lambda step: 1.0  # type: ignore[arg-type]
+    level = (1.0 + train.rsqrt_shift / train.rsqrt_timescale) ** -0.5
+    level = level if train.schedule == "rsqrt" else 1.0
+    before = optax.linear_schedule(0.0, level, warmup) if warmup >= 1 else lambda step: level  # type: ignore[arg-type]
     joined = optax.join_schedules([before, after], [warmup])  # type: ignore[list-item]
     with jax.numpy_dtype_promotion("standard"):
         steps = jnp.arange(train.total_steps, dtype=jnp.float32)
@@ -96,15 +138,27 @@ def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[F
     Frozen ones have no gradient, no moments and no part in the norm that is clipped: the optimizer
     never sees them, which is simpler than optax's masks over a whole tree.
     """
-    frozen = {p: v for p, v in params.items() if train.freeze_vision and VISION.match(p)}
+    still = {i for i, group in enumerate(train.groups) if group.lr == 0}
+    frozen = {
+        p: v
+        for p, v in params.items()
+        if (train.freeze_vision and VISION.match(p)) or group_of(train, p) in still
+    }
     return {p: v for p, v in params.items() if p not in frozen}, frozen
+
+
+def unmatched(train: TrainConfig, paths: Collection[str]) -> list[str]:
+    """Returns the patterns of groups that no parameter has for its first."""
+    reached = {group_of(train, path) for path in paths}
+    return [group.params for i, group in enumerate(train.groups) if i not in reached]
 
 
 def _decayed(params: Flat) -> dict[str, bool]:
     return {path: bool(DECAYED.match(path)) for path in params}
 
 
-def _rsqrt(step: Float[Array, " steps"]) -> Float[Array, " steps"]:
+def _rsqrt(step: Float[Array, " steps"], train: TrainConfig) -> Float[Array, " steps"]:
     """The inverse square root of the steps after warm-up; optax has no such schedule."""
     # Steps of the warm-up count below 0 here, and are overruled; they must not become NaN.
-    return jax.lax.rsqrt(1.0 + jnp.maximum(step, 0.0) / _RSQRT_TIMESCALE)
+    done = jnp.maximum(step, 0.0) + train.rsqrt_shift
+    return jax.lax.rsqrt(1.0 + done / train.rsqrt_timescale)

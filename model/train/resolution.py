@@ -73,9 +73,9 @@ def fit_resolution(
         if width != goal_width or rows == goal:
             continue
         if path == POSITIONS:
-            fitted[path] = resize_positions(loaded[path], goal)
+            fitted[path] = resize_positions(np.asarray(loaded[path]), goal)
         elif rows < goal:
-            fitted[path] = extend_bank(loaded[path], fresh()[path])
+            fitted[path] = extend_bank(np.asarray(loaded[path]), fresh()[path])
     return fitted
 
 

@@ -3,9 +3,12 @@
 import functools
 from typing import Any
 
+import jax
+
 from model import vlm
 from model.checkpoint.digest import flatten, unflatten
-from model.checkpoint.folder import load_params
+from model.checkpoint.folder import load_params, params_of
+from model.checkpoint.params_files import StoredArray
 from model.config import ModelConfig
 from model.train.resolution import fit_resolution
 
@@ -16,20 +19,21 @@ _FRESH = "connector/"
 def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str, Any]:
     """Returns fresh parameters, or a checkpoint's with a fresh connector where it has none.
 
-    A checkpoint of another resolution is fitted to the model's (see `resolution`).
+    A checkpoint of another resolution is fitted to the model's (see `resolution`). Where several
+    processes train, arrays of a checkpoint are `StoredArray`s: each reads what its devices get.
 
     Raises:
       ValueError: if the checkpoint's parameters do not fit the model, with their names.
     """
     if init is None:
-        return vlm.init_params(model, seed)
+        return _fresh_params(model, seed)
 
     @functools.cache
     def fresh() -> dict[str, Any]:
-        return dict(flatten(vlm.init_params(model, seed)))
+        return dict(flatten(_fresh_params(model, seed)))
 
     wanted = dict(flatten(vlm.abstract_params(model)))
-    loaded = fit_resolution(dict(flatten(load_params(init))), wanted, fresh)
+    loaded = fit_resolution(_loaded(init), wanted, fresh)
     # A connector is all the checkpoint's or all fresh, never a mixture of two methods.
     has_connector = any(p.startswith(_FRESH) for p in loaded)
     optional = () if has_connector else _FRESH
@@ -49,3 +53,20 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
     if loaded.keys() == wanted.keys():
         return unflatten(loaded)
     return unflatten({path: loaded.get(path, value) for path, value in fresh().items()})
+
+
+def _loaded(init: str) -> dict[str, Any]:
+    """Returns a checkpoint's parameters by path."""
+    if jax.process_count() == 1:
+        return dict(flatten(load_params(init)))
+    reader = params_of(init)
+    return {path: StoredArray(reader, path) for path in reader.arrays}
+
+
+def _fresh_params(model: ModelConfig, seed: int) -> dict[str, Any]:
+    """Returns drawn parameters; where several processes train, in each host's memory."""
+    if jax.process_count() == 1:
+        return vlm.init_params(model, seed)
+    # What needs several hosts may not fit on any one of their devices.
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return vlm.init_params(model, seed)

@@ -2,15 +2,18 @@
 
 import dataclasses
 import functools
+import math
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from model import vlm
@@ -18,7 +21,16 @@ from model.checkpoint.digest import flatten, unflatten
 from model.config import ModelConfig
 from model.connector import budgets
 from model.data.loader import Batch
-from model.sharding import AXES, make_mesh, mean_of_rows, shard_batch, shard_tree, specs, whole
+from model.sharding import (
+    AXES,
+    make_mesh,
+    mean_of_rows,
+    shard_batch,
+    shard_tree,
+    shardings,
+    specs,
+    whole,
+)
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
 from model.train.optimizer import Flat, init_optimizer, optimizer, split_frozen, update_params
@@ -32,29 +44,49 @@ class State(NamedTuple):
     optimizer: optax.OptState
 
 
+class Told(NamedTuple):
+    """What one update tells of itself, on the devices.
+
+    Attributes:
+      loss: of its batch, before the update.
+      norms: top level of the parameters -> norm of its part of the gradient, before clipping.
+    """
+
+    loss: jax.Array
+    norms: dict[str, jax.Array]
+
+
 class Rates(NamedTuple):
     """The numbers of one step that are arguments of its program, not part of it.
 
     Attributes:
-      learning: peak learning rate times schedule.
-      decay: weight decay times schedule.
+      learning: peak learning rate times schedule; of each group, where `train` has groups.
+      decay: weight decay times schedule, likewise.
       dropout_key: see `dropout_key`; None where nothing is dropped [two words].
     """
 
-    learning: float
-    decay: float
+    learning: float | tuple[float, ...]
+    decay: float | tuple[float, ...]
     dropout_key: np.ndarray | None = None
 
 
 def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
-    """Returns the state before the first step, on the mesh."""
-    trained, frozen = split_frozen(dict(flatten(params)), train)
-    return shard_tree(State(trained, frozen, init_optimizer(train, trained)), mesh)
+    """Returns the state before the first step, on the mesh.
 
-
-def params_of(state: State) -> dict[str, Any]:
-    """Returns all parameters of a state as a nested dict."""
-    return unflatten({**state.trained, **state.frozen})
+    Args:
+      params: nested dict of arrays; where several processes have the mesh, the same in each.
+      train: how they are trained.
+      mesh: of the devices.
+    """
+    trained, frozen = (
+        shard_tree(part, mesh) for part in split_frozen(dict(flatten(params)), train)
+    )
+    init = functools.partial(init_optimizer, train)
+    if mesh.size == 1:
+        return State(trained, frozen, shard_tree(init(trained), mesh))
+    # Moments are twice the parameters: they begin in parts, on no device as a whole.
+    parts = shardings(jax.eval_shape(init, trained), mesh)
+    return State(trained, frozen, jax.jit(init, out_shardings=parts)(trained))
 
 
 class StepPrograms:
@@ -68,6 +100,9 @@ class StepPrograms:
 
     Attributes:
       compile_seconds: time spent compiling so far [s].
+
+    Programs are compiled when they are first asked for, unless they were ahead: from then on,
+    asking for another one is an error.
     """
 
     def __init__(
@@ -76,17 +111,19 @@ class StepPrograms:
         self._model, self._train, self.mesh = model, train, mesh
         self._num_images = num_images
         self._declared = set(declared_buckets(model, train))
-        self._compiled: dict[tuple[Any, ...], Any] = {}
+        self._compiled: dict[tuple[int, int], Any] = {}
+        self._are_ahead = False
         self.compile_seconds = 0.0
 
     def __call__(
         self, state: State, batch: Batch, budget: int, rates: Rates
-    ) -> tuple[State, jax.Array]:
-        """Returns the state after one update, and the loss before it; `state` is used up.
+    ) -> tuple[State, "Told"]:
+        """Returns the state after one update, and what it tells of it; `state` is used up.
 
         Raises:
           ValueError: if the budget lies in none of the declared buckets, or the examples have
             another number of images than is declared.
+          LookupError: if programs were compiled ahead, and this step's was not.
         """
         bucket = budgets.bucket_of(self._model, budget).size
         if bucket not in self._declared:
@@ -99,30 +136,73 @@ class StepPrograms:
                 f"dropout_key must be given exactly where train.dropout={self._train.dropout} is "
                 f"above 0, got {rates.dropout_key}; take it from `dropout_key`."
             )
-        if batch["image"].shape[1] not in self._num_images:
+        num_images = batch["image"].shape[1]
+        if num_images not in self._num_images:
             raise ValueError(
-                f"image has {batch['image'].shape[1]} images per example, which is not declared; "
+                f"image has {num_images} images per example, which is not declared; "
                 f"declared: {sorted(self._num_images)}."
             )
         args = state, shard_batch(batch, self.mesh), vlm.Slots(bucket, budget), rates
-        shapes = tuple(sorted((name, value.shape) for name, value in batch.items()))
-        key = (bucket, shapes)
-        if key not in self._compiled:
-            self._compiled[key] = self.compile(args)
-        return self._compiled[key](*args)
+        if (bucket, num_images) not in self._compiled:
+            if self._are_ahead:
+                raise LookupError(
+                    f"a step with {num_images} images and {bucket} slots for tokens of each has no "
+                    f"program; compiled ahead: {sorted(self._compiled)}."
+                )
+            started = time.monotonic()
+            self._compiled[bucket, num_images] = self.lower(args).compile()
+            self.compile_seconds += time.monotonic() - started
+        return self._compiled[bucket, num_images](*args)
 
-    def compile(self, args: tuple[Any, ...]) -> Any:
-        """Returns the program for arguments like these; they may be shapes with shardings."""
+    def compile_ahead(self, state: State, draws: Iterable[tuple[int, int]]) -> None:
+        """Compiles the programs of some steps, as many at a time as there are cores.
+
+        Args:
+          state: before the first of them.
+          draws: (budget, images per example) of each.
+        """
         started = time.monotonic()
+        pairs = {(budgets.bucket_of(self._model, budget).size, images) for budget, images in draws}
+        missing = sorted(pairs - set(self._compiled))
+        lowered = [self._lower_shapes(state, *pair) for pair in missing]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiled = pool.map(jax.stages.Lowered.compile, lowered)
+            self._compiled.update(zip(missing, compiled, strict=True))
+        self._are_ahead = True
+        self.compile_seconds += time.monotonic() - started
+
+    def _lower_shapes(self, state: State, bucket: int, num_images: int) -> jax.stages.Lowered:
+        batch, rates = abstract_inputs(self._model, self._train, self.mesh, num_images)
+        return self.lower((state, batch, vlm.Slots(bucket, bucket), rates))
+
+    def lower(self, args: tuple[Any, ...]) -> jax.stages.Lowered:
+        """Returns the program before it is compiled; arguments may be shapes with shardings."""
         step = functools.partial(_step, model=self._model, train=self._train, mesh=self.mesh)
         # The new state takes over the memory of the old one (donation), which only works if it
         # lies on the devices in the same way. `jit` would compile a program it lacks at any call;
         # compiled ahead, an undeclared shape is an error instead of a stall of minutes.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, args[0])
-        jitted = jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
-        compiled = jitted.lower(*args).compile()
-        self.compile_seconds += time.monotonic() - started
-        return compiled
+        return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None)).lower(*args)
+
+
+def abstract_inputs(
+    model: ModelConfig, train: TrainConfig, mesh: Mesh, num_images: int
+) -> tuple[dict[str, Any], Rates]:
+    """Returns the shapes of what a step reads beside its state: a batch, and its numbers."""
+
+    def rows(*shape: int, dtype: Any = np.int32) -> jax.ShapeDtypeStruct:
+        sharding = NamedSharding(mesh, P(AXES))
+        return jax.ShapeDtypeStruct((train.batch_size, *shape), dtype, sharding=sharding)
+
+    side = model.vision.image_px
+    batch = {name: rows(train.text_len + 1) for name in ("text", "mask_ar", "mask_loss")}
+    batch["image"] = rows(num_images, side, side, 3, dtype=np.uint8)
+    # As Python's own numbers are: of float32 only until they meet another type.
+    number: Any = jax.ShapeDtypeStruct((), np.float32, weak_type=True)
+    if train.groups:
+        number = (number,) * (len(train.groups) + 1)
+    key: Any = jax.ShapeDtypeStruct((2,), np.uint32) if train.dropout else None
+    return batch, Rates(number, number, key)
 
 
 def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
@@ -152,6 +232,9 @@ def step_programs(
         peak_lr=1.0,
         warmup=0.0,
         schedule="constant",
+        rsqrt_timescale=1.0,
+        rsqrt_shift=0.0,
+        groups=tuple(dataclasses.replace(g, lr=float(g.lr > 0), warmup=None) for g in train.groups),
         weight_decay=0.0,
         mixture=(),
         sampling="without_replacement",
@@ -165,7 +248,12 @@ def step_programs(
 def _cached_programs(
     model: ModelConfig, train: TrainConfig, devices: Any, num_images: tuple[int, ...]
 ) -> StepPrograms:
-    return StepPrograms(model, train, make_mesh(devices), num_images)
+    return StepPrograms(model, train, mesh_of(train, devices), num_images)
+
+
+def mesh_of(train: TrainConfig, devices: Sequence[Any]) -> Mesh:
+    """Returns the mesh of a stage: a config made for a pod also runs where devices are fewer."""
+    return make_mesh(devices, num_replicas=math.gcd(train.num_replicas, len(devices)))
 
 
 def _step(
@@ -177,7 +265,7 @@ def _step(
     model: ModelConfig,
     train: TrainConfig,
     mesh: Mesh,
-) -> tuple[State, jax.Array]:
+) -> tuple[State, Told]:
     backward = functools.partial(_backward, model=model, train=train)
     if mesh.size > 1:
         trained, frozen = specs(state.trained, mesh), specs(state.frozen, mesh)
@@ -190,7 +278,15 @@ def _step(
     loss, gradients = backward(state.trained, state.frozen, batch, slots, rates.dropout_key)
     chain = optimizer(train, rates.learning, rates.decay)
     trained, kept = update_params(chain, gradients, state.optimizer, state.trained)
-    return State(trained, state.frozen, kept), loss
+    return State(trained, state.frozen, kept), Told(loss, norms_of(gradients))
+
+
+def norms_of(gradients: Flat) -> dict[str, jax.Array]:
+    """Returns the norm of each top level's part of a gradient."""
+    parts: dict[str, list[jax.Array]] = {}
+    for path, leaf in gradients.items():
+        parts.setdefault(path.partition("/")[0], []).append(leaf)
+    return {part: optax.tree.norm(leaves) for part, leaves in sorted(parts.items())}
 
 
 def _backward(
@@ -208,29 +304,55 @@ def _backward(
     dropout = None if key is None else Dropout(train.dropout, key)
 
     def loss_fn(trained: Flat) -> jax.Array:
-        # Layers of a tower are gathered one by one, where they are computed; all else is small.
-        params = {
-            path: leaf if "/blocks/" in path else whole(leaf, model.dtype)
-            for path, leaf in {**trained, **frozen}.items()
-        }
-        losses = vlm.token_losses(
-            vlm.structure(model),
-            unflatten(params),
-            vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
-            slots,
-            label_smoothing=train.label_smoothing,
-            dropout=dropout,
-        )
-        return mean_of_rows(batch_loss(losses, batch["mask_loss"][:, 1:]))
+        params = {**trained, **frozen}
+        return loss_of_rows(params, batch, slots, model, train.label_smoothing, dropout)
 
     # Frozen parameters are constants to `loss_fn`: the backward pass ends where they begin.
     return jax.value_and_grad(loss_fn)(trained)
 
 
-def batch_loss(losses: jax.Array, mask_loss: jax.Array) -> jax.Array:
-    """Returns the mean over examples of their mean over supervised tokens; none of them is 0.
+def loss_of_rows(
+    params: Flat,
+    batch: Mapping[str, jax.Array],
+    slots: vlm.Slots,
+    model: ModelConfig,
+    label_smoothing: float = 0.0,
+    dropout: Dropout | None = None,
+) -> jax.Array:
+    """Returns the loss of all rows of a batch from this device's, under a `shard_map` or alone.
+
+    Args:
+      params: this device's parts.
+      batch: this device's rows.
+      slots: for soft tokens.
+      model: what is computed.
+      label_smoothing: of the targets.
+      dropout: in the decoder.
+    """
+    # Layers of a tower are gathered one by one, where they are computed; all else is small.
+    gathered = {
+        path: leaf if "/blocks/" in path else whole(leaf, model.dtype)
+        for path, leaf in params.items()
+    }
+    loss = vlm.loss(
+        vlm.structure(model),
+        unflatten(gathered),
+        vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"]),
+        slots,
+        loss_weights(batch["mask_loss"][:, 1:]),
+        label_smoothing=label_smoothing,
+        dropout=dropout,
+    )
+    return mean_of_rows(loss)
+
+
+def loss_weights(mask_loss: jax.Array) -> jax.Array:
+    """Returns each target's weight: the loss is a mean over examples of their mean over targets.
+
+    An example without targets counts as 0, not as absent.
 
     Source: big_vision `trainers/proj/paligemma/train.py`.
     """
-    count = jnp.maximum(jnp.sum(mask_loss, axis=1), 1).astype(losses.dtype)
-    return jnp.mean(jnp.sum(losses, axis=1) / count)
+    wanted = (mask_loss > 0).astype(jnp.float32)
+    count = jnp.maximum(jnp.sum(wanted, axis=1, keepdims=True), 1.0)
+    return wanted / count / len(wanted)

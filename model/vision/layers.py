@@ -8,6 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from model.attention import attention
+from model.lowering import made
 
 _xavier = nnx.initializers.xavier_uniform()
 
@@ -55,7 +56,7 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Returns the transformed features."""
-        return self.down(jax.nn.gelu(self.up(x), approximate=True))
+        return self.down(made(jax.nn.gelu(self.up(x), approximate=True)))
 
 
 class Attention(nnx.Module):
@@ -84,15 +85,16 @@ class Attention(nnx.Module):
           values: what is mixed.
           visible: which keys exist, the same for the whole batch; None is all.
         """
-        queries = self.query(queries) * (queries.shape[-1] // self.num_heads) ** -0.5
-        q, v = (jnp.transpose(self._heads(x), (0, 2, 3, 1)) for x in (queries, self.value(values)))
-        k = jnp.transpose(self._heads(self.key(keys)), (0, 2, 1, 3))
-        mask = None if visible is None else visible.reshape(1, 1, -1, 1)
-        read = jnp.transpose(attention(q, k, v, mask, 0.0), (0, 3, 1, 2))
+        q = self._heads(self.query, queries) * (queries.shape[-1] // self.num_heads) ** -0.5
+        k, v = self._heads(self.key, keys), self._heads(self.value, values)
+        mask = None if visible is None else visible.reshape(1, 1, -1)
+        read = attention(q[:, :, :, None], k, v, mask, 0.0)
         return self.out(read.reshape(queries.shape))
 
-    def _heads(self, x: Float[Array, "B N C"]) -> Float[Array, "B N H d"]:
-        return x.reshape(*x.shape[:2], self.num_heads, -1)
+    def _heads(self, layer: Linear, x: Float[Array, "B N C"]) -> Float[Array, "B N H d"]:
+        kernel = layer.kernel[...].astype(x.dtype).reshape(x.shape[-1], self.num_heads, -1)
+        bias = layer.bias[...].astype(x.dtype).reshape(1, 1, self.num_heads, -1)
+        return jnp.einsum("bnc,chd->bnhd", x, kernel) + bias
 
 
 def sincos_positions(grid: int, width: int, dtype: DTypeLike = jnp.float32) -> Array:

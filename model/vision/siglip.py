@@ -9,6 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt8
 
+from model.lowering import policy
 from model.sharding import whole
 from model.vision.config import TowerConfig, VisionConfig
 from model.vision.layers import Attention, LayerNorm, Mlp, row, sincos_positions
@@ -88,6 +89,8 @@ class Siglip(nnx.Module):
         def body(x: Array, block: Block) -> tuple[Array, None]:
             return jax.tree.map(lambda part: whole(part, dtype), block)(x), None
 
-        body = jax.checkpoint(body) if self.remat else body
+        if self.remat != "none":
+            # Its matrix products are cheap beside its attention: only what that reads is kept.
+            body = jax.checkpoint(body, policy=policy(self.remat))
         x, _ = jax.lax.scan(body, x, self.blocks, unroll=self.unroll)
         return self.norm(x)

@@ -34,7 +34,9 @@ def big_vision(request: pytest.FixtureRequest) -> Reference:
 
 def _variant(reference: Reference, layers: str) -> Reference:
     scanned = layers == "scanned"
-    cfg = dataclasses.replace(reference.cfg, scan_layers=scanned, remat=scanned)
+    cfg = dataclasses.replace(
+        reference.cfg, scan_layers=scanned, remat="full" if scanned else "none"
+    )
     return dataclasses.replace(reference, cfg=cfg)
 
 

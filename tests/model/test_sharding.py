@@ -1,5 +1,6 @@
 """How weights are split, and that a step on several devices is the step on one."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
 
 from model.sharding import AXES, make_mesh, shard_batch, spec_of
 
@@ -46,6 +48,49 @@ def test_copies_must_divide_the_devices():
         make_mesh(jax.devices()[:1], num_replicas=2)
 
 
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """A device of a slice that need not exist, with what JAX asks of one."""
+
+    id: int
+    slice_index: int
+    coords: tuple[int, int, int] = (0, 0, 0)
+    platform: str = "tpu"
+    device_kind: str = "a chip without wires"  # That JAX knows no order of.
+    core_on_chip: int = 0
+    process_index: int = 0
+
+
+def test_of_two_slices_each_holds_whole_copies():
+    chips = [Chip(number, number // 6, (number % 2, number % 6 // 2, 0)) for number in range(12)]
+    mesh = make_mesh(chips, num_replicas=4)
+    assert mesh.devices.shape == (4, 3)
+    assert [{chip.slice_index for chip in copy} for copy in mesh.devices] == [{0}, {0}, {1}, {1}]
+    # 36 rows for each of 4 copies would do; but they would come from the other slice.
+    assert spec_of("vision/up", (27, 32, 43_040), 4, mesh) == P()
+    assert spec_of("vision/up", (27, 24, 43_040), 4, mesh)[1] == "fsdp"
+    one = make_mesh(chips[:6], num_replicas=2)
+    assert spec_of("vision/up", (27, 32, 43_040), 4, one)[1] == "replica"
+    assert make_mesh(chips, num_replicas=1).devices.shape == (2, 6)
+    assert make_mesh(chips, num_replicas=3).devices.shape == (6, 2)
+
+
+class Unplaced:
+    """A chip of one slice that is only compiled for: it knows no index of it."""
+
+    id, coords, core_on_chip, process_index = 0, (0, 0, 0), 0, 0
+    platform, device_kind = "tpu", "a chip without wires"
+
+
+def test_chips_that_are_only_compiled_for_may_know_no_slice():
+    assert make_mesh([Unplaced()]).devices.shape == (1, 1)
+
+
+def test_hosts_of_gpus_are_no_slices():
+    gpus = [Chip(number, number // 4, platform="gpu") for number in range(8)]
+    assert make_mesh(gpus).devices.shape == (1, 8)
+
+
 def test_batch_is_split_by_rows():
     mesh = make_mesh()
     assert shard_batch({"x": np.zeros((mesh.size * 3, 2))}, mesh)["x"].shape[0] == mesh.size * 3
@@ -79,12 +124,12 @@ def steps(model, train, devices, num_replicas):
     losses = []
     for step in range(3):
         rates = Rates(learning=1e-2, decay=1e-3, dropout_key=dropout_key(train, 0, step))
-        state, loss = programs(state, batch, 30, rates)
-        losses.append(float(loss))
+        state, told = programs(state, batch, 30, rates)
+        losses.append(float(told.loss))
     return losses, jax.tree.map(np.asarray, state.optimizer)
 
 model = tiny_model("parcel", (30, 64))
-scanned = dataclasses.replace(model, scan_layers=True, remat=True, loss_chunk=2)
+scanned = dataclasses.replace(model, scan_layers=True, remat="full", loss_chunk=2)
 frozen = {"freeze_vision": True}
 for cfg, settings, replicas in [(scanned, {}, 2), (model, frozen, 1)]:
     train = TrainConfig(batch_size=8, text_len=6, dropout=0.1, **settings)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from model import presets, vlm
-from model.attention import MASKED, attention
+from model.attention import MASKED, by_einsum, by_rows
 from model.connector.config import ConnectorConfig
 from model.text.loss import smoothed_losses
 from tests.model.tiny_models import (
@@ -61,7 +62,7 @@ def test_methods_start_from_the_same_shared_parameters():
 @pytest.mark.slow
 def test_scanned_and_recomputed_equals_unrolled():
     unrolled = tiny_config("parcel")
-    scanned = dataclasses.replace(unrolled, scan_layers=True, remat=True)
+    scanned = dataclasses.replace(unrolled, scan_layers=True, remat="full")
     params = init_params(unrolled, 0)
     loss, gradient = loss_and_gradient(unrolled, params, vlm.Slots(62, 40))
     other, other_gradient = loss_and_gradient(scanned, params, vlm.Slots(62, 40))
@@ -84,6 +85,27 @@ def test_losses_are_those_of_the_logits(changes: dict):
     wanted = np.asarray(data.mask_loss[:, 1:]) > 0
     assert_allclose(np.asarray(losses)[wanted], np.asarray(expected)[wanted], rtol=1e-5)
     assert np.all(np.asarray(losses)[~wanted] == 0.0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_and_its_gradient_are_those_of_the_logits(smoothing: float):
+    cfg, data = tiny_config("m3"), batch()
+    params, graph = init_params(cfg, 1), vlm.structure(cfg)
+    weights = data.mask_loss[:, 1:] * np.linspace(0.5, 2.0, 10, dtype=np.float32)
+
+    def chunked(params: vlm.Params) -> jax.Array:
+        return 3 * vlm.loss(graph, params, data, SIXTEEN, weights, label_smoothing=smoothing)
+
+    def whole(params: vlm.Params) -> jax.Array:
+        logits = vlm.text_logits(graph, params, data.prompt, SIXTEEN)
+        return 3 * jnp.sum(weights * smoothed_losses(logits, data.text[:, 1:], smoothing))
+
+    one, gradient = jax.jit(jax.value_and_grad(chunked))(params)
+    other, expected = jax.jit(jax.value_and_grad(whole))(params)
+    assert_allclose(one, other, rtol=1e-5)
+    assert_allclose(jax.jit(chunked)(params), one, rtol=1e-6)
+    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
+        assert_allclose(a, b, rtol=1e-4, atol=3e-6)
 
 
 def test_suffix_is_causal_and_prefix_is_not():
@@ -121,25 +143,29 @@ def test_label_smoothing_is_zero_at_its_own_optimum():
 
 
 @pytest.mark.parametrize("cap", [0.0, 2.0])
-def test_attention_and_its_gradient_equal_the_textbook(cap: float):
-    q, k, v = (
-        jax.random.normal(jax.random.key(i), (2, 3, n, 5)) for i, n in enumerate((7, 11, 11))
-    )
-    mask = jax.random.bernoulli(jax.random.key(9), 0.6, (2, 1, 11, 7)).at[:, :, 0].set(True)
+@pytest.mark.parametrize("ours", [by_rows, by_einsum])
+def test_attention_and_its_gradient_equal_the_textbook(ours: Callable, cap: float):
+    # Two groups of three heads: a key head serves one group.
+    q = jax.random.normal(jax.random.key(0), (2, 7, 2, 3, 5))
+    k, v = (jax.random.normal(jax.random.key(i), (2, 11, 2, 5)) for i in (1, 2))
+    mask = jax.random.bernoulli(jax.random.key(9), 0.6, (2, 7, 11)).at[:, :, 0].set(True)
 
-    def ours(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return attention(q.swapaxes(2, 3), k, v.swapaxes(2, 3), mask, cap).swapaxes(2, 3)
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return ours(q, k, v, mask, cap)
 
     def textbook(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        logits = jnp.einsum("bknh,bksh->bkns", q, k)
-        logits = cap * jnp.tanh(logits / cap) if cap else logits
-        logits = jnp.where(mask.swapaxes(2, 3), logits, MASKED)
-        return jnp.einsum("bkns,bksh->bknh", jax.nn.softmax(logits), v)
+        heads = []
+        for head in range(6):
+            logits = jnp.einsum("bnh,bsh->bns", q[:, :, head // 3, head % 3], k[:, :, head // 3])
+            logits = cap * jnp.tanh(logits / cap) if cap else logits
+            weights = jax.nn.softmax(jnp.where(mask, logits, MASKED))
+            heads.append(jnp.einsum("bns,bsh->bnh", weights, v[:, :, head // 3]))
+        return jnp.stack(heads, axis=2).reshape(q.shape)
 
-    assert_allclose(ours(q, k, v), textbook(q, k, v), rtol=1e-5, atol=1e-6)
+    assert_allclose(attended(q, k, v), textbook(q, k, v), rtol=1e-5, atol=1e-6)
     gradients = [
         jax.grad(lambda *a, f=f: jnp.sum(jnp.sin(f(*a))), argnums=(0, 1, 2))(q, k, v)
-        for f in (ours, textbook)
+        for f in (attended, textbook)
     ]
     for a, b in zip(*gradients, strict=True):
         assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -16,6 +16,6 @@ def tiny_model(kind: Kind = "vanilla", buckets: tuple[int, ...] = ()) -> ModelCo
         ),
         connector=ConnectorConfig(kind=kind, num_heads=3, mlp_dim=14, buckets=buckets),
         projector_init="xavier",
-        remat=False,
+        remat="none",
         scan_layers=False,
     )

@@ -23,7 +23,7 @@ TEXT = TextConfig(
 def tiny_config(kind: str, **changes: typing.Any) -> ModelConfig:
     """Returns a configuration whose connector is `kind`; `changes` are fields of the model."""
     connector = ConnectorConfig(kind=typing.cast(typing.Any, kind), num_heads=3, query_std=1.0)
-    settings = {"remat": False, "scan_layers": False, "loss_chunk": 4, "projector_init": "xavier"}
+    settings = {"remat": "none", "scan_layers": False, "loss_chunk": 4, "projector_init": "xavier"}
     base = ModelConfig(vision=VISION, text=TEXT, connector=connector, **settings)
     return dataclasses.replace(base, **changes)
 
@@ -61,7 +61,7 @@ def loss_and_gradient(
     data = vlm.Example(*(jnp.asarray(a) for a in given or batch()))
 
     def loss(params: vlm.Params) -> jax.Array:
-        losses = vlm.token_losses(vlm.structure(cfg), params, data, slots)
-        return jnp.sum(losses) / jnp.sum(data.mask_loss[:, 1:]).astype(jnp.float32)
+        weights = data.mask_loss[:, 1:].astype(jnp.float32)
+        return vlm.loss(vlm.structure(cfg), params, data, slots, weights / jnp.sum(weights))
 
     return jax.value_and_grad(loss)(params)

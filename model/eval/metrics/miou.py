@@ -91,9 +91,11 @@ def bounds(mask: Bool[np.ndarray, "H W"]) -> Box:
         return (0.0, 0.0, 0.0, 0.0)
     height, width = mask.shape
     return (
-        float(rows[0] / height), float(columns[0] / width),
-        float((rows[-1] + 1) / height), float((columns[-1] + 1) / width),
-    )  # fmt: skip
+        float(rows[0] / height),
+        float(columns[0] / width),
+        float((rows[-1] + 1) / height),
+        float((columns[-1] + 1) / width),
+    )
 
 
 def _area(box: Sequence[float]) -> float:

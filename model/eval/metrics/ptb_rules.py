@@ -225,7 +225,5 @@ _COMPOUNDS = (
 @functools.cache
 def rules() -> tuple[re.Pattern[str], ...]:
     """Returns the patterns, in the order that decides between equally long matches."""
-    tables = (
-        _CONTRACTIONS, _WORDS, _NET, _NUMBERS, _PERIODS, _PHONES, _MARKS_ALONE, _COMPOUNDS
-    )  # fmt: skip
+    tables = (_CONTRACTIONS, _WORDS, _NET, _NUMBERS, _PERIODS, _PHONES, _MARKS_ALONE, _COMPOUNDS)
     return tuple(re.compile(rule, re.IGNORECASE) for table in tables for rule in table)

@@ -37,11 +37,11 @@ class Sums:
         self.units: dict[str, bool] = {}
         self._totals: dict[str, Fraction] = {}
 
-    def add(self, item: Item) -> None:
-        """Counts an item."""
-        self.num += 1
+    def add(self, item: Item, times: int = 1) -> None:
+        """Counts an item, as often as told."""
+        self.num += times
         for name, value in {"score": item.score, **item.also}.items():
-            self._totals[name] = self._totals.get(name, Fraction(0)) + Fraction(value)
+            self._totals[name] = self._totals.get(name, Fraction(0)) + times * Fraction(value)
         if item.unit:
             self.units[item.unit] = self.units.get(item.unit, True) and item.score == 1
 
@@ -52,6 +52,13 @@ class Sums:
             self._totals[name] = self._totals.get(name, Fraction(0)) + total
         for unit, right in other.units.items():
             self.units[unit] = self.units.get(unit, True) and right
+
+    def copies(self, times: int) -> "Sums":
+        """Returns the sums of as many copies of every item."""
+        found = Sums()
+        found.num, found.units = times * self.num, dict(self.units)
+        found._totals = {name: times * total for name, total in self._totals.items()}
+        return found
 
     def total(self, name: str = "score") -> float:
         """Returns the sum of one measure, correctly rounded."""
@@ -88,7 +95,7 @@ class Result:
     parts: Mapping[str, Part]
 
     def as_json(self, metric: str) -> dict[str, Any]:
-        """Returns what `score.json` holds; "parts" only where there are any."""
+        """Returns the contents of `score.json`; "parts" only where there are any."""
         parts = {name: part.as_json() for name, part in self.parts.items()}
         return {"metric": metric, **self.total.as_json(), **({"parts": parts} if parts else {})}
 
@@ -112,8 +119,14 @@ def macro_average(scores: Mapping[str, float]) -> float:
     Source: COCO-35L, XM3600 and xGQA are reported for English and averaged without it. No other
     breakdown has a part called "en".
     """
-    others = {name: score for name, score in scores.items() if name != "en"} or scores
-    return sum(others[name] for name in sorted(others)) / len(others)
+    others = averaged(scores)
+    return sum(scores[name] for name in sorted(others)) / len(others)
+
+
+def averaged(parts: Iterable[str]) -> set[str]:
+    """Returns the parts that `macro_average` is taken over."""
+    found = set(parts)
+    return found - {"en"} or found
 
 
 def the_answer(fields: Fields) -> str:

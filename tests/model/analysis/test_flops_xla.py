@@ -41,7 +41,7 @@ def config(kind: str) -> ModelConfig:
         connector=ConnectorConfig(kind=typing.cast(typing.Any, kind), num_heads=3, mlp_dim=288),
         attn_softcap=0.0,
         final_softcap=0.0,
-        remat=False,
+        remat="none",
         scan_layers=False,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from model.checkpoint import params_files
 from model.checkpoint.array_files import read_safetensors
 from model.checkpoint.digest import flatten, params_digest
 from model.checkpoint.folder import load_config, load_params, params_of, save_checkpoint
-from model.checkpoint.params_files import ParamsReader, put_into, write_params
+from model.checkpoint.params_files import ParamsReader, put_into, read_index, write_params
 from tests.gcs.faults import Rule
 from tests.gcs.server import GCS
 from tests.model.checkpoint.test_folder import MODEL
@@ -53,7 +53,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reader(folder: Path) -> ParamsReader:
-    return ParamsReader(open_place(folder))
+    place = open_place(folder)
+    return ParamsReader(place, read_index(place))
 
 
 def test_arrays_come_back_from_files_that_others_can_read(written: Path):
@@ -71,7 +72,7 @@ def test_arrays_come_back_from_files_that_others_can_read(written: Path):
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_part_is_what_the_whole_has_there(written: Path, data: st.DataObject):
     path = data.draw(st.sampled_from(sorted(ARRAYS)))
     index = []

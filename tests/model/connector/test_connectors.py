@@ -138,7 +138,7 @@ def test_tokens_and_gradients_in_a_bucket_are_those_of_truncation(kind: str):
     _, params = _connector(cfg)
     served = [b for b in budgets.supported_budgets(cfg) if b <= 100]
 
-    @settings(deadline=None, max_examples=3, derandomize=True)
+    @settings(max_examples=3, derandomize=True)
     @given(budget=st.sampled_from(served))
     def check(budget: int) -> None:
         same = budgets.num_anchors(cfg, budget) == budgets.num_anchors(cfg, 100)

@@ -57,7 +57,7 @@ def test_masking_equals_truncation_at_any_budget_of_ragged_text_and_video(kind: 
     cfg = few_programs(kind)
     lengths = st.tuples(*[st.integers(min_value=6, max_value=11)] * 2)
 
-    @settings(deadline=None, max_examples=2, derandomize=True)
+    @settings(max_examples=2, derandomize=True)
     @given(budget=st.sampled_from(budgets.supported_budgets(cfg)), lengths=lengths)
     def check(budget: int, lengths: tuple[int, int]) -> None:
         frames = batch(num_images=3, lengths=lengths)

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from model.data import order
 from model.data.config import BatchConfig
-from model.data.loader import Examples, Loader, decode_images, samples_of_step
+from model.data.loader import Examples, Loader, samples_of_step
 from model.data.parts import open_parts, records_by_id
+from model.data.pixels import decode_images
 from model.data.text import eval_row, fit_words, prefix_ids, train_row
-from model.masks.codec import MaskCodec, MaskCodecConfig, init_params
+from model.masks.codec import MaskCodec, init_params
+from model.masks.config import MaskCodecConfig
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
 from pipelines.records import dataset
@@ -169,6 +171,34 @@ def test_clips_and_pictures_take_turns_and_none_is_repeated(tmp_path, tokenizer)
     assert counts == {"clips": 80, "color": 240, "pairs": 40}
 
 
+def test_records_of_one_name_with_other_numbers_of_images_keep_their_own(tmp_path, tokenizer):
+    pictures = [color_record(i) for i in range(6)]
+    clips = [color_record(i, images=3) for i in range(6, 9)]
+    mixed = write_dataset(tmp_path / "mixed", {"color": pictures, "color@3": clips})
+    more = write_dataset(tmp_path / "more", {"color": [color_record(i, images=3) for i in (9,)]})
+    config = BatchConfig(batch_size=2, text_len=12, mixture=(("color", 5),))
+    examples = Examples([mixed, more], config, SEEDS)
+    assert {name: len(part) for name, part in examples.parts.items()} == {"color": 6, "color@3": 4}
+    assert examples.num_images == (1, 3)
+    drawn = Counter(draw.part for step in range(50) for draw in examples.draws(step))
+    assert drawn == {"color": 60, "color@3": 40}
+    for step in range(10):
+        for draw in examples.draws(step):
+            found = examples.images(draw, examples.record(draw))
+            assert len(found) == examples.images_of(step)
+    unweighted = Examples([mixed, more], BatchConfig(batch_size=2), SEEDS)
+    assert [unweighted.draws(step) for step in range(9)] == [examples.draws(i) for i in range(9)]
+    with pytest.raises(ValueError, match=r"no part 'color@3' in the data. Accepted: color\."):
+        Examples([mixed], BatchConfig(mixture=(("color@3", 1),)), SEEDS)
+
+
+def test_a_part_that_mixes_numbers_of_images_is_refused(tmp_path, tokenizer):
+    folder = write_dataset(tmp_path / "d", {"color": [color_record(0), color_record(1, images=3)]})
+    told = r"record 'color/001' of part 'color' has 3 images, the first one 1; prepare the dataset"
+    with pytest.raises(ValueError, match=told):
+        make_loader(folder, tokenizer, train=BatchConfig(batch_size=2, text_len=12)).batch(0)
+
+
 def test_each_window_is_looked_at_once_before_any_again(tmp_path, tokenizer):
     frames = [color_record(i).images[0] for i in range(3)]
     clips = [
@@ -265,12 +295,6 @@ def test_rows_are_cut_on_the_right(tokenizer: Tokenizer):
     assert text.shape == (7,)
     assert mask_input.sum() == 2 + len(tokenizer.encode("red"))
     assert text[mask_input == 0].tolist() == [0] * int((mask_input == 0).sum())
-
-
-def test_frames_are_thinned_or_repeated():
-    record = color_record(0, images=5)
-    assert decode_images(record.images, 3, 32).shape == (3, 32, 32, 3)
-    assert decode_images(record.images, 7, 24).shape == (7, 24, 24, 3)
 
 
 @given(

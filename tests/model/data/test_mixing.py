@@ -4,7 +4,7 @@ import collections
 
 import grain
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from model.data.mixing import Mixture
@@ -13,7 +13,6 @@ WEIGHTS = st.lists(st.integers(1, 10**7) | st.floats(0.01, 1e6), min_size=1, max
 
 
 @given(weights=WEIGHTS, start=st.integers(0, 10**12))
-@settings(deadline=None)
 def test_shares_are_the_weights_at_any_moment(weights: list[float], start: int):
     mixture = Mixture(dict(enumerate(weights)))
     total, taken = sum(weights), collections.Counter[int]()
@@ -27,7 +26,6 @@ def test_shares_are_the_weights_at_any_moment(weights: list[float], start: int):
 
 
 @given(weights=WEIGHTS, number=st.integers(0, 10**12))
-@settings(deadline=None)
 def test_the_number_of_an_example_is_found_from_its_stream(weights: list[float], number: int):
     mixture = Mixture(dict(enumerate(weights)))
     assert mixture.number(*mixture[number]) == number

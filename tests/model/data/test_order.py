@@ -16,7 +16,7 @@ from model.data.order import Order, lanes_of
     window_blocks=st.integers(1, 9),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_every_pass_visits_every_record_once(length, block, window_blocks, seed):
     order = Order(length, block, seed, window_blocks=window_blocks)
     for number in range(2):
@@ -58,7 +58,7 @@ def test_passes_and_seeds_differ(length: int):
     lanes=st.sampled_from([1, 2, 4, 8]),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_lanes_visit_every_record_once_a_pass(length, block, lanes, seed):
     order = Order(length, block, seed, lanes=lanes, window_blocks=3)
     for number in range(2):
@@ -67,22 +67,22 @@ def test_lanes_visit_every_record_once_a_pass(length, block, lanes, seed):
 
 
 @given(
-    length=st.integers(20, 300),
-    block=st.integers(1, 7),
-    window_blocks=st.integers(1, 9),
+    length=st.integers(800, 3000),
+    block=st.integers(5, 9),
+    window_blocks=st.sampled_from([70, 90, 999]),
     lanes=st.sampled_from([1, 2, 4, 8]),
     seed=st.integers(0, 2**32 - 1),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=6)
 def test_visits_to_a_record_are_those_whose_position_it_is(
     length, block, window_blocks, lanes, seed, data
 ):
     order = Order(length, block, seed, lanes=lanes, window_blocks=window_blocks)
-    position = data.draw(st.integers(0, length - 1))
-    for number, visit in enumerate(itertools.islice(order.visits(position), 2)):
-        assert visit // length == number
-        assert order.position(visit) == position
+    position = data.draw(st.integers(0, length - 1) | st.just(length - 1))
+    visits = list(itertools.islice(order.visits(position), 40))
+    assert [visit // length for visit in visits] == list(range(40))
+    assert {order.position(visit) for visit in visits} == {position}
 
 
 def test_each_lane_reads_blocks_of_its_own():

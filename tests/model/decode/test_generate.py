@@ -75,7 +75,9 @@ def test_cached_logits_equal_recomputed_ones(kind: str):
         return found
 
     for step, logits in enumerate(cached(expected_tokens)):
-        assert_allclose(logits, case.logits(expected_tokens[:, :step]), rtol=1e-5, atol=1e-6)
+        # A whole model has a tower's tolerance: an entry near zero is a difference of larger ones.
+        expected = case.logits(expected_tokens[:, :step])
+        assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

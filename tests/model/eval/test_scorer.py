@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,7 +52,7 @@ def _scorer(metric: str, rows) -> Scorer:
 
 
 @pytest.mark.parametrize("metric", [name for name in METRICS if name != "miou"])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_merged_parts_are_the_whole(metric: str, data: st.DataObject):
     rows = data.draw(_rows(metric))
@@ -65,7 +66,7 @@ def test_merged_parts_are_the_whole(metric: str, data: st.DataObject):
 
 
 @pytest.mark.parametrize("metric", [name for name in METRICS if name != "miou"])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_counts_of_parts_add_up(metric: str, data: st.DataObject):
     rows = data.draw(_rows(metric))
@@ -140,6 +141,48 @@ def test_question_types_count_the_same_whatever_their_size():
     rows = [("yes", {"answers": ["yes"], "question_type": "comp"})] * 9
     rows += [("yes", {"answers": ["no"], "question_type": "presence"})]
     assert _scorer("rsvqa", rows).finish().result.total.score == 50.0
+
+
+@pytest.mark.parametrize("metric", [name for name in METRICS if name != "miou"])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_the_score_is_the_plain_mean_of_what_its_items_count_for(metric: str, data: st.DataObject):
+    scored = _scorer(metric, data.draw(_rows(metric))).finish()
+    values = [row.get("pseudo_value", row["score"]) for row in scored.rows()]
+    found = 100 * math.fsum(values) / len(values)
+    assert found == pytest.approx(scored.result.total.score, abs=1e-3, rel=1e-5)
+
+
+def test_pseudo_values_of_a_mean_over_parts_are_those_worked_out_by_hand():
+    rows = [("yes", {"answers": [answer], "question_type": "comp"}) for answer in ("yes", "no")]
+    rows += [("yes", {"answers": ["yes"], "question_type": "presence"})] * 4
+    # Parts have means 1/2 and 1. Of 6 items, one in two parts of 2 weighs 6 / (2 · 2); those of a
+    # part that are all alike pull nowhere.
+    found = _scorer("rsvqa", rows).finish().pseudo_values
+    assert found == pytest.approx((0.75 + 1.5 * 0.5, 0.75 - 1.5 * 0.5, *[0.75] * 4), abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["rsvqa", "bleu", "vqa"])
+def test_pseudo_values_spread_as_the_score_does_with_other_items(metric: str):
+    rng = np.random.default_rng(0)
+
+    def draw(num: int) -> list:
+        rows = []
+        for _ in range(num):
+            said, said_of = rng.choice(["a red dog runs here", "two", "a cat on a mat"], 2)
+            kind = "comp" if rng.random() < 0.2 else "presence"
+            lang = "sw" if metric == "bleu" else kind
+            answers = [str(said_of), "a dog runs here"] if metric == "bleu" else [str(said_of)]
+            rows.append((str(said), {"answers": answers, "question_type": kind, "lang": lang}))
+        return rows
+
+    scores, squares = [], []
+    for _ in range(300):
+        scored = _scorer(metric, draw(80)).finish()
+        assert scored.pseudo_values is not None
+        scores.append(scored.result.total.score)
+        squares.append((100 * np.std(scored.pseudo_values, ddof=1)) ** 2 / 80)
+    assert 0.8 < np.mean(squares) / np.var(scores) < 1.2
 
 
 def test_a_unit_is_consistent_if_all_of_it_is_right():

@@ -4,7 +4,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from model.masks.codec import MaskCodec, MaskCodecConfig, crop_mask, init_params
+from model.masks.codec import MaskCodec, crop_mask, init_params
+from model.masks.config import MaskCodecConfig
 from model.masks.training import adopt_codec, fit_codec, reconstruction_iou
 
 TINY = MaskCodecConfig(width=8, embed_dim=12, train_steps=9, batch_size=3)

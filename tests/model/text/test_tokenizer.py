@@ -50,7 +50,7 @@ def test_any_text_survives(tokenizer: Tokenizer, text: str):
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0▁"), max_size=12))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_random_text_survives(tokenizer: Tokenizer, text: str):
     assert tokenizer.decode(tokenizer.encode(text)) == text
 

@@ -1,6 +1,7 @@
 """Training end to end on tiny data: it learns, resumes bit-exactly, and refuses what cannot fit."""
 
 import dataclasses
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -35,10 +36,12 @@ def inputs(tmp_path_factory) -> dict[str, Any]:
     return {"data": data, "tokenizer": tokenizer}
 
 
-def run(root: Path, inputs: dict[str, Any], model=None, train=TRAIN) -> Iterator[Progress]:
+def run(
+    root: Path, inputs: dict[str, Any], model=None, train=TRAIN, profile=(0, 0)
+) -> Iterator[Progress]:
     (root / "out").mkdir(parents=True, exist_ok=True)
     paths = StagePaths(scratch=str(root / "scratch"), out=str(root / "out"), **inputs)
-    return fit(model or tiny_model("parcel", (30, 64)), train, paths, Seeds.of(5))
+    return fit(model or tiny_model("parcel", (30, 64)), train, paths, Seeds.of(5), profile=profile)
 
 
 @pytest.mark.slow
@@ -50,13 +53,19 @@ def test_killed_and_resumed_equals_undisturbed(tmp_path: Path, inputs: dict[str,
         if progress.done == 5:
             break
     assert not (tmp_path / "b/out/digest.txt").exists()
-    half = tmp_path / "b/scratch/resume/6.orbax-checkpoint-tmp-1"
-    shutil.copytree(tmp_path / "b/scratch/resume/4", half)
-    assert [p.done for p in run(tmp_path / "b", inputs, train=train)] == [5, 6, 7]
+    (whole,) = (tmp_path / "b/scratch/resume").glob("4-*")
+    half = shutil.copytree(whole, whole.with_name("6-half"))
+    (half / "0.json").unlink()
+    told = [(p.done, p.happened) for p in run(tmp_path / "b", inputs, train=train)]
+    assert told == [(4, True), (5, False), (6, False), (7, False)]
     digests = [(tmp_path / name / "out/digest.txt").read_text() for name in "ab"]
     assert digests[0] == digests[1]
     rows = (tmp_path / "b/out/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in rows] == steps
+    told = [json.loads(row) for row in rows]
+    assert [row["step"] for row in told] == steps
+    assert told[3]["lost"]["again"] == 0.0 < told[4]["lost"]["again"]  # Step 5, which was undone.
+    assert all(a["seconds"] <= b["seconds"] for a, b in itertools.pairwise(told))
+    assert not (tmp_path / "b/out/profile").exists()
     assert load_config(tmp_path / "a/out") == tiny_model("parcel", (30, 64))
 
 
@@ -95,7 +104,8 @@ def test_pictures_and_clips_are_learned_from_and_answered_apart(tmp_path: Path, 
     ]
     data = write_dataset(tmp_path / "both", {"clips": windows, "color": pictures})
     train = dataclasses.replace(TRAIN, total_steps=4)
-    list(run(tmp_path / "fit", {**inputs, "data": (data,)}, tiny_model(), train))
+    list(run(tmp_path / "fit", {**inputs, "data": (data,)}, tiny_model(), train, (2, 3)))
+    assert list((tmp_path / "fit/out/profile").rglob("*.xplane.pb"))
     config, ckpt = EvalConfig(batch_size=3, text_len=16), str(tmp_path / "fit/out")
 
     def answers(folder: str) -> list[str]:
@@ -139,7 +149,7 @@ def test_vocabulary_must_hold_the_tokenizer(tmp_path: Path, inputs: dict[str, An
 
 @pytest.mark.slow
 def test_masks_are_trained_on(tmp_path: Path, inputs: dict[str, Any]):
-    from model.masks.codec import MaskCodecConfig
+    from model.masks.config import MaskCodecConfig
     from model.masks.training import collect_crops, fit_codec
 
     data = write_dataset(tmp_path / "masks", {"segment": [mask_record(i) for i in range(5)]})

@@ -1,18 +1,25 @@
 """The optimizer against the formulas it had before it was made of optax."""
 
+import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from model.train.config import TrainConfig
+from model.seeds import Seeds
+from model.train.config import GroupConfig, TrainConfig
+from model.train.loop import rates_of
 from model.train.optimizer import (
+    group_of,
     init_optimizer,
     optimizer,
     schedule,
+    schedules,
     split_frozen,
+    unmatched,
     update_params,
 )
 
@@ -121,6 +128,114 @@ def test_freezing_takes_the_vision_tower_out():
     assert split_frozen(PARAMS, TrainConfig())[1] == {}
 
 
+GROUPS = TrainConfig(
+    total_steps=40,
+    warmup=0.1,
+    schedule="rsqrt",
+    rsqrt_timescale=8.0,
+    peak_lr=0.02,
+    weight_decay=0.03,
+    grad_clip=0.7,
+    groups=(
+        GroupConfig(params="vision/.*/kernel", lr=0.25, warmup=0.5),
+        GroupConfig(params="vision/.*", lr=3.0),
+        GroupConfig(params="text/frozen", lr=0),
+    ),
+)
+MANY = {
+    "vision/dense/kernel": jnp.arange(6.0).reshape(2, 3),
+    "vision/dense/bias": jnp.linspace(0.0, 1.0, 3),
+    "text/frozen": jnp.ones(4, jnp.float32),
+    "text/embedding": jnp.linspace(-1.0, 1.0, 5),
+    "projector/kernel": jnp.full((3, 2), 0.5, jnp.float32),
+}
+
+
+def test_the_first_group_that_matches_a_whole_path_counts():
+    found = {path: group_of(GROUPS, path) for path in MANY}
+    assert [found[path] for path in MANY] == [0, 1, 2, 3, 3]
+    assert group_of(GROUPS, "text/frozen/more") == 3
+    assert unmatched(GROUPS, MANY) == []
+    assert unmatched(GROUPS, ["vision/a/bias", "text/frozen"]) == ["vision/.*/kernel"]
+
+
+def test_a_group_has_a_warm_up_and_the_stage_a_timescale_of_its_own():
+    rows = schedules(GROUPS)
+    assert rows.shape == (4, 40)
+    slow, usual = rows[0], rows[3]
+    assert slow[[0, 5, 20]].tolist() == [0.0, 0.25, 1.0]
+    assert usual[[0, 2, 4, 12]] == pytest.approx([0.0, 0.5, 1.0, 0.5**0.5])
+    np.testing.assert_array_equal(rows[1], usual)
+    assert slow[28] == pytest.approx(0.5**0.5)
+    np.testing.assert_array_equal(schedules(TrainConfig())[0], schedule(TrainConfig()))
+
+
+def test_a_shifted_rsqrt_goes_on_where_another_stage_ended():
+    whole = TrainConfig(total_steps=90, warmup=0.1, schedule="rsqrt", rsqrt_timescale=20.0)
+    rest = dataclasses.replace(whole, total_steps=30, warmup=0.0, rsqrt_shift=60 - 9)
+    np.testing.assert_allclose(schedule(rest), schedule(whole)[60:], rtol=1e-6)
+    ramped = schedule(dataclasses.replace(rest, warmup=0.2))
+    assert ramped[3] == pytest.approx(0.5 * schedule(rest)[0])
+    assert ramped[6:] == pytest.approx(schedule(rest)[:24])
+
+
+def test_groups_update_as_plain_optax_does_parameter_by_parameter():
+    trained, frozen = split_frozen(MANY, GROUPS)
+    assert set(frozen) == {"text/frozen"}
+    ours, state = trained, init_optimizer(GROUPS, trained)
+    adam = optax.chain(optax.clip_by_global_norm(0.7), optax.scale_by_adam(0.9, 0.999, 1e-8))
+    theirs, kept = dict(trained), adam.init(trained)
+    mults = {"vision/dense/kernel": 0.25, "vision/dense/bias": 3.0}
+    update = jax.jit(
+        lambda g, s, p, rates: update_params(optimizer(GROUPS, rates[0], rates[1]), g, s, p)
+    )
+    rng = np.random.default_rng(3)
+    for step in range(GROUPS.total_steps):
+        gradients = {
+            path: jnp.asarray(rng.normal(size=value.shape), jnp.float32)
+            for path, value in trained.items()
+        }
+        rates = rates_of(GROUPS, schedules(GROUPS)[:, step], Seeds.of(0), step)
+        ours, state = update(gradients, state, ours, (rates.learning, rates.decay))
+        with jax.numpy_dtype_promotion("standard"):
+            direction, kept = adam.update(gradients, kept)
+        for path, towards in direction.items():
+            warmup = 20 if path == "vision/dense/kernel" else 4
+            factor = min(1.0, step / warmup) / math.sqrt(1 + max(0, step - warmup) / 8)
+            decay = 0.03 * theirs[path] if path.endswith("/kernel") else 0.0
+            rate = 0.02 * mults.get(path, 1.0)
+            theirs[path] = theirs[path] - (rate * towards + decay) * jnp.float32(factor)
+        for path in trained:
+            np.testing.assert_allclose(ours[path], theirs[path], rtol=3e-6, atol=2e-7)
+    assert update._cache_size() == 1
+
+
+def test_groups_of_one_rate_update_to_the_bit_as_none_do():
+    plain = dataclasses.replace(GROUPS, groups=())
+    grouped = dataclasses.replace(GROUPS, groups=(GroupConfig(params="vision/.*"),))
+    gradients = jax.tree.map(lambda x: x + 0.3, MANY)
+    changed = []
+    for train in (plain, grouped):
+        rates = rates_of(train, schedules(train)[:, 7], Seeds.of(0), 7)
+        chain = optimizer(train, rates.learning, rates.decay)
+        after, _ = update_params(chain, gradients, init_optimizer(train, MANY), MANY)
+        changed.append(after)
+    jax.tree.map(np.testing.assert_array_equal, *changed)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"params": "(vision"}, r"groups\.params must be a regular expression, got '\(vision'"),
+        ({"params": ".*", "lr": -1.0}, r"groups\.lr must be at least 0, which freezes, got -1\.0"),
+        ({"params": ".*", "warmup": 1.0}, r"groups\.warmup must be .* in \[0, 1\), .* got 1\.0"),
+    ],
+)
+def test_a_bad_group_names_field_and_value(values: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        GroupConfig(**values)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -128,6 +243,7 @@ def test_freezing_takes_the_vision_tower_out():
         ("schedule", "linear", "schedule must be one of rsqrt, cosine, constant, got 'linear'"),
         ("sampling", "all", "sampling must be one of without_replacement, choice, uniform, got"),
         ("dropout", 1.0, r"dropout must be in \[0, 1\), got 1.0"),
+        ("rsqrt_timescale", 0.0, "rsqrt_timescale must be positive"),
         ("batch_size", 0, "batch_size must be at least 1, got 0"),
         ("budgets", (), "budgets must be a list"),
         ("mixture", (("a", 1.0), ("a", 2.0)), "mixture must be without repeated parts"),

@@ -5,12 +5,15 @@ import numpy as np
 import pytest
 
 from model.connector import budgets
+from model.sharding import make_mesh
 from model.train.config import TrainConfig
 from model.train.step import (
     Rates,
-    batch_loss,
+    StepPrograms,
     declared_buckets,
     dropout_key,
+    loss_weights,
+    norms_of,
     step_programs,
 )
 from tests.model.tiny_model import tiny_model
@@ -44,6 +47,21 @@ def test_undeclared_number_of_images_is_an_error():
         programs(None, batch, 64, rates)  # type: ignore[arg-type]
 
 
+def test_a_program_that_was_not_compiled_ahead_is_an_error():
+    model, rates = tiny_model("parcel", (30, 64)), Rates(learning=1e-3, decay=0.0)
+    programs = StepPrograms(model, TrainConfig(batch_size=1), make_mesh())
+    programs.compile_ahead(None, [])  # type: ignore[arg-type]
+    batch = {"image": np.zeros((1, 1, 32, 32, 3), np.uint8)}
+    with pytest.raises(LookupError, match=r"a step with 1 images and 30 slots .* has no program"):
+        programs(None, batch, 22, rates)  # type: ignore[arg-type]
+
+
+def test_norms_are_those_of_each_part():
+    gradients = {"text/a": jnp.array([3.0]), "text/b": jnp.array([4.0]), "vision/c": jnp.ones(4)}
+    norms = norms_of(gradients)
+    assert {part: float(norm) for part, norm in norms.items()} == {"text": 5.0, "vision": 2.0}
+
+
 def test_stages_that_differ_in_numbers_only_share_programs():
     model = tiny_model()
     one = step_programs(model, TrainConfig(total_steps=9, peak_lr=1e-4, schedule="rsqrt"))
@@ -67,4 +85,4 @@ def test_dropout_is_drawn_from_seed_and_step_and_without_it_nothing_is():
 def test_loss_is_a_mean_of_means():
     losses = jnp.asarray([[1.0, 3.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     mask = jnp.asarray([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
-    assert float(batch_loss(losses, mask)) == pytest.approx((2 + 5 + 0) / 3)
+    assert float(jnp.sum(loss_weights(mask) * losses)) == pytest.approx((2 + 5 + 0) / 3)

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from model.eval.metrics.ngrams import count_ngrams
@@ -101,7 +101,6 @@ def test_common_subsequence_is_symmetric_and_bounded(left, right):
     assert longest_common_subsequence(left, left + right) == len(left)
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_captions_score_within_bounds_and_a_reference_scores_best(rows):
     for metric, most in (("cider", 10), ("bleu", 1), ("rouge_l", 1)):
@@ -110,7 +109,6 @@ def test_captions_score_within_bounds_and_a_reference_scores_best(rows):
     assert score("rouge_l", copies).result.total.score == pytest.approx(100)
 
 
-@settings(deadline=None)
 @given(ROWS, st.randoms())
 def test_order_of_images_and_references_does_not_matter(rows, random):
     shuffled = [(p, random.sample(r, len(r))) for p, r in random.sample(rows, len(rows))]

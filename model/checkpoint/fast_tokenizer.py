@@ -1,0 +1,175 @@
+"""A SentencePiece vocabulary as the `tokenizer.json` that Hugging Face's tokenizers read.
+
+Byte-pair merges are not in a SentencePiece file; they are what its pieces can be put together from,
+by score. Source: transformers `convert_slow_tokenizer.py`, GemmaConverter.
+"""
+
+import dataclasses
+import json
+import struct
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from model.text.tokenizer import PAD_ID, UNK_ID, Tokenizer
+from pipelines.records.codes import EXTRA_TOKENS
+
+IMAGE_TOKEN = "<image>"
+"""Holds a soft token's place; its id is the first that no text has."""
+
+_PROBE = "  a  B\tﬁ "
+
+_NORMAL, _USER_DEFINED, _BYTE, _BPE = 1, 4, 6, 2
+"""Types of a piece, and of a model. Source: sentencepiece `sentencepiece_model.proto`."""
+
+
+class _Piece(typing.NamedTuple):
+    text: str
+    score: float
+    type: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FastTokenizer:
+    """A tokenizer in Hugging Face's form.
+
+    Attributes:
+      files: name -> text: `tokenizer.json` and `tokenizer_config.json`.
+      image_token_id: of `IMAGE_TOKEN`.
+      separator_id: of what stands between prefix and suffix.
+      bos_id: begins a row.
+      eos_id: ends an answer.
+    """
+
+    files: dict[str, str]
+    image_token_id: int
+    separator_id: int
+    bos_id: int
+    eos_id: int
+
+
+def fast_tokenizer(path: Path) -> FastTokenizer:
+    """Returns the form of a SentencePiece file that gives the ids of `Tokenizer`.
+
+    Raises:
+      ValueError: if it is not byte-pair encoding of the text as it is, with bytes for the rest.
+    """
+    import sentencepiece
+
+    known = Tokenizer(path)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    model_type, pieces = _read(processor.serialized_model_proto())
+    if model_type != _BPE or processor.normalize(_PROBE) != _PROBE.replace(" ", "▁"):
+        raise ValueError(
+            f"tokenizer {path.name} must be byte-pair encoding without normalization, as Gemma's "
+            "and PARCEL's own are; another kind has no fast form."
+        )
+    if not any(piece.type == _BYTE for piece in pieces):
+        raise ValueError(f"tokenizer {path.name} must have a piece for each byte (byte_fallback).")
+    names = [piece.text for piece in pieces]
+    # Taken out of a text before anything merges: what its maker defined, such as "\n", and ours.
+    added = {piece.text: i for i, piece in enumerate(pieces) if piece.type == _USER_DEFINED}
+    added |= {token: known.encode(token)[0] for token in EXTRA_TOKENS}
+    special = {names[i]: i for i in (PAD_ID, known.eos_id, known.bos_id, UNK_ID)}
+    special[IMAGE_TOKEN] = known.vocab_size
+    described = {
+        "version": "1.0",
+        "added_tokens": [
+            _added(name, i, special=name in special)
+            for name, i in sorted((special | added).items(), key=lambda entry: entry[1])
+        ],
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+            ],
+        },
+        "model": {
+            "type": "BPE",
+            "unk_token": names[UNK_ID],
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "vocab": {name: i for i, name in enumerate(names)},
+            "merges": _merges({p.text: p.score for p in pieces if p.type == _NORMAL}),
+        },
+    }
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": names[known.bos_id],
+        "eos_token": names[known.eos_id],
+        "pad_token": names[PAD_ID],
+        "unk_token": names[UNK_ID],
+        "padding_side": "left",
+        "clean_up_tokenization_spaces": False,
+    }
+    return FastTokenizer(
+        files={
+            "tokenizer.json": json.dumps(described, ensure_ascii=False),
+            "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
+        },
+        image_token_id=known.vocab_size,
+        separator_id=known.newline_id,
+        bos_id=known.bos_id,
+        eos_id=known.eos_id,
+    )
+
+
+def _added(name: str, i: int, *, special: bool) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": i, "content": name, **flags, "special": special}
+
+
+def _merges(scores: dict[str, float]) -> list[list[str]]:
+    """Returns the pairs that merge, the first to merge first."""
+    found = []
+    for piece, score in scores.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in scores and right in scores:
+                found.append((-score, left, right))
+    found.sort(key=lambda pair: pair[0])
+    return [[left, right] for _, left, right in found]
+
+
+def _read(model: bytes) -> tuple[int, list[_Piece]]:
+    """Returns the type of a SentencePiece model, and its pieces.
+
+    `sentencepiece_model_pb2` would need the protobuf of its own build beside the pipelines'.
+    """
+    model_type, pieces = 1, []
+    for field, value in _fields(model):
+        if field == 1:
+            found = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL, **dict(_fields(value))}
+            (score,) = struct.unpack("<f", found[2])
+            pieces.append(_Piece(found[1].decode(), score, found[3]))
+        elif field == 2:
+            model_type = dict(_fields(value)).get(3, model_type)
+    return model_type, pieces
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yields number and value of a message's fields. Source: protobuf.dev, "Encoding"."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        field, wire = divmod(varint(), 8)
+        if wire == 0:
+            yield field, varint()
+            continue
+        length = varint() if wire == 2 else {1: 8, 5: 4}[wire]
+        yield field, message[at : at + length]
+        at += length

@@ -1,0 +1,141 @@
+"""Our checkpoints -> a folder that transformers loads, connector and all budgets included.
+
+config.json, generation_config.json   what `released/configuration_parcel.py` reads
+model.safetensors, or shards          PaliGemma's names, and `connector.…`
+tokenizer.json, processor_config.json of `released/processing_parcel.py`
+*_parcel.py                           the model in torch, copied as it is
+"""
+
+import dataclasses
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infra.store.places import open_place
+from model.checkpoint import translate
+from model.checkpoint.array_files import Arrays
+from model.checkpoint.exporter import shards_in, write_tensors
+from model.checkpoint.fast_tokenizer import fast_tokenizer
+from model.checkpoint.folder import Checkpoint, load_config, params_of, tokenizer_path
+from model.checkpoint.target import RequestError
+from model.config import ModelConfig
+from model.connector import budgets
+from model.connector.routing import KINDS
+from model.files import CONFIG
+
+CODE = Path(__file__).with_name("released")
+
+_LAYERS = {
+    "query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj",
+    "up": "fc1", "down": "fc2",
+}  # fmt: skip
+"""Our linear layers of a connector -> the torch modules that the towers share with it."""
+
+
+def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelConfig:
+    """Writes a checkpoint for transformers into an existing folder, and returns its configuration.
+
+    Args:
+      checkpoint: of any of our connectors; a place in a bucket is read from there.
+      out: an empty folder.
+      dtype: float32 or bfloat16, of the tensors.
+
+    Raises:
+      RequestError: if the connector is one of the user's own.
+      ValueError: if the checkpoint is not finished, or its tokenizer has no form for transformers.
+    """
+    # Before anything imports it: a class of the user's own may not be there.
+    config = (open_place(checkpoint).whole((CONFIG,)) / CONFIG).read_text()
+    kind = json.loads(config)["connector"]["kind"]
+    if kind not in KINDS:
+        raise RequestError(
+            f"connector.kind must be one of {', '.join(KINDS)} to be released, got {kind!r}: there "
+            "is no torch code for a connector of your own."
+        )
+    cfg = load_config(checkpoint)
+    tokenizer = fast_tokenizer(tokenizer_path(checkpoint))
+    params = params_of(checkpoint).arrays
+    tokens = {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": 0}
+    served = budgets.supported_budgets(cfg)
+    texts = {
+        **tokenizer.files,
+        "config.json": _json(
+            {
+                "architectures": ["ParcelForConditionalGeneration"],
+                "model_type": "parcel",
+                "auto_map": {
+                    "AutoConfig": "configuration_parcel.ParcelConfig",
+                    "AutoModel": "modeling_parcel.ParcelForConditionalGeneration",
+                    "AutoModelForCausalLM": "modeling_parcel.ParcelForConditionalGeneration",
+                    "AutoModelForImageTextToText": "modeling_parcel.ParcelForConditionalGeneration",
+                },
+                **_settings(cfg),
+                "budgets": served,
+                "image_token_id": tokenizer.image_token_id,
+                **tokens,
+                "torch_dtype": dtype.name,
+            }
+        ),
+        "generation_config.json": _json({**tokens, "do_sample": False, "max_new_tokens": 64}),
+        "processor_config.json": _json(
+            {
+                "processor_class": "ParcelProcessor",
+                "auto_map": {"AutoProcessor": "processing_parcel.ParcelProcessor"},
+                "image_px": cfg.vision.image_px,
+                "budgets": served,
+                "image_token_id": tokenizer.image_token_id,
+                "separator_id": tokenizer.separator_id,
+            }
+        ),
+    }
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
+    for file in CODE.glob("*_parcel.py"):
+        shutil.copyfile(file, out / file.name)
+    connector = {_theirs(path): _laid_out(path, params) for path in _connector(params)}
+    shapes = translate.hugging_face_shapes(cfg)
+    shapes |= {name: array.shape for name, array in connector.items()}
+    tensors = itertools.chain(translate.to_hugging_face(params, cfg), connector.items())
+    write_tensors(shards_in(out, shapes, dtype), tensors, dtype, {"format": "pt"})
+    return cfg
+
+
+def _settings(cfg: ModelConfig) -> dict[str, Any]:
+    """Returns our configuration as the torch code reads it."""
+    routing = cfg.connector.routing
+    return {
+        "vision": dataclasses.asdict(cfg.vision),
+        "text": dataclasses.asdict(cfg.text),
+        "connector": dataclasses.asdict(cfg.connector),
+        "routing": {
+            "module": routing.module,
+            "reads": routing.reads,
+            "anchor_counts": routing.anchor_counts(cfg.vision.grid),
+        },
+        "attn_softcap": cfg.attn_softcap,
+        "final_softcap": cfg.final_softcap,
+    }
+
+
+def _connector(params: Arrays) -> Iterator[str]:
+    return (path for path in params if path.startswith("connector/"))
+
+
+def _theirs(path: str) -> str:
+    """Returns torch's name of a connector's parameter."""
+    *above, last = (_LAYERS.get(part, part) for part in path.split("/"))
+    return ".".join([*above, {"kernel": "weight", "scale": "weight"}.get(last, last)])
+
+
+def _laid_out(path: str, params: Arrays) -> np.ndarray:
+    array = params[path]
+    return array.T if path.endswith("/kernel") else array
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"

@@ -1,0 +1,44 @@
+"""Configuration of a released PARCEL checkpoint."""
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+
+class ParcelConfig(PretrainedConfig):
+    """A vision tower, a connector with several budgets, and a Gemma-2 decoder.
+
+    Attributes:
+      vision, text, connector: settings of the parts, as the checkpoint was trained with them.
+      routing: what the connector is made of: `module`, `reads` and `anchor_counts`.
+      budgets: soft tokens per image that the connector serves, ascending.
+      image_token_id: id that holds a soft token's place in `input_ids`.
+      attn_softcap, final_softcap: caps of logits; 0 is off.
+    """
+
+    model_type = "parcel"
+
+    def __init__(
+        self,
+        vision: dict[str, Any] | None = None,
+        text: dict[str, Any] | None = None,
+        connector: dict[str, Any] | None = None,
+        routing: dict[str, Any] | None = None,
+        budgets: list[int] | None = None,
+        image_token_id: int = 0,
+        attn_softcap: float = 50.0,
+        final_softcap: float = 30.0,
+        **kwargs: Any,
+    ) -> None:
+        self.vision, self.text = vision or {}, text or {}
+        self.connector, self.routing = connector or {}, routing or {}
+        self.budgets, self.image_token_id = budgets or [], image_token_id
+        self.attn_softcap, self.final_softcap = attn_softcap, final_softcap
+        # The names under which transformers' caches and generation look for these.
+        self.vocab_size = self.text.get("vocab_size", 0)
+        self.hidden_size = self.text.get("width", 0)
+        self.num_hidden_layers = self.text.get("depth", 0)
+        self.num_attention_heads = self.text.get("num_heads", 0)
+        self.num_key_value_heads = self.text.get("num_kv_heads", 0)
+        self.head_dim = self.text.get("head_dim", 0)
+        super().__init__(**kwargs)

@@ -1,0 +1,533 @@
+"""A released PARCEL checkpoint in torch: SigLIP, the connector, Gemma-2.
+
+    [ soft tokens of image 1 | ... of image I | BOS prefix separator | answer EOS ]
+
+Images, prefix and separator see each other; the answer sees them and what is before it. The budget
+is the number of places for soft tokens in `input_ids`, per image: the processor puts them there.
+
+The towers are written out here: those of transformers take other names, masks and caches from one
+release to the next, and Gemma-2's would slide a window that this model may not have. Parameters
+have PaliGemma's names. Of transformers only the loading, `generate` and the cache are used.
+"""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from .configuration_parcel import ParcelConfig
+
+MASKED = -2.3819763e38
+"""Logit of a key that may not be seen; finite, so that no row becomes NaN."""
+
+
+class Attention(nn.Module):
+    """Multi-head attention from queries to keys and values, with biases everywhere."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.q_proj = nn.Linear(width, width)
+        self.k_proj = nn.Linear(width, width)
+        self.v_proj = nn.Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Returns the values that queries (B, N, C) read from keys and values (B, S, C)."""
+        q, k, v = (
+            layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for layer, x in ((self.q_proj, queries), (self.k_proj, keys), (self.v_proj, values))
+        )
+        read = F.scaled_dot_product_attention(q, k, v)
+        return self.out_proj(read.transpose(1, 2).flatten(-2))
+
+
+class Mlp(nn.Module):
+    """Two linear layers with a tanh-approximated GELU between them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the transformed features (B, N, C)."""
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+def layer_norm(width: int) -> nn.LayerNorm:
+    """Returns a LayerNorm with SigLIP's epsilon."""
+    return nn.LayerNorm(width, eps=1e-6)
+
+
+class VisionLayer(nn.Module):
+    """One pre-norm transformer block."""
+
+    def __init__(self, vision: dict[str, Any]) -> None:
+        super().__init__()
+        width = vision["width"]
+        self.layer_norm1 = layer_norm(width)
+        self.self_attn = Attention(width, vision["num_heads"])
+        self.layer_norm2 = layer_norm(width)
+        self.mlp = Mlp(width, vision["mlp_dim"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the features after attention and MLP (B, P, C)."""
+        y = self.layer_norm1(x)
+        x = x + self.self_attn(y, y, y)
+        return x + self.mlp(self.layer_norm2(x))
+
+
+class VisionModel(nn.Module):
+    """SigLIP: patches, learned positions, blocks, a final norm."""
+
+    def __init__(self, vision: dict[str, Any]) -> None:
+        super().__init__()
+        width, px = vision["width"], vision["patch_px"]
+        patches = (vision["image_px"] // px) ** 2
+        self.embeddings = nn.ModuleDict(
+            {
+                "patch_embedding": nn.Conv2d(3, width, px, stride=px),
+                "position_embedding": nn.Embedding(patches, width),
+            }
+        )
+        layers = nn.ModuleList(VisionLayer(vision) for _ in range(vision["depth"]))
+        self.encoder = nn.ModuleDict({"layers": layers})
+        self.post_layernorm = layer_norm(width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns a feature per patch (B, P, C), row by row, of images (B, 3, H, W) in [-1, 1]."""
+        x = self.embeddings["patch_embedding"](images).flatten(2).transpose(1, 2)
+        x = x + self.embeddings["position_embedding"].weight[None]
+        for layer in self.encoder["layers"]:
+            x = layer(x)
+        return self.post_layernorm(x)
+
+
+def pool(features: Tensor, num_tokens: int) -> Tensor:
+    """Returns the mean of each cell of a square grid of `num_tokens` cells, row by row."""
+    patches = features.shape[1]
+    if num_tokens == patches:
+        return features
+    grid, side = math.isqrt(patches), math.isqrt(num_tokens)
+    kernel = grid // side
+    cells = features.unflatten(1, (side, kernel, side, kernel))
+    return cells.mean((2, 4)).flatten(1, 2)
+
+
+def sincos_positions(grid: int, like: Tensor) -> Tensor:
+    """Returns fixed 2-D position features (grid * grid, C) in the dtype of `like` (..., C)."""
+    width = like.shape[-1]
+    steps = torch.arange(width // 4, dtype=torch.float64)  # Not every device has it.
+    frequencies = 10_000.0 ** (-steps / (width / 4))
+    angles = torch.arange(grid)[:, None] * frequencies[None]
+    axis = torch.cat([angles.sin(), angles.cos()], -1)
+    columns, rows = axis.repeat(grid, 1), axis.repeat_interleave(grid, 0)
+    return torch.cat([columns, rows], -1).to(like.device, like.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Every soft token reads the others."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+        self.norm = layer_norm(config.vision["width"])
+        self.attn = Attention(config.vision["width"], config.connector["num_heads"])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the tokens after reading each other (B, N, C)."""
+        y = self.norm(x)
+        return x + self.attn(y, y, y)
+
+
+class ResidualMlp(nn.Module):
+    """An MLP on every soft token."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+        self.norm = layer_norm(config.vision["width"])
+        self.mlp = connector_mlp(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the transformed tokens (B, N, C)."""
+        return x + self.mlp(self.norm(x))
+
+
+def connector_mlp(config: ParcelConfig) -> Mlp:
+    """Returns the connector's MLP; its hidden width is the vision tower's unless it has its own."""
+    return Mlp(config.vision["width"], config.connector["mlp_dim"] or config.vision["mlp_dim"])
+
+
+def grid_of(config: ParcelConfig) -> int:
+    """Returns the number of patches along one side."""
+    return config.vision["image_px"] // config.vision["patch_px"]
+
+
+class Vanilla(nn.Module):
+    """Passes the features on."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+
+    def forward(self, features: Tensor, budget: int) -> Tensor:
+        """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        return features
+
+
+class M3(nn.Module):
+    """Pools the features to `budget` cells; the ablations with one pooling, too."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+
+    def forward(self, features: Tensor, budget: int) -> Tensor:
+        """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        return pool(features, budget)
+
+
+class M3SelfAttention(nn.Module):
+    """Pools, then lets the cells read each other."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+        self.first = SelfAttention(config)
+        self.second = SelfAttention(config)
+        self.mlp = ResidualMlp(config)
+
+    def forward(self, features: Tensor, budget: int) -> Tensor:
+        """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        return self.mlp(self.second(self.first(pool(features, budget))))
+
+
+class Mqt(nn.Module):
+    """A prefix of learned queries reads the features."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+        width, self.grid = config.vision["width"], grid_of(config)
+        self.positional_keys = config.connector["mqt_keys"] == "positional"
+        self.queries = nn.Parameter(torch.zeros(self.grid**2, width))
+        self.query_norm = layer_norm(width)
+        self.key_norm = layer_norm(width)
+        self.value_norm = layer_norm(width)
+        self.attn = Attention(width, config.connector["num_heads"])
+
+    def forward(self, features: Tensor, budget: int) -> Tensor:
+        """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        positions = sincos_positions(self.grid, features)
+        bank = (self.queries[:budget] + positions[:budget]).expand(len(features), -1, -1)
+        keys = positions.expand_as(features)
+        if not self.positional_keys:
+            keys = keys + features
+        return self.attn(self.query_norm(bank), self.key_norm(keys), self.value_norm(features))
+
+
+class MqtSelfAttention(nn.Module):
+    """MQT, then self-attention and an MLP."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+        self.mqt = Mqt(config)
+        self.attn = SelfAttention(config)
+        self.mlp = ResidualMlp(config)
+
+    def forward(self, features: Tensor, budget: int) -> Tensor:
+        """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        return self.mlp(self.attn(self.mqt(features, budget)))
+
+
+class Parcel(nn.Module):
+    """Anchors pass unchanged; queries read anchors and each other, then all features.
+
+    Its ablations read less before the features (`routing["reads"]`), or have one grid of anchors.
+    """
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+        width, heads = config.vision["width"], config.connector["num_heads"]
+        self.grid = grid_of(config)
+        self.anchor_counts = config.routing["anchor_counts"]
+        self.reads = config.routing["reads"]
+        self.key_positions = config.connector["parcel_key_positions"]
+        bank = max(budget - self.num_anchors(budget) for budget in config.budgets)
+        self.queries = nn.Parameter(torch.zeros(bank, width))
+        if self.reads != "nothing":
+            self.pool_norm = layer_norm(width)
+            self.pool_attn = Attention(width, heads)
+        self.query_norm = layer_norm(width)
+        self.feature_norm = layer_norm(width)
+        self.feature_attn = Attention(width, heads)
+        self.mlp_norm = layer_norm(width)
+        self.mlp = connector_mlp(config)
+
+    def num_anchors(self, budget: int) -> int:
+        """Returns how many of `budget` soft tokens are pooled anchors."""
+        return max(count for count in self.anchor_counts if count <= budget)
+
+    def forward(self, features: Tensor, budget: int) -> Tensor:
+        """Returns `budget` soft tokens (B, N, C) of features (B, P, C)."""
+        num_anchors = self.num_anchors(budget)
+        anchors = pool(features, num_anchors)
+        if budget == num_anchors:
+            return anchors
+        x = self.queries[: budget - num_anchors].expand(len(features), -1, -1)
+        if self.reads != "nothing":
+            pooled = self.pool_norm(torch.cat([anchors, x], 1))
+            keys = pooled[:, :num_anchors] if self.reads == "anchors" else pooled
+            x = x + self.pool_attn(pooled[:, num_anchors:], keys, keys)
+        keys = values = self.feature_norm(features)
+        if self.key_positions:
+            keys = keys + sincos_positions(self.grid, keys)
+        x = x + self.feature_attn(self.query_norm(x), keys, values)
+        return torch.cat([anchors, x + self.mlp(self.mlp_norm(x))], 1)
+
+
+CONNECTORS = {
+    module.__name__: module
+    for module in (Vanilla, M3, M3SelfAttention, Mqt, MqtSelfAttention, Parcel)
+}
+
+
+class RmsNorm(nn.Module):
+    """Divides the last axis by its root mean square, in float32; the scale is stored minus 1."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns `x` (B, L, D) with unit mean square, scaled."""
+        full = x.float()
+        normal = full * torch.rsqrt(full.square().mean(-1, keepdim=True) + 1e-6)
+        return (normal * (1.0 + self.weight.float())).to(x.dtype)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """Returns `cap * tanh(x / cap)`, or `x` where `cap` is 0."""
+    return cap * torch.tanh(x / cap) if cap else x
+
+
+def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
+    """Returns heads (B, H, L, h) with channel i of both halves turned as one pair by its place."""
+    head_dim = x.shape[-1]
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=x.device) / head_dim
+    angles = (positions[..., None].float() / base**exponents)[:, None]
+    first, second = x.float().chunk(2, -1)
+    sin, cos = angles.sin(), angles.cos()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+
+
+class TextAttention(nn.Module):
+    """Grouped queries, rotary positions, capped logits."""
+
+    def __init__(self, config: ParcelConfig, number: int) -> None:
+        super().__init__()
+        text = config.text
+        self.number, self.head_dim = number, text["head_dim"]
+        self.cap, self.base = config.attn_softcap, text["rope_base"]
+        q_width, kv_width = (text[name] * self.head_dim for name in ("num_heads", "num_kv_heads"))
+        self.q_proj = nn.Linear(text["width"], q_width, bias=False)
+        self.k_proj = nn.Linear(text["width"], kv_width, bias=False)
+        self.v_proj = nn.Linear(text["width"], kv_width, bias=False)
+        self.o_proj = nn.Linear(q_width, text["width"], bias=False)
+
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor, past: Cache | None) -> Tensor:
+        """Returns the values that the rows `x` (B, L, D) read where `mask` (B, L, S) is true."""
+        q, k, v = (
+            layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = rotate(q, positions, self.base), rotate(k, positions, self.base)
+        if past is not None:
+            k, v = past.update(k, v, self.number)
+        groups = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        logits = (q * self.head_dim**-0.5).float() @ k.float().transpose(-1, -2)
+        logits = softcap(logits, self.cap).masked_fill(~mask[:, None], MASKED)
+        read = logits.softmax(-1).to(v.dtype) @ v
+        return self.o_proj(read.transpose(1, 2).flatten(-2))
+
+
+class GatedMlp(nn.Module):
+    """Gemma's MLP."""
+
+    def __init__(self, text: dict[str, Any]) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(text["width"], text["mlp_dim"], bias=False)
+        self.up_proj = nn.Linear(text["width"], text["mlp_dim"], bias=False)
+        self.down_proj = nn.Linear(text["mlp_dim"], text["width"], bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the transformed rows (B, L, D)."""
+        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+
+
+class TextLayer(nn.Module):
+    """One block of Gemma-2: a norm before and after both attention and the MLP."""
+
+    def __init__(self, config: ParcelConfig, number: int) -> None:
+        super().__init__()
+        width = config.text["width"]
+        self.input_layernorm = RmsNorm(width)
+        self.self_attn = TextAttention(config, number)
+        self.post_attention_layernorm = RmsNorm(width)
+        self.pre_feedforward_layernorm = RmsNorm(width)
+        self.mlp = GatedMlp(config.text)
+        self.post_feedforward_layernorm = RmsNorm(width)
+
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor, past: Cache | None) -> Tensor:
+        """Returns the rows after the block (B, L, D)."""
+        read = self.self_attn(self.input_layernorm(x), positions, mask, past)
+        x = x + self.post_attention_layernorm(read)
+        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+
+
+class TextModel(nn.Module):
+    """Gemma-2: embedding, blocks, a final norm."""
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__()
+        text = config.text
+        self.window = text["sliding_window"]
+        self.embed_tokens = nn.Embedding(text["vocab_size"], text["width"])
+        self.layers = nn.ModuleList(TextLayer(config, i) for i in range(text["depth"]))
+        self.norm = RmsNorm(text["width"])
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Returns embeddings times the square root of the width (B, L, D)."""
+        rows = self.embed_tokens(tokens)
+        return rows * torch.tensor(rows.shape[-1] ** 0.5, dtype=rows.dtype, device=rows.device)
+
+    def forward(self, x: Tensor, places: Tensor, mask: Tensor, past: Cache | None) -> Tensor:
+        """Returns the last L rows after the final norm.
+
+        Args:
+          x: the rows (B, L, D).
+          places: positions of all S rows, cached ones first (B, S).
+          mask: which of them each row sees (B, L, S).
+          past: the cache, which grows.
+        """
+        positions = places[:, -x.shape[1] :]
+        near = positions[:, :, None] - places[:, None] < self.window if self.window else mask
+        for i, layer in enumerate(self.layers):
+            x = layer(x, positions, mask & near if i % 2 == 0 else mask, past)
+        return self.norm(x)
+
+
+class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
+    """Answers prompts about images, at any budget that the connector serves."""
+
+    config_class = ParcelConfig
+    main_input_name = "input_ids"
+    _no_split_modules: ClassVar = ["VisionLayer", "TextLayer", *CONNECTORS]
+    _supports_cache_class = True
+
+    def __init__(self, config: ParcelConfig) -> None:
+        super().__init__(config)
+        self.vision_tower = nn.ModuleDict({"vision_model": VisionModel(config.vision)})
+        self.connector = CONNECTORS[config.routing["module"]](config)
+        linear = nn.Linear(config.vision["width"], config.text["width"])
+        self.multi_modal_projector = nn.ModuleDict({"linear": linear})
+        self.language_model = nn.ModuleDict({"model": TextModel(config)})
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.language_model["model"].embed_tokens
+
+    def soft_tokens(self, pixel_values: Tensor, budget: int) -> Tensor:
+        """Returns the soft tokens (B, I * N, D) of images (B, I, 3, H, W) in [-1, 1].
+
+        Raises:
+          ValueError: if the connector does not serve the budget.
+        """
+        if budget not in self.config.budgets:
+            raise ValueError(f"budget must be one of {self.config.budgets}, got {budget}.")
+        features = self.vision_tower["vision_model"](pixel_values.flatten(0, 1).to(self.dtype))
+        tokens = self.multi_modal_projector["linear"](self.connector(features, budget))
+        return tokens.unflatten(0, pixel_values.shape[:2]).flatten(1, 2)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **unused: Any,
+    ) -> CausalLMOutputWithPast:
+        """Returns float32 logits (B, L, V).
+
+        Args:
+          input_ids: tokens, the first of them places for soft tokens (B, L).
+          attention_mask: 0 on padding, of cached tokens too (B, S); None is no padding.
+          pixel_values: images (B, I, 3, H, W) in [-1, 1]; needed where there are such places.
+          token_type_ids: 1 on an answer's tokens, which see what is before them; None is a prompt
+            and no answer, or, beside a filled cache, an answer and no prompt (B, L).
+          past_key_values: the cache.
+          use_cache: whether there is one.
+          logits_to_keep: of how many of the last tokens; 0 is all.
+          unused: what else `generate` of some releases passes.
+        """
+        text = self.language_model["model"]
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if past_key_values is None and use_cache:
+            past_key_values = DynamicCache()
+        batch, length = input_ids.shape
+        if pixel_values is None:
+            x = text.embed(input_ids)
+        else:
+            is_soft = input_ids == self.config.image_token_id
+            x = text.embed(input_ids.masked_fill(is_soft, 0))
+            count = int(is_soft.sum()) // (batch * pixel_values.shape[1])
+            soft = self.soft_tokens(pixel_values, count)
+            x = x.masked_scatter(is_soft[..., None], soft.to(x.dtype))
+        valid = x.new_ones(batch, past + length, dtype=torch.bool)
+        if attention_mask is not None:
+            valid = attention_mask[:, : past + length].bool()
+        if token_type_ids is None:
+            token_type_ids = torch.full_like(input_ids, past > 0)
+        # Each answer token opens a step; a row sees its own step and those before it.
+        steps = F.pad(token_type_ids[:, -length:], (past, 0)).cumsum(1)
+        mask = (steps[:, None] <= steps[:, past:, None]) & valid[:, None]
+        hidden = text(x, valid.long().cumsum(1) - 1, mask, past_key_values)
+        table = text.embed_tokens.weight.float()
+        logits = hidden[:, -logits_to_keep:].float() @ table.T
+        return CausalLMOutputWithPast(
+            logits=softcap(logits, self.config.final_softcap), past_key_values=past_key_values
+        )
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        past_key_values: Cache | None = None,
+        attention_mask: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        use_cache: bool = True,
+        **unused: Any,
+    ) -> dict[str, Any]:
+        """Returns the arguments of the next call of `forward`.
+
+        Raises:
+          ValueError: if there is no cache: what is prompt and what is answer would be lost.
+        """
+        if past_key_values is None:
+            raise ValueError(
+                "use_cache must be True: without the cache an answer reads as a prompt."
+            )
+        past = past_key_values.get_seq_length()
+        return {
+            "input_ids": input_ids[:, past:],
+            "attention_mask": attention_mask,
+            "pixel_values": None if past else pixel_values,
+            "past_key_values": past_key_values,
+            "use_cache": use_cache,
+            "logits_to_keep": 1,
+        }

@@ -1,0 +1,106 @@
+"""Images and prompts as a released PARCEL checkpoint was trained on them."""
+
+import io
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from transformers import BatchFeature, ProcessorMixin
+
+
+class ParcelProcessor(ProcessorMixin):
+    """Makes the model's inputs; how many soft tokens an image gets is asked for here.
+
+    Attributes:
+      image_px: side of the square that images are squashed into [pixels].
+      budgets: soft tokens per image that the model serves, ascending.
+      image_token_id: id that holds a soft token's place.
+      separator_id: id between a prompt and its answer.
+    """
+
+    attributes: ClassVar = ["tokenizer"]
+    tokenizer_class = "AutoTokenizer"
+
+    def __init__(
+        self,
+        tokenizer: Any = None,
+        image_px: int = 224,
+        budgets: list[int] | None = None,
+        image_token_id: int = 0,
+        separator_id: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        self.image_px, self.budgets = image_px, budgets or []
+        self.image_token_id, self.separator_id = image_token_id, separator_id
+        super().__init__(tokenizer, **kwargs)
+
+    def __call__(
+        self,
+        images: Any = None,
+        text: str | list[str] | None = None,
+        budget: int | None = None,
+        **unused: Any,
+    ) -> BatchFeature:
+        """Returns `input_ids`, `attention_mask` and `pixel_values` as tensors.
+
+        Args:
+          images: one example's: a PIL image, or a list of them (a pair, the frames of a video);
+            with a list of prompts, a list with one of these for each.
+          text: a prompt such as "answer en where is the cat?", or a list of them.
+          budget: soft tokens per image; None is the most that the model serves.
+          unused: what pipelines of transformers pass to every processor.
+
+        Raises:
+          ValueError: if the model does not serve the budget, or examples are not alike.
+        """
+        if images is None or text is None:
+            raise ValueError("images and text must both be given.")
+        budget = max(self.budgets) if budget is None else budget
+        if budget not in self.budgets:
+            raise ValueError(f"budget must be one of {self.budgets}, got {budget}.")
+        prompts, examples = ([text], [images]) if isinstance(text, str) else (text, images)
+        lists = [[one] if isinstance(one, Image.Image) else list(one) for one in examples]
+        if len(lists) != len(prompts) or len({len(one) for one in lists}) > 1:
+            raise ValueError(
+                f"images must be as many for each of the {len(prompts)} prompts, got "
+                f"{[len(one) for one in lists]}."
+            )
+        soft = [self.image_token_id] * (budget * len(lists[0]))
+        rows = [[*soft, *self._prompt(prompt)] for prompt in prompts]
+        longest = max(map(len, rows))
+        pad = self.tokenizer.pad_token_id
+        ids = [[pad] * (longest - len(row)) + row for row in rows]
+        mask = [[0] * (longest - len(row)) + [1] * len(row) for row in rows]
+        pixels = np.stack([[self._pixels(image) for image in one] for one in lists])
+        return BatchFeature(
+            {
+                "input_ids": torch.tensor(ids),
+                "attention_mask": torch.tensor(mask),
+                "pixel_values": torch.from_numpy(pixels),
+            }
+        )
+
+    def _prompt(self, text: str) -> list[int]:
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return [self.tokenizer.bos_token_id, *ids, self.separator_id]
+
+    def _pixels(self, image: Image.Image) -> np.ndarray:
+        """Returns (3, H, W) in [-1, 1]: upright, squashed, through the JPEG that records store."""
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode.startswith("I"):  # 16 bits a pixel; Pillow would clip them to white.
+            upright = Image.fromarray((np.asarray(upright) >> 8).clip(0, 255).astype(np.uint8))
+        side = (self.image_px, self.image_px)
+        square = upright.convert("RGB")
+        if square.size != side:
+            square = square.resize(side, Image.Resampling.BILINEAR)
+        stored = io.BytesIO()
+        square.save(stored, "JPEG", quality=95, subsampling=0)
+        with Image.open(stored) as read:
+            pixels = np.asarray(read.convert("RGB"), np.float32)
+        return (pixels / np.float32(127.5) - np.float32(1)).transpose(2, 0, 1)
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """Names of what a call returns."""
+        return ["input_ids", "attention_mask", "pixel_values"]

@@ -1,0 +1,357 @@
+"""What a connector promises, tried on the connector itself: `parcel check-connector`.
+
+    programs    one program per declared shape; the budget is an argument of it
+    budgets     every budget gives its number of tokens
+    dtypes      float32 parameters; tokens in the dtype of the features
+    images      no image sees another one of its batch
+    masking     a budget in a larger shape gives the tokens of its own shape
+    gradients   ... and its gradients, all finite; every parameter has one
+    nesting     what a budget trains is part of what a larger one trains
+
+Masking is what lets a few compiled shapes serve every budget; nesting is what lets one set of
+weights do so. Where anchors change between two budgets, a larger one may train fewer queries: only
+budgets with the same anchors are compared.
+"""
+
+import dataclasses
+import functools
+import itertools
+import typing
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int32
+
+from model.connector import budgets
+from model.connector.budgets import Bucket
+from model.connector.build import build_connector
+from model.connector.config import ConnectedConfig
+
+TOLERANCE = 1e-4
+"""Of tokens and gradients, relative. Rounding of float32 is 1.1e-5 for PARCEL at width 1152; a slot
+that should not be read makes some 1e-1."""
+
+_FAINT = 1e-4
+"""Share of the largest gradient of all, below which one may be rounding, as of a key's bias."""
+
+_BATCH, _SHAPES, _BUDGETS = 2, 3, 16
+"""Images, shapes that are compiled, and budgets whose number of tokens is looked at."""
+
+_FAST = {"xla_backend_optimization_level": 0}
+"""Programs run once; optimizing them would take most of the time."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One promise, and whether it is kept.
+
+    Attributes:
+      name: of the promise.
+      kept: whether it is.
+      told: how it is kept, or where it is not; one line.
+    """
+
+    name: str
+    kept: bool
+    told: str
+
+
+class _Result(typing.NamedTuple):
+    """One run: the tokens of a budget, and the gradients of a weighted sum of them."""
+
+    tokens: Float[np.ndarray, "B N C"]
+    by_params: list[np.ndarray]
+    by_features: Float[np.ndarray, "B P C"]
+
+
+def check(cfg: ConnectedConfig) -> Iterator[Finding]:
+    """Yields whether a connector keeps each promise; an error of its own breaks the promise.
+
+    Args:
+      cfg: the model that it is part of.
+    """
+    tried = _Tried(cfg)
+    first, *others = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
+    found = _keeps(tried, first)
+    yield found
+    for name in others:
+        # All begin with its programs.
+        yield (
+            _keeps(tried, name)
+            if found.kept
+            else Finding(name=name, kept=False, told=f"not tried, for want of {first}")
+        )
+
+
+def _keeps(tried: "_Tried", name: str) -> Finding:
+    promise: Callable[[], str] = getattr(tried, name)
+    try:
+        return Finding(name=name, kept=True, told=promise())
+    except Exception as error:  # Whatever its own lines raise.
+        return Finding(name=name, kept=False, told=_in_a_line(error))
+
+
+def check_shapes(cfg: ConnectedConfig) -> None:
+    """Checks what costs no compilation: that a connector is made, traced, and typed as it should.
+
+    Args:
+      cfg: the model that it is part of.
+
+    Raises:
+      ValueError: naming the promise that is broken, in one line.
+    """
+    tried = _Tried(cfg)
+    for name in ("programs", "dtypes"):
+        if not (found := _keeps(tried, name)).kept:
+            raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {found.told}")
+
+
+class _BrokenError(Exception):
+    """A promise is not kept."""
+
+
+def _in_a_line(error: Exception) -> str:
+    if isinstance(error, _BrokenError):
+        return str(error)
+    said = " ".join(str(error).split())
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        said = (
+            "the budget is an argument of a program, without a value while it is made; cut by "
+            "`bucket`, and mask by `jnp.arange(bucket) < budget`"
+        )
+    return f"{type(error).__name__}: {said:.300}"
+
+
+class _Tried:
+    """A connector on drawn features; what it computed is remembered."""
+
+    def __init__(self, cfg: ConnectedConfig) -> None:
+        self.cfg = cfg
+        self.served = budgets.supported_budgets(cfg)
+        self.shapes = budgets.buckets(cfg)
+        shape = (_BATCH, cfg.vision.num_patches, cfg.vision.width)
+        draw = np.random.default_rng(0)
+        self.features, self.weights = (draw.normal(size=shape).astype(np.float32) for _ in "fw")
+        self._results: dict[tuple[int, int], _Result] = {}
+
+    def programs(self) -> str:
+        """The budget may not be looked at while a program is made: it has no value then."""
+        for shape in self.shapes:
+            self._traced(shape.size, np.float32)
+        return f"{len(self.shapes)} for {len(self.served)} budgets"
+
+    def budgets(self) -> str:
+        tried = sorted({*self.served[:: -(-len(self.served) // _BUDGETS)], self.served[-1]})
+        for budget in tried:
+            self._traced(budget, np.float32)
+        if tried == list(self.served):
+            return ", ".join(map(str, tried))
+        return f"{len(tried)} of {len(self.served)} from {tried[0]} to {tried[-1]}"
+
+    def dtypes(self) -> str:
+        for path, leaf in _leaves(self._abstract[1]):
+            if leaf.dtype != np.float32:
+                raise _BrokenError(f"parameter {path} must be float32, got {leaf.dtype}")
+        for dtype in (np.float32, jnp.bfloat16):
+            tokens = self._traced(self.shapes[-1].size, dtype)
+            if tokens.dtype != dtype:
+                raise _BrokenError(
+                    f"features of {jnp.dtype(dtype).name} must give tokens of it, got "
+                    f"{tokens.dtype}"
+                )
+        return "float32 and bfloat16"
+
+    def images(self) -> str:
+        size = self.shapes[-1].size
+        alone = self._run(size, size).tokens
+        for image in range(_BATCH):
+            others = self.weights.copy()
+            others[image] = self.features[image]
+            if (far := _far(self._run(size, size, others).tokens[image], alone[image])) > TOLERANCE:
+                raise _BrokenError(f"tokens of an image differ by {far:.1e} with those beside it")
+        return "each by itself"
+
+    def masking(self) -> str:
+        if not (pairs := self._masked()):
+            return "no slot is ever masked"
+        for shape, budget in pairs:
+            masked, exact = self._run(shape.size, budget), self._run(budget, budget)
+            if (far := _far(masked.tokens, exact.tokens)) > TOLERANCE:
+                raise _BrokenError(
+                    f"budget {budget} in {shape.size} slots differs by {far:.1e} from budget "
+                    f"{budget} alone; slots beyond the budget must not be read"
+                )
+        return f"equals truncation, budget {_pairs(pairs)} slots"
+
+    def gradients(self) -> str:
+        largest = self._run(self.served[-1], self.served[-1])
+        names = [*(path for path, _ in _leaves(self._abstract[1])), "the features"]
+        for name, gradient in zip(names, [*largest.by_params, largest.by_features], strict=True):
+            if not np.all(np.isfinite(gradient)):
+                raise _BrokenError(f"of {name}, budget {self.served[-1]}: not finite")
+        for shape, budget in self._masked():
+            masked, exact = self._run(shape.size, budget), self._run(budget, budget)
+            theirs = [*exact.by_params, exact.by_features]
+            whole = np.sqrt(sum(float(np.sum(np.square(a))) for a in theirs))
+            for name, a, b in zip(
+                names, [*masked.by_params, masked.by_features], theirs, strict=True
+            ):
+                # What is much smaller than the whole is known with fewer digits.
+                scale = max(float(np.linalg.norm(b)), 1e-2 * whole, 1e-30)
+                if not (far := float(np.linalg.norm(a - b)) / scale) <= TOLERANCE:
+                    raise _BrokenError(
+                        f"of {name}, budget {budget} in {shape.size} slots: differs by {far:.1e} "
+                        f"from that of budget {budget} alone"
+                    )
+        if not np.any(largest.by_features):
+            raise _BrokenError("the tokens do not depend on the features")
+        for i, (path, _) in enumerate(_leaves(self._abstract[1])):
+            tried = (run.by_params[i] for run in self._results.values())
+            more = (self._run(budget, budget).by_params[i] for budget in self._unlike())
+            if not any(np.any(gradient) for gradient in itertools.chain(tried, more)):
+                raise _BrokenError(f"of {path}: zero at every budget tried; nothing trains it")
+        return "those of truncation, finite" if self._masked() else "finite"
+
+    def nesting(self) -> str:
+        told, tried = "", self._nested()
+        for less, more in tried:
+            small, large = self._run(less, less), self._run(more, more)
+            most = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
+            for (path, _), a, b in zip(
+                _leaves(self._abstract[1]), small.by_params, large.by_params, strict=True
+            ):
+                trained = np.abs(a) > _FAINT * most
+                if lost := int(np.sum(trained & (b == 0.0))):
+                    raise _BrokenError(
+                        f"budget {less} trains {lost} numbers of {path} that budget {more} does not"
+                    )
+            prefix = _far(large.tokens[:, :less], small.tokens) <= TOLERANCE
+            told = told or ("" if prefix else "; its tokens are others")
+        if not tried:
+            return "one budget"
+        told = told or "; its tokens are the first ones of a larger budget's"
+        return f"a budget trains part of what a larger one trains{told}"
+
+    @functools.cached_property
+    def _abstract(self) -> tuple[typing.Any, typing.Any]:
+        """Structure and shapes of the parameters."""
+        module = nnx.eval_shape(lambda: build_connector(self.cfg, rngs=nnx.Rngs(0)))
+        structure, state = nnx.split(module)
+        return structure, nnx.to_pure_dict(state)
+
+    @functools.cached_property
+    def _params(self) -> typing.Any:
+        state = nnx.state(build_connector(self.cfg, rngs=nnx.Rngs(7)))
+        # What begins at zero (biases, a gate) hides what depends on it.
+        draw = np.random.default_rng(1)
+
+        def drawn(x: typing.Any) -> typing.Any:
+            noise = 0.1 * draw.normal(size=x.shape).astype(np.float32)
+            return x * (1 + noise) if np.any(x) else noise
+
+        return jax.tree.map(drawn, nnx.to_pure_dict(state))
+
+    def _tokens(
+        self, params: typing.Any, features: typing.Any, bucket: int, budget: Int32[Array, ""]
+    ) -> typing.Any:
+        connector = nnx.merge(self._abstract[0], params)
+        return connector(features, bucket=bucket, budget=budget)
+
+    def _traced(self, bucket: int, dtype: typing.Any) -> typing.Any:
+        features = jax.ShapeDtypeStruct(self.features.shape, dtype)
+        budget = jax.ShapeDtypeStruct((), np.int32)
+        run = functools.partial(self._tokens, bucket=bucket)
+        tokens = jax.eval_shape(
+            lambda params, x, b: run(params, x, budget=b), self._abstract[1], features, budget
+        )
+        wanted = (_BATCH, bucket, self.features.shape[-1])
+        if getattr(tokens, "shape", None) != wanted:
+            raise _BrokenError(
+                f"bucket {bucket} must give an array of {wanted} (images, slots, vision width), "
+                f"got {getattr(tokens, 'shape', None) or type(tokens).__name__}"
+            )
+        return tokens
+
+    def _run(self, bucket: int, budget: int, features: typing.Any = None) -> _Result:
+        """Returns the tokens that count and the gradients; remembered for the usual features."""
+        if features is None and (bucket, budget) in self._results:
+            return self._results[bucket, budget]
+
+        def total(params: typing.Any, features: typing.Any, budget: typing.Any) -> typing.Any:
+            tokens = self._tokens(params, features, bucket, budget)
+            used = jnp.where((jnp.arange(bucket) < budget)[None, :, None], tokens, 0.0)
+            return jnp.sum(used * self.weights[:, :bucket]), tokens
+
+        compute = jax.jit(
+            jax.value_and_grad(total, argnums=(0, 1), has_aux=True), compiler_options=_FAST
+        )
+        given = self.features if features is None else features
+        (_, tokens), (by_params, by_features) = compute(self._params, given, np.int32(budget))
+        found = _Result(
+            np.asarray(tokens)[:, :budget],
+            [np.asarray(leaf) for _, leaf in _leaves(by_params)],
+            np.asarray(by_features),
+        )
+        if not np.all(np.isfinite(found.tokens)):
+            raise _BrokenError(f"tokens of budget {budget} are not finite")
+        if features is None:
+            self._results[bucket, budget] = found
+        return found
+
+    def _masked(self) -> list[tuple[Bucket, int]]:
+        """Returns shapes, and the budget of each that leaves most of its slots masked."""
+        pairs = []
+        for shape in self.shapes:
+            held = [b for b in self.served if budgets.bucket_of(self.cfg, b) == shape]
+            if held and held[0] < shape.size:
+                pairs.append((shape, held[0]))
+        return _some(pairs)
+
+    def _unlike(self) -> list[int]:
+        """Returns budgets that may have parameters of their own.
+
+        These are all of a pooling, and one for each number of anchors.
+        """
+        if self.cfg.connector.routing.reads is None:
+            return list(self.served)
+        return [*{budgets.num_anchors(self.cfg, budget): budget for budget in self.served}.values()]
+
+    def _nested(self) -> list[tuple[int, int]]:
+        """Returns pairs of budgets with the same anchors, the smaller one first."""
+        groups: dict[int, list[int]] = {}
+        for budget in self.served:
+            groups.setdefault(budgets.num_anchors(self.cfg, budget), []).append(budget)
+        pairs: list[tuple[int, int]] = []
+        for group in _some([*groups.values()]):
+            chosen = {group[len(group) // 4], group[len(group) // 2], group[-1]}
+            pairs += itertools.pairwise(sorted(chosen))
+        return pairs
+
+
+_T = typing.TypeVar("_T")
+
+
+def _some(values: list[_T]) -> list[_T]:
+    """Returns the first, a middle and the last one."""
+    if len(values) <= _SHAPES:
+        return values
+    return [values[0], values[len(values) // 2], values[-1]]
+
+
+def _pairs(pairs: list[tuple[Bucket, int]]) -> str:
+    return ", ".join(f"{budget} in {shape.size}" for shape, budget in pairs)
+
+
+def _leaves(tree: typing.Any) -> list[tuple[str, typing.Any]]:
+    """Returns (path, leaf) of a tree; parts of a path are joined by "/"."""
+    found = jax.tree_util.tree_leaves_with_path(tree)
+    return [("/".join(str(getattr(k, "key", k)) for k in path), leaf) for path, leaf in found]
+
+
+def _far(a: np.ndarray, b: np.ndarray) -> float:
+    """Returns the largest difference, relative to the largest number; NaN counts as infinite."""
+    far = float(np.max(np.abs(a - b)) / max(float(np.max(np.abs(b))), 1e-30))
+    return far if np.isfinite(far) else float("inf")

@@ -1,0 +1,127 @@
+"""grain's `index_shuffle` made whole, and its inverse, of many shuffles at once.
+
+grain shuffles 0..last by a Feistel network on as many bits as hold `last`, at least sixteen, which
+is applied until the number is in range again. A network is undone round by round, so a shuffle is
+undone without looking through what it shuffles.
+
+Of 2**16, 2**18, … as `last` grain makes no permutation: it takes one bit too few, and nothing is
+ever shuffled to `last`. There `last` changes places with a number that the seed names.
+
+Source: grain `_src/python/experimental/index_shuffle/index_shuffle.cc`; the rounds are those of the
+cipher Simon, eprint.iacr.org/2013/404, the keys those of C++'s `std::seed_seq`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from grain.experimental import index_shuffle
+from jaxtyping import Int
+
+_MIN_BITS = 16
+_ODD_BITS = 0xAAAAAAAAAAAAAAA
+"""Powers of two that are none of four: a network has two halves, so an even number of bits."""
+_WORD = 0xFFFFFFFF
+_FEW = 16
+"""So few are quicker undone one by one: a step of arrays takes as long as 16 of integers."""
+
+
+def shuffled(number: int, last: int, seed: int, rounds: int) -> int:
+    """Returns the place in 0..last that a number is shuffled to; the arguments as below."""
+    if not _is_short(last):
+        return index_shuffle(number, max_index=last, seed=seed, rounds=rounds)
+    partner = seed % (last + 1)
+    if number == last:
+        return partner
+    place = index_shuffle(number, max_index=last - 1, seed=seed, rounds=rounds)
+    return last if place == partner else place
+
+
+def unshuffled(
+    places: Int[np.ndarray, " N"],
+    lasts: Int[np.ndarray, " N"],
+    seeds: Int[np.ndarray, " N"],
+    rounds: int,
+) -> Int[np.ndarray, " N"]:
+    """Returns the numbers that are shuffled to these places.
+
+    Args:
+      places: in 0..last.
+      lasts: highest number of each shuffle.
+      seeds: of the shuffles, in [0, 2**32).
+      rounds: of the network, an even number.
+    """
+    short, partners = _is_short(lasts), seeds % (lasts + 1)
+    swapped = np.where(short & (places == lasts), partners, places)
+    numbers = _by_grain(swapped, lasts - short, seeds, rounds)
+    return np.where(short & (places == partners), lasts, numbers)
+
+
+def _is_short(last: Any) -> Any:
+    """Says whether grain takes a bit too few for 0..last."""
+    return (last >= 1 << _MIN_BITS) & (last & (last - 1) == 0) & (last & _ODD_BITS == 0)
+
+
+def _by_grain(
+    places: Int[np.ndarray, " N"],
+    lasts: Int[np.ndarray, " N"],
+    seeds: Int[np.ndarray, " N"],
+    rounds: int,
+) -> Int[np.ndarray, " N"]:
+    """Returns the numbers that grain shuffles to these places."""
+    # Two halves of `width` bits; as in grain, 65,536 is held to fit sixteen.
+    bits = np.ceil(np.log2(np.maximum(lasts, 1))).astype(np.int64)
+    width = np.maximum(bits + bits % 2, _MIN_BITS) // 2
+    keys, numbers = _keys(seeds, rounds), np.array(places, np.int64)
+    going = np.flatnonzero(lasts > 0)
+    while going.size > _FEW:
+        numbers[going] = _undone(numbers[going], keys[:, going], width[going])
+        going = going[numbers[going] > lasts[going]]
+    for i in going.tolist():
+        own = keys[:, i].tolist(), int(width[i])
+        number = _undone(int(numbers[i]), *own)
+        while number > lasts[i]:
+            number = _undone(number, *own)
+        numbers[i] = number
+    return numbers
+
+
+def _undone(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
+    """Returns the value that one application of the network takes to this; of arrays, to each."""
+    mask = (1 << width) - 1
+    left, right = (value >> width) & mask, value & mask
+
+    def mixed(half: Any) -> Any:
+        by_1, by_2, by_8 = (((half << by) | (half >> (width - by))) & mask for by in (1, 2, 8))
+        return (by_1 & by_8) ^ by_2
+
+    for first, second in zip(keys[-2::-2], keys[::-2], strict=True):
+        right = right ^ mixed(left) ^ (second & mask)
+        left = left ^ mixed(right) ^ (first & mask)
+    return (left << width) | right
+
+
+def _keys(seeds: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, "K N"]:
+    """Returns the numbers that `std::seed_seq{seed}` generates, up to 38 of each seed."""
+    third = 3 if count >= 7 else (count - 1) // 2
+    near = (count - third) // 2
+    words = np.full((count, len(seeds)), 0x8B8B8B8B, np.int64)
+    given = [1, seeds, *[0] * count]  # How many seeds there are, and the seed.
+    num_mixes = max(2, count)
+
+    def scrambled(word: np.ndarray, factor: int) -> np.ndarray:
+        return ((word ^ (word >> 27)) * factor) & _WORD
+
+    for k in range(num_mixes + count):
+        here, before = words[k % count], words[(k - 1) % count]
+        one, two = words[(k + near) % count], words[(k + near + third) % count]
+        if k < num_mixes:
+            plain = scrambled(here ^ one ^ before, 1664525)
+            salted = (plain + (k > 0) * (k % count) + given[k]) & _WORD
+            one[:], two[:] = (one + plain) & _WORD, (two + salted) & _WORD
+        else:
+            plain = scrambled((here + one + before) & _WORD, 1566083941)
+            salted = (plain - k % count) & _WORD
+            one[:], two[:] = one ^ plain, two ^ salted
+        here[:] = salted
+    return words

@@ -1,0 +1,139 @@
+"""Training steps compiled for TPU slices that need not be there.
+
+libtpu compiles for a slice on a machine that has none: whether a step fits the memory of a chip,
+and what it costs, is known before one is rented.
+"""
+
+import dataclasses
+import os
+import re
+import typing
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from infra.chips.compiled import Cost, read
+from infra.chips.topology import GIB, Topology
+from model import vlm
+from model.checkpoint.digest import flatten
+from model.config import ModelConfig
+from model.sharding import make_mesh, specs
+from model.train.config import TrainConfig
+from model.train.optimizer import init_optimizer, split_frozen
+from model.train.step import State, StepPrograms, abstract_inputs
+
+
+class TooLarge(Exception):
+    """A program asks for more memory than a chip has.
+
+    Attributes:
+      asked_bytes: how much.
+    """
+
+    def __init__(self, asked_bytes: float) -> None:
+        super().__init__(f"asks for {asked_bytes / GIB:.1f} GiB a chip")
+        self.asked_bytes = asked_bytes
+
+
+def bytes_asked(error: str) -> float | None:
+    """Returns the memory of a chip that a program asked for, as libtpu says; None if it does not.
+
+    Far above the limit it names the temporaries alone.
+    """
+    found = re.search(r"Used ([\d.]+)G of [\d.]+G hbm|HLO temporaries \(([\d.]+)G\)", error)
+    return float(found[1] or found[2]) * GIB if found else None
+
+
+class Ahead(typing.NamedTuple):
+    """A step compiled for a slice.
+
+    Attributes:
+      state_bytes: parameters, moments and batch, on each chip.
+      peak_bytes: the most memory in use, of each chip.
+      cost: of one update, on each chip.
+    """
+
+    state_bytes: float
+    peak_bytes: float
+    cost: Cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A step written down for a slice, not yet compiled."""
+
+    _lowered: jax.stages.Lowered
+    _topology: Topology
+    _num_chunks: int
+
+    @property
+    def text(self) -> str:
+        """The program, the same for the same computation."""
+        return self._lowered.as_text()
+
+    def compile(self) -> Ahead:
+        """Returns its memory and time on each chip; takes minutes.
+
+        Raises:
+          TooLarge: if it does not fit.
+        """
+        try:
+            compiled = self._lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if (asked := bytes_asked(str(error))) is not None:
+                raise TooLarge(asked) from None
+            raise
+        memory: typing.Any = compiled.memory_analysis()
+        # The loss runs over as many chunks as have a target: at most all.
+        cost = read(
+            compiled.as_text() or "",
+            num_chips=self._topology.num_chips,
+            open_trips=self._num_chunks,
+        )
+        return Ahead(memory.argument_size_in_bytes, memory.peak_memory_in_bytes, cost)
+
+
+def topology_mesh(topology: Topology, *, num_replicas: int = 1) -> Mesh:
+    """Returns the mesh of a slice that need not exist.
+
+    Raises:
+      RuntimeError: if libtpu is not installed, or does not know the slice.
+    """
+    # Another process of this machine may hold libtpu's lock; nothing here touches a device.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    options = {"chip_config_name": "megacore"} if topology.chip.megacore else {}
+    found = topologies.get_topology_desc(str(topology), "tpu", **options)
+    return make_mesh(found.devices, num_replicas=num_replicas)
+
+
+def lower_ahead(
+    model: ModelConfig, train: TrainConfig, topology: Topology, tokens: int, *, num_images: int = 1
+) -> Lowered:
+    """Returns one update of a training, written down for a slice from shapes alone.
+
+    Args:
+      model: to train.
+      train: how; its `num_replicas` is the mesh's.
+      topology: the slice.
+      tokens: slots for soft tokens, per image.
+      num_images: per example.
+
+    Raises:
+      RuntimeError: as `topology_mesh`.
+    """
+    mesh = topology_mesh(topology, num_replicas=train.num_replicas)
+    trained, frozen = split_frozen(dict(flatten(vlm.abstract_params(model))), train)
+    moments = jax.eval_shape(lambda params: init_optimizer(train, params), trained)
+    state = State(trained, frozen, moments)
+
+    def placed(leaf: typing.Any, spec: P) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+
+    batch, rates = abstract_inputs(model, train, mesh, num_images)
+    placed_state = jax.tree.map(placed, state, specs(state, mesh))
+    args = placed_state, batch, vlm.Slots(tokens, tokens), rates
+    lowered = StepPrograms(model, train, mesh, (num_images,)).lower(args)
+    return Lowered(lowered, topology, -(-train.text_len // min(model.loss_chunk, train.text_len)))

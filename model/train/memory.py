@@ -1,0 +1,101 @@
+"""What a training step holds in memory, by formula: where no compiler can be asked."""
+
+import functools
+import math
+from collections.abc import Mapping
+
+from model import vlm
+from model.checkpoint.digest import flatten
+from model.config import ModelConfig
+from model.train.config import TrainConfig
+from model.train.optimizer import split_frozen
+
+_FLOAT32, _BFLOAT16 = 4, 2
+"""Bytes of a number: of parameters, moments and gradients; of activations and gathered weights."""
+
+
+def step_bytes(
+    model: ModelConfig, train: TrainConfig, tokens: int, *, num_images: int = 1, devices: int
+) -> float:
+    """Returns the most that one device holds in one update [bytes].
+
+    Parameters, two moments and gradients lie in parts on the devices of a copy of the weights; of
+    the weights of two layers and of the vocabulary's table each device has a whole copy, and the
+    table's gradient is added up in float32. Of activations it counts what waits for the backward
+    pass (`model.remat`), what one layer's own backward pass makes again, and a chunk of logits.
+    What a compiler keeps besides, and what lies idle between allocations, is not counted.
+
+    Args:
+      model: that is trained.
+      train: how.
+      tokens: slots for soft tokens, per image.
+      num_images: per example.
+      devices: that share the batch.
+    """
+    sizes = _sizes(model)
+    trained, frozen = split_frozen(sizes, train)  # type: ignore[arg-type]
+    parts = devices / math.gcd(train.num_replicas, devices)
+    state = _FLOAT32 * (4 * sum(sizes[p] for p in trained) + sum(sizes[p] for p in frozen)) / parts
+    text, vision = model.text, model.vision
+    blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
+    layers = [
+        sum(size for path, size in sizes.items() if path.startswith(prefix)) / depth
+        for prefix, depth in blocks.items()
+    ]
+    table = text.vocab_size * text.width
+    gathered = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
+    rows = train.batch_size / devices
+    patches, read = vision.num_patches * num_images, tokens * num_images + train.text_len
+    waiting = _vision_bytes(model, patches) * vision.depth + _text_bytes(model, read) * text.depth
+    again = max(
+        _made_again(vision.width, vision.mlp_dim, vision.num_heads, patches, vision.num_patches),
+        _made_again(text.width, 2 * text.mlp_dim, text.num_heads, read, read),
+    )
+    # Logits in float32, and their gradient in half of that.
+    logits = (_FLOAT32 + _BFLOAT16) * min(model.loss_chunk, train.text_len) * text.vocab_size
+    return state + gathered + rows * (waiting + again + logits)
+
+
+def gathered_bytes(model: ModelConfig) -> float:
+    """Returns the traffic over a device's links in an update whose weights lie in parts [bytes].
+
+    The weights are gathered twice, forward and backward, and their gradients scattered in float32.
+    """
+    return float((2 * _BFLOAT16 + _FLOAT32) * num_params(model))
+
+
+def num_params(model: ModelConfig) -> int:
+    """Returns the number of a model's parameters."""
+    return sum(_sizes(model).values())
+
+
+@functools.lru_cache(maxsize=32)
+def _sizes(model: ModelConfig) -> Mapping[str, int]:
+    """Returns the number of elements of each parameter, by path; tracing a model takes a second."""
+    return {path: leaf.size for path, leaf in flatten(vlm.abstract_params(model))}
+
+
+def _vision_bytes(model: ModelConfig, patches: int) -> float:
+    """Returns the bytes that wait of one block of the tower, of one example."""
+    width, mlp = model.vision.width, model.vision.mlp_dim
+    kept = {"full": width, "minimal": 2 * width, "none": 8 * width + 2 * mlp}[model.remat]
+    return _BFLOAT16 * patches * kept
+
+
+def _text_bytes(model: ModelConfig, read: int) -> float:
+    """Returns the bytes that wait of one block of the decoder, of one example."""
+    text = model.text
+    heads = (text.num_heads + 2 * text.num_kv_heads) * text.head_dim
+    products = heads + text.num_heads * text.head_dim + 2 * text.mlp_dim + 2 * text.width
+    kept = {
+        "full": text.width,
+        "minimal": text.width + products,
+        "none": 6 * text.width + products + 2 * text.mlp_dim,
+    }[model.remat]
+    return _BFLOAT16 * read * kept
+
+
+def _made_again(width: int, hidden: int, num_heads: int, read: int, seen: int) -> float:
+    """Returns the bytes that one block's backward pass holds of one example."""
+    scores = _FLOAT32 * num_heads * read * seen
+    return _BFLOAT16 * read * (8 * width + 2 * hidden) + scores

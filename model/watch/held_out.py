@@ -1,0 +1,112 @@
+"""Losses on records that training never sees, by task and budget, while a stage runs."""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from model import vlm
+from model.config import ModelConfig
+from model.connector import budgets
+from model.data.loader import Loader
+from model.data.parts import open_parts
+from model.masks.codec import MaskCodec
+from model.seeds import Seeds
+from model.sharding import AXES, shard_batch, specs
+from model.text.tokenizer import Tokenizer
+from model.train.config import TrainConfig
+from model.train.optimizer import Flat
+from model.train.step import loss_of_rows
+from model.watch.config import WatchConfig
+
+_SEEDS = Seeds.of(0)
+"""Of the examples: the same ones at every step, in every stage and every study."""
+
+
+class HeldOut:
+    """The loss of a stage's parameters on each task of some records, at each of some budgets.
+
+    It is the stage's own loss, of the same texts and shapes, without dropout and label smoothing.
+
+    Args:
+      data: datasets, as in `StagePaths`; a task is a part of theirs.
+      config: how many examples, and at which budgets.
+      model: what is trained.
+      train: how; its batch size bounds that of the examples.
+      mesh: on which its parameters lie.
+      tokenizer: of the texts.
+      mask_codec: of the masks; None where there are none.
+
+    Raises:
+      ValueError: if the connector does not serve a budget.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[str],
+        config: WatchConfig,
+        *,
+        model: ModelConfig,
+        train: TrainConfig,
+        mesh: Mesh,
+        tokenizer: Tokenizer,
+        mask_codec: MaskCodec | None,
+    ) -> None:
+        for budget in config.budgets:
+            budgets.check_budget(model, budget)
+        self._config, self._model, self._mesh = config, model, mesh
+        wanted = -(-config.examples // mesh.size) * mesh.size
+        self._size = min(train.batch_size, wanted)
+        self._loaders = {
+            task: Loader(
+                data,
+                train.batches_of(task, self._size),
+                tokenizer=tokenizer,
+                mask_codec=mask_codec,
+                image_px=model.vision.image_px,
+                seeds=_SEEDS,
+                host=jax.process_index(),
+                num_hosts=jax.process_count(),
+            )
+            for task in open_parts(data)
+        }
+        self._program = jax.jit(functools.partial(_loss, model=model, mesh=mesh))
+
+    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+        """Yields the mean loss of each task at each budget; see `train.loop.Watch`."""
+        for task, loader in self._loaders.items():
+            # Whole batches, of records that are told apart where there are enough.
+            num = max(1, min(self._config.examples, len(loader.examples)) // self._size)
+            sums = dict.fromkeys(self._config.budgets, 0.0)
+            for number in range(num):
+                batch = shard_batch(loader.batch(number), self._mesh)
+                for budget in sums:
+                    bucket = budgets.bucket_of(self._model, budget).size
+                    slots = vlm.Slots(bucket, budget)
+                    sums[budget] += float(self._program(params, batch, slots))
+            for budget, total in sums.items():
+                loss, examples = round(total / num, 5), num * self._size
+                yield {"task": task, "budget": budget, "loss": loss, "examples": examples}
+
+    def close(self) -> None:
+        """Stops the threads."""
+        for loader in self._loaders.values():
+            loader.close()
+
+
+def _loss(
+    params: Flat,
+    batch: Mapping[str, jax.Array],
+    slots: vlm.Slots,
+    *,
+    model: ModelConfig,
+    mesh: Mesh,
+) -> jax.Array:
+    loss = functools.partial(loss_of_rows, model=model)
+    if mesh.size > 1:
+        parts = (specs(params, mesh), P(AXES), P())
+        loss = jax.shard_map(loss, mesh=mesh, in_specs=parts, out_specs=P())
+    return loss(params, batch, slots)

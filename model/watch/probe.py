@@ -1,0 +1,118 @@
+"""A small transfer, done from the parameters that a stage has at the moment."""
+
+import contextlib
+import functools
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from model.checkpoint.digest import unflatten
+from model.data.loader import Loader
+from model.eval.run import Loaded, evaluate_loaded
+from model.files import SCORE
+from model.masks.codec import MaskCodec
+from model.seeds import Seeds
+from model.sharding import on_host, shardings
+from model.text.tokenizer import Tokenizer
+from model.train.loop import draws_of, rates_of
+from model.train.optimizer import Flat, schedules
+from model.train.step import make_state, step_programs
+from model.watch.config import ProbeConfig
+
+_SEEDS = Seeds.of(0)
+"""Of every probe: scores of two moments differ by the parameters alone."""
+
+
+class Probe:
+    """Fine-tunes a copy of a stage's parameters for a few updates, and scores what comes of it.
+
+    Beside the stage's own state there is room for a second one while it runs. Several processes
+    fine-tune it together, in parts as the stage's own; the first alone decodes, on one device,
+    which has room for all parameters, while the others wait for its next step.
+
+    Args:
+      config: what is done.
+      served: budgets at which it is scored.
+      data: prepared training records, as in `StagePaths`.
+      held_out: prepared records that are scored.
+      tokenizer: of the texts.
+      mask_codec: of the masks; None where there are none.
+    """
+
+    def __init__(
+        self,
+        config: ProbeConfig,
+        served: Sequence[int],
+        *,
+        data: str,
+        held_out: str,
+        tokenizer: Tokenizer,
+        mask_codec: MaskCodec | None,
+    ) -> None:
+        self._config, self._served, self._data, self._held_out = config, served, data, held_out
+        self._tokenizer, self._mask_codec = tokenizer, mask_codec
+
+    def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
+        """Yields the score at each budget, in the first process; see `train.loop.Watch`."""
+        config = self._config
+        tuned = self._tuned(params)
+        if tuned is None:
+            return
+        loaded = Loaded(config.model, tuned, self._tokenizer, self._mask_codec)
+        with tempfile.TemporaryDirectory() as folder:
+            out = {budget: Path(folder) / str(budget) for budget in self._served}
+            for one in out.values():
+                one.mkdir()
+            places = {budget: str(one) for budget, one in out.items()}
+            for _ in evaluate_loaded(
+                loaded, data=self._held_out, config=config.decode, out=places, limit=config.examples
+            ):
+                pass
+            for budget, one in out.items():
+                said = json.loads((one / SCORE).read_text())
+                kept = {name: said[name] for name in ("metric", "score", "num")}
+                yield {"task": "probe", "budget": budget, **kept}
+
+    def _tuned(self, params: Flat) -> dict[str, Any] | None:
+        """Returns all parameters after the probe's own updates, on one device; those given stay.
+
+        None in all processes but the first.
+        """
+        model, train = self._config.model, self._config.train
+        loader = Loader(
+            self._data,
+            train.batches,
+            tokenizer=self._tokenizer,
+            mask_codec=self._mask_codec,
+            image_px=model.vision.image_px,
+            seeds=_SEEDS,
+            host=jax.process_index(),
+            num_hosts=jax.process_count(),
+        )
+        with contextlib.closing(loader):
+            train = train.in_steps(len(loader.examples))
+            programs = step_programs(model, train, loader.examples.num_images)
+            # A step uses its state up, so the stage keeps its own.
+            copy = jax.jit(
+                functools.partial(jax.tree.map, jnp.copy),
+                out_shardings=shardings(params, programs.mesh),
+            )
+            state = make_state(unflatten(copy(params)), train, programs.mesh)
+            factors = schedules(train)
+            drawn = draws_of(model, train, _SEEDS, loader.examples, range(train.total_steps))
+            programs.compile_ahead(state, drawn.values())
+            for step, batch in enumerate(loader.batches(0, train.total_steps)):
+                rates = rates_of(train, factors[:, step], _SEEDS, step)
+                state, _ = programs(state, batch, drawn[step][0], rates)
+        is_first, device, tuned = jax.process_index() == 0, jax.local_devices()[0], {}
+        for path, leaf in {**state.trained, **state.frozen}.items():
+            # One at a time, and all processes together.
+            array = leaf if leaf.is_fully_addressable else on_host(leaf)
+            if is_first:
+                tuned[path] = jax.device_put(array, device)
+        return unflatten(tuned) if is_first else None

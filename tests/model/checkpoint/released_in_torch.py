@@ -1,0 +1,72 @@
+"""Loads the releases of a folder with transformers, and writes what they compute of `given.npz`.
+
+Run by another interpreter than the tests' (see `tests.torch_python`).
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+torch.set_grad_enabled(False)
+root = Path(sys.argv[1])
+given = np.load(root / "given.npz")
+images = torch.tensor(given["images"]).permute(0, 1, 4, 2, 3)
+text, mask_ar = (torch.tensor(given[name]).long() for name in ("text", "mask_ar"))
+lengths = given["lengths"]
+for folder in sorted(root.glob("*/release")):
+    model, told = AutoModelForImageTextToText.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True
+    )
+    wrong = {name: value for name, value in told.items() if value}
+    assert not wrong, (folder, wrong)
+    found = {}
+    for budget in set(model.config.budgets) & {16, 64, 256}:
+        places = torch.full((2, images.shape[1] * budget), model.config.image_token_id)
+        ids = torch.cat([places, text], 1)
+        valid = torch.cat(
+            [
+                torch.ones_like(places),
+                torch.arange(text.shape[1])[None] < torch.tensor(lengths)[:, None],
+            ],
+            1,
+        )
+        types = torch.cat([torch.zeros_like(places), mask_ar], 1)
+        logits = model(ids, attention_mask=valid, pixel_values=images, token_type_ids=types).logits
+        found[f"logits{budget}"] = logits[:, places.shape[1] :].numpy()
+        # To generate, prompts end together: padding stands on their left.
+        width = ids.shape[1]
+        rows, real = torch.zeros_like(ids), torch.zeros_like(ids)
+        for row, length in enumerate(lengths):
+            start = text.shape[1] - int(length)
+            rows[row, start:] = ids[row, : width - start]
+            real[row, start:] = 1
+        made = model.generate(
+            input_ids=rows, attention_mask=real, pixel_values=images, max_new_tokens=6
+        )
+        found[f"greedy{budget}"] = made[:, width:].numpy()
+    np.savez(folder.parent / "found.npz", **found)
+
+processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
+texts = json.loads((root / "texts.json").read_text())
+encoded = [processor.tokenizer(one, add_special_tokens=False)["input_ids"] for one in texts]
+decoded = [processor.tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded]
+with Image.open(root / "photo.png") as photo:
+    inputs = processor(
+        images=[photo, [photo]], text=["answer en\n", "so it is"], budget=max(processor.budgets)
+    )
+(root / "texts_found.json").write_text(
+    json.dumps(
+        {
+            "encoded": encoded,
+            "decoded": decoded,
+            "input_ids": inputs["input_ids"].tolist(),
+            "attention_mask": inputs["attention_mask"].tolist(),
+        }
+    )
+)
+np.save(root / "pixels.npy", inputs["pixel_values"].numpy())

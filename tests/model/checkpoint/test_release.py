@@ -1,0 +1,203 @@
+"""Releases: what transformers computes from one is what we compute; what cannot be released."""
+
+import dataclasses
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+from model import vlm
+from model.checkpoint.array_files import BFLOAT16, read_safetensors_folder
+from model.checkpoint.digest import flatten, unflatten
+from model.checkpoint.fast_tokenizer import fast_tokenizer
+from model.checkpoint.folder import save_checkpoint
+from model.checkpoint.release import write_release
+from model.checkpoint.target import RequestError
+from model.config import ModelConfig
+from model.connector import budgets
+from model.connector.routing import KINDS
+from model.data.pixels import decode_images
+from model.data.text import prefix_ids
+from model.decode.generate import generate
+from model.text.tokenizer import Tokenizer, train_tokenizer
+from pipelines.images.square import ImageSpec, prepare_image
+from tests.model.tiny_models import batch, text_logits, tiny_config
+from tests.torch_python import run_torch, torch_python
+
+TEXTS = ["how many red boxes are there?", "answer en 12 cats, é and more\n", "  two  spaces"] * 9
+BUDGETS = (16, 64, 256)
+
+
+def _configs() -> Mapping[str, ModelConfig]:
+    """Every connector, every switch of one, and what towers can differ in."""
+    made = {kind: tiny_config(kind) for kind in KINDS}
+    mqt, parcel = made["mqt"], made["parcel"]
+    positional = dataclasses.replace(mqt.connector, mqt_keys="positional", mlp_dim=9)
+    made["mqt-positional"] = dataclasses.replace(mqt, connector=positional)
+    keyed = dataclasses.replace(parcel.connector, parcel_key_positions=True, mlp_dim=9)
+    made["parcel-keyed"] = dataclasses.replace(parcel, connector=keyed)
+    made["uncapped"] = dataclasses.replace(parcel, attn_softcap=0.0, final_softcap=0.0)
+    # Low enough that a missing cap is seen, and not so low that logits saturate and tie.
+    made["capped"] = dataclasses.replace(parcel, attn_softcap=0.3, final_softcap=5.0)
+    local = dataclasses.replace(parcel.text, sliding_window=5, rope_base=100.0)
+    made["local"] = dataclasses.replace(parcel, text=local)
+    return {
+        name: dataclasses.replace(cfg, text=dataclasses.replace(cfg.text, vocab_size=1500))
+        for name, cfg in made.items()
+    }
+
+
+CONFIGS = _configs()
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pieces") / "tokenizer.model"
+    train_tokenizer(TEXTS, str(path), 330)
+    return path
+
+
+def _params(cfg: ModelConfig) -> vlm.Params:
+    """Random everywhere: fresh biases are 0 and fresh norms 1, which would hide a mistake."""
+    rng = np.random.default_rng(3)
+    return unflatten(
+        {
+            path: np.asarray(0.2 * rng.normal(size=leaf.shape) + path.endswith("scale"), np.float32)
+            for path, leaf in flatten(vlm.abstract_params(cfg))
+        }
+    )
+
+
+def _release(root: Path, cfg: ModelConfig, pieces: Path, dtype: object = np.float32) -> vlm.Params:
+    params = _params(cfg)
+    for name in ("checkpoint", "release"):
+        (root / name).mkdir(parents=True)
+    save_checkpoint(
+        root / "checkpoint", model=cfg, params=params, tokenizer=pieces, mask_codec=None
+    )
+    write_release(root / "checkpoint", root / "release", np.dtype(dtype))
+    return params
+
+
+def _texts() -> list[str]:
+    """Random texts: pieces that were trained, others, `<loc…>`, separators and spaces."""
+    rng = np.random.default_rng(8)
+    parts = ["<loc0003>", "<loc1023><seg007>", "\n", "  ", " ", "an", "e", "red", "1234", "é", "▁",
+             "日本", "\t", "🙂", ".", "how many", "cats", "aaaa", "<loc12>"]  # fmt: skip
+    return ["".join(rng.choice(parts, rng.integers(1, 9))) for _ in range(300)]
+
+
+@pytest.fixture(scope="module")
+def computed(pieces: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """All releases, run by torch once; and the parameters behind them."""
+    torch_python()
+    root = tmp_path_factory.mktemp("releases")
+    params = {name: _release(root / name, cfg, pieces) for name, cfg in CONFIGS.items()}
+    example = batch(num_images=2)
+    lengths = np.array([7, 10])
+    arrays = {"images": example.images, "text": example.text, "mask_ar": example.mask_ar}
+    np.savez(root / "given.npz", lengths=lengths, **arrays)
+    (root / "texts.json").write_text(json.dumps(_texts()))
+    pixels = np.random.default_rng(4).integers(0, 256, (45, 61, 3), np.uint8)
+    Image.fromarray(pixels).save(root / "photo.png")
+    run_torch(root, str(Path(__file__).with_name("released_in_torch.py")), str(root))
+    return root, params
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", CONFIGS)
+def test_transformers_computes_what_we_do(name: str, computed: tuple[Path, dict]):
+    root, params = computed
+    cfg, example, lengths = CONFIGS[name], batch(num_images=2), (7, 10)
+    structure = vlm.structure(cfg)
+    found = np.load(root / name / "found.npz")
+    served = set(BUDGETS) & set(budgets.supported_budgets(cfg))
+    assert {f"logits{b}" for b in served} | {f"greedy{b}" for b in served} == set(found)
+    real = (np.arange(11)[None] < np.array(lengths)[:, None]).astype(np.int32)
+    asked = vlm.Prompt(example.images, example.text, real)
+    for budget in served:
+        slots = vlm.Slots(budget, budget)
+        ours = text_logits(structure, params[name], asked._replace(mask_ar=example.mask_ar), slots)
+        ours = np.asarray(ours)
+        for row, length in enumerate(lengths):
+            np.testing.assert_allclose(
+                found[f"logits{budget}"][row, :length], ours[row, :length], atol=1e-4
+            )
+        tokens = generate(structure, params[name], asked, slots, max_new_tokens=6, stop=1)
+        theirs = found[f"greedy{budget}"]
+        np.testing.assert_array_equal(theirs, np.asarray(tokens)[:, : theirs.shape[1]])
+
+
+@pytest.mark.deep
+def test_texts_have_the_same_ids_and_come_back(computed: tuple[Path, dict], pieces: Path):
+    root, _ = computed
+    found, known = json.loads((root / "texts_found.json").read_text()), Tokenizer(pieces)
+    assert found["encoded"] == [known.encode(text) for text in _texts()]
+    assert found["decoded"] == [text.replace("▁", " ") for text in _texts()]
+
+
+@pytest.mark.deep
+def test_the_processor_makes_our_prompts_and_pixels(computed: tuple[Path, dict], pieces: Path):
+    root, _ = computed
+    found, known = json.loads((root / "texts_found.json").read_text()), Tokenizer(pieces)
+    last = sorted(CONFIGS)[-1]
+    most = max(budgets.supported_budgets(CONFIGS[last]))
+    # A prompt that ends in the separator's own text is still followed by one.
+    prompts = [prefix_ids(known, text) for text in ("answer en\n", "so it is")]
+    for row, mask, ids in zip(found["input_ids"], found["attention_mask"], prompts, strict=True):
+        real = [token for token, is_real in zip(row, mask, strict=True) if is_real]
+        assert real == [known.vocab_size] * most + ids
+        assert mask == sorted(mask)
+    stored, _ = prepare_image((root / "photo.png").read_bytes(), ImageSpec(image_px=32))
+    ours = decode_images([stored], 1, 32).astype(np.float32) / 127.5 - 1
+    theirs = np.load(root / "pixels.npy")
+    for example in theirs:
+        np.testing.assert_array_equal(example, ours.transpose(0, 3, 1, 2))
+
+
+def test_every_parameter_is_in_the_file_once(pieces: Path, tmp_path: Path):
+    params = _release(tmp_path, CONFIGS["parcel"], pieces, BFLOAT16)
+    arrays = read_safetensors_folder(tmp_path / "release")
+    total = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert sum(int(np.prod(shape)) for shape in arrays.shapes.values()) == total
+    assert arrays.dtypes == {BFLOAT16}
+    ours = params["connector"]["feature_attn"]["query"]["kernel"].astype(BFLOAT16)
+    np.testing.assert_array_equal(arrays["connector.feature_attn.q_proj.weight"], ours.T)
+
+
+def test_a_connector_of_ones_own_is_refused_before_it_is_imported(pieces: Path, tmp_path: Path):
+    _release(tmp_path, CONFIGS["mqt"], pieces)
+    config = tmp_path / "checkpoint" / "model.json"
+    config.write_text(config.read_text().replace('"mqt"', '"nowhere:Mine"'))
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(RequestError, match=r"connector\.kind must be one of .*nowhere:Mine"):
+        write_release(tmp_path / "checkpoint", out, np.dtype(np.float32))
+    assert not any(out.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"model_type": "unigram"}, "must be byte-pair encoding"),
+     ({"normalization_rule_name": "nmt_nfkc"}, "without normalization"),
+     ({"byte_fallback": False}, "must have a piece for each byte")],
+)  # fmt: skip
+def test_a_tokenizer_without_a_fast_form_is_refused(settings: dict, said: str, tmp_path: Path):
+    import sentencepiece
+
+    model = io.BytesIO()
+    plain = {"model_type": "bpe", "normalization_rule_name": "identity", "byte_fallback": True}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=330, hard_vocab_limit=False,
+        add_dummy_prefix=False, remove_extra_whitespaces=False, user_defined_symbols=["\n"],
+        pad_id=0, eos_id=1, bos_id=2, unk_id=3, num_threads=1, minloglevel=2, **plain | settings,
+    )  # fmt: skip
+    path = tmp_path / "other.model"
+    path.write_bytes(model.getvalue())
+    with pytest.raises(ValueError, match=said):
+        fast_tokenizer(path)

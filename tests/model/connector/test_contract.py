@@ -1,0 +1,94 @@
+"""Connectors of ours keep their promises; where one is broken, it is told which, and where."""
+
+import dataclasses
+
+import pytest
+
+from model.config import ModelConfig
+from model.connector.contract import check, check_shapes
+from model.connector.routing import KINDS, ROUTINGS
+from tests.model.tiny_models import tiny_config
+
+OWN = "tests.model.connector.own_connectors"
+PROMISES = ["programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"]
+
+
+def broken(cfg: ModelConfig) -> dict[str, str]:
+    found = list(check(cfg))
+    assert [finding.name for finding in found] == PROMISES
+    assert all(finding.told and "\n" not in finding.told for finding in found)
+    return {finding.name: finding.told for finding in found if not finding.kept}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if ROUTINGS[kind].pooled])
+def test_ours_without_queries_keep_every_promise(kind: str):
+    assert not broken(tiny_config(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not ROUTINGS[kind].pooled])
+def test_ours_with_queries_keep_every_promise(kind: str):
+    assert not broken(tiny_config(kind))
+
+
+@pytest.mark.parametrize("name", ["Prefix", "Stated"])
+def test_ones_own_keeps_every_promise(name: str):
+    assert not broken(tiny_config(f"{OWN}:{name}"))
+
+
+def test_parameters_of_one_budget_are_found_and_those_under_a_root_stay_positive():
+    # Its budgets share no parameter: what a smaller one trains a larger one does not.
+    assert set(broken(tiny_config(f"{OWN}:ScaledGrids"))) == {"nesting"}
+
+
+@pytest.mark.deep
+def test_rounding_at_the_papers_width_breaks_no_promise():
+    cfg = tiny_config("parcel")
+    vision = dataclasses.replace(cfg.vision, width=1152, num_heads=12)
+    connector = dataclasses.replace(cfg.connector, num_heads=12)
+    assert not broken(dataclasses.replace(cfg, vision=vision, connector=connector))
+
+
+def test_what_is_told_of_one_that_keeps_them():
+    told = {finding.name: finding.told for finding in check(tiny_config(f"{OWN}:Stated"))}
+    assert told["programs"] == "3 for 3 budgets"
+    assert told["budgets"] == "6, 14, 250"
+    assert told["masking"] == "no slot is ever masked"
+    assert told["nesting"].endswith("its tokens are the first ones of a larger budget's")
+
+
+@pytest.mark.parametrize(
+    ("name", "promise", "told"),
+    [
+        ("LooksAtTheBudget", "programs", "mask by `jnp.arange(bucket) < budget`"),
+        ("TooFew", "programs", "must give an array of (2, 32, 12) (images, slots, vision width), "
+                               "got (2, 31, 12)"),
+        ("Promotes", "dtypes", "features of bfloat16 must give tokens of it, got float32"),
+        ("HalfParameters", "dtypes", "parameter scale must be float32, got bfloat16"),
+        ("SeesOthers", "images", "differ by"),
+        ("SeesThoseBefore", "images", "differ by"),
+        ("ReadsBeyond", "masking", "budget 2 in 32 slots differs by"),
+        ("Untrained", "gradients", "of spare: zero at every budget tried; nothing trains it"),
+        ("Infinite", "gradients", "not finite"),
+        ("OtherRows", "nesting", "numbers of queries that budget 130 does not"),
+    ],
+)  # fmt: skip
+def test_a_broken_promise_is_told(name: str, promise: str, told: str):
+    found = broken(tiny_config(f"{OWN}:{name}"))
+    assert told in found[promise]
+    if promise == "programs":
+        assert all("not tried" in told for name, told in found.items() if name != promise)
+
+
+def test_a_study_is_told_without_computing():
+    check_shapes(tiny_config(f"{OWN}:ReadsBeyond"))
+    with pytest.raises(
+        ValueError, match=r"own_connectors:TooFew breaks 'programs': bucket 32 must"
+    ):
+        check_shapes(tiny_config(f"{OWN}:TooFew"))
+    with pytest.raises(ValueError, match="breaks 'programs': TypeError: cannot reshape"):
+        check_shapes(with_heads(tiny_config(f"{OWN}:Prefix"), 5))
+
+
+def with_heads(cfg: ModelConfig, heads: int) -> ModelConfig:
+    return dataclasses.replace(cfg, connector=dataclasses.replace(cfg.connector, num_heads=heads))

@@ -1,0 +1,51 @@
+"""A step's memory by formula: what lies in parts, what each device has whole, what waits."""
+
+import dataclasses
+
+import pytest
+
+from model import vlm
+from model.checkpoint.digest import flatten
+from model.train.config import TrainConfig
+from model.train.memory import gathered_bytes, step_bytes
+from tests.model.tiny_model import tiny_model
+
+MODEL = tiny_model("parcel", (30, 64))
+NUM_PARAMS = sum(leaf.size for _, leaf in flatten(vlm.abstract_params(MODEL)))
+
+
+def held(model=MODEL, *, batch_size=8, devices=1, tokens=64, **settings):
+    train = TrainConfig(batch_size=batch_size, text_len=16, **settings)
+    return step_bytes(model, train, tokens, devices=devices)
+
+
+def test_examples_add_alike_and_the_rest_is_state_and_gathered_weights():
+    each = held(batch_size=2) - held(batch_size=1)
+    assert held(batch_size=9) == pytest.approx(held(batch_size=1) + 8 * each)
+    rest, split = (held(batch_size=n) - held(batch_size=2 * n) + held(batch_size=n) for n in (1, 1))
+    assert rest == split
+    # Of float32: parameters, two moments, gradients; on two devices half of them.
+    whole, halves = (held(batch_size=d, devices=d) - each for d in (1, 2))
+    assert whole - halves == pytest.approx(16 * NUM_PARAMS / 2)
+    copies = held(batch_size=2, devices=2, num_replicas=2) - each
+    assert copies == pytest.approx(whole)
+
+
+def test_more_is_kept_where_less_is_made_again():
+    kept = [held(dataclasses.replace(MODEL, remat=how)) for how in ("full", "minimal", "none")]
+    assert kept == sorted(kept)
+    assert len(set(kept)) == 3
+    assert held(tokens=30) < held(tokens=64)
+
+
+def test_frozen_parameters_have_neither_moments_nor_gradients():
+    tower = sum(
+        leaf.size
+        for path, leaf in flatten(vlm.abstract_params(MODEL))
+        if path.startswith("vision/")
+    )
+    assert held() - held(freeze_vision=True) == pytest.approx(12 * tower)
+
+
+def test_weights_pass_twice_in_half_precision_and_gradients_once_in_full():
+    assert gathered_bytes(MODEL) == 8 * NUM_PARAMS
