@@ -41,7 +41,7 @@ def main_suite() -> tuple[tuple[Benchmark, Row], ...]:
 
 
 def serving(title: str) -> tuple[Benchmark, Row]:
-    """Returns what makes the row that the paper's tables call `title`.
+    """Returns the benchmark and split behind the row that the paper's tables call `title`.
 
     Raises:
       ValueError: if no benchmark does.

@@ -90,7 +90,7 @@ def _covered(places: np.ndarray) -> np.ndarray:
 
 
 def _fine(fields: np.ndarray, both: tuple) -> np.ndarray:
-    """Returns what is fine of edges, where both pictures have some; of unit mean square."""
+    """Returns the fine detail of edges, where both pictures have some; of unit mean square."""
     common = fields[both]
     for axis in (2, 1):  # Lines that cross the picture are their template's.
         common = common - np.median(common, axis=axis, keepdims=True)

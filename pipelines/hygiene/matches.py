@@ -40,7 +40,7 @@ class Match:
 
 
 def read_matches(folder: Path) -> Iterator[Match]:
-    """Yields what hygiene found in the dataset that it left in a folder."""
+    """Yields the matches that hygiene noted beside the dataset in a folder."""
     with (folder / MATCHES).open(encoding="utf-8") as lines:
         for line in lines:
             yield Match(**json.loads(line))

@@ -143,7 +143,7 @@ class PrepareConfig:
         return dataclasses.replace(self.unaugmented(), **own)
 
     def video_limits(self) -> VideoLimits:
-        """Returns what one clip may cost."""
+        """Returns the bounds on the cost of one clip."""
         return VideoLimits(decoder=self.decoder, cpu_s=self.clip_cpu_s)
 
     def decode_config(self, spec: SourceSpec, split: str) -> DecodeConfig:

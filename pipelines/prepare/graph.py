@@ -1,6 +1,7 @@
 """The Beam graph: one element is one piece of work, so no items and no pixels cross Beam.
 
     units     ─▶ list  ─▶ cut a shard ─▶ write a piece ─▶ join a shard        sharded by id
+    units     ─▶ list  ─▶ narrow a list ─▶ cut a shard ─▶ …                   a part of a split
     archives           ─────────────────▶ write a piece ─▶ join a shard        by archive
 
 Each arrow is a reshuffle or a grouping of names and numbers; what they stand for lies in the work
@@ -13,20 +14,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
-from apache_beam.pvalue import AsSingleton
-from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
-from apache_beam.transforms.environments import ExternalEnvironment
-
 from infra.store.places import BUCKET
 from pipelines.prepare.job import ERROR, Desk, Job, load, work_counts
-from pipelines.prepare.listing import Listed, cut_shard, list_units
+from pipelines.prepare.lean_imports import without
+from pipelines.prepare.listing import Listed, cut_shard, list_units, narrow
 from pipelines.prepare.raw_files import name_files
 from pipelines.prepare.reuse import take_shard
 from pipelines.prepare.shards import join_shard, write_archives, write_piece
 from pipelines.video.client import VideoChild
+
+# A quarter of the time that Beam's import takes goes into these; no graph of ours has use for them.
+with without("pandas", "pymongo"):
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
+    from apache_beam.pvalue import AsSingleton
+    from apache_beam.runners.portability.fn_api_runner import worker_handlers
+    from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+    from apache_beam.transforms.environments import ExternalEnvironment
 
 # FnApiRunner's threads lose buffered elements without an error: a timer flushes the buffer while
 # it is written to. Without the timer none was lost.
@@ -79,6 +83,13 @@ class _List(_AtDesk):
     def process(self, element: Units) -> Iterator[Listed]:
         with self.told():
             yield list_units(self.desk, *element)
+
+
+class _Narrow(_AtDesk):
+    def process(self, number: int, num_lists: int, found: Listed) -> Iterator[Listed]:
+        del found  # That it is there means that all lists are.
+        with self.told():
+            yield narrow(self.desk, number, num_lists)
 
 
 class _NameFiles(_AtDesk):
@@ -144,6 +155,14 @@ def build(
             | "ListUnits" >> beam.ParDo(_List(job))
             | "SumUp" >> beam.CombineGlobally(_sum_of)
         )
+        if job.part:
+            listed = (
+                pipeline
+                | "NameLists" >> beam.Create(range(len(units)), reshuffle=False)
+                | "SpreadLists" >> beam.Reshuffle()
+                | "NarrowLists" >> beam.ParDo(_Narrow(job), len(units), AsSingleton(listed))
+                | "SumUpPart" >> beam.CombineGlobally(_sum_of)
+            )
         pieces = (
             pipeline
             | "NameShards" >> beam.Create(range(job.config.num_shards), reshuffle=False)

@@ -1,8 +1,12 @@
 """What every worker of a run is told, and where it leaves what it has done.
 
     <work>/request.json               what is prepared; another request does not go on from here
+           code                       digest of the pipelines' code; other code begins anew
            lists/00007                items of a group of units: by shard, then by id
            lists/00007.json           how many, and where each shard's begin; it appears last
+           found/00007                the same of all there is, where only a part is taken
+           found/00007.ranks          hashes of its ids
+           found/bounds.json          least and greatest hash that is taken
            names/00007                names of the raw files of a group of units (see `raw_files`)
            unpacked/00007             bytes that cannot be found again by offset
            todo/00003-00012           the items of a piece of a shard, by id
@@ -43,6 +47,7 @@ from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
+from pipelines.sources.slicing import Slice
 from pipelines.sources.spec import SourceSpec
 from pipelines.transforms.decode import DecodeConfig
 
@@ -72,6 +77,7 @@ class Job:
       by_archive: whether a shard is a group of archives; otherwise it goes by the id's hash.
       code: digest of the pipelines' code where the run was started; a worker has the same.
       earlier: a dataset whose shards are taken where their inputs are the same.
+      part: what of all that is listed is taken; None takes all.
     """
 
     config: PrepareConfig
@@ -80,6 +86,7 @@ class Job:
     data_root: str
     path: str
     work: str
+    part: Slice | None = None
     features: Mapping[str, str] = dataclasses.field(default_factory=dict)
     by_archive: bool = False
     code: str = dataclasses.field(default_factory=lambda: code_sha256())
@@ -152,6 +159,57 @@ class Report:
             files = {name: File(**found[name]) for name in ("data", "index")}
             raw["parts"][part] = PartShard(num_records=found["num_records"], **files)
         return cls(**raw)
+
+
+def begun(
+    config: PrepareConfig,
+    *,
+    source: str | OwnSource,
+    split: str,
+    data_root: str,
+    work: str,
+    path: str | None = None,
+    features: Mapping[str, str] | None = None,
+    earlier: Earlier | None = None,
+) -> tuple[Job, list[str]]:
+    """Returns a run, and the names of what can be listed apart for it; "" is the whole.
+
+    Args:
+      config: how.
+      source: name of the corpus layout, or one of the user's own.
+      split: such as "train", or "train+val".
+      data_root: the folder that holds the source's own, or gs://bucket/prefix.
+      work: a folder of this run alone, or gs://bucket/prefix.
+      path: the source's folder below `data_root`; None takes the usual one.
+      features: which feature of an Example holds what; see `pipelines.sources.corpus.FEATURES`.
+      earlier: a dataset whose shards are taken where their inputs are the same.
+
+    Raises:
+      ValueError: if the source or the split does not exist.
+      FileNotFoundError: if the corpus is missing, naming it.
+    """
+    spec = get(source)
+    spec.parse(split)
+    job = Job(
+        config=config,
+        source=source,
+        split=split,
+        data_root=place_of("data_root", data_root),
+        path=path or spec.folder,
+        features=features or {},
+        work=work,
+        earlier=earlier,
+    )
+    whole, part = spec.part_of(split, config.limit)
+    if config.limit and part is None:
+        return job, [""]
+    units = spec.units_of(Desk(job).corpus(Spool()), whole)
+    if units == [""]:
+        return job, units
+    if part is not None:
+        return dataclasses.replace(job, part=part), units
+    by_archive = config.shard_by == "archive" and spec.has_own_ids
+    return dataclasses.replace(job, by_archive=by_archive), units
 
 
 class Desk:
@@ -252,7 +310,7 @@ def code_sha256() -> str:
 
 def work_counts(files: Files) -> dict[str, int]:
     """Returns how many receipts there are, by folder."""
-    folders = ("names", "lists", "todo", "pieces", "shards")
+    folders = ("names", "found", "lists", "todo", "pieces", "shards")
     return {f: sum(n.endswith(".json") for n in files.listing(f)) for f in folders}
 
 

@@ -1,14 +1,16 @@
 """A source as shards of work: lists of its would-be records, spilled to the work folder."""
 
+import array
 import heapq
 import itertools
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json.decoder import scanstring  # pyright: ignore[reportAttributeAccessIssue]
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import google_crc32c
+import numpy as np
 
 from pipelines.prepare.job import Desk, load
 from pipelines.records.dataset import shard_of
@@ -17,6 +19,7 @@ from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Spool
 from pipelines.sources.item import Item
+from pipelines.sources.slicing import within
 
 PIECE = 2000
 """Most images in a piece of a shard: half a minute's work, since no runner splits an element."""
@@ -29,6 +32,9 @@ _VIDEO = '"video": true'
 
 _DIGITS = 5
 """Of a shard's number at the head of a line, while lines are sorted."""
+
+_LISTS, _FOUND, _BOUNDS = "lists", "found", "found/bounds.json"
+"""Of the work folder; see `job`."""
 
 
 class Listed(NamedTuple):
@@ -47,27 +53,84 @@ class Listed(NamedTuple):
 
 
 def list_units(desk: Desk, number: int, units: Sequence[str]) -> Listed:
-    """Lists the items of some units in the list of that number; memory does not grow with them."""
+    """Lists the items of some units in the list of that number; memory does not grow with them.
+
+    Where only a part of all is taken they are candidates, of which `narrow` makes the list.
+    """
+    folder = _LISTS if desk.job.part is None else _FOUND
+    done = listed(desk, number, folder)
+    if done is not None:
+        return done
+    with (
+        desk.files.writing(f"unpacked/{number:05d}") as unpacked,
+        unpacked.open("wb") as spooled,
+    ):
+        found = found_in(desk, units, Spool(spooled, f"unpacked/{number:05d}"))
+        receipt = _write_list(desk, f"{folder}/{number:05d}", map(line_of, found))
+    desk.files.put(f"{folder}/{number:05d}.json", json.dumps(receipt).encode())
+    return _listed(receipt)
+
+
+def narrow(desk: Desk, number: int, num_lists: int) -> Listed:
+    """Makes a list of those of its candidates that lie in the part, once all are listed."""
     done = listed(desk, number)
     if done is not None:
         return done
-    name, num_shards = f"{number:05d}", desk.job.config.num_shards
+    first, last = _bounds(desk, num_lists)
+    found, name = load(desk.receipt(f"{_FOUND}/{number:05d}.json")), f"{number:05d}"
+
+    def chosen() -> Iterator[tuple[Item | Reject, str]]:
+        for shard in range(desk.job.config.num_shards):
+            for line in _of_shard(desk, number, shard, _FOUND):
+                if first <= stable_hash(id_of(line)) <= last:
+                    yield Item.from_json(line), line
+        for line in desk.lines(f"{_FOUND}/{name}.rejects") if found["num_rejects"] else ():
+            if first <= stable_hash(id_of(line)) <= last:
+                yield Reject(**json.loads(line)), line
+
+    receipt = _write_list(desk, f"{_LISTS}/{name}", chosen())
+    desk.files.put(f"{_LISTS}/{name}.json", json.dumps(receipt).encode())
+    return _listed(receipt)
+
+
+def _bounds(desk: Desk, num_lists: int) -> tuple[int, int]:
+    """Returns the least and the greatest hash of the ids in the part; whoever asks first looks.
+
+    Eight bytes of memory for each candidate of the corpus, and as many to sort them.
+    """
+    assert desk.job.part is not None
+    known = load(desk.receipt(_BOUNDS))
+    if known is None:
+        names = (f"{_FOUND}/{number:05d}.ranks" for number in range(num_lists))
+        ranks = np.concatenate([np.frombuffer(desk.files.read(name), "<u8") for name in names])
+        ranks.sort()
+        chosen = ranks[within(desk.job.part, len(ranks))]
+        known = [int(chosen[0]), int(chosen[-1])] if len(chosen) else [1, 0]
+        desk.files.put(_BOUNDS, json.dumps(known).encode())
+    first, last = known
+    return first, last
+
+
+def _write_list(
+    desk: Desk, path: str, found: Iterable[tuple[Item | Reject, str]]
+) -> dict[str, Any]:
+    """Writes a list of items, with their lines, and beside it the rejects; returns its receipt."""
+    num_shards = desk.job.config.num_shards
     num_items, num_rejects, parts = 0, 0, set()
     ends, crcs = [0] * num_shards, [0] * num_shards
-
+    ranks = array.array("Q") if path.startswith(_FOUND) else None
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder) as rejected,
-        desk.files.writing(f"lists/{name}") as path,
-        desk.files.writing(f"unpacked/{name}") as unpacked,
-        path.open("wb") as out,
-        unpacked.open("wb") as spooled,
+        desk.files.writing(path) as local,
+        local.open("wb") as out,
     ):
 
         def lines() -> Iterator[str]:
             nonlocal num_items, num_rejects
-            for one in found_in(desk, units, Spool(spooled, f"unpacked/{name}")):
-                one, line = line_of(one)
+            for one, line in found:
+                if ranks is not None:
+                    ranks.append(stable_hash(one.id))
                 if isinstance(one, Reject):
                     rejected.write(line)
                     num_rejects += 1
@@ -82,30 +145,32 @@ def list_units(desk: Desk, number: int, units: Sequence[str]) -> Listed:
             crcs[shard] = google_crc32c.extend(crcs[shard], data)
         if num_rejects:
             rejected.seek(0)
-            with desk.files.writing(f"lists/{name}.rejects") as path_of_rejects:
+            with desk.files.writing(f"{path}.rejects") as path_of_rejects:
                 path_of_rejects.write_text(rejected.read(), encoding="utf-8", newline="\n")
-    receipt: dict[str, object] = {"num_items": num_items, "num_rejects": num_rejects}
+    if ranks is not None:
+        desk.files.put(f"{path}.ranks", np.asarray(ranks, "<u8").tobytes())
+    receipt: dict[str, Any] = {"num_items": num_items, "num_rejects": num_rejects}
     receipt["parts"] = sorted(parts)
-    receipt |= {"ends": list(itertools.accumulate(ends)), "crc32c": crcs}
-    desk.files.put(f"lists/{name}.json", json.dumps(receipt).encode())
-    return Listed(num_items, num_rejects, frozenset(parts))
+    return receipt | {"ends": list(itertools.accumulate(ends)), "crc32c": crcs}
 
 
-def listed(desk: Desk, number: int) -> Listed | None:
-    """Returns what a finished list holds; None if it is not finished."""
-    found = load(desk.receipt(f"lists/{number:05d}.json"))
-    if found is None:
-        return None
-    return Listed(found["num_items"], found["num_rejects"], frozenset(found["parts"]))
+def listed(desk: Desk, number: int, folder: str = _LISTS) -> Listed | None:
+    """Returns the receipt of a finished list; None if it is not finished."""
+    found = load(desk.receipt(f"{folder}/{number:05d}.json"))
+    return None if found is None else _listed(found)
+
+
+def _listed(receipt: Mapping[str, Any]) -> Listed:
+    return Listed(receipt["num_items"], receipt["num_rejects"], frozenset(receipt["parts"]))
 
 
 def found_in(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[Item | Reject]:
-    """Yields what some units hold, those of the smallest hashes if there is a limit."""
+    """Yields the items of some units; with a limit on the whole, those of the smallest hashes."""
     job, corpus = desk.job, desk.corpus(spool)
     found = itertools.chain.from_iterable(
         job.spec.read_unit(corpus, job.split, unit) for unit in units
     )
-    if job.config.limit is None:
+    if job.config.limit is None or job.part is not None:
         return found
     smallest = heapq.nsmallest(
         job.config.limit, found, key=lambda one: (stable_hash(one.id), one.id)
@@ -123,7 +188,7 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
     number = 0
     with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
         # Not merged as they come: there may be more lists than files can be open, or than fit.
-        lines = sorted_lines(itertools.chain.from_iterable(lists), _id_of, folder)
+        lines = sorted_lines(itertools.chain.from_iterable(lists), id_of, folder)
         for number, piece in enumerate(_pieces(lines)):
             with (
                 desk.files.writing(work_file(shard, number)) as path,
@@ -140,7 +205,7 @@ def work_file(shard: int, piece: int) -> str:
 
 
 def line_of(one: Item | Reject) -> tuple[Item | Reject, str]:
-    """Returns what was found as a line, a reject if it cannot be: half a UTF-16 pair in JSON."""
+    """Returns a finding and its line; a reject if it cannot be one: half a UTF-16 pair in JSON."""
     line = f"{one.to_json()}\n"
     try:
         line.encode()
@@ -155,19 +220,19 @@ def line_of(one: Item | Reject) -> tuple[Item | Reject, str]:
         return reject, f"{reject.to_json()}\n"
 
 
-def _of_shard(desk: Desk, number: int, shard: int) -> Iterator[str]:
+def _of_shard(desk: Desk, number: int, shard: int, folder: str = _LISTS) -> Iterator[str]:
     """Yields the lines of a list that are of one shard."""
-    receipt = load(desk.receipt(f"lists/{number:05d}.json"))
+    receipt = load(desk.receipt(f"{folder}/{number:05d}.json"))
     ends = receipt["ends"]
     start = ends[shard - 1] if shard else 0
-    return desk.section(f"lists/{number:05d}", start, ends[shard], receipt["crc32c"][shard])
+    return desk.section(f"{folder}/{number:05d}", start, ends[shard], receipt["crc32c"][shard])
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[list[str]]:
     """Yields the lines in pieces, at least one; items of the same pixels stay together."""
     piece: list[str] = []
     weight = 0
-    for _, same in itertools.groupby(lines, _pixels_of):
+    for _, same in itertools.groupby(lines, pixels_of):
         if weight >= PIECE:
             yield piece
             piece, weight = [], 0
@@ -177,11 +242,12 @@ def _pieces(lines: Iterable[str]) -> Iterator[list[str]]:
     yield piece
 
 
-def _pixels_of(line: str) -> str:
-    return _id_of(line).partition("#")[0]
+def pixels_of(line: str) -> str:
+    """Returns the part of an item's id that names its pixels: items of one share them."""
+    return id_of(line).partition("#")[0]
 
 
-def _id_of(line: str) -> str:
+def id_of(line: str) -> str:
     """Returns the id of an item's line without parsing the rest: `{"id": "web/0/1#caption", …`."""
     return scanstring(line, 8)[0]
 

@@ -4,12 +4,15 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
+from infra.store.files import Files
 from infra.store.places import open_files
-from pipelines.prepare.job import Desk, Report
+from pipelines.prepare.job import Desk, PartShard, Report
 from pipelines.prepare.listing import work_file
 from pipelines.prepare.shards import joined, piece_name
+from pipelines.records import example
 from pipelines.records.dataset import REJECTS, shard_of
-from pipelines.records.tfrecord import index_path
+from pipelines.records.shapes import plain, shaped
+from pipelines.records.tfrecord import index_path, read_frames
 from pipelines.sources.item import Item
 from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.inputs import InputDigest
@@ -67,9 +70,16 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
     if len(rejects) != known.num_rejects:  # One of the same id could not be listed.
         return False
     work = desk.job.work.removeprefix(f"{earlier.store}/")
-    parts = {part: one for part, one in known.parts.items() if one.num_records}
-    for part, one in parts.items():
-        shard_name = desk.job.shard_name(part, shard)
+    parts: dict[str, PartShard] = {}
+    for called, one in known.parts.items():
+        if not one.num_records:
+            continue
+        shard_name = desk.job.shard_name(called, shard)
+        try:
+            part = _shaped(store, f"{earlier.folder}/{shard_name}", called)
+        except FileNotFoundError:  # gc was quicker.
+            return False
+        parts[part] = one
         links = {
             f"{name}.{part}": (shard_name, one.data),
             f"{name}.{part}.idx": (index_path(shard_name).name, one.index),
@@ -77,13 +87,20 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
         for piece, (source, file) in links.items():
             try:
                 store.link(f"{earlier.folder}/{source}", f"{work}/{piece}", file)
-            except FileNotFoundError:  # gc was quicker.
+            except FileNotFoundError:  # As above.
                 return False
     if rejects:
         desk.files.put(f"{name}.rejects", "".join(rejects).encode())
     report = dataclasses.replace(known, parts=parts, is_taken=True)
     desk.files.put(f"{name}.json", report.to_json())
     return True
+
+
+def _shaped(store: Files, shard: str, called: str) -> str:
+    """Returns the name of a shard's part with its number of images, which all records share."""
+    with store.open(shard) as file:
+        _, data = next(read_frames(file))
+    return shaped(plain(called), len(example.decode(data).window()))
 
 
 def _known(text: bytes, shard: int) -> Report:

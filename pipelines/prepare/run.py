@@ -1,7 +1,6 @@
 """Raw corpus -> TFRecord dataset; `python -m pipelines.prepare --help`."""
 
 import collections
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -15,13 +14,12 @@ from infra.store.files import Files
 from infra.store.manifest import File
 from infra.store.places import open_files
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.job import Desk, Earlier, Job, Report, grouped, place_of, work_counts
+from pipelines.prepare.job import Desk, Earlier, Job, Report, begun, grouped, place_of, work_counts
 from pipelines.prepare.listing import listed
 from pipelines.prepare.reuse import REPORTS, lay_out_rejects, reports_text
 from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInfo
 from pipelines.records.lines import sorted_lines
 from pipelines.records.tfrecord import index_path
-from pipelines.sources.corpus import Spool
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 
@@ -34,6 +32,8 @@ _WORK = ".work"
 """Folder of what is known so far, within the dataset's; gone when that is whole."""
 
 _REQUEST = "request.json"
+_CODE = "code"
+"""Of the work folder: digest of the code that works there."""
 
 
 class RejectRateError(RuntimeError):
@@ -133,28 +133,34 @@ def make(
     Raises:
       ValueError, FileNotFoundError, RejectRateError, RuntimeError: as `prepare`.
     """
-    spec = get(source)
-    spec.parse(split)
-    job = Job(
-        config=config,
+    job, units = begun(
+        config,
         source=source,
         split=split,
-        data_root=place_of("data_root", data_root),
-        path=path or spec.folder,
-        features=features or {},
+        data_root=data_root,
         work=work,
+        path=path,
+        features=features,
         earlier=earlier,
     )
     desk = Desk(job)
-    units = [""] if config.limit else spec.units_of(desk.corpus(Spool()), split)
-    if config.shard_by == "archive" and spec.has_own_ids and units != [""]:
-        job = dataclasses.replace(job, by_archive=True)
-        desk = Desk(job)
-    elif earlier:
+    _forget_other_code(desk)
+    if earlier and not job.by_archive:
         lay_out_rejects(desk)
     lists = [] if job.by_archive else list(enumerate(grouped(units)))
     _run(job, desk, lists, list(_archives(job, units)), on_progress)
-    return _finish(desk, f"{spec.name}/{split}", len(lists))
+    return _finish(desk, f"{job.spec.name}/{split}", len(lists))
+
+
+def _forget_other_code(desk: Desk) -> None:
+    """Removes what other code of the pipelines has left; a dataset is of one code."""
+    own = desk.job.code.encode()
+    if desk.receipt(_CODE) == own:
+        return
+    if any(work_counts(desk.files).values()):
+        for folder in desk.files.folders(""):
+            desk.files.remove(folder)
+    desk.files.put(_CODE, own)
 
 
 def _claim(files: Files, work: str, request: str) -> None:

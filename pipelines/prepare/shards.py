@@ -15,6 +15,7 @@ from pipelines.prepare.job import Desk, PartShard, Report
 from pipelines.prepare.listing import found_in, line_of, work_file
 from pipelines.records import example
 from pipelines.records.schema import Record, Reject
+from pipelines.records.shapes import part_names, shaped
 from pipelines.records.tfrecord import Frames, index_path
 from pipelines.sources.corpus import Spool
 from pipelines.sources.item import Item
@@ -55,7 +56,14 @@ def write_archives(
 
 
 def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) -> Report:
-    """Joins the pieces of a shard to one file for each part, an empty one if need be."""
+    """Joins the pieces of a shard to one file for each part, an empty one if need be.
+
+    Args:
+      desk: of the run.
+      shard: its number.
+      num_pieces: that it is in.
+      parts: of all pieces of all shards, `shaped`.
+    """
     receipt = f"shards/{shard:05d}.json"
     if done := desk.receipt(receipt):
         return Report.from_json(done)
@@ -66,16 +74,16 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
         num_items=sum(report.num_items for report in reports),
         num_rejects=sum(report.num_rejects for report in reports),
         parts={
-            part: _join(
+            called: _join(
                 desk.files,
-                f"shards/{desk.job.shard_name(part, shard)}",
+                f"shards/{desk.job.shard_name(called, shard)}",
                 {
                     f"{name}.{part}": report.parts[part]
                     for name, report in zip(pieces, reports, strict=True)
                     if part in report.parts
                 },
             )
-            for part in sorted(parts)
+            for part, called in part_names(parts).items()
         },
         inputs=reports[0].inputs if is_taken else joined([report.inputs for report in reports]),
         is_taken=is_taken,
@@ -102,7 +110,7 @@ def piece_name(shard: int, piece: int) -> str:
 def _made(
     make: MakeRecords, found: Iterable[Item | Reject]
 ) -> Iterator[tuple[Item | None, Record | Reject]]:
-    """Yields what becomes of items and rejects as they are found."""
+    """Yields each item with its record or reject, in the order found."""
     for one in found:
         if isinstance(one, Reject):
             yield None, one
@@ -130,10 +138,11 @@ def _write(
                 num_rejects += 1
             else:
                 assert item is not None
-                if item.part not in frames:
-                    out = stack.enter_context(_bytes(desk.files, f"{name}.{item.part}"))
-                    frames[item.part] = Frames(out)
-                frames[item.part].write(example.encode(result))
+                part = shaped(item.part, len(result.window()))
+                if part not in frames:
+                    out = stack.enter_context(_bytes(desk.files, f"{name}.{part}"))
+                    frames[part] = Frames(out)
+                frames[part].write(example.encode(result))
     report = Report(
         num_items=num_items,
         num_rejects=num_rejects,

@@ -199,7 +199,7 @@ class Dataset:
             yield from self.parts[name]
 
     def rejects(self) -> Iterator[Reject]:
-        """Yields what was rejected, by id."""
+        """Yields the rejects, by id."""
         with (self.place.whole(REJECTS) / REJECTS).open() as lines:
             for line in lines:
                 yield Reject(**json.loads(line))

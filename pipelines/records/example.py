@@ -58,13 +58,15 @@ def decode(data: bytes) -> Record:
     for key, field in _BYTES.items():
         if key not in feature:
             raise ValueError(f"feature {key!r} is missing from the Example; has {sorted(feature)}.")
-        items = tuple(feature[key].bytes_list.value)
-        if key != "image":
-            items = tuple(v.decode() for v in items)
-        values[field] = items[0] if key in _SINGLE else items
+        # A slice: to go through the values one by one takes thrice as long.
+        items = feature[key].bytes_list.value[:]
+        if key in _SINGLE:
+            values[field] = items[0].decode()
+        else:
+            values[field] = tuple(items if key == "image" else map(bytes.decode, items))
     for key, field in _FLOATS.items():
-        values[field] = tuple(feature[key].float_list.value)
-    prefixes = feature["prefixes"].bytes_list.value
+        values[field] = tuple(feature[key].float_list.value[:])
+    prefixes = feature["prefixes"].bytes_list.value[:]
     values["prefixes"] = tuple(tuple(json.loads(one)) for one in prefixes)
     values["num_windows"] = next(iter(feature["num_windows"].int64_list.value), 1)
     values["meta"] = json.loads(feature["meta"].bytes_list.value[0])

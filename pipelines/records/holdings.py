@@ -74,7 +74,7 @@ class Holdings:
 
 
 def holdings_of(dataset: Dataset) -> Holdings:
-    """Returns what a prepared dataset holds; every record is read."""
+    """Returns the counts of a prepared dataset's records; every record is read."""
     parts = {name: PartHoldings() for name in sorted(dataset.parts)}
     for name, part in dataset.parts.items():
         for record in part:

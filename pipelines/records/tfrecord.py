@@ -187,7 +187,8 @@ class Shard:
         # Not a memory map: its pages count as this process's memory until others need them.
         first = int(self._offsets[start])
         for tries_left in range(0 if self._place.is_local else _REREADS, -1, -1):
-            frames = self._place.read(self._name, first, self.num_bytes(start, stop))
+            size, fresh = self.num_bytes(start, stop), tries_left < _REREADS
+            frames = self._place.read(self._name, first, size, fresh=fresh)
             try:
                 return [self._record(frames, first, position) for position in range(start, stop)]
             except ValueError:

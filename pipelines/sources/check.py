@@ -104,7 +104,7 @@ def check_corpus(
     path: str = "",
     features: Mapping[str, str] | None = None,
 ) -> Holdings:
-    """Returns what preparing a corpus would start from; no picture is opened.
+    """Returns the counts of items that preparing a corpus would start from; no picture is opened.
 
     Args:
       data_root: the folder that holds the source's own.

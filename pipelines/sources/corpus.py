@@ -1,5 +1,6 @@
 """The folder of one source, as its reader sees it."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -8,7 +9,7 @@ from typing import Any, BinaryIO, cast
 
 import google_crc32c
 
-from infra.store.raw_path import raw_path
+from infra.store.raw_path import local_copy, raw_path
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Media
 
@@ -102,6 +103,19 @@ class Corpus:
             raise FileNotFoundError(f"{path} is missing.")
         self.annotations.add(self.relative(path))
         return path
+
+    @contextlib.contextmanager
+    def whole(self, path: Path) -> Iterator[Path]:
+        """Yields `path`, noted as an input, as a file of this machine.
+
+        Of a bucket it is a copy, compared with the object's checksum: for what is read here and
+        there, since ranges come without one.
+
+        Raises:
+          FileNotFoundError: naming the file, if there is none.
+        """
+        with local_copy(self.annotation(path)) as local:
+            yield local
 
     def has(self, path: Path) -> bool:
         """Whether a file is there; it is not if its name is none, or too long for one."""

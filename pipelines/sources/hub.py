@@ -39,7 +39,11 @@ def named(*splits: str, folders: Sequence[str] = ("data", ".")) -> tuple[str, ..
 
 
 def or_tables(
-    spec: SourceSpec, tables: Mapping[str, Sequence[str]], read: ReadTables
+    spec: SourceSpec,
+    tables: Mapping[str, Sequence[str]],
+    read: ReadTables,
+    *,
+    apart: bool = True,
 ) -> SourceSpec:
     """Returns a source that is read from tables, too.
 
@@ -47,17 +51,39 @@ def or_tables(
       spec: the source in its authors' layout.
       tables: split -> the names its tables may have; the first that there are any of counts.
       read: (corpus, split, tables) -> would-be records, lazily.
+      apart: whether a table can be listed by itself: `read` makes the same of it without the
+        others, and reads nothing else.
     """
 
-    def read_either(corpus: Corpus, split: str) -> Found:
+    def found_of(corpus: Corpus, split: str) -> list[Path]:
         published = all(look_up(corpus.folder, *names) for names in spec.files(split))
-        found = [] if published else find_tables(corpus, tables.get(split, ()))
+        return [] if published else find_tables(corpus, tables.get(split, ()))
+
+    def read_either(corpus: Corpus, split: str) -> Found:
+        found = found_of(corpus, split)
         yield from read(corpus, split, found) if found else spec.read(corpus, split)
 
     def files(split: str) -> tuple[tuple[str, ...], ...]:
         return tuple((*names, *tables.get(split, ())) for names in spec.files(split))
 
-    return dataclasses.replace(spec, read=read_either, files=files)
+    def units(corpus: Corpus, split: str) -> Iterator[str]:
+        there = range(len(found_of(corpus, split)))
+        yield from (f"{split} {number}" for number in there) if there else [""]
+
+    def of_unit(corpus: Corpus, unit: str) -> tuple[str, Path]:
+        split, _, number = unit.rpartition(" ")
+        return split, found_of(corpus, split)[int(number)]
+
+    def read_one(corpus: Corpus, unit: str) -> Found:
+        split, table = of_unit(corpus, unit)
+        return read(corpus, split, [table])
+
+    read_apart: dict[str, Any] = {
+        "units": units,
+        "read_one": read_one,
+        "own_files": lambda corpus, unit: [of_unit(corpus, unit)[1]],
+    }
+    return dataclasses.replace(spec, read=read_either, files=files, **(read_apart if apart else {}))
 
 
 def find_tables(corpus: Corpus, names: Iterable[str]) -> list[Path]:
@@ -77,7 +103,7 @@ def read_tables(
     *,
     columns: Sequence[str] = (),
 ) -> Found:
-    """Yields what `make` makes of each row, a reject where it fails; None is no input at all.
+    """Yields each row's output of `make`, a reject where it fails; None is no input at all.
 
     Args:
       corpus: the tables' corpus.
@@ -103,14 +129,16 @@ def table_rows(
     import pyarrow as pa
     from pyarrow import parquet
 
-    try:
-        with corpus.annotation(table).open("rb") as opened, parquet.ParquetFile(opened) as file:
-            known = [name for name in file.schema_arrow.names if not columns or name in columns]
-            for batch in file.iter_batches(_BATCH, columns=known):
-                yield from batch.to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        told = " ".join(str(error).split())[:120]
-        raise ValueError(f"{table} is damaged parquet: {told}.") from error
+    with corpus.whole(table) as local:
+        try:
+            with parquet.ParquetFile(local) as file:
+                there = file.schema_arrow.names
+                known = [name for name in there if not columns or name in columns]
+                for batch in file.iter_batches(_BATCH, columns=known):
+                    yield from batch.to_pylist()
+        except (pa.ArrowException, OSError) as error:
+            told = " ".join(str(error).split())[:120]
+            raise ValueError(f"{table} is damaged parquet: {told}.") from error
 
 
 class Pictures:

@@ -165,7 +165,7 @@ def read_rows(
     rows: Iterable[Any],
     make: Callable[[Any], Item | Iterable[Item | Reject] | None],
 ) -> Found:
-    """Yields what `make` makes of each row, a reject where it fails; None is no input at all.
+    """Yields each row's output of `make`, a reject where it fails; None is no input at all.
 
     Args:
       corpus: the rows' corpus.

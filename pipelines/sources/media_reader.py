@@ -5,8 +5,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import google_crc32c
 
 from infra.store.files import Files
+from infra.store.raw_path import local_copy
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Item, Media
 
@@ -24,8 +23,26 @@ MAX_ENCODED = 512 << 20
 _TRIES = 4
 """Of a range that came with another checksum."""
 
-_AHEAD = 16
-"""Images of a bucket on their way while one is decoded: a request takes longer than that."""
+_RUN = 2 << 20
+"""Most bytes of neighbouring images that one request brings, unless one has more."""
+
+_GAP = 64 << 10
+"""Between two neighbours, read for nothing [bytes]: an archive's headers and texts."""
+
+_AHEAD = 8 << 20
+"""Of images on their way, or waiting, while one is decoded: a request takes longer [bytes]."""
+
+_MOST_AHEAD = 64 << 20
+"""Of those where `_AT_ONCE` of them are more than that [bytes]."""
+
+_MOST_ITEMS = 1000
+"""Items that wait, where they show videos, or the same images."""
+
+_UNKNOWN = 1 << 20
+"""Bytes that an image counts as whose size is not known."""
+
+_AT_ONCE = 16
+"""Requests on their way."""
 
 
 class MediaReader:
@@ -39,26 +56,40 @@ class MediaReader:
     def __init__(self, data_root: Path, unpacked: Files | None = None) -> None:
         self._root, self._unpacked = data_root, unpacked
         self._is_local = isinstance(data_root, Path)
-        self._pool = ThreadPoolExecutor(_AHEAD, thread_name_prefix="media")
-        self._coming: dict[Media, Future[bytes]] = {}
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="media")
+        self._coming: dict[Media, Future[dict[Media, bytes]]] = {}
+        self._wanted: collections.Counter[Media] = collections.Counter()
+        self._bytes = 0
 
     def expected(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields the items; of a bucket, what the next ones show is fetched meanwhile."""
+        """Yields the items; of a bucket, what the next ones show is fetched meanwhile.
+
+        Images that lie beside each other in one file come together: a request for each would take
+        more of a processor than decoding it.
+        """
         if self._is_local:
             yield from items
             return
         waiting: collections.deque[Item] = collections.deque()
+        run: list[Media] = []
         for item in items:
             waiting.append(item)
-            for media in item.media:
-                if not media.video and media not in self._coming:
-                    self._coming[media] = self._pool.submit(self._read, media)
-            if len(waiting) > _AHEAD:
-                yield waiting.popleft()
-                self._forget(waiting)
-        while waiting:
-            yield waiting.popleft()
-            self._forget(waiting)
+            for media in self._new_of(item):
+                if run and not _are_neighbours(run, media):
+                    self._fetch(run)
+                    run = []
+                run.append(media)
+            while self._is_full(len(waiting)):
+                shown = (media for media in waiting[0].media if not media.video)
+                if any(media not in self._coming for media in shown):
+                    self._fetch(run)
+                    run = []
+                yield waiting[0]
+                self._let_go(waiting.popleft())
+        self._fetch(run)
+        for item in waiting:
+            yield item
+            self._let_go(item)
 
     def read(self, media: Media) -> bytes:
         """Returns the encoded bytes of an image.
@@ -67,7 +98,8 @@ class MediaReader:
           BadInput: if the file is missing, unreadable or shorter than listed.
         """
         coming = self._coming.get(media)
-        return self._read(media) if coming is None else coming.result()
+        found = coming.result().get(media) if coming is not None else None
+        return self._read(media) if found is None else found
 
     @contextlib.contextmanager
     def local(self, media: Media) -> Iterator[tuple[str, str]]:
@@ -78,13 +110,7 @@ class MediaReader:
         """
         with contextlib.ExitStack() as stack:
             with self._told(media):
-                path = self._root / media.path
-                if not self._is_local:
-                    copy = stack.enter_context(tempfile.NamedTemporaryFile(prefix="parcel-"))
-                    with path.open("rb") as file:
-                        shutil.copyfileobj(file, copy, 1 << 20)
-                    copy.flush()
-                    path = Path(copy.name)
+                path = stack.enter_context(local_copy(self._root / media.path))
                 with path.open("rb") as file:
                     sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             yield str(path), sha256
@@ -105,10 +131,51 @@ class MediaReader:
         path = self._root / media.path
         return os.path.isfile(path) if self._is_local else path.is_file()
 
-    def _forget(self, waiting: Iterable[Item]) -> None:
-        wanted = {media for item in waiting for media in item.media}
-        for media in self._coming.keys() - wanted:
-            del self._coming[media]
+    def _is_full(self, num_waiting: int) -> bool:
+        if self._bytes > _MOST_AHEAD or num_waiting > _MOST_ITEMS:
+            return True
+        return self._bytes > _AHEAD and num_waiting > _AT_ONCE
+
+    def _new_of(self, item: Item) -> Iterator[Media]:
+        """Yields the images of an item that no item before it waits for."""
+        for media in item.media:
+            if media.video:
+                continue
+            self._wanted[media] += 1
+            if self._wanted[media] == 1:
+                self._bytes += _weight(media)
+                yield media
+
+    def _let_go(self, item: Item) -> None:
+        for media in item.media:
+            if media.video:
+                continue
+            self._wanted[media] -= 1
+            if not self._wanted[media]:
+                del self._wanted[media], self._coming[media]
+                self._bytes -= _weight(media)
+
+    def _fetch(self, run: list[Media]) -> None:
+        if run:
+            self._coming |= dict.fromkeys(run, self._pool.submit(self._read_run, run))
+
+    def _read_run(self, run: list[Media]) -> dict[Media, bytes]:
+        """Returns neighbours by one request; whoever is missing is to be read by itself."""
+        first, last = run[0], run[-1]
+        if len(run) == 1:
+            return {first: self._read(first)}
+        start, end = first.offset, last.offset + last.size
+        try:
+            if first.store:
+                assert self._unpacked is not None
+                data = self._unpacked.read_range(first.store, start, end - start)
+            else:
+                path: Any = self._root / first.path
+                data = path.read_range(start, end - start) if path.state().size >= end else b""
+        except FileNotFoundError:
+            return {}
+        parts = {m: data[m.offset - start : m.offset - start + m.size] for m in run} if data else {}
+        return {m: part for m, part in parts.items() if _is_whole(m, part)}
 
     def _read(self, media: Media) -> bytes:
         with self._told(media):
@@ -154,6 +221,23 @@ class MediaReader:
             raise BadInput(f"{error.strerror or type(error).__name__}: {media.source}") from error
 
 
+def _weight(media: Media) -> int:
+    return media.size if media.size >= 0 else _UNKNOWN
+
+
+def _are_neighbours(run: list[Media], media: Media) -> bool:
+    """Returns whether one request may bring an image with those before it."""
+    first, last = run[0], run[-1]
+    if (media.path, media.store) != (last.path, last.store) or min(last.size, media.size) < 0:
+        return False
+    is_near = 0 <= media.offset - (last.offset + last.size) <= _GAP
+    return is_near and media.offset + media.size - first.offset <= _RUN
+
+
+def _is_whole(media: Media, data: bytes) -> bool:
+    return media.crc32c in (-1, google_crc32c.value(data))
+
+
 def _compared(media: Media, read: Callable[[], bytes]) -> bytes:
     """Returns a range of bytes once it has its checksum, if that is known.
 
@@ -162,7 +246,7 @@ def _compared(media: Media, read: Callable[[], bytes]) -> bytes:
     """
     for _ in range(_TRIES):
         data = read()
-        if media.crc32c in (-1, google_crc32c.value(data)):
+        if _is_whole(media, data):
             return data
     raise RuntimeError(f"{media.source} came with other bytes than when it was listed")
 

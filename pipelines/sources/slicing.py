@@ -54,17 +54,21 @@ def _ends_before(stop: str, start: str) -> bool:
 
 
 def sliced(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator[Item | Reject]:
-    """Yields what lies in the part, in the order it is read; reads twice, and holds only ids."""
+    """Yields the part's items in the order of reading; reads twice, and holds only ids."""
     if not part.start and not part.stop:
         yield from read()
         return
     order = sorted(_rank(one) for one in read())
-    bounds = slice(_bound(part.start, len(order)), _bound(part.stop, len(order)))
-    chosen = order[bounds]
+    chosen = order[within(part, len(order))]
     if not chosen:
         return
     first, last = chosen[0], chosen[-1]
     yield from (one for one in read() if first <= _rank(one) <= last)
+
+
+def within(part: Slice, total: int) -> slice:
+    """Returns which of `total` records, in the order of the hashes of their ids, lie in a part."""
+    return slice(_bound(part.start, total), _bound(part.stop, total))
 
 
 def _rank(one: Item | Reject) -> tuple[int, str]:

@@ -74,7 +74,23 @@ class SourceSpec:
         slices = self._slices(split)
         if self.units is None or any(one.start or one.stop for one in slices):
             return [""]
-        return [unit for one in slices for unit in self.units(corpus, one.split)]
+        units = [unit for one in slices for unit in self.units(corpus, one.split)]
+        return units if all(units) else [""]
+
+    def part_of(self, split: str, limit: int | None) -> tuple[str, Slice | None]:
+        """Returns a split whose units may be listed apart, and what of all they hold is taken.
+
+        Of a part of a split, or of the first `limit` records by the hashes of their ids, the units
+        are those of the whole. Of several parts, or of a limited one, only the whole is listed, and
+        what is returned is as it was given.
+        """
+        slices = self._slices(split)
+        is_part = [bool(one.start or one.stop) for one in slices]
+        if limit and not any(is_part):
+            return split, Slice(split, stop=str(limit))
+        if not limit and is_part == [True]:
+            return slices[0].split, slices[0]
+        return split, None
 
     def read_unit(self, corpus: Corpus, split: str, unit: str) -> Found:
         """Yields the would-be records of one of `units_of`."""
@@ -150,7 +166,7 @@ class SourceSpec:
 def read_units(
     units: Units, read_one: Callable[[Corpus, str], Found]
 ) -> Callable[[Corpus, str], Found]:
-    """Returns what lists a split, unit after unit."""
+    """Returns the function that lists a split, unit after unit."""
 
     def read(corpus: Corpus, split: str) -> Found:
         for unit in units(corpus, split):

@@ -81,7 +81,7 @@ class Change:
     begin: tuple[float, float]
 
     def crop_of(self, size: tuple[int, int]) -> Crop | None:
-        """Returns what is kept of a picture of a size (width, height); None for all of it."""
+        """Returns the crop of a picture of a size (width, height); None for all of it."""
         kept = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
         first = [
             round((side - keep) * begin)

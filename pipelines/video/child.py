@@ -65,7 +65,7 @@ def _answer(request: dict, output: BinaryIO) -> None:
 def sample_video(
     path: str, sampling: FrameSampling, spec: ImageSpec, decoder: str
 ) -> tuple[dict, list[bytes]]:
-    """Returns what was found ("size", "requested", "decoded", …) and the encoded frames.
+    """Returns the findings ("size", "requested", "decoded", …) and the encoded frames.
 
     Raises:
       BadInput: if the video cannot be decoded, holds less than it declares, or has a refused size.

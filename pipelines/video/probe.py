@@ -70,7 +70,7 @@ class Probe:
 
 
 def probe(path: str) -> Probe:
-    """Returns what is in a file.
+    """Returns the streams of a file.
 
     Raises:
       BadInput: if it holds no video, or less than it declares.

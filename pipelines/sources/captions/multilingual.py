@@ -110,9 +110,15 @@ def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Found:
         media = corpus.media(corpus.folder / "images" / f"{key}.jpg")
         captions = texts_of(row[split], "caption")
         return question(
-            BENCHMARKS["xm3600"], split, media, split, "", captions,
-            lang=split, meta={"image_id": key},
-        )  # fmt: skip
+            BENCHMARKS["xm3600"],
+            split,
+            media,
+            split,
+            "",
+            captions,
+            lang=split,
+            meta={"image_id": key},
+        )
 
     yield from read_rows(corpus, file, f"xm3600/{split}", json_lines(file), make)
 

@@ -112,5 +112,6 @@ SOURCES = (
         ),
         {split: named(split.partition("_")[0]) for split in SPLITS},
         _read_tables,
+        apart=False,
     ),
 )

@@ -95,5 +95,6 @@ SOURCES = (
         ),
         {"train": named("train"), "val": named("validation"), "test": named("test")},
         _read_tables,
+        apart=False,
     ),
 )

@@ -197,6 +197,7 @@ SOURCES = (
         ),
         {"test": named("test")},
         _read_ai2d_tables,
+        apart=False,
     ),
     or_tables(
         published(
@@ -211,5 +212,6 @@ SOURCES = (
             for split, there in (("train", "train"), ("val", "validation"), ("test", "test"))
         },
         _read_science_tables,
+        apart=False,
     ),
 )

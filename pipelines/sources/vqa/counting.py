@@ -85,9 +85,13 @@ def _read_countbench(corpus: Corpus, split: str, table: Path, questions: Path) -
             place = corpus.spool.put(data)
             media = Media(path=corpus.relative(table), member=f"{number:04d}", **place)  # type: ignore[arg-type]
             return question(
-                BENCHMARKS["countbenchqa"], split, media, number, text_of(ask, "question"),
+                BENCHMARKS["countbenchqa"],
+                split,
+                media,
+                number,
+                text_of(ask, "question"),
                 [str(int(row["number"]))],
-            )  # fmt: skip
+            )
 
         numbered = enumerate(zip(rows, asked, strict=True))
         yield from read_rows(corpus, table, f"countbenchqa/{split}", numbered, make)
@@ -164,6 +168,7 @@ SOURCES = (
         ),
         {"huggingface": named("test")},
         _read_countbench_tables,
+        apart=False,
     ),
     or_tables(
         published(

@@ -105,6 +105,7 @@ SOURCES = (
             for split in _SPLITS
         },
         _read_gqa_tables,
+        apart=False,
     ),
     published(
         BENCHMARKS["xgqa"],

@@ -205,7 +205,7 @@ def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
 def _read_file(
     corpus: Corpus, path: Path, kind: str, text: Callable[[str, object], str]
 ) -> Iterator[list[Item | Reject]]:
-    """Yields what each record of a file makes.
+    """Yields the items of each record of a file.
 
     Raises:
       ValueError: where the file is damaged.
@@ -290,7 +290,7 @@ def _as_web_image(
     lang: str,
     values: Callable[[str], tuple[str, ...]],
 ) -> Iterator[Item | Reject]:
-    """Yields what a web image with these annotations makes; several captions are one record's."""
+    """Yields the items of a web image; several captions are one record's."""
     metadata: dict[str, Any] = {"LANGUAGE": lang}
     metadata |= {field: json.loads(one) for field in _JSON for one in values(field)[:1]}
     asked, answers = values("question"), values("answer")

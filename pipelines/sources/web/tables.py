@@ -27,15 +27,17 @@ def read_parquet(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    try:
-        with corpus.annotation(path).open("rb") as opened, parquet.ParquetFile(opened) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=256):
-                for row in batch.to_pylist():
-                    yield _guard(corpus, path, number, lambda row=row: row)
-                    number += 1
-    except (pa.ArrowException, OSError) as error:
-        yield _reject(corpus, path, None, f"damaged parquet: {' '.join(str(error).split())[:120]}")
+    with corpus.whole(path) as local:
+        try:
+            with parquet.ParquetFile(local) as file:
+                number = 0
+                for batch in file.iter_batches(batch_size=256):
+                    for row in batch.to_pylist():
+                        yield _guard(corpus, path, number, lambda row=row: row)
+                        number += 1
+        except (pa.ArrowException, OSError) as error:
+            told = " ".join(str(error).split())[:120]
+            yield _reject(corpus, path, None, f"damaged parquet: {told}")
 
 
 def read_jsonl(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:

@@ -101,9 +101,7 @@ ACTIONS = st.sampled_from(["off", "report", "remove"])
 
 
 @given(RECORDS, RECORDS, ACTIONS, ACTIONS)
-@settings(
-    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_input_ends_in_the_dataset_or_in_the_rejects(
     write_dataset, tmp_path_factory, records, held_out, contamination, duplicates
 ):

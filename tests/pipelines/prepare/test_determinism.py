@@ -19,9 +19,10 @@ import psutil
 import pytest
 
 from pipelines.prepare import job
-from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.prepare.run import PrepareConfig, make, prepare
 from pipelines.records import lines
 from pipelines.records.dataset import Dataset
+from pipelines.sources.spec import SourceSpec
 from tests.processes import command_line
 
 CONFIG = PrepareConfig(
@@ -81,7 +82,8 @@ def test_the_corpus_has_images_clips_and_rejects_of_every_stage(corpus, tmp_path
     assert run(corpus, tmp_path / "a") == expected
     dataset = Dataset(tmp_path / "a")
     assert {"rejects.jsonl", "dataset.json"} < set(expected)
-    assert {len(record.images) for record in dataset.records()} == {1, 2}
+    images = {name: {len(one.images) for one in part} for name, part in dataset.parts.items()}
+    assert images == {"caption": {1}, "caption@2": {2}, "detect": {1}, "grounded_caption": {1}}
     assert {reject.stage for reject in dataset.rejects()} == {"read", "decode"}
     plain = run(corpus, tmp_path / "b", augment_crop=0.0, augment_jpeg=0.0, augment_resize=0.0)
     assert plain != expected
@@ -90,6 +92,26 @@ def test_the_corpus_has_images_clips_and_rejects_of_every_stage(corpus, tmp_path
 @pytest.mark.parametrize("workers", [2, 5])
 def test_threads_do_not_change_the_bytes(corpus, tmp_path, expected, workers):
     assert run(corpus, tmp_path / "a", num_workers=workers) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("split", "limit", "num_inputs"),
+    [("train[:40%]", None, 18), ("train[-7:]", None, 7), ("train", 9, 9), ("train", 99, 45)],
+)
+def test_a_part_is_the_same_however_it_is_listed(
+    corpus, tmp_path, monkeypatch, split, limit, num_inputs
+):
+    config = dataclasses.replace(CONFIG, limit=limit, num_workers=2)
+    found = []
+    for name in ("apart", "whole"):
+        if name == "whole":  # As one list, which is sorted in memory.
+            monkeypatch.setattr(SourceSpec, "part_of", lambda spec, split, limit: (split, None))
+        given = {"split": split, "data_root": str(corpus), "out": str(tmp_path / name)}
+        info = prepare(config, source="web", **given)
+        found.append(digests(tmp_path / name))
+    assert found[0] == found[1]
+    assert info.num_inputs == num_inputs
 
 
 @pytest.mark.slow
@@ -182,7 +204,11 @@ def test_a_run_killed_at_any_time_leaves_no_dataset_and_the_next_goes_on(
     with contextlib.suppress(ProcessLookupError):  # It may be done by now.
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert not [p for p in psutil.process_iter() if _group(p) == process.pid]
+    # Killed processes need a moment to be gone; one that nobody killed would outlast the wait.
+    deadline = time.monotonic() + 30
+    while left := [p for p in psutil.process_iter() if _group(p) == process.pid]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
     if (killed / "dataset.json").exists():  # It appears last: the dataset is whole.
         shutil.rmtree(killed / ".work", ignore_errors=True)
     elif (killed / ".work").exists():
@@ -235,3 +261,18 @@ def test_a_killed_worker_ends_the_run_in_time_and_leaves_no_process(tmp_path, en
         assert "error: FnApiRunner did not finish within timeout_s=" in told
     _, alive = psutil.wait_procs(workers, timeout=30)
     assert not alive
+
+
+def test_what_other_code_left_is_not_gone_on_with(corpus, tmp_path, monkeypatch):
+    given = {"source": "web", "split": "train", "data_root": str(corpus)}
+    work, code = tmp_path / "work", job.code_sha256()
+    config = dataclasses.replace(CONFIG, num_shards=1)
+    for told, is_kept in (("other", None), (code, False), (code, True)):
+        monkeypatch.setattr(job, "code_sha256", lambda told=told: told)
+        before = {p: p.stat().st_mtime_ns for p in work.glob("*/*.json")}
+        made = make(config, **given, work=str(work))
+        after = {p: p.stat().st_mtime_ns for p in work.glob("*/*.json")}
+        assert made.info.num_inputs == 45
+        if is_kept is not None:
+            assert (before == after) == is_kept
+            assert before.keys() == after.keys()

@@ -5,10 +5,12 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.store import ranged
+from pipelines.prepare import sample as sampling
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.dataset import Dataset
 from tests.gcs.faults import Rule
@@ -75,6 +77,20 @@ def test_a_bucket_gives_the_bytes_of_a_disk(corpus, tmp_path, gcs, source, split
     found = {n: bucket.objects[n].data for n in bucket.names if not n.startswith("raw/")}
     assert found == {f"out/{name}": data for name, data in expected.items()}
     assert Dataset(tmp_path / "disk").info.num_records > 0
+
+
+@pytest.mark.parametrize("most_units", [8, 3])
+def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, gcs, monkeypatch, most_units):
+    upload(gcs, corpus, "raw")
+    monkeypatch.setattr(sampling, "_UNITS", most_units)  # So all are listed, or three of six.
+    more: dict[str, Any] = {"source": "web", "split": "train", "scratch": str(tmp_path)}
+    disk, bucket = (
+        sampling.sample(CONFIG, data_root=root, count=20, **more)
+        for root in (str(corpus), "gs://testing/raw")
+    )
+    assert disk.core_s.high > 0
+    assert bucket.num_sampled >= 20
+    assert bucket == dataclasses.replace(disk, core_s=bucket.core_s)
 
 
 def test_each_byte_of_an_archive_is_read_once(corpus, tmp_path, gcs, monkeypatch):

@@ -45,12 +45,14 @@ def write_corpus(tmp_path, encoded):
     return write
 
 
-def made(corpus: Path, out: Path, earlier: Path | None = None, **changes) -> int:
+def made(
+    corpus: Path, out: Path, earlier: Path | None = None, *, source: str = "web", **changes
+) -> int:
     """Prepares into a folder, and returns how many shards were taken."""
     config = dataclasses.replace(CONFIG, **changes)
     given = earlier and Earlier(store=str(out.parent), folder=earlier.name)
     where = {"data_root": str(corpus), "work": f"{out}-work"}
-    result = make(config, source="web", split="train", earlier=given, **where)
+    result = make(config, source=source, split="train", earlier=given, **where)
     out.mkdir()
     for name, (stored, _) in result.files.items():
         os.link(f"{out}-work/{stored}", out / name)
@@ -96,3 +98,22 @@ def test_parts_may_come_and_go(write_corpus, tmp_path):
     again = write_corpus()
     assert made(again, tmp_path / "again", tmp_path / "without") == 7
     assert digests(tmp_path / "again") == digests(tmp_path / "with")
+
+
+def test_shards_of_records_with_one_picture_and_with_two_are_taken(tmp_path, encoded):
+    root = tmp_path / "corpus"
+    (root / "jsonl").mkdir(parents=True)
+    rows = []
+    for i in range(16):
+        (root / f"jsonl/{i}.jpg").write_bytes(encoded(40, 30, seed=i)[: -50 if i == 3 else None])
+        image = [f"{i}.jpg", f"{i - 1}.jpg"] if i % 3 == 2 else f"{i}.jpg"
+        rows.append({"image": image, "prefix": "?", "suffix": str(i)})
+    (root / "jsonl/train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made(root, tmp_path / "torn", source="jsonl")
+    (root / "jsonl/3.jpg").write_bytes(encoded(40, 30, seed=3))
+    assert made(root, tmp_path / "fresh", source="jsonl") == 0
+    assert made(root, tmp_path / "again", tmp_path / "torn", source="jsonl") >= 5
+    assert digests(tmp_path / "again") == digests(tmp_path / "fresh")
+    parts = Dataset(tmp_path / "again").parts
+    counts = {name: {len(one.images) for one in part} for name, part in parts.items()}
+    assert counts == {"jsonl": {1}, "jsonl@2": {2}}

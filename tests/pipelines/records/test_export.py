@@ -87,7 +87,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @given(found=records(), size=st.integers(1, 4))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_read_again_gives_the_same_records(found: list[Record], size: int):
     with tempfile.TemporaryDirectory() as work:
         root = Path(work)

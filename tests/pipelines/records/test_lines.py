@@ -1,19 +1,34 @@
 """Lines sorted on the disk come out as lines sorted in memory do."""
 
 import json
+import os
 import random
+
+import pytest
 
 from pipelines.records import lines
 
 
-def test_runs_are_merged_and_equal_lines_keep_their_order(tmp_path, monkeypatch):
+@pytest.mark.parametrize("merged", [2, 5, 1000])
+def test_runs_are_merged_and_equal_lines_keep_their_order(tmp_path, monkeypatch, merged):
     monkeypatch.setattr(lines, "_RUN_BYTES", 200)
+    monkeypatch.setattr(lines, "_MERGED", merged)
     rows = [{"id": f"{n % 37:03d} \u2028 é", "number": n} for n in range(300)]
     random.Random(0).shuffle(rows)
     given = [f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows]
     found = lines.sorted_lines(given, lambda line: json.loads(line)["id"], str(tmp_path))
     assert [json.loads(line) for line in found] == sorted(rows, key=lambda row: row["id"])
     assert not list(tmp_path.iterdir())
+
+
+def test_few_files_are_open_whatever_is_sorted(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "_RUN_BYTES", 1)
+    monkeypatch.setattr(lines, "_MERGED", 4)
+    before = len(os.listdir("/proc/self/fd"))
+    found = lines.sorted_lines((f"{n * 7 % 500:03d}\n" for n in range(500)), str, str(tmp_path))
+    assert next(found) == "000\n"
+    assert len(os.listdir("/proc/self/fd")) - before <= 4 * 5
+    assert list(found) == [f"{n:03d}\n" for n in range(1, 500)]
 
 
 def test_no_lines_give_none(tmp_path):

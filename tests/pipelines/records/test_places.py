@@ -127,3 +127,37 @@ def test_what_is_no_artifact_is_refused(stored: Artifact):
         open_place(wrong)
     with pytest.raises(ValueError, match="gs://testing/x is not an artifact of a store"):
         open_place("gs://testing/x")
+
+
+def test_a_machine_reads_each_block_once_whatever_its_processes(
+    stored: Artifact, gcs: GCS, monkeypatch: pytest.MonkeyPatch
+):
+    def moved() -> int:
+        """Bytes of shards that came from the bucket since this was asked last."""
+        sent = sum(size for (name, _), size in gcs.tally.moved().items() if "tfrecord" in name)
+        gcs.clear()
+        return sent
+
+    rows = list(Dataset(stored.place).parts["p"])
+    size = Dataset(stored.place).parts["p"].num_bytes
+    assert moved() == size
+    hold(monkeypatch, 1e6)  # Another process has other memory.
+    assert list(Dataset(stored.place).parts["p"]) == rows
+    assert moved() == 0
+    monkeypatch.setenv("PARCEL_RANGES_GB", "0.0003")  # This dataset is more than half of it.
+    hold(monkeypatch, 1e6)
+    assert list(Dataset(stored.place).parts["p"]) == rows
+    assert moved() == size
+
+
+def test_a_block_that_this_machine_keeps_and_that_is_damaged_comes_from_the_bucket(
+    stored: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rows = list(Dataset(stored.place).parts["p"])
+    kept = [*(tmp_path / "reader").rglob("cache/ranges/*/*-*")]
+    assert len(kept) > 5
+    for path in kept:
+        path.write_bytes(path.read_bytes()[::-1])
+    for _ in range(2):
+        hold(monkeypatch, 1e6)
+        assert list(Dataset(stored.place).parts["p"]) == rows

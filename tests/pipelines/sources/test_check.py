@@ -1,12 +1,13 @@
 """What is there of the benchmarks: files, counts, media; and what is not."""
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from pipelines.benchmarks.registry import BENCHMARKS
-from pipelines.sources.check import check_benchmarks
+from pipelines.sources.check import check_benchmarks, check_corpus
 from tests.gcs.objects import Content
 from tests.pipelines.sources.caption_layouts import write_nocaps
 from tests.pipelines.sources.document_layouts import write_docvqa
@@ -62,6 +63,28 @@ def test_a_bucket_is_told_as_a_disk_is(tmp_path, gcs):
     assert rows("gs://testing/raw") == rows(tmp_path)
     with pytest.raises(FileNotFoundError, match="got gs://testing/nowhere: there is none"):
         rows("gs://testing/nowhere")
+
+
+def test_a_corpus_in_a_bucket_is_counted_as_on_a_disk(tmp_path, gcs):
+    for name in ("a", "b"):
+        put_image(tmp_path / f"mine/{name}.png")
+    asked = {"question": "?", "answers": ["x"]}
+    rows = [{**asked, "image": f"{name}.png"} for name in ("a", "b", "gone")]
+    put_text(tmp_path / "mine/train.jsonl", "\n".join(map(json.dumps, rows)) + "\n[")
+    with tarfile.open(tmp_path / "mine/0.tar", "w") as archive:
+        archive.add(tmp_path / "mine/a.png", "0.png")
+    for path in filter(Path.is_file, tmp_path.rglob("*")):
+        name = f"raw/{path.relative_to(tmp_path).as_posix()}"
+        gcs.store.put("testing", name, Content.of(path.read_bytes()))
+    for source, counts in (("jsonl", (2, 2)), ("web", (0, 5))):
+        here, there = (
+            check_corpus(root, source, "train", path="mine")
+            for root in (tmp_path, "gs://testing/raw")
+        )
+        assert here == there
+        assert (there.num_records, there.num_rejected) == counts
+    with pytest.raises(FileNotFoundError, match="gs://testing/raw/yours is not a folder; check"):
+        check_corpus("gs://testing/raw", "jsonl", "train", path="yours")
 
 
 def test_training_splits_are_counted_when_asked(tmp_path):

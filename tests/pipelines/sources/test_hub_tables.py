@@ -59,6 +59,26 @@ def test_questions_about_one_picture_share_it(tmp_path):
     assert len(corpus.annotations) == 2
 
 
+def test_tables_are_listed_apart_and_named_without_reading(tmp_path, read_source):
+    hub_layouts.write_vqav2(tmp_path)
+    spec, corpus = get("vqav2"), Corpus(tmp_path, "vqav2", Spool())
+    units = spec.units_of(corpus, "val")
+    assert units == ["val 0", "val 1"]
+    read_units = (spec.read_unit(corpus, "val", unit) for unit in units)
+    apart = [item for found in read_units for item in found if isinstance(item, Item)]
+    whole, _ = read_source("vqav2", "val", tmp_path)
+    assert [without_media(item) for item in apart] == [without_media(item) for item in whole]
+    tables = [f"vqav2/data/validation-0000{number}-of-00002.parquet" for number in (0, 1)]
+    assert [item.media[0].path for item in apart] == tables
+    read = Corpus(tmp_path, "vqav2", Spool())
+    list(spec.read(read, "val"))
+    found = {corpus.relative(f) for unit in units for f in spec.files_of_unit(corpus, unit)}
+    assert found == read.annotations
+    assert spec.units_of(corpus, "val[:50%]") == [""]
+    WRITERS["vqav2"](tmp_path)  # The authors' own come first, and are listed whole.
+    assert spec.units_of(Corpus(tmp_path, "vqav2", Spool()), "val") == [""]
+
+
 def test_okvqa_pictures_are_named_by_their_questions(tmp_path, read_source):
     hub_layouts.write_okvqa(tmp_path)
     items, _ = read_source("okvqa", "val", tmp_path)

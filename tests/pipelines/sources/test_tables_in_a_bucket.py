@@ -4,7 +4,13 @@ import gzip
 
 import pytest
 
+from infra.store.ranged import RangeError
 from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.records.schema import Reject
+from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.item import Item
+from pipelines.sources.registry import get
+from tests.gcs.faults import Rule
 from tests.gcs.objects import Content
 from tests.pipelines.sources import hub_layouts
 from tests.pipelines.sources.test_example_sources import example, put_records, put_tfds
@@ -43,3 +49,23 @@ def test_same_bytes_as_from_a_disk(tmp_path, gcs, encoded, source, split, featur
         found.append({path.name: path.read_bytes() for path in out.iterdir()})
     assert found[0] == found[1]
     assert sum(len(data) for name, data in found[0].items() if name.endswith(".tfrecord")) > 100
+
+
+def test_a_table_that_comes_damaged_is_no_reject(tmp_path, gcs):
+    hub_layouts.write_vqav2(tmp_path)
+    table = tmp_path / "vqav2/data/validation-00000-of-00002.parquet"
+    for name in ("raw/vqav2/data/validation-00000.parquet", "raw/web/0.parquet"):
+        gcs.store.put("testing", name, Content.of(table.read_bytes()))
+
+    def read(source: str, split: str) -> list[Item | Reject]:
+        corpus = Corpus("gs://testing/raw", source, Spool())
+        return list(get(source).read_splits(corpus, split))
+
+    (item,), (image,) = read("vqav2", "val"), read("web", "train")
+    assert isinstance(item, Item)
+    assert isinstance(image, Reject)  # It has no caption.
+    for source, split in (("vqav2", "val"), ("web", "train")):
+        gcs.fail(Rule(action="corrupt", verb="media", times=None))
+        with pytest.raises(RangeError, match="came with other bytes than are there"):
+            read(source, split)
+        gcs.clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -57,7 +57,6 @@ def test_shares_are_what_they_say_and_everything_is_drawn():
     width=st.integers(8, 3000), height=st.integers(8, 3000),
     cut=st.tuples(*[st.floats(0, 0.25)] * 2), begin=st.tuples(*[st.floats(0, 1)] * 2),
 )  # fmt: skip
-@settings(deadline=None)
 def test_crops_lie_inside_and_keep_enough(width, height, cut, begin):
     change = dataclasses.replace(NOTHING, cut=cut, begin=begin)
     x0, y0, x1, y1 = change.crop_of((width, height)) or (0, 0, width, height)

@@ -132,7 +132,7 @@ def test_any_window_has_its_times_recorded(files, child, kind):
 
 
 @given(num=st.integers(1, 20), stride=st.integers(1, 60), draw=st.floats(0, 0.999))
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_windows_stay_inside_and_loop(num, stride, draw):
     for window in ("first", "centre", "random"):
         sampling = FrameSampling(num_frames=num, stride=stride, window=window, draw=draw)

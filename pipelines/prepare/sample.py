@@ -1,0 +1,338 @@
+"""What preparing a dataset will take, measured on a sample of it.
+
+    units, eight of them ─▶ list ─▶ cut ─▶ draw pictures ─▶ write them in groups ─▶ scale
+
+A sample is listed, cut and written by the functions that Beam's workers call (`graph`), in a work
+folder of its own, so what is measured is what a worker will do. Where there are few units all of
+them are listed, and the number of inputs is exact; otherwise a few drawn units stand for all, by
+their bytes. The sample is a pure function of the raw files and `SEED`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import heapq
+import itertools
+import math
+import resource
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from scipy import special
+
+from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.job import Desk, Job, begun, grouped
+from pipelines.prepare.listing import Listed, cut_shard, id_of, list_units, pixels_of, work_file
+from pipelines.prepare.shards import write_piece
+from pipelines.records.hashing import stable_hash
+from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.own_source import OwnSource
+from pipelines.sources.slicing import within
+from pipelines.video.client import VideoChild
+
+SEED = 0
+"""Of the units and pictures that are drawn."""
+
+_UNITS = 8
+"""Most units that are listed: reading an archive's names may take as long as all of its bytes."""
+
+_GROUPS = 8
+"""Groups that the sample is written in; how they differ tells how far the whole may be off."""
+
+_CONFIDENCE = 0.95
+
+
+class Estimate(NamedTuple):
+    """The ends of a 95% interval; equal where a value is exact."""
+
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What preparing a dataset will take, by a sample of it.
+
+    Attributes:
+      num_sampled: inputs that were prepared.
+      num_rejected: of them, how many did not become records.
+      num_inputs: of the whole dataset, with those that cannot even be listed.
+      num_records: of the whole dataset.
+      num_bytes: of its shards and their indexes [bytes].
+      core_s: processor time of listing its units, decoding and writing [s].
+    """
+
+    num_sampled: int
+    num_rejected: int
+    num_inputs: Estimate
+    num_records: Estimate
+    num_bytes: Estimate
+    core_s: Estimate
+
+
+class _Group(NamedTuple):
+    """Inputs that were prepared together."""
+
+    num_inputs: int
+    num_rejects: int
+    num_bytes: int
+    core_s: float
+
+
+class _Unit(NamedTuple):
+    """A unit that was listed, and the group that was prepared of it."""
+
+    size: int
+    listed: Listed
+    list_s: float
+    group: _Group
+
+
+def sample(
+    config: PrepareConfig,
+    *,
+    source: str | OwnSource,
+    split: str,
+    data_root: str,
+    scratch: str,
+    count: int,
+    path: str | None = None,
+    features: Mapping[str, str] | None = None,
+) -> Sample:
+    """Prepares about `count` inputs of a dataset, and returns what the whole will take.
+
+    Reads as much as listing takes, of all units or of eight. Augmented inputs, videos and rejects
+    are made as they will be; Beam's own start, some seconds, and joining shards are not counted.
+
+    Args:
+      config: how the dataset will be prepared.
+      source: name of the corpus layout, or one of the user's own.
+      split: such as "train", or "train+val".
+      data_root: the folder that holds the source's own, or gs://bucket/prefix.
+      scratch: a folder of this machine with room for what is unpacked of the units.
+      count: inputs to prepare; all that show a drawn picture are taken, so it may be a few more.
+      path: the source's folder below `data_root`; None takes the usual one.
+      features: which feature of an Example holds what; see `pipelines.sources.corpus.FEATURES`.
+
+    Raises:
+      ValueError: if the source or the split does not exist, or an annotation file is wrong.
+      FileNotFoundError: if the corpus or an annotation file is missing, naming it.
+    """
+    where: dict[str, Any] = {"source": source, "split": split, "data_root": data_root}
+    where |= {"path": path, "features": features}
+    with (
+        tempfile.TemporaryDirectory(prefix="sample-", dir=scratch) as work,
+        contextlib.closing(VideoChild(config.video_limits())) as video,
+    ):
+        job, units = begun(config, **where, work=work)
+        if len(units) <= _UNITS:
+            return _Sampler(job, count, video).all_of(units)
+        drawn = sorted(units, key=lambda unit: stable_hash(f"{SEED} {unit}"))[:_UNITS]
+        return _Sampler(job, count, video).some_of(units, drawn)
+
+
+class _Sampler:
+    """Prepares a sample of a run.
+
+    Args:
+      job: the run.
+      count: inputs to prepare.
+      video: decodes clips, for as long as the sample takes.
+    """
+
+    def __init__(self, job: Job, count: int, video: VideoChild) -> None:
+        self._count, self._video = count, video
+        self._part = job.part
+        # One shard: how many there are costs nothing, and each would have to be read. Of a part
+        # all candidates are listed, as they will be; drawn ones are as good as those in the part.
+        limit = job.config.limit if job.part is None else None
+        config = dataclasses.replace(job.config, num_shards=1, limit=limit)
+        self._job = dataclasses.replace(job, config=config, part=None, by_archive=False)
+
+    def all_of(self, units: Sequence[str]) -> Sample:
+        """Measures a dataset whose units are all listed."""
+        desk = Desk(self._job)
+        listed, num_pieces, list_s = self._list(desk, units)
+        drawn = self._draw(desk, num_pieces, self._count)
+        dealt = [drawn[start::_GROUPS] for start in range(_GROUPS)]
+        groups = self._write(desk, num_pieces, [pictures for pictures in dealt if pictures])
+        there = listed.num_items + listed.num_rejects
+        taken = self._taken(there)
+        whole = listed.num_items * taken / there if there else 0.0
+        sizes = [group.num_inputs for group in groups]
+        left = 1 - sum(sizes) / listed.num_items if listed.num_items else 0.0
+
+        def scaled(values: Sequence[float], plus: float = 0.0) -> Estimate:
+            found = _scaled(values, sizes, whole, left=left)
+            return Estimate(found.low + plus, found.high + plus)
+
+        records = scaled([group.num_inputs - group.num_rejects for group in groups])
+        return Sample(
+            num_sampled=sum(sizes),
+            num_rejected=sum(group.num_rejects for group in groups),
+            num_inputs=Estimate(taken, taken),
+            num_records=_doubted(Estimate(records.low, min(records.high, whole)), groups, left),
+            num_bytes=scaled([group.num_bytes for group in groups]),
+            core_s=scaled([group.core_s for group in groups], list_s),
+        )
+
+    def some_of(self, units: Sequence[str], drawn: Sequence[str]) -> Sample:
+        """Measures a dataset by the units that were drawn; the others are not listed."""
+        of_each = math.ceil(self._count / len(drawn))
+        found = [self._unit(number, unit, of_each) for number, unit in enumerate(drawn)]
+        sizes = [unit.size for unit in found]
+        whole = sum(map(self._size, units))
+        there = [unit.listed.num_items + unit.listed.num_rejects for unit in found]
+        inputs = _scaled(there, sizes, whole)
+        share = self._taken(sum(inputs) / 2) / (sum(inputs) / 2) if inputs.high else 0.0
+
+        def of_units(prepared: Sequence[float], listing: bool = False) -> Estimate:
+            """Scales what a group took to its unit, and then units to all."""
+            values = [
+                share * value * unit.listed.num_items / max(unit.group.num_inputs, 1)
+                + listing * unit.list_s
+                for value, unit in zip(prepared, found, strict=True)
+            ]
+            return _scaled(values, sizes, whole)
+
+        groups = [unit.group for unit in found]
+        records = of_units([group.num_inputs - group.num_rejects for group in groups])
+        whole_records = Estimate(*(min(end, self._taken(inputs.high)) for end in records))
+        return Sample(
+            num_sampled=sum(group.num_inputs for group in groups),
+            num_rejected=sum(group.num_rejects for group in groups),
+            num_inputs=Estimate(*map(self._taken, inputs)),
+            num_records=_doubted(whole_records, groups),
+            num_bytes=of_units([group.num_bytes for group in groups]),
+            core_s=of_units([group.core_s for group in groups], listing=True),
+        )
+
+    def _unit(self, number: int, unit: str, count: int) -> _Unit:
+        """Lists a unit and prepares some of it; what was unpacked of it goes at once."""
+        with tempfile.TemporaryDirectory(prefix=f"{number}-", dir=self._job.work) as work:
+            desk = Desk(dataclasses.replace(self._job, work=work))
+            listed, num_pieces, list_s = self._list(desk, [unit])
+            drawn = self._draw(desk, num_pieces, count)
+            (group,) = self._write(desk, num_pieces, [drawn])
+        return _Unit(self._size(unit), listed, list_s, group)
+
+    def _list(self, desk: Desk, units: Sequence[str]) -> tuple[Listed, int, float]:
+        """Lists units and cuts their items; returns counts, pieces and processor time [s]."""
+        began = self._core_s()
+        lists = [list_units(desk, number, group) for number, group in enumerate(grouped(units))]
+        num_pieces = cut_shard(desk, 0, len(lists))
+        whole = Listed()
+        for one in lists:
+            whole = whole + one
+        return whole, num_pieces, self._core_s() - began
+
+    def _draw(self, desk: Desk, num_pieces: int, count: int) -> list[list[str]]:
+        """Returns pictures in a drawn order, each as the lines of the items that show it.
+
+        They have `count` items or more, and are two at least where there are as many; memory holds
+        no more than that.
+        """
+        heap: list[tuple[int, str, list[str]]] = []  # Those drawn last come out first.
+        num = 0
+        for piece in range(num_pieces):
+            for pixels, same in itertools.groupby(desk.lines(work_file(0, piece)), pixels_of):
+                lines = list(same)
+                num += len(lines)
+                heapq.heappush(heap, (-stable_hash(f"{SEED} {pixels}"), pixels, lines))
+                while len(heap) > 2 and num - len(heap[0][2]) >= count:
+                    num -= len(heapq.heappop(heap)[2])
+        return [lines for *_, lines in sorted(heap, reverse=True)]
+
+    def _write(
+        self, desk: Desk, num_pieces: int, groups: Sequence[Sequence[list[str]]]
+    ) -> list[_Group]:
+        """Writes groups of pictures, each as a piece of the shard after those that there are."""
+        found = []
+        # One picture goes first and is not counted: decoders are loaded for it, once a worker.
+        warm = [groups[0][:1]] if groups else []
+        for number, pictures in enumerate([*warm, *groups], num_pieces):
+            in_order = sorted(pictures, key=_first_id)
+            lines = itertools.chain.from_iterable(in_order)
+            desk.files.put(work_file(0, number), "".join(lines).encode())
+            began = self._core_s()
+            report = write_piece(desk, 0, number, self._video)
+            took = self._core_s() - began
+            sizes = [part.data.size + part.index.size for part in report.parts.values()]
+            found.append(_Group(report.num_items, report.num_rejects, sum(sizes), took))
+        return found[len(warm) :]
+
+    def _core_s(self) -> float:
+        """Returns the processor time of this process and of those that it started [s]."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = time.process_time() + ended.ru_utime + ended.ru_stime
+        if self._video.pid is not None:
+            running = psutil.Process(self._video.pid).cpu_times()
+            spent += running.user + running.system
+        return spent
+
+    def _size(self, unit: str) -> int:
+        """Returns a unit's bytes; 1, as of all others, where only reading tells its files."""
+        files = self._job.spec.files_of_unit(self._corpus, unit)
+        return sum(map(_bytes_of, files)) or 1
+
+    def _taken(self, there: float) -> float:
+        """Returns how many inputs are taken of so many."""
+        if self._part is None:
+            return there
+        return len(range(round(there))[within(self._part, round(there))])
+
+    @functools.cached_property
+    def _corpus(self) -> Corpus:
+        """The source's folder; of a bucket it remembers the names in it."""
+        return Desk(self._job).corpus(Spool())
+
+
+def _first_id(lines: Sequence[str]) -> str:
+    return id_of(lines[0])
+
+
+def _bytes_of(path: Any) -> int:
+    """Returns the size of a raw file, which may lie in a bucket."""
+    return path.stat().st_size if isinstance(path, Path) else path.state().size
+
+
+def _doubted(records: Estimate, groups: Sequence[_Group], left: float = 1.0) -> Estimate:
+    """Returns records of a whole whose sample may have met none of its rejects by chance.
+
+    Where none of n inputs was rejected, up to 3 / n of all may be, at 95%: the rule of three.
+    """
+    num = sum(group.num_inputs for group in groups)
+    if not num or any(group.num_rejects for group in groups):
+        return records
+    least = records.high * (1 - min(3 / num, 1.0) * max(left, 0.0))
+    return Estimate(min(records.low, least), records.high)
+
+
+def _scaled(
+    values: Sequence[float], sizes: Sequence[float], whole: float, *, left: float = 1.0
+) -> Estimate:
+    """Scales values of drawn groups to the whole, as a 95% interval.
+
+    The ratio estimator of a cluster sample, with Student's t for its few groups.
+    Source: Cochran, Sampling Techniques, 3rd ed., eqs. 6.1 and 6.13.
+
+    Args:
+      values: of each group.
+      sizes: of each group.
+      whole: size of all there is.
+      left: share of the whole that was not drawn; what was drawn adds no uncertainty.
+    """
+    total = sum(sizes)
+    if not total:
+        return Estimate(0.0, 0.0)
+    ratio, num = sum(values) / total, len(values)
+    if num == 1:
+        return Estimate(whole * ratio, whole * ratio)
+    squares = sum((v - ratio * s) ** 2 for v, s in zip(values, sizes, strict=True)) / (num - 1)
+    error = whole / (total / num) * math.sqrt(max(left, 0.0) * squares / num)
+    reach = float(special.stdtrit(num - 1, (1 + _CONFIDENCE) / 2)) * error
+    return Estimate(max(whole * ratio - reach, 0.0), whole * ratio + reach)

@@ -1,0 +1,23 @@
+"""Names of parts whose records have several numbers of images."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.records.shapes import part_names, plain, shaped
+
+
+def test_the_fewest_images_have_the_plain_name():
+    found = ["caption@16", "caption@2", "vqa@16", "caption@1"]
+    assert part_names(found) == {
+        "caption@1": "caption", "caption@2": "caption@2", "caption@16": "caption@16",
+        "vqa@16": "vqa",
+    }  # fmt: skip
+
+
+@given(st.sets(st.tuples(st.sampled_from("abc"), st.integers(1, 20))))
+def test_names_are_different_and_in_no_order(found):
+    names = part_names(shaped(*one) for one in sorted(found))
+    assert names == part_names(shaped(*one) for one in sorted(found, reverse=True))
+    assert len(set(names.values())) == len(names) == len(found)
+    assert {plain(name) for name in names.values()} == {part for part, _ in found}
+    assert {one for one in names.values() if plain(one) == one} == {part for part, _ in found}

@@ -1,0 +1,88 @@
+"""Images of a bucket come before they are asked for, neighbours in one request."""
+
+import pytest
+
+from infra.store.raw_path import raw_path
+from pipelines.records.schema import BadInput
+from pipelines.sources import media_reader
+from pipelines.sources.item import Item, Media
+from pipelines.sources.media_reader import MediaReader
+from tests.gcs.objects import Content
+
+DATA = bytes(range(256)) * 40
+
+
+def media(offset: int, size: int, path: str = "web/0.tar", **more: int) -> Media:
+    return Media(path=path, offset=offset, size=size, **more)
+
+
+def items(*shown: Media) -> list[Item]:
+    said = {"part": "web", "prefix": "caption en", "suffixes": ("a cat",), "task": "caption"}
+    return [Item(id=f"web/{number}", media=(one,), **said) for number, one in enumerate(shown)]
+
+
+@pytest.fixture
+def reader(gcs) -> MediaReader:
+    for name in ("0.tar", "1.tar"):
+        gcs.store.put("testing", f"raw/web/{name}", Content.of(DATA))
+    gcs.store.put("testing", "raw/web/plain.jpg", Content.of(b"plain"))
+    return MediaReader(raw_path("gs://testing/raw"))
+
+
+def ranges(gcs) -> int:
+    return gcs.requests().get("media", {}).get("requests", 0)
+
+
+def read(reader: MediaReader, shown: list[Item]) -> list[bytes]:
+    return [reader.read(item.media[0]) for item in reader.expected(shown)]
+
+
+def test_neighbours_come_in_one_request(gcs, reader):
+    shown = [media(at, 30) for at in range(0, 900, 100)]
+    assert read(reader, items(*shown)) == [DATA[m.offset : m.offset + 30] for m in shown]
+    assert ranges(gcs) == 1
+
+
+def test_what_lies_elsewhere_comes_by_itself(gcs, reader, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(media_reader, "_GAP", 50)
+    shown = [
+        media(0, 30), media(40, 30), media(500, 30), media(20, 30), media(60, 30, "web/1.tar"),
+        Media(path="web/plain.jpg"), media(0, 30),
+    ]  # fmt: skip
+    found = read(reader, items(*shown))
+    assert found[5] == b"plain"
+    del shown[5], found[5]
+    assert found == [DATA[m.offset : m.offset + 30] for m in shown]
+    assert ranges(gcs) == 5
+
+
+def test_a_request_brings_no_more_than_a_run(gcs, reader, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(media_reader, "_RUN", 250)
+    monkeypatch.setattr(media_reader, "_AHEAD", 300)
+    monkeypatch.setattr(media_reader, "_AT_ONCE", 3)
+    shown = [media(at, 90) for at in range(0, 900, 100)] + [media(1000, 700)]
+    given = []
+    for item in reader.expected(items(*shown)):
+        assert reader._bytes <= 1000
+        given.append(reader.read(item.media[0]))
+    assert given == [DATA[m.offset : m.offset + m.size] for m in shown]
+    assert ranges(gcs) == 6  # Two by two, of nine; and one that is larger than a run.
+    assert (reader._bytes, reader._coming, reader._wanted) == (0, {}, {})
+
+
+def test_of_neighbours_the_damaged_one_alone_is_refused(reader):
+    shown = [
+        media(0, 30),
+        media(40, 30, crc32c=1),
+        media(len(DATA) - 10, 30),
+        media(0, 30, "web/2.tar"),
+        media(40, 30, "web/2.tar"),
+    ]
+    found = []
+    for item in reader.expected(items(*shown)):
+        try:
+            found.append(reader.read(item.media[0]))
+        except (BadInput, RuntimeError) as error:
+            found.append(str(error).partition(":")[0].partition(" came")[0])
+    missing = "No such file or directory"
+    assert found == [DATA[:30], "web/0.tar", "truncated", missing, missing]
