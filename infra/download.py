@@ -132,7 +132,7 @@ def _continue(address: str, partial: Path, on_progress: Callable[[int], None] | 
 
 
 def _version_of(answer: http.client.HTTPResponse) -> str:
-    """Returns what tells this file from a later one at the address; "" where nothing does."""
+    """Returns the mark of this version of the file at the address; "" where there is none."""
     tag = answer.headers.get("ETag") or ""
     return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified") or ""
 

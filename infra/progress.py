@@ -12,7 +12,9 @@ class Progress:
       total: units in all.
       note: whatever is worth seeing beside them, such as the loss [text].
       loss: latest training loss; NaN where there is none.
-      resumable: whether the scratch folder has just got a point to go on from.
+      resumable: whether there is a new point to go on from; what lies in the scratch folder with it
+        is copied to a store elsewhere.
+      happened: whether the note tells of something that happened, such as the loss of a worker.
     """
 
     done: int
@@ -20,3 +22,4 @@ class Progress:
     note: str = ""
     loss: float = float("nan")
     resumable: bool = False
+    happened: bool = False

@@ -42,7 +42,7 @@ def entry_points(group: str) -> dict[str, str]:
 
 
 def load(reference: str) -> Any:
-    """Returns what "module:name" means.
+    """Returns the object that "module:name" means.
 
     Raises:
       ValueError: if the module cannot be imported, or lacks the name; in one line.
@@ -53,9 +53,13 @@ def load(reference: str) -> Any:
     module, name = named
     try:
         found = importlib.import_module(module)
-    except Exception as error:  # Whatever its own lines raise.
+    except (Exception, SystemExit) as error:  # Whatever its own lines raise.
         said = " ".join(str(error).split())
-        raise ValueError(f"{module} cannot be imported: {type(error).__name__}: {said}") from error
+        absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        cure = "; install it, put its folder on PYTHONPATH, or name its file" if absent else ""
+        raise ValueError(
+            f"{module} cannot be imported: {type(error).__name__}: {said}{cure}"
+        ) from error
     if not hasattr(found, name):
         where = getattr(found, "__file__", None) or module
         raise ValueError(f"{module} has no {name!r}; {where} must define it.")

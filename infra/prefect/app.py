@@ -25,10 +25,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.prefect.server import PAGES, Beside, is_loopback, locks
+from infra.prefect.server import PAGES, Beside, folder_id, is_loopback, locks
 from infra.processes.identity import ProcessNote
 
 _LOOK_EVERY = 0.5
@@ -157,6 +158,23 @@ async def _refuse(send: Send, status: int, why: str) -> None:
     await send({"type": "http.response.body", "body": json.dumps({"detail": why}).encode()})
 
 
+def take_turns() -> None:
+    """Has transactions on SQLite wait for their turn as they begin.
+
+    Prefect lets them read first. One that then finds, at its first write, that another has written
+    since, fails at once: "database is locked". An event that two automations wait for is handled
+    again after that, and the first of them has sent its alert twice; or it is dropped.
+    """
+    from prefect.server.database.configurations import AioSqliteConfiguration
+
+    begin = AioSqliteConfiguration.begin_transaction
+
+    def begin_to_write(self: AioSqliteConfiguration, session: Any, with_for_update: bool = False):
+        return begin(self, session, with_for_update=True)
+
+    AioSqliteConfiguration.begin_transaction = begin_to_write
+
+
 def main() -> None:
     """Serves until nobody uses the store's server."""
     store, host, port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -193,6 +211,7 @@ def main() -> None:
             await super().startup(sockets=sockets)
             _write_note(noted, api, auth)
 
+    take_turns()
     hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
     whole = create_app(final=True)
     beside = Beside(*sys.argv[4:]) if len(sys.argv) > 4 else None
@@ -219,11 +238,11 @@ def _application(beside: Beside) -> ASGIApp:
 
 
 def _write_note(path: Path, api: str, auth: str | None) -> None:
-    own = dataclasses.asdict(ProcessNote.own())
+    own, folder = dataclasses.asdict(ProcessNote.own()), folder_id(path.parents[1])
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(json.dumps({"api": api, "auth": auth, "process": own}))
+        file.write(json.dumps({"api": api, "auth": auth, "process": own, "folder": folder}))
     partial.replace(path)
 
 

@@ -32,6 +32,7 @@ class Node:
       started, ended: when; None if it did not.
       task_run_id: Prefect's id of its row; None if nobody has begun one.
       reads: names of the nodes whose artifacts it reads.
+      took: time of its work, without what it waited for a place [s]; None where nobody said.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Node:
     ended: datetime.datetime | None = None
     task_run_id: str | None = None
     reads: tuple[str, ...] = ()
+    took: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -52,7 +54,8 @@ class Node:
     @property
     def told(self) -> str:
         """The node's end in a line."""
-        took = f" in {self.seconds:.1f} s" if self.outcome == "made" else ""
+        seconds = self.seconds if self.took is None else self.took
+        took = f" in {seconds:.1f} s" if self.outcome == "made" else ""
         return f"{self.outcome}{took}{': ' if self.detail else ''}{self.detail}"
 
 
@@ -112,17 +115,26 @@ class Journal:
         """Notes how a node ended; one that was re-used need not have begun."""
         self._write("ended", name=name, outcome=outcome, detail=detail)
 
+    def reused(self, details: Mapping[str, str]) -> None:
+        """Notes nodes that ended re-used, at once: name -> what is worth telling of it."""
+        self._write_all(
+            "ended", [{"name": n, "outcome": "reused", "detail": d} for n, d in details.items()]
+        )
+
     def close(self, ending: Ending, message: str = "") -> None:
         """Notes how the run ended; the first word counts."""
         self._write("closed", ending=ending, message=message)
 
     def _write(self, what: str, **values: Any) -> None:
+        self._write_all(what, [values])
+
+    def _write_all(self, what: str, lines: Sequence[Mapping[str, Any]]) -> None:
         if not self.flow_run_id:
             return
         at = now().isoformat()
-        line = json.dumps({"what": what, "at": at, **values}) + "\n"
+        text = "".join(json.dumps({"what": what, "at": at, **values}) + "\n" for values in lines)
         with self._lock, self.path.open("a") as file:
-            file.write(line)
+            file.write(text)
 
 
 def now() -> datetime.datetime:

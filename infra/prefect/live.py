@@ -79,21 +79,22 @@ class Live:
         self._change(node, state, reads, attempt)
 
     def ended(self, node: Node, reads: Sequence[str], *, attempt: int = 1) -> None:
-        """Tells how a node ended, and logs it."""
+        """Tells how a node ended, and logs it; not where it was there already."""
         assert node.outcome is not None
         state: State[Any] = State(type=TYPES[node.outcome], message=node.told)
         self._change(node, state, reads, attempt)
-        self.log(f"{node.name}: {node.told}", node.name, failed=node.outcome == "failed")
+        if node.outcome != "reused":
+            self.log(f"{node.name}: {node.told}", node.name, failed=node.outcome == "failed")
 
-    def log(self, text: str, node: str, *, failed: bool = False) -> None:
-        """Logs a line of a node."""
+    def log(self, text: str, node: str = "", *, failed: bool = False) -> None:
+        """Logs a line, of a node or of the run as a whole."""
         line = {
             "name": "parcel.study",
             "level": 40 if failed else 20,
             "message": text[:_LONGEST_LINE],
             "timestamp": now().isoformat(),
             "flow_run_id": self.flow_run_id,
-            "task_run_id": self.task_run_id(node),
+            "task_run_id": self.task_run_id(node) if node else None,
         }
         with self._lock:
             self._lines.append(line)

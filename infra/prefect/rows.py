@@ -205,13 +205,17 @@ def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float)
         client.request("POST", "/events", json=told)
         logs = [
             LogCreate(
-                name="parcel.study", level=20, message=node.told, timestamp=cast(Any, now),
-                flow_run_id=uuid.UUID(run), task_run_id=uuid.UUID(node.task_run_id),
+                name="parcel.study",
+                level=20,
+                message=node.told,
+                timestamp=cast(Any, now),
+                flow_run_id=uuid.UUID(run),
+                task_run_id=uuid.UUID(node.task_run_id),
             )
             for node, _, _ in wrong
             if node.name not in record.nodes or record.nodes[node.name].task_run_id is None
             if node.outcome is not None
-        ]  # fmt: skip
+        ]
         if logs:
             client.create_logs(logs)
         # The server writes events one after the other; told twice, they come to the same.
@@ -268,9 +272,12 @@ def _shown(record: RunRecord) -> Iterator[Node]:
     if many:
         names = "\n".join(node.name for node in silent)
         yield Node(
-            name=f"{len(silent)} re-used", outcome="reused", detail=names,
-            started=silent[0].ended, ended=silent[-1].ended,
-        )  # fmt: skip
+            name=f"{len(silent)} re-used",
+            outcome="reused",
+            detail=names,
+            started=silent[0].ended,
+            ended=silent[-1].ended,
+        )
 
 
 def _state_of(node: Node, record: RunRecord) -> State[Any]:

@@ -87,10 +87,19 @@ def locks(store: Path) -> tuple[Path, Path, Path]:
     return folder / "users.lock", folder / "start.lock", folder / "server.json"
 
 
+def folder_id(store: Path) -> list[int]:
+    """Returns device and inode: they tell a folder from a copy of it, wherever it is moved."""
+    found = store.stat()
+    return [found.st_dev, found.st_ino]
+
+
 def running(store: Path) -> ServerNote | None:
     """Returns the server of a store, if one lives."""
     try:
         values = json.loads(locks(store)[2].read_text())
+        own = folder_id(store)
+        if values.get("folder", own) != own:
+            return None  # Of the store that this one is a copy of.
         note = ServerNote(
             api=values["api"], auth=values["auth"], process=ProcessNote.read(values["process"])
         )

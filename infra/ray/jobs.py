@@ -264,7 +264,7 @@ class JobServer:
         }
 
     def _info(self, job: Job) -> Any:
-        """Returns what the server knows of a job; None if it knows none of that id."""
+        """Returns the server's record of a job; None if it has none of that id."""
         try:
             return self._ask(lambda: self._client.get_job_info(job.id))
         except RuntimeError as error:

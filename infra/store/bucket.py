@@ -361,10 +361,13 @@ class Bucket:
         ).encode()
         try:
             self._asked(
-                "POST", self._uploads(), data=body + data + f"\r\n--{line}--".encode(),
+                "POST",
+                self._uploads(),
+                data=body + data + f"\r\n--{line}--".encode(),
                 uploadType="multipart",
-                headers={"Content-Type": f"multipart/related; boundary={line}"}, **condition,
-            )  # fmt: skip
+                headers={"Content-Type": f"multipart/related; boundary={line}"},
+                **condition,
+            )
         except FileExistsError:
             # Another's; or ours, and the reply to an earlier try was lost.
             try:
@@ -380,10 +383,13 @@ class Bucket:
           FileExistsError: if there are.
         """
         headers, _ = self._request(
-            "POST", self._uploads(), uploadType="resumable", name=self._prefix + name,
+            "POST",
+            self._uploads(),
+            uploadType="resumable",
+            name=self._prefix + name,
             ifGenerationMatch=0,
             headers={"X-Upload-Content-Type": _BYTES, "Content-Type": "application/json"},
-        )  # fmt: skip
+        )
         session, start, said = headers["Location"], 0, b""
         try:
             while not said:  # Until the last part, the bucket says only how much it has.

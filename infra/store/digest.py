@@ -5,11 +5,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _CHUNK = 1 << 20
 
 NOT_IDENTITY = {"identity": False}
 """Metadata of a config field that must not change a step's key: workers, paths, time limits."""
+
+UNLESS_DEFAULT = {"identity": "unless default"}
+"""Metadata of a field that is newer than artifacts: at its default it changes no key."""
 
 
 def file_sha256(path: Path) -> str:
@@ -25,7 +29,7 @@ def canonical_json(value: object) -> str:
     """Returns JSON with one spelling per value: sorted keys, no spaces; dataclasses become dicts.
 
     A dataclass field with `metadata=NOT_IDENTITY` is left out: it says where or how often
-    something happens, not what comes of it.
+    something happens, not what comes of it. So is one with `UNLESS_DEFAULT` at its default.
 
     Raises:
       TypeError: if the value holds something JSON cannot say.
@@ -39,6 +43,36 @@ def canonical_json(value: object) -> str:
         allow_nan=False,
         default=_plain,
     )
+
+
+_KNOWN = 4096
+"""Objects whose texts are remembered."""
+
+_texts: dict[int, tuple[object, str]] = {}
+"""id of an object -> itself, so that the id stays its own, and its text."""
+
+
+def settings_json(value: object) -> str:
+    """Returns the `canonical_json` of settings that many steps share.
+
+    That of a frozen dataclass is remembered, for the very same object: equal ones may have other
+    texts (1 and 1.0).
+    """
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        return canonical_json(value)
+    known = _texts.get(id(value))
+    if known is None:
+        if len(_texts) >= _KNOWN:
+            _texts.clear()
+        known = _texts[id(value)] = value, canonical_json(value)
+    return known[1]
+
+
+def members_sha256(members: Mapping[str, object]) -> str:
+    """Returns the `value_sha256` of a dict, the sooner the more of its values are known."""
+    texts = (f'"{name}":{settings_json(members[name])}' for name in sorted(members))
+    return hashlib.sha256(f"{{{','.join(texts)}}}".encode()).hexdigest()
 
 
 def value_sha256(value: object) -> str:
@@ -56,6 +90,16 @@ def _plain(value: object) -> object:
         return {
             field.name: getattr(value, field.name)
             for field in dataclasses.fields(value)
-            if field.metadata.get("identity", True)
+            if _counts(field, value)
         }
     raise TypeError(f"{type(value).__name__} cannot be part of a step key: {value!r}.")
+
+
+def _counts(field: "dataclasses.Field[Any]", owner: object) -> bool:
+    """Whether a field of a config is part of a step's identity."""
+    rule = field.metadata.get("identity", True)
+    if rule != UNLESS_DEFAULT["identity"]:
+        return bool(rule)
+    plain = field.default_factory is dataclasses.MISSING
+    default = field.default if plain else field.default_factory()  # type: ignore[misc]
+    return getattr(owner, field.name) != default

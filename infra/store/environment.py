@@ -22,11 +22,14 @@ PACKAGES = (
 _ROOT = Path(__file__).parents[2]
 
 
-def environment() -> dict[str, Any]:
+def environment(accelerator: str = "") -> dict[str, Any]:
     """Returns git commit and dirty-diff digest, package versions and hardware of this process.
 
     Of the environment's variables only `XLA_FLAGS` and `NPROC`, XLA's number of threads, are noted:
     others may hold credentials.
+
+    Args:
+      accelerator: kind of the devices that were computed on; "" asks this process's JAX.
     """
     return {
         "git": _git(),
@@ -35,7 +38,7 @@ def environment() -> dict[str, Any]:
             "machine": platform.machine(),
             "cpu": _cpu(),
             "cpus": os.cpu_count(),
-            "accelerator": _accelerator(),
+            "accelerator": accelerator or _accelerator(),
             "python": platform.python_version(),
             "system": platform.system(),
             "xla_flags": redact(os.environ.get("XLA_FLAGS", "")),

@@ -235,7 +235,7 @@ class _View:
                 yield from self._old("source", f"{SOURCES}/{name}", name)
 
     def jobs(self) -> Iterator[Garbage]:
-        """Yields what jobs were given and told; a young one may still wait for its turn."""
+        """Yields the folders of jobs; a young job may still wait for its turn."""
         for name in self._store.files.folders(JOBS):
             if self._age(self._store.files.measure(f"{JOBS}/{name}")) >= _JOB_AGE:
                 yield from self._old("job", f"{JOBS}/{name}", name)

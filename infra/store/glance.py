@@ -29,16 +29,25 @@ class Glance:
     ) -> None:
         self.uri, self.state = files.uri, files.state
         self.create, self.swap, self.drop, self.put = (
-            files.create, files.swap, files.drop, files.put,
-        )  # fmt: skip
+            files.create,
+            files.swap,
+            files.drop,
+            files.put,
+        )
         self.workplace, self.settle, self.local, self.remove = (
-            files.workplace, files.settle, files.local, files.remove,
-        )  # fmt: skip
+            files.workplace,
+            files.settle,
+            files.local,
+            files.remove,
+        )
         self.upload, self.download, self.send = files.upload, files.download, files.send
         self.read_range, self.place = files.read_range, files.place
         self.open, self.writing, self.link, self.walk = (
-            files.open, files.writing, files.link, files.walk,
-        )  # fmt: skip
+            files.open,
+            files.writing,
+            files.link,
+            files.walk,
+        )
         self.sha256, self.now, self._read = files.sha256, files.now, files.read
         self._there, self._records = there, records
         self._names: dict[str, dict[str, Stat]] = {}

@@ -5,10 +5,9 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
-from infra.store.digest import canonical_json, value_sha256
+from infra.store.digest import canonical_json, members_sha256
 from infra.store.redact import redact
 
 IDENTITY_LENGTH = 16
@@ -46,9 +45,7 @@ def checked_path(name: str) -> str:
     Raises:
       ValueError: if it is absolute, leads out of the folder, or is spelled otherwise.
     """
-    path = PurePosixPath(name)
-    odd = not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name
-    if odd or str(path) != name:
+    if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
         raise ValueError(f"a file's name must be a plain path below its folder, got {name!r}.")
     return name
 
@@ -97,12 +94,13 @@ class Recipe:
     def identity(self) -> str:
         """Names what is made: kind and a hash of inputs' contents, config, seed and libraries."""
         parts = {
+            "kind": self.kind,
             "inputs": {role: entry.content for role, entry in self.inputs.items()},
             "config": self.config,
             "seed": self.seed,
             "libraries": dict(self.libraries),
         }
-        digest = value_sha256({"kind": self.kind, **parts})
+        digest = members_sha256(parts)
         return f"{self.kind.replace('_', '-')}-{digest[:IDENTITY_LENGTH]}"
 
     @property

@@ -4,6 +4,7 @@ What is small is had whole, as local files; what is large is read in ranges. A p
 a path or as gs://bucket/prefix/artifacts/<key>/attempts/<id>, so that any process can open it.
 """
 
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from infra.store.disk import Disk
 from infra.store.files import Files
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
+from infra.store.range_cache import RangeCache, range_cache
 
 BUCKET = "gs://"
 """Begins the places that are not on this machine."""
@@ -37,6 +39,11 @@ class Place:
         self.uri = f"{files.uri}/{folder}".rstrip("/")
         self._files, self._folder, self._listed = files, folder, listed
         self._whole: dict[str | tuple[str, ...], Path] = {}
+        self._ranges: RangeCache | None = None
+        if listed is not None:
+            ranges = range_cache(files.state)
+            size = sum(file.size for file in listed.values())
+            self._ranges = ranges if ranges.takes(size) else None
 
     def whole(self, ending: str | tuple[str, ...]) -> Path:
         """Returns a local folder that holds at least the files with an ending, or with one of some.
@@ -65,19 +72,26 @@ class Place:
             raise FileNotFoundError(f"{self.uri}/{name}")
         return self._listed[name].size
 
-    def read(self, name: str, start: int, length: int) -> bytes:
+    def read(self, name: str, start: int, length: int, *, fresh: bool = False) -> bytes:
         """Returns a range of a file's bytes; whoever reads compares them with a checksum.
+
+        Of a bucket, this machine keeps what it read, unless the folder is too large for that.
 
         Args:
           name: of the file.
           start: its first byte.
           length: of the range, which lies in the file [bytes].
+          fresh: read it from where it is stored: what came before was wrong.
 
         Raises:
           OSError: if it cannot be read.
         """
         path = f"{self._folder}/{name}" if self._folder else name
-        return self._files.read_range(path, start, length)
+        asked = functools.partial(self._files.read_range, path, start, length)
+        if self._listed is None or self._ranges is None:
+            return asked()
+        sha256 = self._listed[name].sha256
+        return self._ranges.get(sha256, start, length, asked, fresh=fresh)
 
 
 def open_files(uri: str) -> Files:

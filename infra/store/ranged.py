@@ -49,6 +49,8 @@ class Blocks:
           RangeError: if it does not come, or ends a file that came with other bytes than are there.
         """
         if number not in self._blocks:
+            if number == 0:  # Whoever begins again is told of the end, too.
+                self._sum, self._num_summed = google_crc32c.Checksum(), 0
             found: Future[bytes] = Future()
             found.set_result(self._fetch(number))
             self._blocks[number] = found

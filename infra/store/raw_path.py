@@ -1,9 +1,12 @@
 """Raw data outside of a store, on a disk or in a bucket, as a `pathlib.Path` to readers."""
 
+import contextlib
 import fnmatch
 import functools
 import io
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
@@ -14,6 +17,9 @@ from infra.store.ranged import Blocks, Ranged
 
 if TYPE_CHECKING:
     from infra.store.bucket import Bucket
+
+_PIECE = 1 << 20
+"""Of a file that is copied at a time [bytes]."""
 
 _FOLDERS = 64
 """Folders of a bucket whose names are remembered."""
@@ -39,6 +45,23 @@ def raw_path(place: str | os.PathLike[str]) -> Path:
     # A class of its own holds the connection: paths made of a path are of its class.
     kind = type("BucketPath", (_BucketPath,), {"_folders": folders})
     return cast(Path, kind("/", bucket, prefix))
+
+
+@contextlib.contextmanager
+def local_copy(path: Path) -> Iterator[Path]:
+    """Yields a raw file as one of this machine: itself, or a copy that is compared and goes again.
+
+    Raises:
+      RangeError: if a bucket sent other bytes than are there.
+    """
+    if isinstance(path, Path):
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(prefix="parcel-") as copy:
+        with path.open("rb") as file:  # From end to end, so its checksum is seen to.
+            shutil.copyfileobj(file, copy, _PIECE)
+        copy.flush()
+        yield Path(copy.name)
 
 
 class _Folders:
@@ -75,9 +98,13 @@ class _BucketPath(PurePosixPath):
         return str(self)
 
     def open(
-        self, mode: str = "r", buffering: int = -1, encoding: str | None = None,
-        errors: str | None = None, newline: str | None = None,
-    ) -> IO[Any]:  # fmt: skip
+        self,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]:
         """Opens it for reading, as `pathlib.Path.open` does."""
         del buffering
         file = io.BufferedReader(Ranged(self._folders.blocks(self._name)))
@@ -126,14 +153,14 @@ class _BucketPath(PurePosixPath):
         return self.is_file() or self.is_dir()
 
     def iterdir(self) -> Iterator["_BucketPath"]:
-        """Yields what lies right in it, by name."""
+        """Yields its direct children, by name."""
         files, folders = self._look()
         for name in sorted({*files, *folders}):
             if name:  # An object named like its folder, as consoles leave them.
                 yield self / name
 
     def glob(self, pattern: str) -> Iterator["_BucketPath"]:
-        """Yields what is below it and matches, part by part."""
+        """Yields the paths below it that match, part by part."""
         first, *rest = PurePosixPath(pattern).parts
         for path in self.iterdir():
             if fnmatch.fnmatchcase(path.name, first):
@@ -143,7 +170,7 @@ class _BucketPath(PurePosixPath):
                     yield path
 
     def rglob(self, pattern: str) -> Iterator["_BucketPath"]:
-        """Yields what is anywhere below it and whose name matches."""
+        """Yields the paths anywhere below it whose name matches."""
         prefix = self._name
         for name, _ in self._folders.bucket.walk(prefix):
             path = self / name

@@ -9,7 +9,8 @@ Whoever takes a step over, here or on another machine, goes on from the newest.
 <store>/scratch/<key>/shared/…                   where workers of any machine write to; on a disk
                                                  it is in the holding's folder
 
-What lies there has the same bytes whoever writes it, so it belongs to the step, not to a holding.
+What lies there belongs to the step, not to a holding: it has the same bytes whoever writes it, or a
+name that nobody else takes.
 """
 
 import contextlib

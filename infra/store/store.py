@@ -103,6 +103,7 @@ class Attempt:
       step: what it makes.
       id: names it.
       counts, content: for the manifest.
+      accelerator: as `environment` takes it.
       earlier_seconds: of attempts that it goes on from [s].
       share: its part of the time, where several are made together [fraction].
       path: where its files are written.
@@ -113,6 +114,7 @@ class Attempt:
         self.id = f"{_utc():%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
         self.counts: dict[str, float | int | str] = {}
         self.content: str | None = None
+        self.accelerator = ""
         self.earlier_seconds, self.share = 0.0, 1.0
         self._store = store
         self._folder = f"{ARTIFACTS}/{checked_key(step.key)}/{ATTEMPTS}/{self.id}"
@@ -179,7 +181,7 @@ class Attempt:
             files=files,
             counts=self.counts,
             attempts=[begun.shown for begun in attempts(self._store.files, step.key)],
-            environment={**environment(), **context},
+            environment={**environment(self.accelerator), **context},
             started=self._started,
             seconds=round(self.share * (self.earlier_seconds + time.monotonic() - self._clock), 3),
         )
@@ -305,8 +307,10 @@ class Store:
             keys = [prefix]
         if len(keys) != 1:
             found = ", ".join(keys[:5]) or "none"
-            raise KeyError(f"artifact must be one key or an unambiguous beginning of one, "
-                           f"got {prefix!r}; matches: {found}.")  # fmt: skip
+            raise KeyError(
+                f"artifact must be one key or an unambiguous beginning of one, "
+                f"got {prefix!r}; matches: {found}."
+            )
         return self.get(keys[0])
 
     def keys(self, kind: str | None = None) -> list[str]:
@@ -430,6 +434,14 @@ class Store:
         """Notes an attempt at a key."""
         note_begin(self.fleeting, key, begun)
         self._begun.get(key, []).append(begun)
+
+    def begun_keys(self) -> set[str]:
+        """Returns every key that was ever tried."""
+        return set(self.files.folders(ARTIFACTS))
+
+    def failures(self, key: str) -> int:
+        """Returns how many attempts at a key, which has no artifact, their holders gave up."""
+        return sum(bool(attempt.ended) for attempt in attempts(self.files, key))
 
     def named_attempts(self, key: str) -> set[str]:
         """Returns the attempts at a key that a manifest names, in place or set aside."""

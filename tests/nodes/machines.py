@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Self
 
@@ -36,13 +36,16 @@ PORT = 6379
 
 _CLONE_NEWNET = 0x40000000
 
-# $1 is the machine's name; the others are folders to hide.
+# $1 is the machine's name, $2 its address; the others are folders to hide.
 _SETUP = """
-hostname "$1"; shift
+hostname "$1"
 ip link set lo up
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /tmp
 mkdir /tmp/home /tmp/venv
+export ADDRESS="$2"
+printf '127.0.0.1 localhost\\n%s %s\\n' "$2" "$1" > /tmp/hosts; shift 2
+mount --bind /tmp/hosts /etc/hosts
 mount --bind "$VENV" /tmp/venv
 for folder in "$@"; do mount -t tmpfs tmpfs "$folder"; done
 mkdir -p "$VENV"
@@ -98,9 +101,9 @@ class Machine:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGSTOP)
 
-    def wait(self) -> None:
-        """Waits until nothing of it is left."""
-        self._process.wait(timeout=30)
+    def wait(self, seconds: float = 30) -> int:
+        """Waits until nothing of it is left; returns how its first command ended."""
+        return self._process.wait(timeout=seconds)
 
 
 class Machines:
@@ -110,10 +113,14 @@ class Machines:
       count: nodes beside the head.
       logs: a folder for what machines print.
       cores: of each node, as Ray counts them: one alone has room for every training.
+      commands: machine's name -> what its shell does instead of starting Ray; it knows its ADDRESS.
     """
 
-    def __init__(self, count: int, logs: Path, cores: int = 4) -> None:
+    def __init__(
+        self, count: int, logs: Path, cores: int = 4, commands: Mapping[str, str] | None = None
+    ) -> None:
         self._count, self._logs, self._cores = count, logs, cores
+        self._commands = commands or {}
         self._prefix = f"parcel{os.getpid()}"
         self._cleanup = contextlib.ExitStack()
         self.nodes: dict[str, Machine] = {}
@@ -204,14 +211,15 @@ class Machines:
         spaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
         folders = [str(folder) for folder in hidden]
         # The shell stays: the first process of a space has to bury the others.
-        shell = f"set -eu\n{_SETUP}\n{shlex.join(start)}\necho Ray ended"
+        command = self._commands.get(name) or shlex.join(start)
+        shell = f"set -eu\n{_SETUP}\n{command}\necho Ray ended"
         with (self._logs / f"{name}.log").open("w") as log:
             process = subprocess.Popen(
                 [
                     # It dies with the test, even where that is killed.
                     "setpriv", "--pdeathsig", "KILL",
                     "ip", "netns", "exec", inside, "unshare", *spaces,
-                    "bash", "-c", shell, "bash", name, *folders,
+                    "bash", "-c", shell, "bash", name, address, *folders,
                 ],
                 env=self.environment, stdout=log, stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL, start_new_session=True,

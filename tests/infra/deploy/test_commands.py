@@ -22,7 +22,7 @@ from ray._private import ray_constants
 from tests.infra.deploy.files import KUBERNETES, ROOT, containers, of_kind, pods
 from tests.infra.deploy.test_image import all_of
 
-DOC = (ROOT / "docs" / "cloud.md").read_text()
+DOC = (ROOT / "docs/howto/cloud.md").read_text()
 
 
 def variables() -> dict[str, str]:
@@ -142,7 +142,9 @@ def test_ray_knows_its_start_options_and_ports():
 
 
 def test_health_settings_are_those_of_the_page_on_clusters():
-    said = re.search(r"\{\"health_check.*?\}", (ROOT / "docs/cluster.md").read_text(), re.DOTALL)
+    said = re.search(
+        r"\{\"health_check.*?\}", (ROOT / "docs/howto/cluster.md").read_text(), re.DOTALL
+    )
     assert said
     (head,) = pods()["ray-head"]["spec"]["containers"]
     given = {e["name"].removeprefix("RAY_"): int(e["value"]) for e in head["env"]}

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -52,6 +53,9 @@ def test_two_commands_share_it_and_it_ends_with_the_last_killed_or_not(tmp_path:
     first, pid, api = user_of(tmp_path)
     second, same, _ = user_of(tmp_path)
     assert (pid, running(tmp_path).process.pid) == (same, pid)  # type: ignore[union-attr]
+    copy = tmp_path / "copy"
+    shutil.copy(locks(tmp_path)[2], locks(copy)[2])
+    assert running(copy) is None  # A run there would be told of here.
     first.kill()
     first.wait()
     assert not gone(pid, 3), "the second still uses it"

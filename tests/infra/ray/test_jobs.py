@@ -204,3 +204,36 @@ def test_no_job_server_is_one_clear_line():
     with pytest.raises(RuntimeError, match=r"has no job server that answers at http://127\.0\.0"):
         server.submit("any", ENDLESS, num_cpus=1)
     server.leave()
+
+
+MEET = """
+import json, os, pathlib, sys, time
+here, others = pathlib.Path(sys.argv[1]), [pathlib.Path(name) for name in sys.argv[2:]]
+partial = here.with_suffix(".partial")
+partial.write_text(json.dumps(dict(os.environ)))
+partial.rename(here)
+while not all(other.exists() for other in others):
+    time.sleep(0.1)
+"""
+
+
+def test_jobs_share_gpus_and_their_memory(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "")
+    files = [tmp_path / f"{number}" for number in range(3)]
+    with head_of(home, "--num-cpus=4", "--num-gpus=2") as made:
+        server = JobServer(made.address, code=checkout().files, node_wait=4)
+        try:
+            jobs = [  # Each waits for the others: they run at the same time.
+                server.submit(f"half-{i}", python(MEET, file, *files), num_cpus=1, num_gpus=0.5)
+                for i, file in enumerate(files)
+            ]
+            assert all(end_of(server, job).startswith("succeeded") for job in jobs)
+        finally:
+            server.leave()
+    found = [json.loads(file.read_text()) for file in files]
+    assert {told["CUDA_VISIBLE_DEVICES"] for told in found} == {"0", "1"}
+    assert {told["XLA_PYTHON_CLIENT_MEM_FRACTION"] for told in found} == {"0.45"}
+    assert {told["JAX_PLATFORMS"] for told in found} == {"cuda,cpu"}

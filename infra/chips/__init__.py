@@ -1,0 +1,1 @@
+"""TPU slices: what their chips can do, and what a program compiled for them asks of one."""

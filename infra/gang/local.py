@@ -1,0 +1,115 @@
+"""A gang of processes of this machine, which share the cores and GPUs of the one that starts it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+Command = Callable[[int, str], Sequence[str]]
+"""(rank, where rank 0 is found as "host:port") -> the command of a member."""
+
+
+class LocalGang:
+    """Members that end with this process: each holds the other end of a pipe as its input.
+
+    Args:
+      command: of each member.
+      size: how many there are.
+      folder: for what they print.
+    """
+
+    def __init__(self, command: Command, size: int, folder: Path) -> None:
+        coordinator = f"127.0.0.1:{_free_port()}"
+        self._members: list[subprocess.Popen[bytes]] = []
+        for rank in range(size):
+            with (folder / f"{rank}.log").open("wb") as log:
+                member = subprocess.Popen(
+                    command(rank, coordinator),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=member_environment(rank, size, os.environ),
+                )
+            self._members.append(member)
+
+    def codes(self) -> dict[int, int | None]:
+        """Returns rank -> exit code, minus the signal that ended it; None while it lives."""
+        return {rank: member.poll() for rank, member in enumerate(self._members)}
+
+    def ask_to_leave(self, seconds: float) -> None:
+        """Tells all members that their machine is about to be taken away, and waits for them."""
+        for member in self._members:
+            if member.poll() is None:
+                member.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        while None in self.codes().values() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """Ends all members at once, stopped ones too."""
+        for member in self._members:
+            member.kill()
+        for member in self._members:
+            member.wait()
+            if member.stdin is not None:
+                member.stdin.close()
+
+
+def member_environment(rank: int, size: int, own: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a member: its share of the worker's cores and GPUs.
+
+    Args:
+      rank: of the member.
+      size: of the gang.
+      own: the environment of the worker; see `infra.ray.devices`.
+
+    Raises:
+      ValueError: if the GPUs cannot be shared out.
+    """
+    threads = max(1, int(own.get("NPROC") or os.cpu_count() or 1) // size)
+    multi = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+    found = {
+        **own,
+        "NPROC": str(threads),
+        "OMP_NUM_THREADS": str(threads),
+        "XLA_FLAGS": " ".join([own.get("XLA_FLAGS", ""), multi]).strip(),
+        "PYTHONPATH": own_path(),
+    }
+    if gpus := [gpu for gpu in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]:
+        if len(gpus) % size:
+            raise ValueError(
+                f"processes must divide the GPUs that they share, {len(gpus)}, got {size}; set "
+                f"compute.gpus_per_stage or gpus_per_cell to a multiple of it, or to 0."
+            )
+        each = len(gpus) // size
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[rank * each : (rank + 1) * each])
+    return found
+
+
+def own_path() -> str:
+    """Returns the PYTHONPATH by which others find the code that this process runs."""
+    return os.pathsep.join(map(os.path.abspath, sys.path))
+
+
+def end_with_starter(code: int) -> None:
+    """Has this process, a member, end with an exit code as soon as the one that started it has."""
+
+    def wait() -> None:
+        # Not `sys.stdin`: a thread that waits in it aborts Python's own end.
+        while os.read(0, 1):
+            continue
+        os._exit(code)
+
+    threading.Thread(target=wait, daemon=True, name="starter").start()
+
+
+def _free_port() -> int:
+    """Returns a port that is free now; if it is taken before rank 0 listens, the gang is lost."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

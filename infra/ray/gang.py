@@ -1,0 +1,255 @@
+"""Starts the members of a gang on nodes of a Ray cluster, as `srun` does on hosts of Slurm.
+
+    python -m infra.ray.gang --cpus 8 --gpus 0 -n 4 COMMAND …
+
+Ray Train's `JaxTrainer` places them: each gets its cores, GPUs or TPU hosts, of a slice together
+where a topology is named. What a member is told, and tells, is that of any other launcher (see
+`infra.gang.launched`): its rank in the environment, an input that ends with whoever started it.
+JAX finds its peers by the members' own words, and the gang begins again as a whole; so the trainer
+starts no `jax.distributed` of its own, and tries nothing twice.
+
+A node that is to be taken away (a preemption; Ray calls it draining) has its member sent SIGTERM,
+which is the notice that JAX knows: all members save at one step, and leave.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from infra.gang.launched import ADDRESS, RANKS
+from infra.gang.local import end_with_starter, own_path
+from infra.ray.devices import worker_environment
+
+_ENDED = re.compile(r"rank \d+ ended with (?P<code>-?\d+) .*")
+_LOOK_EVERY = 1.0
+"""Between two looks at the nodes, and at what becomes of a member [s]."""
+_LAST_WORDS = 500
+"""Of what a member printed, as its end cites it [characters]."""
+
+
+def main() -> None:
+    """Starts the members, and waits for them; exits as the one that did not end well."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("-n", type=int, required=True, help="members")
+    parser.add_argument("--cpus", type=int, default=1, help="cores of each")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs of each")
+    parser.add_argument(
+        "--topology",
+        help="of a TPU slice, such as 4x4x4: a member a host, of as many slices as n asks",
+    )
+    parser.add_argument("--accelerator", help="of these slices, such as TPU-V4")
+    parser.add_argument("--chips", type=int, default=4, help="of each of its hosts")
+    parser.add_argument("--wait", type=float, default=900.0, help="for nodes to come up [s]")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="of a member: `python` …")
+    asked = parser.parse_args()
+    end_with_starter(1)  # And with it the members, which hold its other end.
+
+    import ray
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.v2.jax import JaxConfig, JaxTrainer
+
+    ray.init(os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
+    # A host of a slice has chips, which a config counts as GPUs.
+    chips, gpus = (asked.chips, 0) if asked.topology else (0, asked.gpus)
+    resources = {"CPU": asked.cpus, "GPU": gpus, "TPU": chips}
+    resources = {name: count for name, count in resources.items() if count}
+    threading.Thread(
+        target=_await_nodes, args=(asked.n, resources, asked.wait), daemon=True, name="nodes"
+    ).start()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = JaxTrainer(
+            _member,
+            train_loop_config={
+                "command": asked.command[1:],
+                "of_slice": _workers_of_slice(asked, resources) if chips else asked.n,
+            },
+            jax_config=JaxConfig(),
+            scaling_config=ScalingConfig(
+                num_workers=asked.n,
+                use_gpu=bool(gpus),
+                use_tpu=bool(chips),
+                topology=asked.topology,
+                accelerator_type=asked.accelerator,
+                resources_per_worker=resources,
+                placement_strategy="SPREAD",
+            ),
+            run_config=RunConfig(
+                storage_path=folder,
+                failure_config=FailureConfig(
+                    max_failures=0, controller_failure_limit=0, max_preemption_failures=0
+                ),
+                worker_runtime_env={"env_vars": worker_environment(asked.cpus, gpus, chips, {})},
+            ),
+        )
+        code = _fit(trainer)
+    sys.stdout.flush()
+    os._exit(code)  # Ray has threads that some exits wait for.
+
+
+def _fit(trainer: Any) -> int:
+    """Returns how the first member ended that did not end well, as a shell says it; 0 if all did.
+
+    Prints a line for each of those.
+    """
+    from ray.train import TrainingFailedError
+
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        codes = []
+        failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+        if not failures:  # A node that is to go, or Ray Train's own fault: the gang begins again.
+            print(f"{type(error).__name__}: {' '.join(str(error).split())}")
+            return 128 + signal.SIGKILL
+        for rank, failure in sorted(failures.items()):
+            said = _ENDED.search(str(failure))
+            # A worker that cannot say so was killed with its node.
+            codes.append(int(said["code"]) if said else -signal.SIGKILL)
+            print(said[0] if said else f"rank {rank} was lost: {type(failure).__name__}")
+        worst = min(codes)  # Those who were killed, before those who ended for want of them.
+        return 128 - worst if worst < 0 else worst
+    return 0
+
+
+def _workers_of_slice(asked: argparse.Namespace, resources: Mapping[str, int]) -> int:
+    """Returns how many members fill a TPU slice; ends this process if n is no multiple of it."""
+    from ray.util.tpu import get_tpu_worker_resources
+
+    wanted = {name: float(count) for name, count in resources.items()}
+    size, _ = get_tpu_worker_resources(asked.topology, asked.accelerator, wanted)
+    if asked.n % size:
+        print(
+            f"compute.processes_per_stage must be a multiple of {size}, the hosts of a slice of "
+            f"{asked.topology}, got {asked.n}"
+        )
+        sys.exit(1)
+    return size
+
+
+def _await_nodes(size: int, resources: Mapping[str, int], seconds: float) -> None:
+    """Ends this process if the nodes have no room for all members, were they free, by then.
+
+    Ray Train waits for ever. The step that called this has a core of its node.
+    """
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    deadline = time.monotonic() + seconds
+    while True:
+        going = _draining()
+        totals = [
+            {**node["Resources"], "CPU": node["Resources"].get("CPU", 0) - (node["NodeID"] == own)}
+            for node in ray.nodes()
+            if node["Alive"] and node["NodeID"] not in going
+        ]
+        room = sum(
+            min(int(total.get(name, 0)) // count for name, count in resources.items())
+            for total in totals
+        )
+        if room >= size:
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_LOOK_EVERY)
+    wanted = " and ".join(f"{count} {name}" for name, count in resources.items())
+    print(
+        f"the cluster has room for {room} processes with {wanted} each, of {size}, beside the "
+        f"step's own core, and no more came in {seconds:.0f} s (compute.node_wait)",
+        flush=True,
+    )
+    os._exit(1)
+
+
+def _draining() -> set[str]:
+    """Returns the nodes that are to be taken away; none while the head does not answer."""
+    # What Ray Train itself asks; its public `get_preemption_info` waits for all workers to ask.
+    from ray._private.state import state
+    from ray.exceptions import RayError
+
+    try:
+        return set(state.get_draining_nodes())
+    except (RayError, OSError):
+        return set()
+
+
+def _member(config: dict[str, Any]) -> None:
+    """Runs in a worker of Ray Train: starts a member, tells it if its node goes, waits for it.
+
+    Raises:
+      RuntimeError: if it did not end well, with the last it printed.
+    """
+    import ray
+    from ray.train import get_context
+
+    rank = get_context().get_world_rank()
+    environment = {
+        # A node that Slurm started has a rank of its own; one of several slices may know of others
+        # than this gang's.
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if name not in RANKS and not name.startswith("MEGASCALE_")
+        },
+        "PMI_RANK": str(rank),
+        "PYTHONPATH": own_path(),
+        ADDRESS: ray.util.get_node_ip_address(),
+        **_slice_environment(rank, config["of_slice"]),
+    }
+    with tempfile.TemporaryFile() as printed:
+        member = subprocess.Popen(
+            [sys.executable, *config["command"]],
+            stdin=subprocess.PIPE,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+        own, is_told = ray.get_runtime_context().get_node_id(), False
+        while (code := _code(member)) is None:
+            if not is_told and own in _draining():
+                member.send_signal(signal.SIGTERM)
+                is_told = True
+        printed.seek(0)
+        text = printed.read().decode(errors="replace")
+        print(text, flush=True)  # To the log that Ray keeps of this worker.
+        if code:
+            said = " ".join(text[-_LAST_WORDS:].split())
+            raise RuntimeError(f"rank {rank} ended with {code} {said}")
+
+
+def _slice_environment(rank: int, of_slice: int) -> dict[str, str]:
+    """Returns the variables by which libtpu has several slices work together, over their network.
+
+    Args:
+      rank: of the member.
+      of_slice: members of a slice; ranks of one follow each other.
+    """
+    from ray.train import get_context
+    from ray.train.collective import broadcast_from_rank_zero
+    from ray.util import get_node_ip_address
+    from ray.util.tpu import get_tpu_coordinator_env_vars
+
+    num_slices = get_context().get_world_size() // of_slice
+    if num_slices == 1:
+        return {}
+    first = broadcast_from_rank_zero(get_node_ip_address())
+    return get_tpu_coordinator_env_vars(first, num_slices, rank // of_slice)
+
+
+def _code(member: subprocess.Popen[bytes]) -> int | None:
+    """Waits a little for a member; returns its exit code, None while it lives."""
+    try:
+        return member.wait(_LOOK_EVERY)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+if __name__ == "__main__":
+    main()

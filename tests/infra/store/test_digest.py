@@ -1,0 +1,48 @@
+"""Digests of plain values and of settings that many steps share."""
+
+import dataclasses
+
+import pytest
+
+from infra.store import digest
+from infra.store.digest import members_sha256, settings_json, value_sha256
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    rate: float
+    name: str = "a"
+
+
+@dataclasses.dataclass
+class Changing:
+    rate: float
+
+
+def test_a_digest_by_members_is_that_of_the_whole():
+    members = {"seed": 3, "config": Settings(0.5, 'é"'), "none": None, "inputs": {"b": 1, "a": [2]}}
+    assert members_sha256(members) == value_sha256(members)
+    assert members_sha256(members) == value_sha256(members)  # Now that a text is known.
+
+
+def test_equal_settings_with_other_texts_are_told_apart():
+    whole, real = Settings(1), Settings(1.0)
+    assert whole == real
+    assert settings_json(whole) != settings_json(real)
+    assert settings_json(whole) == '{"name":"a","rate":1}'
+    assert settings_json(real) == '{"name":"a","rate":1.0}'
+
+
+def test_what_may_change_is_not_remembered():
+    settings = Changing(1.0)
+    before = settings_json(settings)
+    settings.rate = 2.0
+    assert settings_json(settings) != before
+
+
+def test_few_objects_are_remembered(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(digest, "_KNOWN", 5)
+    monkeypatch.setattr(digest, "_texts", {})
+    texts = [settings_json(Settings(float(rate))) for rate in range(12)]
+    assert len(set(texts)) == 12
+    assert len(digest._texts) <= 5
