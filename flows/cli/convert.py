@@ -49,9 +49,15 @@ def convert(
 
     try:
         request = Request(
-            paths=tuple(paths), siglip=siglip, gemma=gemma, tokenizer=tokenizer,
-            config=config, dtype=dtype, seed=seed, check=check,
-        )  # fmt: skip
+            paths=tuple(paths),
+            siglip=siglip,
+            gemma=gemma,
+            tokenizer=tokenizer,
+            config=config,
+            dtype=dtype,
+            seed=seed,
+            check=check,
+        )
         for line in lines_of(request):
             typer.echo(line)
         if request.check is not None:

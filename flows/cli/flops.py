@@ -24,12 +24,19 @@ def flops(
     image_px: Annotated[
         int | None, typer.Option(help="Side of the input instead of the model's own [pixels].")
     ] = None,
+    connector: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A connector of your own, too: file.py:Class, module:Class or an entry point.",
+        ),
+    ] = None,
     parts: Annotated[bool, typer.Option(help="Show what each part of the model costs.")] = False,
 ) -> None:
     """Prints the FLOPs and the key-value cache of a prefill: the paper's efficiency table."""
     from flows.commands import flops as efficiency
 
-    models = efficiency.models(config, image_px)
+    models = efficiency.models(config, image_px, connector or ())
     if as_json:
         typer.echo(efficiency.as_json(models, budget), nl=False)
     else:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.accept import accept_app
+from flows.cli.check_connector import check_connector_app
 from flows.cli.convert import convert_app
 from flows.cli.data import data_app
 from flows.cli.deploy import deploy_app
@@ -14,7 +15,9 @@ from flows.cli.doctor import doctor_app
 from flows.cli.flops import flops_app
 from flows.cli.gc import gc_app
 from flows.cli.lineage import lineage_app
+from flows.cli.plan import plan_app
 from flows.cli.predict import predict_app
+from flows.cli.release import release_app
 from flows.cli.results import results_app
 from flows.cli.run import run_app
 from flows.cli.score import score_app
@@ -31,10 +34,25 @@ app = typer.Typer(
     help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
 )
 for commands in (
-    run_app, sweep_app, results_app, serve_app, deploy_app, watch_app,
-    status_app, doctor_app, accept_app, gc_app,
-    convert_app, predict_app, score_app, flops_app, spectral_app,
-):  # fmt: skip
+    run_app,
+    plan_app,
+    sweep_app,
+    results_app,
+    serve_app,
+    deploy_app,
+    watch_app,
+    status_app,
+    doctor_app,
+    accept_app,
+    gc_app,
+    convert_app,
+    release_app,
+    predict_app,
+    score_app,
+    flops_app,
+    spectral_app,
+    check_connector_app,
+):
     app.add_typer(commands)
 app.add_typer(lineage_app, name="lineage")
 app.add_typer(data_app, name="data")

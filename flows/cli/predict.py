@@ -20,7 +20,9 @@ def predict(
         list[str], typer.Argument(metavar="IMAGE...", help="An image, a pair, or a video file.")
     ],
     prompt: Annotated[str, typer.Option(help='The prefix, as trained on: "answer en is it red?".')],
-    budget: Annotated[int, typer.Option(help="Soft tokens per image or frame.")],
+    budget: Annotated[
+        str, typer.Option(help="Soft tokens per image or frame; auto has a router choose.")
+    ],
     max_tokens: Annotated[int, typer.Option(help="Longest answer [tokens].")] = 64,
     beams: Annotated[int, typer.Option(help="Hypotheses of beam search; 1 is greedy.")] = 1,
     temperature: Annotated[float, typer.Option(help="Draws the answer; 0 is greedy.")] = 0.0,
@@ -37,6 +39,16 @@ def predict(
     tokenizer: Annotated[
         str | None, typer.Option(help="A tokenizer file, where the checkpoint has none.")
     ] = None,
+    router: Annotated[
+        str | None,
+        typer.Option(
+            help="With auto: a router's folder, or artifact; else this checkpoint's in the store."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="With auto: 0 is always the largest budget, 1 the least; else its own."),
+    ] = None,
     draw: Annotated[
         str | None, typer.Option(help="PNG to write: the image with the answer's boxes and masks.")
     ] = None,
@@ -49,17 +61,22 @@ def predict(
     import json
 
     from flows.commands import predict as prediction
+    from flows.study.load import ConfigError
 
+    if budget != "auto" and not budget.isdecimal():
+        raise ConfigError(f"--budget must be a number of soft tokens, or auto, got {budget!r}.")
     decoding = {"beams": beams, "temperature": temperature, "top_p": top_p, "seed": seed}
     found = prediction.predict(
         checkpoint,
         images,
         prompt,
-        budget=budget,
+        budget=None if budget == "auto" else int(budget),
         max_tokens=max_tokens,
         decoding=decoding,
         store=store,
         tokenizer=tokenizer,
+        router=router,
+        threshold=threshold,
         source=source,
         frames=frames,
         stride=stride,

@@ -13,7 +13,9 @@ results_app = typer.Typer()
 @results_app.command(epilog="Example: parcel results demo --format html --out demo-results")
 def results(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A study's name.")] = None,
-    format: Annotated[str, typer.Option(help="md, csv, latex, json or html.")] = "md",
+    format: Annotated[
+        str, typer.Option(help="md, csv, latex, json, html, or CSV: comparisons, cells, auto.")
+    ] = "md",
     scores: Annotated[
         Path | None, typer.Option(help="A score file instead of RUN: paper/detailed_scores.csv.")
     ] = None,

@@ -33,6 +33,18 @@ RebuildOption = Annotated[
     ),
 ]
 
+FailedOption = Annotated[
+    bool,
+    typer.Option("--failed", help="Only what failed in the study's last run, and its inputs."),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIRST:LAST",
+        help="Trace these steps of every training that runs, for XProf or TensorBoard.",
+        show_default=False,
+    ),
+]
 
 _COMMANDS = {
     "run": (
@@ -66,9 +78,12 @@ def _command(until: Any) -> Callable[..., None]:
         explain: ExplainOption = False,
         rebuild: RebuildOption = None,
         approve: ApproveOption = False,
+        failed: FailedOption = False,
+        profile: ProfileOption = None,
         store: StoreOption = DEFAULT_STORE,
     ) -> None:
-        _study(arguments, store, until, explain, rebuild, approve)
+        words = [*(arguments or ()), *([f"compute.profile={profile}"] if profile else ())]
+        _study(words, store, until, explain, rebuild, approve, failed)
 
     return command
 
@@ -106,6 +121,7 @@ def _study(
     explain: bool,
     rebuild: list[str] | None,
     approve: bool,
+    failed: bool,
 ) -> None:
     heed_signals()
     opened = open_store(store)
@@ -116,12 +132,23 @@ def _study(
 
     graph = graph_of(config, until, known=raw_files(opened))
     explanation = Explanation(opened.at_once(), graph)
+    held = {}
+    if failed:
+        from flows.study.again import all_but, failed_last, told_of_failed
+
+        names = failed_last(opened, config.name)
+        if not names:
+            typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
+            return
+        held = all_but(names)(explanation)
+        if explain:
+            typer.echo(told_of_failed(config.name, names))
     if explain:
         for line in explanation.lines(config.keep):
             typer.echo(line)
         return
     # The flow checks again; told here, nothing has started yet.
-    explanation.check(config.compute.rebuild_limit, rebuild or ())
+    explanation.check(config.compute.rebuild_limit, rebuild or (), held)
     apply_prefect(opened)
     from flows.pages.app import beside
     from infra.prefect.server import reporting
@@ -132,5 +159,7 @@ def _study(
         from flows.study.run import run_study
 
         again = tuple(rebuild or ())
-        code = run_study(config, opened, until, ui if stays else None, again, approve=approve)
+        code = run_study(
+            config, opened, until, ui if stays else None, again, approve=approve, failed=failed
+        )
     raise typer.Exit(code)

@@ -1,5 +1,6 @@
 """`parcel sweep`: a study made wider, now or on a schedule."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -73,16 +74,24 @@ def sweep(
         raise ConfigError(f"--until must be decided, got {until!r}.")
     bounds = {"max_seeds": max_seeds, "max_pretrain_seeds": max_pretrain_seeds}
     add = {
-        "methods": _split(methods), "benchmarks": _split(benchmarks), "budgets": _split(budgets),
-        "seeds": seeds, "pretrain_seeds": pretrain_seeds,
-        "add_seeds": add_seeds, "add_pretrain_seeds": add_pretrain_seeds,
+        "methods": _methods(methods),
+        "benchmarks": _split(benchmarks),
+        "budgets": _split(budgets),
+        "seeds": seeds,
+        "pretrain_seeds": pretrain_seeds,
+        "add_seeds": add_seeds,
+        "add_pretrain_seeds": add_pretrain_seeds,
         **{name: bound for name, bound in bounds.items() if bound is not None},
-        "until_decided": until == "decided", "compare": _split(compare),
-    }  # fmt: skip
+        "until_decided": until == "decided",
+        "compare": _methods(compare),
+    }
     when = {
-        "start": start, "end": end, "timezone": timezone, "max_hours": max_hours,
+        "start": start,
+        "end": end,
+        "timezone": timezone,
+        "max_hours": max_hours,
         "first": tuple(first or ()),
-    }  # fmt: skip
+    }
     asked = checked(Sweep, add, "sweep"), checked(Allowance, when, "sweep")
     opened = open_store(store)
     firing = sweep_asked(study, opened, words, asked[0])
@@ -104,10 +113,11 @@ def sweep(
     if config is None:
         typer.echo(firing.why_nothing())
         return
+    from flows.study.again import failures
     from flows.study.sweep import told_before
 
     explanation = firing.explain(config)
-    for line in told_before(explanation, config):
+    for line in told_before(explanation, config, failures(opened, explanation)):
         typer.echo(line)
     if explain:
         for line in explanation.lines(config.keep):
@@ -125,11 +135,22 @@ def sweep(
         from flows.study.run import run_here
 
         given = {
-            "study": study, "add": asked[0], "when": asked[1], "overrides": tuple(words),
-            "approve": approve, "store": opened.uri,
-        }  # fmt: skip
+            "study": study,
+            "add": asked[0],
+            "when": asked[1],
+            "overrides": tuple(words),
+            "approve": approve,
+            "store": opened.uri,
+        }
         code = run_here(flow, given, opened, ui if stays else None)
     raise typer.Exit(code)
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    """Returns methods, files of one's own by their place, which is below the current folder."""
+    from flows.study.load import anchored
+
+    return tuple(anchored(method, Path.cwd()) for method in _split(text))
 
 
 def _split(text: str) -> tuple[str, ...]:

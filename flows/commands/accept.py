@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from flows.steps.accepted import accept
 from flows.steps.code import checkout
 from flows.steps.kind import Step
-from flows.steps.lookup import accept
 from flows.steps.registry import code_digest
 from flows.steps.replay import ReplayError, replay
 from flows.study.explain import Explanation

@@ -99,10 +99,14 @@ def _holdings_text(found: Holdings) -> str:
     total = found.num_records + found.num_rejected
     parts = [
         (
-            name, f"{part.records:,}", _images(part), f"{part.suffixes:,}", _langs(part.langs),
+            name,
+            f"{part.records:,}",
+            _images(part),
+            f"{part.suffixes:,}",
+            _langs(part.langs),
         )
         for name, part in found.parts.items()
-    ]  # fmt: skip
+    ]
     kinds = [(f"{k.num:,}", k.stage, k.reason, k.example) for k in found.rejects]
     lines = [
         f"{found.name}: {total:,} inputs = {found.num_records:,} records + "

@@ -83,8 +83,9 @@ def _packages() -> Finding:
     try:
         asked = [Requirement(text) for text in importlib.metadata.requires(_PACKAGE) or ()]
     except importlib.metadata.PackageNotFoundError:
-        return Finding(what="packages", state="bad", told=f"{_PACKAGE} is not installed",
-                       cure="make setup")  # fmt: skip
+        return Finding(
+            what="packages", state="bad", told=f"{_PACKAGE} is not installed", cure="make setup"
+        )
     needed = [one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
     wrong = []
     for one in needed:
@@ -119,16 +120,22 @@ def _store(uri: str) -> Iterator[Finding]:
         yield Finding(what="store", state="bad", told=reason_of(error), cure=cure)
         return
     if read != b"written by parcel doctor":
-        yield Finding(what="store", state="bad", told=f"{store.uri} gave back other bytes",
-                      cure="check the disk, or whatever lies between")  # fmt: skip
+        yield Finding(
+            what="store",
+            state="bad",
+            told=f"{store.uri} gave back other bytes",
+            cure="check the disk, or whatever lies between",
+        )
     else:
         yield Finding(what="store", state="ok", told=f"{store.uri} can be read and written")
     off = abs(time.time() - modified / 1e9)
     if off > _SKEW:
         yield Finding(
-            what="clock", state="bad", told=f"it differs from the store's by {off:.0f} s",
+            what="clock",
+            state="bad",
+            told=f"it differs from the store's by {off:.0f} s",
             cure="set this machine's clock by NTP; leases lapse by the store's",
-        )  # fmt: skip
+        )
     there = next(path for path in (store.state, *store.state.parents) if path.is_dir())
     free = shutil.disk_usage(there).free
     yield Finding(
@@ -147,14 +154,22 @@ def _prefect(uri: str) -> Iterator[Finding]:
         except (OSError, ValueError):
             return  # The store's own finding told why.
         if note is None:
-            yield Finding(what="prefect", state="ok", told="no server runs for the store; a run "
-                          "starts its own, `parcel serve` one that stays")  # fmt: skip
+            yield Finding(
+                what="prefect",
+                state="ok",
+                told="no server runs for the store; a run "
+                "starts its own, `parcel serve` one that stays",
+            )
             return
         named = note.api
     why = _why_silent(f"{named}/health")
     if why:
-        yield Finding(what="prefect", state="bad", told=f"{named} does not answer: {why}",
-                      cure="start it, or unset PREFECT_API_URL")  # fmt: skip
+        yield Finding(
+            what="prefect",
+            state="bad",
+            told=f"{named} does not answer: {why}",
+            cure="start it, or unset PREFECT_API_URL",
+        )
     else:
         yield Finding(what="prefect", state="ok", told=f"{named} answers")
 
@@ -170,8 +185,12 @@ def _study(config: Any) -> Iterator[Finding]:
             told, bad = f"{root} has {', '.join(folders[:8]) or 'nothing'}", not folders
         except (OSError, ValueError) as error:
             told, bad = reason_of(error), True
-        yield Finding(what="data_root", state="bad" if bad else "ok", told=told,
-                      cure="parcel data fetch gets published data" if bad else "")  # fmt: skip
+        yield Finding(
+            what="data_root",
+            state="bad" if bad else "ok",
+            told=told,
+            cure="parcel data fetch gets published data" if bad else "",
+        )
     address = config.compute.ray_address
     if address and address.startswith("http"):
         why = _why_silent(f"{address.rstrip('/')}/api/version")
@@ -202,8 +221,11 @@ def _engine(name: str) -> Finding:
     try:
         tried = subprocess.run(
             [sys.executable, "-m", "flows.commands.engines", name],
-            capture_output=True, text=True, timeout=_ENGINE_TIMEOUT, cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=_ENGINE_TIMEOUT,
+            cwd=Path(__file__).parents[2],
+        )
     except subprocess.TimeoutExpired:
         told = f"no answer within {_ENGINE_TIMEOUT:.0f} s"
         return Finding(what=name, state="bad", told=told, cure=cure)

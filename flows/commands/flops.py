@@ -5,37 +5,53 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from flows.report.columns import in_columns
 from flows.study.load import ConfigError, load
+from flows.study.own import connector_named
+from flows.study.own_checkpoint import config_of
 from model.analysis import flops
-from model.checkpoint.folder import load_config
 from model.config import ModelConfig
+from model.connector.routing import KINDS
 from model.files import CONFIG
 from model.presets import paligemma2_3b
 
 PARTS = tuple(field.name for field in dataclasses.fields(flops.Flops))
 
 
-def models(config: str | None, image_px: int | None) -> list[ModelConfig]:
+def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) -> list[ModelConfig]:
     """Returns a model with every connector its sizes allow.
 
     Args:
       config: a study's YAML file or a checkpoint's folder; None is PaliGemma 2 3B.
-      image_px: side of the input instead of the model's own [pixels].
+      image_px: side of the input instead of the model's own; that of a study's Stage 2 takes its
+        settings [pixels].
+      own: connectors of one's own, beside those of the study or the checkpoint.
 
     Raises:
-      ConfigError: if `config` is neither, or the size does not fit the model.
+      ConfigError: if `config` is neither, the size does not fit the model, or there is no such
+        connector.
     """
+    try:
+        more = [connector_named("--connector", name) for name in own]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     try:
         model, settings = paligemma2_3b(), {}
         if config is not None and (Path(config) / CONFIG).is_file():
-            model = load_config(config)
+            model = config_of(Path(config))
+            more.append(model.connector.kind)
         elif config is not None:
-            study = load(config)
+            views = {view.model.vision.image_px: view for view in load(config).resolutions}
+            study = views.get(image_px or 0, next(iter(views.values())))
             model, settings = study.model, study.connectors
-        if image_px is not None:
+            more += study.methods
+        if image_px is not None and image_px != model.vision.image_px:
             vision = dataclasses.replace(model.vision, image_px=image_px)
             model = dataclasses.replace(model, vision=vision)
-        return list(flops.with_connectors(model, settings))
+            # Declared shapes are those of one size; a connector that they do not fit is left out.
+            settings = {kind: dataclasses.replace(c, buckets=()) for kind, c in settings.items()}
+        more = [kind for kind in dict.fromkeys(more) if kind not in KINDS]
+        return list(flops.with_connectors(model, settings, more))
     except ConfigError:
         raise
     except ValueError as error:
@@ -94,7 +110,7 @@ def _totals_table(rows: Sequence[flops.Row]) -> str:
             f"{row.kv_mb:.1f}" for row in group
         ]
         lines.append([group[0].connector, str(group[0].budget), *costs])
-    return _table(titles, lines)
+    return _lines(titles, lines)
 
 
 def _parts_table(models: Sequence[ModelConfig], rows: Sequence[flops.Row]) -> str:
@@ -106,18 +122,8 @@ def _parts_table(models: Sequence[ModelConfig], rows: Sequence[flops.Row]) -> st
         cost = flops.prefill_flops(cfg, row.budget, modalities[row.modality])
         giga = [f"{getattr(cost, part) / 1e9:.3f}" for part in (*PARTS, "total")]
         lines.append([row.connector, str(row.budget), row.modality, *giga])
-    return _table(["connector", "budget", "GFLOPs of", *PARTS, "total"], lines)
+    return _lines(["connector", "budget", "GFLOPs of", *PARTS, "total"], lines)
 
 
-def _table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Returns aligned columns; the first is set to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(titles, *lines, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        first, *others = (
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join([first, *others]).rstrip() + "\n"
-
-    return line(titles) + line(["-" * width for width in widths]) + "".join(map(line, lines))
+def _lines(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "".join(line + "\n" for line in in_columns(titles, rows, rule=True))

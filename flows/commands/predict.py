@@ -4,6 +4,7 @@ Pixels go the way of records: decoded, upright, squashed to the model's square, 
 quality 95 and read back by the loader, so that a file gives the pixels its record would.
 """
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,16 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from flows.study.load import ConfigError
+from flows.study.own_checkpoint import config_of
 from flows.study.runs import folder_of
-from model.data.loader import decode_images
+from infra.store.store import Store
+from model.checkpoint.folder import stated_digest
+from model.data.pixels import decode_images
 from model.decode.config import Decoding
 from model.decode.predict import Predictor
 from model.files import CONFIG, DIGEST
+from model.router.config import check_threshold
+from model.router.files import ROUTER
 from pipelines.images.square import FORMATS, ImageSpec, prepare_image
 from pipelines.records.schema import BadInput
 from pipelines.sources.registry import get
@@ -30,7 +36,7 @@ def find_checkpoint(name: str, store: str) -> Path:
     """Returns the folder of a checkpoint: `name` itself, or an artifact of the store.
 
     Raises:
-      ConfigError: if it is neither.
+      ConfigError: if it is neither, or its connector, one of the user's own, is not found.
     """
     folder = folder_of("checkpoint", name, store)
     if not folder.is_dir():
@@ -44,7 +50,39 @@ def find_checkpoint(name: str, store: str) -> Path:
             f"checkpoint must be a finished one, got {name} without {', '.join(missing)}; "
             f"`parcel convert` makes one of published weights."
         )
+    config_of(folder, name, store)
     return folder
+
+
+def find_router(checkpoint: Path, store: str, router: str | None) -> Path:
+    """Returns the folder of a checkpoint's router: the given one, or the newest of the store.
+
+    Raises:
+      ConfigError: if there is none, or it is another checkpoint's.
+    """
+    own = stated_digest(checkpoint)
+    if router is not None:
+        folder = folder_of("--router", router, store)
+        if not (folder / ROUTER).is_file():
+            raise ConfigError(f"--router must be a router's folder or artifact, got {router}.")
+        if json.loads((folder / ROUTER).read_text())["checkpoint"] != own:
+            raise ConfigError(
+                f"--router must be the router of this checkpoint, got {router}, another one's."
+            )
+        return folder
+    there = "://" in store or Path(store).expanduser().is_dir()
+    known = sorted(
+        Store(store).artifacts("router") if there else (),
+        key=lambda artifact: artifact.manifest.started,
+        reverse=True,
+    )
+    for artifact in known:
+        if artifact.manifest.inputs["checkpoint"].content == own:
+            return artifact.path
+    raise ConfigError(
+        f"--budget auto needs the checkpoint's router, and {store} has none; give one (--router), "
+        f"or run a study with auto among its budgets."
+    )
 
 
 def read_pixels(
@@ -91,11 +129,13 @@ def predict(
     paths: Sequence[str],
     prompt: str,
     *,
-    budget: int,
+    budget: int | None,
     max_tokens: int,
     decoding: dict[str, Any],
     store: str,
     tokenizer: str | None = None,
+    router: str | None = None,
+    threshold: float | None = None,
     **reading: Any,
 ) -> dict[str, Any]:
     """Returns the answer, its tokens, its shape and its timings, as plain values.
@@ -104,11 +144,13 @@ def predict(
       checkpoint: see `find_checkpoint`.
       paths: see `read_pixels`.
       prompt: see `Predictor.answer`.
-      budget: see `Predictor.answer`.
+      budget: see `Predictor.answer`; None has a router choose.
       max_tokens: see `Predictor.answer`.
       decoding: fields of `Decoding`.
       store: see `find_checkpoint`.
       tokenizer: see `Predictor`.
+      router: see `find_router`.
+      threshold: see `RouterConfig`; None takes the router's own.
       reading: options of `read_pixels`.
 
     Raises:
@@ -116,18 +158,31 @@ def predict(
     """
     started = time.monotonic()
     folder = find_checkpoint(checkpoint, store)
+    if budget is not None and (router is not None or threshold is not None):
+        raise ConfigError(f"--router and --threshold go with --budget auto, got {budget}.")
+    chosen_by = find_router(folder, store, router) if budget is None else None
     try:
+        if threshold is not None:
+            check_threshold(threshold)
         how = Decoding(**decoding)
         predictor = Predictor(folder, tokenizer=tokenizer)
         loaded = time.monotonic()
         images = read_pixels(paths, predictor.model.vision.image_px, **reading)
         read = time.monotonic()
+        if chosen_by is not None:
+            own = json.loads((chosen_by / ROUTER).read_text())["threshold"]
+            at = own if threshold is None else threshold
+            budget = predictor.choose(images, prompt, chosen_by, at)
+        chosen = time.monotonic()
+        assert budget is not None
         found = predictor.answer(images, prompt, budget=budget, max_tokens=max_tokens, decoding=how)
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from None
     seconds = {"load": loaded - started, "read": read - loaded, **found.seconds}
+    if chosen_by is not None:
+        seconds["choose"] = chosen - read
     return {
         "answer": found.text,
         "tokens": list(found.tokens),

@@ -16,8 +16,8 @@ from model.analysis.measure import Curve, measure
 from model.checkpoint.folder import load_config, load_params
 from model.config import ModelConfig
 from model.connector import budgets
-from model.data.loader import decode_images
 from model.data.parts import open_parts
+from model.data.pixels import decode_images
 from model.files import DIGEST
 
 CONCENTRATION, PROFILES = "concentration.png", "profiles.png"

@@ -69,7 +69,7 @@ def _under_way(nodes: Mapping[str, Node]) -> Mapping[str, str]:
 
 
 def _waiting(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
-    """Returns what is waited for -> the nodes that wait for it; failed inputs are told as such."""
+    """Returns reason -> the nodes that wait for it; a failed input is a reason, too."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     for node in nodes.values():
         if node.started or node.outcome:

@@ -201,9 +201,11 @@ class _Walk:
     def _code(self, was: Manifest, now: Manifest) -> Iterator[Difference]:
         if not (was.source and now.source and was.kind in KINDS):
             yield Difference(
-                sort="code", what="sources were not kept",
-                was=was.code[:_SHORT], now=now.code[:_SHORT],
-            )  # fmt: skip
+                sort="code",
+                what="sources were not kept",
+                was=was.code[:_SHORT],
+                now=now.code[:_SHORT],
+            )
             return
         key = was.source, now.source, was.kind, was.code, now.code
         if key not in self._patches:

@@ -3,6 +3,7 @@
 Views only: all of it is made from the manifests, and can be made again from them.
 """
 
+import base64
 import collections
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -11,8 +12,9 @@ from flows.lineage.links import page_link
 from flows.lineage.samples import sample_table
 from flows.lineage.trace import KEPT, SHORT
 from flows.pages.cards import Card
+from flows.pages.curves import curves_of, curves_png
 from flows.pages.page import Page, address, are_beside
-from flows.steps.lookup import accepted_codes
+from flows.steps.accepted import accepted_codes
 from infra.store.graph import edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
@@ -70,6 +72,9 @@ def page(
         lines += [f"[Live page]({live}): its samples, its files, and all who use it.", ""]
     lines += ["```mermaid", *_mermaid(store, artifact, kept), "```", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
+    for what, curves in curves_of(artifact).items():
+        data = base64.b64encode(curves_png(what, curves)).decode()
+        lines += ["", f"![{what} by step](data:image/png;base64,{data})"]
     lines += ["", *sample_table(cards), "## Made from", "", *_inputs_table(store, manifest)]
     if users is not None:
         lines += ["", "## Who uses it", "", *_users_list(users)]

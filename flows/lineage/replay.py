@@ -22,6 +22,10 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
+from flows.steps.kinds.routed import RoutedSpec
+from flows.steps.kinds.router import RouterSpec
+from flows.steps.own_code import take_over
+from flows.steps.registry import own_modules
 from flows.steps.replay import ReplayError, remake
 from flows.study.config import TokenizerConfig
 from flows.study.given import raw_files
@@ -34,7 +38,7 @@ from infra.store.graph import edges
 from infra.store.manifest import Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
 from model.files import PREDICTIONS
-from model.masks.codec import MaskCodecConfig
+from model.masks.config import MaskCodecConfig
 from pipelines.hygiene.screen import HygieneConfig
 from pipelines.synthetic.config import CorpusConfig
 
@@ -49,6 +53,8 @@ CONFIGS: Mapping[str, Any] = {
     "mask_codec": MaskCodecConfig,
     "checkpoint": FitSpec,
     "predictions": EvaluateSpec,
+    "router": RouterSpec,
+    "routed": RoutedSpec,
     "chance": str,
     "results": ResultsSpec,
 }
@@ -56,6 +62,9 @@ CONFIGS: Mapping[str, Any] = {
 no run's record has."""
 
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+
+_CPU = "cpu"
+"""JAX's name of a processor, as a platform and as a kind of device."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +107,7 @@ class Replayed:
     def line(self) -> str:
         """Returns it for people."""
         took = f"in {self.now.seconds:.1f} s, {self.was.seconds:.1f} s then"
-        head = f"{self.was.name} {self.was.key}, made again {took}:"
+        head = f"{self.was.name} {self.was.key}, made again on {_machine(self.now)} {took}:"
         if self.was.files == self.now.files:
             return f"{head} the same bytes, {len(self.was.files)} files"
         if self.is_same:  # Such as a log of the training, with clock times.
@@ -143,6 +152,8 @@ def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterat
         tree = store.source(manifest.source)
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
+            if own_modules(manifest.kind, manifest.config):
+                take_over(tree)  # To read the config of a connector is to import it.
             step = Step(
                 kind=manifest.kind,
                 name=manifest.name,
@@ -160,7 +171,8 @@ def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterat
             location=step.location,
         )
         try:
-            context = {"devices": manifest.environment.get("devices", 1)}
+            noted = manifest.environment
+            context = {name: noted[name] for name in ("devices", "processes") if name in noted}
             now = remake(fresh, recipe, tree, context, _variables(manifest))
         except ReplayError as error:
             raise ReplayError(f"{manifest.name} cannot be made again: {error}") from None
@@ -177,11 +189,12 @@ def typed(kind: str, config: Any) -> Any:
     try:
         return pydantic.TypeAdapter(CONFIGS[kind]).validate_python(config)
     except (KeyError, pydantic.ValidationError) as error:
-        raise ConfigError(f"the config of a {kind} is not one of this version: {error}") from None
+        said = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error
+        raise ConfigError(f"the config of a {kind} is not one of this version: {said}") from None
 
 
 def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
-    """Returns what to make again, inputs first."""
+    """Returns the artifacts to make again, inputs first."""
     if not from_raw:
         return [*what.artifacts]
     reads: dict[str, set[str]] = {}
@@ -220,11 +233,25 @@ def _steps(store: Store, what: Named) -> dict[str, Step]:
 
 
 def _variables(manifest: Manifest) -> dict[str, str]:
-    """Returns XLA's flags and threads as they were: results depend on them."""
+    """Returns XLA's flags, threads and platform as they were: results depend on them.
+
+    What an accelerator made is made on what JAX finds here, or is told to take.
+    """
     hardware = manifest.environment.get("hardware", {})
     flags = hardware.get("xla_flags", "")
     threads = hardware.get("threads") or ("1" if _ONE_THREAD in flags else str(os.cpu_count()))
-    return {"XLA_FLAGS": flags, "NPROC": threads, "OMP_NUM_THREADS": threads}
+    platform = {"JAX_PLATFORMS": _CPU} if hardware.get("accelerator") == _CPU else {}
+    return {"XLA_FLAGS": flags, "NPROC": threads, "OMP_NUM_THREADS": threads, **platform}
+
+
+def _machine(manifest: Manifest) -> str:
+    """Returns the accelerator that made an artifact, or the processor; and its threads."""
+    hardware = manifest.environment.get("hardware", {})
+    accelerator = hardware.get("accelerator") or _CPU
+    if accelerator != _CPU:
+        return accelerator
+    processor = hardware.get("cpu") or hardware.get("machine") or "a processor that was not noted"
+    return f"{processor}, {hardware.get('threads', '?')} threads,"
 
 
 def _compared(store: Store, was: Artifact, fresh: Store, now: Artifact) -> Replayed:

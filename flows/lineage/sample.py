@@ -21,6 +21,7 @@ from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from model.data.config import BatchConfig
 from model.data.loader import Examples
+from model.data.parts import names_of
 from model.seeds import Seeds
 from pipelines.records.dataset import Dataset
 
@@ -185,7 +186,7 @@ class _Search:
         self.ways = functools.cache(self._ways)
 
     def sight(self, training: Manifest) -> Sight | None:
-        """Returns what a training saw of the sample; None if it saw nothing."""
+        """Returns when a training saw the sample; None if it never did."""
         data = tuple(e.key for r, e in sorted(training.inputs.items()) if r.startswith("data/"))
         if not any(map(self.places, data)):
             return None
@@ -194,9 +195,11 @@ class _Search:
         if not steps:
             return None
         return Sight(
-            training=training, steps=steps, num_steps=num_steps,
+            training=training,
+            steps=steps,
+            num_steps=num_steps,
             changed=self._changed(training.source),
-        )  # fmt: skip
+        )
 
     def _ways(self, key: str) -> frozenset[str]:
         """Returns the kinds of steps by which an artifact rests on the sample."""
@@ -224,11 +227,12 @@ class _Search:
         examples = Examples(places, config, Seeds.of(seed or 0))
         steps: list[int] = []
         before: collections.Counter[str] = collections.Counter()
-        for key, place in zip(data, places, strict=True):
+        datasets = [Dataset(place) for place in places]
+        for key, dataset, names in zip(data, datasets, names_of(datasets), strict=True):
             for found in self.places(key):
-                position = before[found.part] + found.position
-                steps += examples.steps_of(found.part, position, num_steps)
-            before.update({n: len(part) for n, part in Dataset(place).parts.items()})
+                name = names[found.part]
+                steps += examples.steps_of(name, before[name] + found.position, num_steps)
+            before.update({name: len(dataset.parts[part]) for part, name in names.items()})
         return tuple(sorted(steps))
 
     def _changed_since(self, source: str) -> tuple[str, ...]:
@@ -251,9 +255,13 @@ def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
                 for position in range(first, last):
                     record = part[position]
                     yield Place(
-                        dataset=artifact.manifest, part=name, position=position, id=record.id,
-                        source=record.source, source_sha256=record.source_sha256,
-                    )  # fmt: skip
+                        dataset=artifact.manifest,
+                        part=name,
+                        position=position,
+                        id=record.id,
+                        source=record.source,
+                        source_sha256=record.source_sha256,
+                    )
 
 
 def _batches(train: Mapping[str, Any]) -> BatchConfig:

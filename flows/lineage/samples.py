@@ -28,11 +28,14 @@ def sample_table(cards: Iterable[Card]) -> Iterator[str]:
     rows = [
         f"<tr><td>{_picture(card)}</td><td><b>{_cut(card.prefix)}</b><br>"
         f"{_cut(', '.join(card.answers[:4]))}</td>"
-        + "".join(f"<td>{_cut(text)} ({100 * score:.0f})</td>" for *_, answers in card.told
-                  for _, text, score in answers)
+        + "".join(
+            f"<td>{_cut(text)} ({100 * score:.0f})</td>"
+            for *_, answers in card.told
+            for _, text, score in answers
+        )
         + "</tr>"
         for card in cards
-    ]  # fmt: skip
+    ]
     if rows:
         yield from ("## A few of it", "", "<table>", *rows, "</table>", "")
 
@@ -45,8 +48,12 @@ def _picture(card: Card) -> str:
     image.thumbnail((_PX, _PX))
     width, height = (side / 1000 for side in image.size)
     for box in card.boxes:
-        corners = (box.x * width, box.y * height,
-                   (box.x + box.width) * width, (box.y + box.height) * height)  # fmt: skip
+        corners = (
+            box.x * width,
+            box.y * height,
+            (box.x + box.width) * width,
+            (box.y + box.height) * height,
+        )
         left, top, right, bottom = map(round, corners)
         paint_box(image, (left, top, right, bottom), box.number - 1)
     buffer = io.BytesIO()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from flows.lineage.named import Named
-from flows.steps.lookup import accepted_codes
+from flows.steps.accepted import accepted_codes
 from infra.store.graph import Visit, history
 from infra.store.store import Artifact, Store
 from model.files import PREDICTIONS

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from flows.pages.page import WHOSE, Page, address
+from flows.pages.page import IMAGES, WHOSE, Page, address
 from flows.pages.pictures import mime_type
 from flows.pages.site import STYLE, NoPageError, Site
 from infra.prefect.server import PAGES, Beside
@@ -55,7 +55,7 @@ def pages_of(uri: str) -> Starlette:
         try:
             if page.kind == "style":
                 return Response(STYLE, media_type="text/css", headers=_HEADERS)
-            if page.kind in ("picture", "plot"):
+            if page.kind in IMAGES:
                 data = site().picture(page)
                 return Response(data, media_type=mime_type(data), headers=_HEADERS | _FOR_EVER)
             return HTMLResponse(site().html(page), headers=_HEADERS)

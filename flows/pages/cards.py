@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from flows.pages.items import Reader
+from flows.pages.masks import Masks
 from flows.pages.pictures import Boxes, Records
 from infra.store.store import Artifact, Store
 from pipelines.records.schema import Record
@@ -19,7 +20,7 @@ class Card:
       data: key of the dataset of its record.
       id: of the record.
       record: its record; None where its files are no longer in the store.
-      boxes: those of all its texts.
+      boxes: those of all its texts, and their masks.
       prefix: what the model reads.
       answers: those that are accepted.
       told: (whose, mean score, (seed, answer, score) of each seed).
@@ -27,17 +28,23 @@ class Card:
 
     def __init__(self, data: str, item: str, record: Record | None) -> None:
         self.data, self.id, self.record = data, item, record
-        self.boxes = Boxes()
+        self.boxes = Boxes(data)
         self.prefix = self.boxes.text(record.prefix if record else "")
         accepted = (record.answers or record.suffixes) if record else ()
         self.answers = [self.boxes.text(answer) for answer in accepted]
         self.told: list[tuple[Any, float, list[tuple[int, Markup, float]]]] = []
 
     def add(
-        self, whose: object, mean: float, rows: Iterable[tuple[int, Mapping[str, Any]]]
+        self,
+        whose: object,
+        mean: float,
+        rows: Iterable[tuple[int, Mapping[str, Any]]],
+        codec: str,
     ) -> None:
-        """Adds what some seeds answered."""
-        texts = [(seed, self.boxes.text(row["prediction"]), row["score"]) for seed, row in rows]
+        """Adds what some seeds answered; `codec` is the key of what reads their masks, or ""."""
+        texts = [
+            (seed, self.boxes.text(row["prediction"], codec), row["score"]) for seed, row in rows
+        ]
         self.told.append((whose, mean, texts))
 
     @property
@@ -52,13 +59,14 @@ class Cards:
     Attributes:
       answers: files of predictions.
       records: of datasets.
+      masks: that models wrote.
 
     Args:
       store: where they are.
     """
 
     def __init__(self, store: Store) -> None:
-        self.answers, self.records = Reader(store), Records(store)
+        self.answers, self.records, self.masks = Reader(store), Records(store), Masks(store)
 
     def of(self, data: str, item: str) -> Card:
         """Returns the card of a record of a dataset, without any answers."""
@@ -75,5 +83,5 @@ class Cards:
             with contextlib.suppress(FileNotFoundError):  # gc let its files go.
                 for row in self.answers.answers(key).spread(limit):
                     card = self.of(data, row["id"])
-                    card.add("", row["score"], [(0, row)])
+                    card.add("", row["score"], [(0, row)], self.masks.codec_of(key))
                     yield card

@@ -5,7 +5,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from flows.pages.page import Page
+from flows.pages.page import IMAGES, Page
 from flows.pages.site import STYLE, Site
 from flows.pages.study import study_of
 from infra.store.graph import edges
@@ -56,7 +56,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
         path = out / names[page]
         if page.kind == "style":
             path.write_text(STYLE, encoding="utf-8")
-        elif page.kind in ("picture", "plot"):
+        elif page.kind in IMAGES:
             path.write_bytes(site.picture(page))
         else:
             path.write_text(site.html(page), encoding="utf-8")
@@ -69,5 +69,5 @@ def _file_name(page: Page) -> str:
     words = (page.kind, *page.parts[-3:], *(value for _, value in page.query))
     readable = re.sub(r"[^\w@=.-]+", "-", "-".join(words))[:80].strip("-.")
     digest = hashlib.sha256(repr(page).encode()).hexdigest()[:10]
-    ending = {"style": "css", "picture": "img", "plot": "png"}.get(page.kind, "html")
+    ending = {"style": "css", "picture": "img", "plot": "png", "mask": "png"}.get(page.kind, "html")
     return f"{readable}-{digest}.{ending}"

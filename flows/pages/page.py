@@ -13,6 +13,9 @@ from infra.prefect.server import PAGES
 WHOSE = "store.json"
 """Below `PAGES`: tells whose pages these are, to those who may see them."""
 
+IMAGES = ("picture", "mask", "plot")
+"""Kinds of pages that are no HTML."""
+
 _ANSWER_TIMEOUT = 5.0
 """For the server to say whose pages it has [s]."""
 
@@ -21,8 +24,8 @@ class Page(NamedTuple):
     """Which page.
 
     Attributes:
-      kind: "studies", "results", "cell", "items", "item", "artifact", "diff", "seen"; "picture"
-        and "plot" are images, and "style" is the style sheet.
+      kind: "studies", "results", "cell", "items", "item", "artifact", "diff", "seen"; one of
+        `IMAGES`; or "style", the style sheet.
       parts: what it is about: a run, a row, a key.
       query: name -> value of what is chosen on it.
     """
@@ -32,7 +35,7 @@ class Page(NamedTuple):
     query: tuple[tuple[str, str], ...] = ()
 
     def get(self, name: str) -> str:
-        """Returns what is chosen by a name; "" where nothing is."""
+        """Returns the choice under a name; "" where there is none."""
         return dict(self.query).get(name, "")
 
 

@@ -1,4 +1,4 @@
-"""Records of prepared datasets, found by id: their pictures, and the boxes of a text on them."""
+"""Records of prepared datasets, found by id: their pictures, and what a text has on them."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from flows.commands.boxes import OBJECT, color_of
 from infra.store.store import Store
-from pipelines.records.codes import parse_box
+from pipelines.records.codes import numbers, parse_box
 from pipelines.records.dataset import Dataset, Part, PartInfo, shard_of
 from pipelines.records.schema import MASK_MARKER, Record
 
@@ -95,34 +95,77 @@ class Box:
     height: float
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Veil:
+    """A mask on a picture.
+
+    Attributes:
+      box: inside which it lies; None where it is as large as the picture.
+      color: number of its color.
+      key: of the codec that reads it, or of the dataset of its record.
+      codes: numbers of its 16 tokens, joined by "-"; "" where it is a record's.
+      n: which of the record's masks, from 0.
+    """
+
+    box: Box | None
+    color: int
+    key: str
+    codes: str = ""
+    n: int = 0
+
+
 class Boxes:
-    """Numbers the boxes of several texts about one picture; equal ones share a number."""
+    """Numbers the boxes of several texts about one picture; equal ones share a number.
 
-    def __init__(self) -> None:
+    Attributes:
+      veils: the masks of those texts, each once.
+
+    Args:
+      data: key of the dataset of the picture's record.
+    """
+
+    def __init__(self, data: str) -> None:
+        self._data = data
         self._numbers: dict[str, int] = {}
+        self._num_markers = 0
+        self.veils: dict[Veil, None] = {}
 
-    def text(self, text: str) -> Markup:
-        """Returns a text, escaped, with "[1]" or "[1 mask]" in place of an object's codes."""
+    def text(self, text: str, codec: str = "") -> Markup:
+        """Returns a text, escaped, with "[1]" or "[1 mask]" in place of an object's codes.
+
+        Args:
+          text: what a record has, or a model wrote.
+          codec: key of the mask codec of that model; without one its masks are not shown.
+        """
         parts: list[str] = []
         end = 0
         for one in OBJECT.finditer(text):
             parts.append(html.escape(text[end : one.start()]))
             number = self._numbers.setdefault(one[1], len(self._numbers) + 1)
             end = one.end()
-            masked = bool(one[2])
+            masked, color = bool(one[2]), number - 1
             if text.startswith(MASK_MARKER, end):
                 masked, end = True, end + len(MASK_MARKER)
+                veil = Veil(box=None, color=color, key=self._data, n=self._num_markers)
+                self.veils[veil] = None
+                self._num_markers += 1
+            elif one[2] and codec and (box := _box(one[1], number)):
+                codes = "-".join(map(str, numbers(one[2])))
+                self.veils[Veil(box=box, color=color, key=codec, codes=codes)] = None
             parts.append(f'<b class="box{(number - 1) % 5}">[{number}{" mask" * masked}]</b>')
         rest = _CODES.sub("[codes]", text[end:])
         parts.append(html.escape(rest))
         return Markup("".join(parts))
 
     def __iter__(self) -> Iterator[Box]:
-        for tokens, number in self._numbers.items():
-            top, left, bottom, right = (1000 * side for side in parse_box(tokens))
-            if bottom > top and right > left:
-                yield Box(
-                    number=number,
-                    color=f"rgb{color_of(number - 1)}",
-                    x=left, y=top, width=right - left, height=bottom - top,
-                )  # fmt: skip
+        boxes = (_box(tokens, number) for tokens, number in self._numbers.items())
+        yield from (box for box in boxes if box)
+
+
+def _box(tokens: str, number: int) -> Box | None:
+    """Returns the box of four location tokens; None if nothing is in it."""
+    top, left, bottom, right = (1000 * side for side in parse_box(tokens))
+    if bottom <= top or right <= left:
+        return None
+    color, width, height = f"rgb{color_of(number - 1)}", right - left, bottom - top
+    return Box(number=number, color=color, x=left, y=top, width=width, height=height)

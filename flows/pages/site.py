@@ -1,5 +1,6 @@
 """The pages of a store, each as HTML text: what a server sends, and what a folder keeps."""
 
+import collections
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import jinja2
 
 from flows.pages.cards import Cards
+from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import Uses, draw
 from flows.pages.items import SHOWS, is_right
+from flows.pages.masks import mask_of, veil_png
 from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.report.cells import Comparison
@@ -110,20 +113,28 @@ class Site:
         return self._templates.get_template("lost.html").render(why=why)
 
     def picture(self, page: Page) -> bytes:
-        """Returns an image of a record, as it is stored, or a table's plot.
+        """Returns an image of a record, as it is stored, a mask on it, or a plot.
 
         Raises:
           NoPageError: if it is not there.
         """
         try:
             (key,) = page.parts
+            if page.kind == "plot" and (of := page.get("of")) not in ("", *_PLOTS):
+                return curves_png(of, curves_of(self._store.get(key))[of])
             if page.kind == "plot":
-                plot = next(plot for plot in _PLOTS if plot == (page.get("of") or plot))
+                plot = page.get("of") or _PLOTS[0]
                 return (self._store.get(key).path / f"{plot}.png").read_bytes()
-            record = self._cards.records.find(key, page.get("id"))
-            if record is not None:
-                return record.images[int(page.get("n") or 0)]
-        except (KeyError, ValueError, IndexError, FileNotFoundError, StopIteration):
+            if page.kind == "mask" and page.get("codes"):
+                codes = [int(number) for number in page.get("codes").split("-")]
+                inside = self._cards.masks.written(key, codes)
+                return veil_png(inside, int(page.get("color") or 0))
+            if record := self._cards.records.find(key, page.get("id")):
+                number = int(page.get("n") or 0)
+                if page.kind == "mask":
+                    return veil_png(mask_of(record, number), int(page.get("color") or 0))
+                return record.images[number]
+        except (KeyError, ValueError, IndexError, FileNotFoundError):
             pass
         raise NoPageError(f"There is no such picture in {self._store.uri}.")
 
@@ -139,11 +150,13 @@ class Site:
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
         study = study_of(self._store, run)
         compared = [Comparison(**entry) for entry in study.report.get("comparisons", ())]
+        num = collections.Counter(row["resolution"] for row in study.rows)
         return {
             "study": study,
+            "aggregates": _aggregates(study.report["aggregates"]),
             "budgets": _budgets,
             "by_method": _by_method,
-            "comparisons": [comparison_text(one, len(study.rows)) for one in compared],
+            "comparisons": [comparison_text(one, num[one.resolution]) for one in compared],
             "plots": [plot for plot in _PLOTS if f"{plot}.png" in study.results.manifest.files],
         }
 
@@ -153,9 +166,10 @@ class Site:
         study = study_of(self._store, run)
         column = self._column(study, benchmark, f"{method}@{budget}")
         cell = next(
-            c for c in study.row(benchmark)["cells"]
+            c
+            for c in study.row(benchmark)["cells"]
             if (c["method"], str(c["budget"])) == (method, budget)
-        )  # fmt: skip
+        )
         artifacts = [self._store.recall(key) for key in column.artifacts.values()]
         return {
             "study": study,
@@ -188,7 +202,8 @@ class Site:
         for item in found[start : start + self._page_size]:
             card = self._cards.of(data, item.id)
             for column, score in zip(chosen, item.scores, strict=True):
-                card.add(column, score, self._cards.answers.told(column, item.id))
+                told = self._cards.answers.told(column, item.id)
+                card.add(column, score, told, self._codec_of(column))
             cards.append(card)
         return {
             "study": study,
@@ -217,7 +232,7 @@ class Site:
             answers = list(self._cards.answers.told(column, item))
             if card and answers:
                 mean = sum(row["score"] for _, row in answers) / len(answers)
-                card.add(column, mean, answers)
+                card.add(column, mean, answers, self._codec_of(column))
         if not card or not card.told:
             raise KeyError(f"{benchmark} of {study.run} has no item {item!r}.")
         return {"study": study, "benchmark": benchmark, "card": card, "is_right": is_right}
@@ -237,6 +252,7 @@ class Site:
             "inputs": inputs,
             "users": dict(list(users.items())[:_NAMED]),
             "num_users": len(users),
+            "curves": list(curves_of(artifact)),
             "samples": list(self._cards.samples(artifact, _SAMPLES)),
             "is_right": is_right,
         }
@@ -260,14 +276,29 @@ class Site:
     def _column(self, study: Study, benchmark: str, name: str) -> Column:
         columns = study.columns(benchmark)
         if name not in columns:
-            raise KeyError(f"{benchmark} of {study.run} has no column {name!r}. It has: "
-                           f"{', '.join(columns) or 'none'}.")  # fmt: skip
+            raise KeyError(
+                f"{benchmark} of {study.run} has no column {name!r}. It has: "
+                f"{', '.join(columns) or 'none'}."
+            )
         return columns[name]
+
+    def _codec_of(self, column: Column) -> str:
+        """Returns the key of what reads the masks of a column's answers; "" where there is none."""
+        return self._cards.masks.codec_of(next(iter(column.artifacts.values())))
 
     def _data_of(self, column: Column) -> str:
         """Returns the key of the dataset that a column was scored on."""
         key = next(iter(column.artifacts.values()))
         return self._store.recall(key).manifest.inputs["data"].key
+
+
+def _aggregates(entries: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+    """Returns the aggregates by what they are over, with the resolution where there are several."""
+    found: dict[str, list[Any]] = {}
+    for entry in entries:
+        pixels = f", {entry['resolution']} px" if entry["resolution"] else ""
+        found.setdefault(f"{entry['name']}{pixels}", []).append(entry)
+    return found
 
 
 def _budgets(cells: Sequence[Any]) -> list[int]:

@@ -35,8 +35,32 @@ def build(
       ValueError: if a score is outside the plan, given twice, or in another metric than the
         rest of its benchmark.
     """
+    plans = (plan, *plan.also)
+    rows = {row: number for number, one in enumerate(plans) for row in one.benchmarks}
+    own: list[list[Score]] = [[] for _ in plans]
+    for score in scores:  # One of no plan goes to the first, which refuses it.
+        own[rows.get(score.benchmark, 0)].append(score)
+    reports = [
+        _of_one(one, its, chance, guesses or {}, seen) for one, its in zip(plans, own, strict=True)
+    ]
+    return Report(
+        sections=tuple(section for one in reports for section in one.sections),
+        aggregates=tuple(entry for one in reports for entry in one.aggregates),
+        comparisons=tuple(entry for one in reports for entry in one.comparisons),
+        num_pretrainings=max(one.num_pretrainings for one in reports),
+        notes=tuple(notes),
+    )
+
+
+def _of_one(
+    plan: Plan,
+    scores: Iterable[Score],
+    chance: Mapping[str, float],
+    known: Mapping[str, Items],
+    seen: Set[str],
+) -> Report:
+    """Returns the report of one resolution."""
     found = _by_cell(scores, plan)
-    known = guesses or {}
     sections = tuple(
         _section(b, found, chance.get(b), known.get(b, {}), plan, seen) for b in plan.benchmarks
     )
@@ -44,7 +68,9 @@ def build(
     aggregates = [
         entry
         for name, members in {**plan.groups, **groups}.items()
-        for entry in aggregate(name, [s for s in sections if s.benchmark in members], len(members))
+        for entry in aggregate(
+            name, [s for s in sections if s.benchmark in members], len(members), plan.resolution
+        )
     ]
     sections, comparisons = compare(sections, plan)
     return Report(
@@ -52,7 +78,6 @@ def build(
         aggregates=tuple(aggregates),
         comparisons=comparisons,
         num_pretrainings=len(set(plan.pretraining_of.values())),
-        notes=tuple(notes),
     )
 
 
@@ -115,13 +140,13 @@ def _section(
             retention=_retention(seeds, reference),
             error=standard_error([s.items for s in scores], guess),
             scores=scores,
-            unseen=_unseen([s.items for s in scores], seen),
+            unseen=_unseen(scores, seen),
             cost=costs.get((method, budget)),
         )
 
     costs = {(c.method, c.budget): c for c in plan.costs if benchmark in c.benchmarks}
     of_benchmark = (seeds.values() for key, seeds in found.items() if key[0] == benchmark)
-    items = next((s.items for scores in of_benchmark for s in scores if s.items), {})
+    items = next((s.items for scores in of_benchmark for s in scores if s.items and s.plain), {})
     # A score that may be chance's own is no measure of what others keep of it.
     reference: Mapping[int, Score] = {}
     if cell(plan.reference, plan.full).above_chance is not False:
@@ -136,13 +161,15 @@ def _section(
         group=next((g for g, members in plan.groups.items() if benchmark in members), ""),
         seen=num_items(items) - num_items(without(items, seen)),
         items=num_items(items),
+        resolution=plan.resolution,
     )
 
 
-def _unseen(runs: Sequence[Items], seen: Set[str]) -> float | None:
+def _unseen(scores: Sequence[Score], seen: Set[str]) -> float | None:
     """Returns the mean over seeds without some sources; None where that leaves all or nothing."""
+    runs = [s.items for s in scores]
     left = [without(items, seen) for items in runs]
-    if not all(left) or left == list(runs):
+    if not all(left) or left == runs or not all(s.plain for s in scores):
         return None
     return statistics.mean(mean_of(items) for items in left)
 

@@ -2,16 +2,18 @@
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping
 
 from flows.report.items import NUM_ERRORS, Items
 from flows.report.spread import LEVEL
+from infra.store.digest import UNLESS_DEFAULT
 
 CHANCE = "chance/"
 """Begins the role of a report's input that is a row's chance."""
 
 SCREENED = "screened/"
-"""Begins the role of one that says which evaluation pictures a training corpus holds."""
+"""Begins the role of a screening, which says what evaluation pictures a corpus holds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,11 @@ class Score:
       score: 0–100 (CIDEr may exceed 100).
       metric: name of the metric; one per benchmark.
       artifact: key of the predictions artifact the score was computed from.
-      items: its items; empty where they are unknown, or the score is not their plain mean.
+      items: its items; empty where they are unknown.
+      plain: whether the items' values are their own scores, see `items.read_items`.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
       made: how it came about, which decides what it may be averaged with; None if unknown.
+      answer_ms: measured time of an answer within a whole batch [ms]; None if unknown.
     """
 
     benchmark: str
@@ -80,7 +84,9 @@ class Score:
     artifact: str
     accepted: bool = False
     made: "Made | None" = None
+    answer_ms: float | None = None
     items: Items = dataclasses.field(default_factory=dict, repr=False)
+    plain: bool = True
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.score):
@@ -132,6 +138,9 @@ class Plan:
       trainings: benchmark -> name of the training whose checkpoints it is scored with; one that is
         not named has its own.
       costs: of the cells; one that is not among them has none.
+      resolution: side of its images, where a study has several [pixels].
+      also: the plans of the study's other resolutions. Their rows have names of their own, which
+        end with the resolution: "chartqa@448".
     """
 
     methods: tuple[str, ...]
@@ -145,6 +154,8 @@ class Plan:
     pretrainings: tuple[int, ...] = ()
     trainings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     costs: tuple[Cost, ...] = ()
+    resolution: int | None = dataclasses.field(default=None, metadata=UNLESS_DEFAULT)
+    also: tuple["Plan", ...] = dataclasses.field(default=(), metadata=UNLESS_DEFAULT)
 
     def __post_init__(self) -> None:
         if len(self.pretrainings) not in (0, len(self.seeds)):
@@ -198,7 +209,7 @@ class Cell:
         if the items are unknown.
       scores: one per seed, in the order of the seeds; empty if only the mean is known.
       unseen: mean over the items whose picture no training corpus holds, as far as hygiene found;
-        None where it found none, or the items are unknown.
+        None where it found none, the items are unknown, or the score is no plain mean of theirs.
       cost: of a prompt; None if unknown.
     """
 
@@ -234,6 +245,12 @@ class Cell:
         return None if self.error is None else self.margin >= NUM_ERRORS * self.error
 
     @property
+    def answer_ms(self) -> float | None:
+        """Measured time of an answer, the median over seeds [ms]; None if nobody measured it."""
+        measured = [s.answer_ms for s in self.scores if s.answer_ms is not None]
+        return statistics.median(measured) if measured else None
+
+    @property
     def artifacts(self) -> tuple[str, ...]:
         """Keys of the predictions behind the cell, in the order of the seeds."""
         return tuple(s.artifact for s in self.scores)
@@ -264,6 +281,7 @@ class Comparison:
       over: what the interval counts: "seeds and items", "seeds", "items" or "".
       better: benchmarks of all on which the first method is better, by `holm` up to 5 %.
       worse: those on which it is worse.
+      resolution: as in `Section`.
     """
 
     method: str
@@ -278,6 +296,7 @@ class Comparison:
     over: str = ""
     better: int = 0
     worse: int = 0
+    resolution: int | None = None
 
     @property
     def is_sure(self) -> bool:
@@ -317,6 +336,11 @@ class Section:
     comparisons: tuple[Comparison, ...] = ()
     seen: int = 0
     items: int = 0
+
+    @property
+    def title(self) -> str:
+        """Names the benchmark where its resolution is told beside it."""
+        return self.benchmark.removesuffix(f"@{self.resolution}")
 
     def cell(self, method: str, budget: int) -> Cell:
         """Returns the cell of `method` at `budget`."""

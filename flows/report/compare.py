@@ -21,7 +21,7 @@ def compare(
     """
     differences = [dict(_differences(section, plan)) for section in sections]
     keys = dict.fromkeys(key for found in differences for key in found)
-    own = {key: _of_benchmarks(key, sections, differences) for key in keys}
+    own = {key: _of_benchmarks(key, sections, differences, plan) for key in keys}
     compared = tuple(
         dataclasses.replace(
             section,
@@ -62,7 +62,10 @@ def _paired(cell: Cell, plan: Plan) -> Paired:
 
 
 def _of_benchmarks(
-    key: tuple[str, str, int], sections: Sequence[Section], differences: Sequence[Differences]
+    key: tuple[str, str, int],
+    sections: Sequence[Section],
+    differences: Sequence[Differences],
+    plan: Plan,
 ) -> dict[str, Comparison]:
     """Returns benchmark -> the comparison of two methods, corrected for their number."""
     method, other, budget = key
@@ -80,6 +83,7 @@ def _of_benchmarks(
             budget=budget,
             benchmarks=(name,),
             holm=corrected.get(name),
+            resolution=plan.resolution,
         )
         for name, one in found.items()
     }
@@ -110,4 +114,5 @@ def _over(
         benchmarks=tuple(complete),
         better=sum(mean > 0 for mean in sure),
         worse=sum(mean < 0 for mean in sure),
+        resolution=plan.resolution,
     )

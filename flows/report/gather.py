@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import cast
 
 from flows.report.alike import check_alike, of_one_platform
 from flows.report.build import build
@@ -14,6 +15,9 @@ from infra.store.places import open_place
 from infra.store.store import Artifact
 from model import files
 from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
+
+ANSWER_MS = "answer_ms"
+"""Of the counts of predictions: the time of an answer [ms]. In no file: it differs each time."""
 
 DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")
 """Distributions whose versions decide the digits of a score, and are no part of its identity."""
@@ -81,6 +85,7 @@ def _score(
     cell: CellKey, artifact: Artifact, recall: Callable[[str], Artifact], *, accepted: bool
 ) -> Score:
     said = json.loads((artifact.path / files.SCORE).read_text())
+    items, plain = read_items(artifact.path / files.PREDICTIONS, said["score"])
     manifest = artifact.manifest
     trained = recall(manifest.inputs["checkpoint"].key).manifest
     decode = {k: v for k, v in manifest.config["decode"].items() if k != "batch_size"}
@@ -90,7 +95,9 @@ def _score(
         metric=said["metric"],
         artifact=artifact.key,
         accepted=accepted,
-        items=read_items(artifact.path / files.PREDICTIONS, said["score"]),
+        items=items,
+        plain=plain,
+        answer_ms=cast(float | None, manifest.counts.get(ANSWER_MS)),
         made=Made(
             data=manifest.inputs["data"].content,
             decoding=canonical_json(decode),
@@ -104,7 +111,7 @@ def _guesses(artifacts: Mapping[str, Artifact]) -> Iterator[tuple[str, float, It
     for role, artifact in artifacts.items():
         if role.startswith(CHANCE):
             score = json.loads((artifact.path / files.CHANCE).read_text())["score"]
-            items = read_items(artifact.path / files.PREDICTIONS, score)
+            items, _ = read_items(artifact.path / files.PREDICTIONS, score)
             yield role.removeprefix(CHANCE), score, items
 
 

@@ -207,7 +207,7 @@ def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _P
 
 
 def _items_part(rows: Sequence[Paired], draw: Float[np.ndarray, "U S"]) -> _Part | None:
-    """Returns what the sources' consistent differences add; None where no row has items."""
+    """Returns the items' part of the variance; None where no row has items."""
     known = [row for row in rows if row.sources]
     if not known:
         return None

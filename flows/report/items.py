@@ -25,12 +25,19 @@ def by_source(rows: Iterable[tuple[str, float]]) -> Items:
     return {source: tuple(scores) for source, scores in found.items()}
 
 
-def read_items(path: Path, score: float) -> Items:
-    """Returns the items of a file of predictions; none where `score` is not their plain mean."""
+def read_items(path: Path, score: float) -> tuple[Items, bool]:
+    """Returns the items of a file of predictions, and whether their own scores are their values.
+
+    Where `score` is no plain mean of the items' scores, such as one over languages, their values
+    are the pseudo-values of `model.eval.scorer`; none where the file has none.
+    """
     with path.open(encoding="utf-8") as file:
-        rows = map(json.loads, file)
-        items = by_source((row["source_sha256"], row["score"]) for row in rows)
-    return items if items and math.isclose(mean_of(items), score, abs_tol=1e-6) else {}
+        rows = map(json.loads, file)  # Of which the texts need not be kept.
+        found = [(r["source_sha256"], r["score"], r.get("pseudo_value")) for r in rows]
+    plain = all(value is None for *_, value in found)
+    items = by_source((source, score if plain else value) for source, score, value in found)
+    known = items and math.isclose(mean_of(items), score, abs_tol=1e-6 if plain else 1e-3)
+    return (items if known else {}), plain
 
 
 def mean_of(items: Items) -> float:

@@ -48,7 +48,7 @@ def _section_rows(section: Section) -> list[str]:
     rows = []
     for i, method in enumerate(section.methods):
         cells = [section.cell(method, b) for b in section.budgets]
-        name = section.benchmark if i == 0 else ""
+        name = section.title if i == 0 else ""
         kept = [_number(c.retention) if c.expected else "" for c in cells]
         chance = _number(section.chance) if i == 0 else ""
         rows.append(_row([_text(name), _text(method), *map(_score, cells), *kept, chance]))

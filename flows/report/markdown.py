@@ -1,5 +1,6 @@
 """Writes a report as Markdown tables: one per benchmark, methods down, budgets across."""
 
+import collections
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -58,7 +59,7 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
 
 
 def _given(report: Report) -> str:
-    """Returns what the intervals take as it is."""
+    """Returns the words for what the intervals are conditional on."""
     if all(cell.expected <= 1 for section in report.sections for cell in section.cells):
         return ONE_SEED
     num = report.num_pretrainings
@@ -103,7 +104,8 @@ def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
         f"{num} benchmarks" if num == num_benchmarks else f"{num} of {num_benchmarks} benchmarks"
     )
     sure = f"; better on {entry.better}, worse on {entry.worse}" if entry.p is not None else ""
-    return f"{entry.pair} at {entry.budget}: {difference_text(entry)}, {there}{sure}"
+    pixels = f" ({entry.resolution} px)" if entry.resolution else ""
+    return f"{entry.pair} at {entry.budget}{pixels}: {difference_text(entry)}, {there}{sure}"
 
 
 def difference_text(entry: Comparison) -> str:
@@ -115,7 +117,8 @@ def difference_text(entry: Comparison) -> str:
 
 
 def _comparisons(report: Report) -> str:
-    lines = [f"- {comparison_text(c, len(report.sections))}\n" for c in report.comparisons]
+    num = collections.Counter(section.resolution for section in report.sections)
+    lines = [f"- {comparison_text(c, num[c.resolution])}\n" for c in report.comparisons]
     return f"## Methods compared\n\n{''.join(lines)}"
 
 
@@ -138,8 +141,8 @@ def _aggregates(entries: list[Aggregate], budgets: Sequence[int]) -> str:
         lines.append([name, str(next(e.expected for e in row if e)), method, *kept, *means])
     head = [*(f"retention @{b} [%]" for b in budgets), *(f"mean score @{b}" for b in budgets)]
     pixels = f" ({entries[0].resolution} px)" if entries[0].resolution else ""
-    table = _table(["over", "rows", "method", *head], lines, left=(0, 2))
-    return f"## Over benchmarks{pixels}\n\n{table}"
+    body = table(["over", "rows", "method", *head], lines, left=(0, 2))
+    return f"## Over benchmarks{pixels}\n\n{body}"
 
 
 def _section(section: Section, link: Link | None) -> str:
@@ -156,8 +159,8 @@ def _section(section: Section, link: Link | None) -> str:
     def head(*names: str) -> list[str]:
         return ["method", *(name.format(b) for name in names for b in section.budgets)]
 
-    first = _table([*head("score @{}", "retention @{} [%]"), "chance"], scores, left=(0,))
-    second = _table(head("95 % interval @{}", "over chance @{}"), spreads, left=(0,))
+    first = table([*head("score @{}", "retention @{} [%]"), "chance"], scores, left=(0,))
+    second = table(head("95 % interval @{}", "over chance @{}"), spreads, left=(0,))
     tables = [first, second]
     if section.comparisons:
         tables.append(_differences(section))
@@ -171,7 +174,7 @@ def _differences(section: Section) -> str:
     pairs = dict.fromkeys(pair for pair, _ in found)
     lines = [[pair, *(found.get((pair, b), "") for b in section.budgets)] for pair in pairs]
     head = ["difference", *(f"@{b}" for b in section.budgets)]
-    return _table(head, lines, left=(0,))
+    return table(head, lines, left=(0,))
 
 
 def _without_seen(section: Section) -> str:
@@ -181,13 +184,13 @@ def _without_seen(section: Section) -> str:
         cells = [section.cell(method, b) for b in section.budgets]
         lines.append([method, *(number(c.unseen) if c.expected else "" for c in cells)])
     head = [f"without {section.seen} of {section.items} items", *(f"@{b}" for b in section.budgets)]
-    return _table(head, lines, left=(0,))
+    return table(head, lines, left=(0,))
 
 
 def _title(section: Section) -> str:
     pixels = f"{section.resolution} px" if section.resolution else ""
     extra = ", ".join(part for part in (section.metric, section.group, pixels) if part)
-    return f"{section.benchmark} ({extra})" if extra else section.benchmark
+    return f"{section.title} ({extra})" if extra else section.title
 
 
 def _linked(cell: Cell, link: Link | None) -> str:
@@ -202,7 +205,8 @@ def _interval(cell: Cell) -> str:
     return f"{number(cell.low)} … {number(cell.high)}"
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    """Returns a Markdown table; `left` are the columns that begin at the left."""
     rule = [":--" if i in left else "--:" for i in range(len(head))]
     rows = [[text.replace("|", "\\|") for text in row] for row in (head, rule, *lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

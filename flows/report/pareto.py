@@ -2,24 +2,25 @@
 
 import io
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.report.cells import Cell, Cost, Report, Section
+from flows.report.cells import Cell, Report, Section
 from flows.report.plot import DPI, PANEL_INCHES, REFERENCE_COLOR, draw_legend, looks, style
 
-COSTS: dict[str, Callable[[Cost], float]] = {
-    "soft tokens": lambda cost: cost.tokens,
-    "GFLOPs of a prefill": lambda cost: 1000 * cost.tflops,
-    "KV cache [MB]": lambda cost: cost.kv_mb,
+COSTS: dict[str, Callable[[Cell], float | None]] = {
+    "soft tokens": lambda cell: cell.cost and cell.cost.tokens,
+    "GFLOPs of a prefill": lambda cell: cell.cost and 1000 * cell.cost.tflops,
+    "KV cache [MB]": lambda cell: cell.cost and cell.cost.kv_mb,
 }
+MEASURED = {"measured ms of an answer": lambda cell: cell.answer_ms}
 FRONT_COLOR = "#BBBBBB"
 _MAX_TICKS = 6
 """Different costs that a panel names; of more of them it names powers of two."""
 
-Points = dict[tuple[str, int], tuple[list[Cost], float]]
-"""Method, budget -> its costs, one per benchmark, and its mean score."""
+Points = dict[tuple[str, int], list[Cell]]
+"""Method, budget -> its cells, one per benchmark, each with a score."""
 
 
 def pareto(report: Report, path: Path) -> None:
@@ -27,12 +28,21 @@ def pareto(report: Report, path: Path) -> None:
     path.write_bytes(pareto_png(report))
 
 
-def pareto_png(report: Report) -> bytes:
-    """Returns a PNG of mean scores against tokens, GFLOPs and key-value cache of a prompt.
+def latency(report: Report, path: Path) -> None:
+    """Writes the PNG of `pareto_png` against measured times to a local file."""
+    path.write_bytes(pareto_png(report, MEASURED))
 
-    A row of panels per number of images in a prompt; a point is a method at a budget, its score and
-    its cost averaged over the benchmarks of the row. Only points with all of these are drawn. The
-    grey line is the Pareto front: what nothing beats at the same cost or less.
+
+def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] = COSTS) -> bytes:
+    """Returns a PNG of mean scores against costs: tokens, GFLOPs and key-value cache of a prompt.
+
+    A row of panels per resolution and number of images in a prompt; a point is a method at a
+    budget, its score and its cost averaged over the benchmarks of the row. Only points with all of
+    these are drawn. The grey line is the Pareto front: what nothing beats at the same cost or less.
+
+    Args:
+      report: with the cells.
+      of: name of a cost -> it, of a cell; None where it is unknown.
     """
     groups = _groups(report)
     with style():
@@ -41,21 +51,21 @@ def pareto_png(report: Report) -> bytes:
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
         rows = max(len(groups), 1)
-        size = (PANEL_INCHES[0] * len(COSTS), PANEL_INCHES[1] * rows + 0.45)
+        size = (PANEL_INCHES[0] * len(of), PANEL_INCHES[1] * rows + 0.45)
         figure = Figure(figsize=size, dpi=DPI, layout=ConstrainedLayoutEngine(hspace=0.08))
         FigureCanvasAgg(figure)
-        panels = figure.subplots(rows, len(COSTS), squeeze=False)
+        panels = figure.subplots(rows, len(of), squeeze=False)
         look = looks(report)
-        for row, (num_images, sections) in zip(panels, groups.items(), strict=False):
+        for row, ((px, num_images), sections) in zip(panels, groups.items(), strict=False):
             points = _points(sections)
-            for axes, (name, cost) in zip(row, COSTS.items(), strict=True):
+            for axes, (name, cost) in zip(row, of.items(), strict=True):
                 _draw(axes, points, cost, look)
                 axes.set_xlabel(name)
             row[0].set_ylabel("mean score")
             what = "1 image" if num_images == 1 else f"{num_images} images"
-            num = len(sections)
-            row[0].set_title(f"{what}, {num} benchmark{'s' if num > 1 else ''}")
-        draw_legend(figure, len(COSTS))
+            num, pixels = len(sections), f" of {px} px" if px else ""
+            row[0].set_title(f"{what}{pixels}, {num} benchmark{'s' if num > 1 else ''}")
+        draw_legend(figure, len(of))
         png = io.BytesIO()
         figure.savefig(png, format="png", metadata={"Software": None})
         return png.getvalue()
@@ -70,13 +80,13 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
-def _groups(report: Report) -> dict[int, list[Section]]:
-    """Returns number of images -> the benchmarks whose prompts have as many."""
-    groups: dict[int, list[Section]] = {}
+def _groups(report: Report) -> dict[tuple[int | None, int], list[Section]]:
+    """Returns (resolution, number of images) -> the benchmarks whose prompts have these."""
+    groups: dict[tuple[int | None, int], list[Section]] = {}
     for section in report.sections:
         cost = next((c.cost for c in section.cells if c.cost), None)
         if cost is not None:
-            groups.setdefault(cost.num_images, []).append(section)
+            groups.setdefault((section.resolution, cost.num_images), []).append(section)
     return groups
 
 
@@ -85,9 +95,8 @@ def _points(sections: Sequence[Section]) -> Points:
     for method in sections[0].methods:
         for budget in sections[0].budgets:
             cells = [section.cell(method, budget) for section in sections]
-            costs = [cell.cost for cell in cells if cell.cost and cell.complete]
-            if len(costs) == len(cells):
-                points[method, budget] = costs, statistics.mean(map(_mean, cells))
+            if all(cell.complete for cell in cells):
+                points[method, budget] = cells
     return points
 
 
@@ -97,9 +106,16 @@ def _mean(cell: Cell) -> float:
 
 
 def _draw(
-    axes: Any, points: Points, cost: Callable[[Cost], float], look: dict[str, tuple[str, str]]
+    axes: Any,
+    points: Points,
+    cost: Callable[[Cell], float | None],
+    look: dict[str, tuple[str, str]],
 ) -> None:
-    at = {key: (statistics.mean(map(cost, costs)), mean) for key, (costs, mean) in points.items()}
+    at: dict[tuple[str, int], tuple[float, float]] = {}
+    for key, cells in points.items():
+        costs = [found for cell in cells if (found := cost(cell)) is not None]
+        if len(costs) == len(cells):
+            at[key] = statistics.mean(costs), statistics.mean(map(_mean, cells))
     edge = front([*at.values()])
     axes.step(*zip(*edge, strict=True) if edge else ((), ()), where="post", color=FRONT_COLOR)
     for method in dict.fromkeys(method for method, _ in at):

@@ -115,7 +115,7 @@ def _draw_panel(axes: Any, section: Section, colors: dict[str, tuple[str, str]])
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0) if _lowest(section) >= 0 else low, high)
     pixels = f", {section.resolution} px" if section.resolution else ""
-    axes.set_title(f"{section.benchmark}{pixels}")
+    axes.set_title(f"{section.title}{pixels}")
     axes.set_xlabel("budget [tokens]")
     axes.set_ylabel(section.metric.replace("_", " ") or "score")
 

@@ -47,19 +47,32 @@ def to_csv(report: Report) -> str:
     """
     cells = [(s, c) for s in report.sections for c in s.cells if c.expected]
     rows = [{**_numbers(c), "group": s.group, "resolution": s.resolution} for s, c in cells]
-    return _csv(COLUMNS, rows)
+    return to_csv_lines(COLUMNS, rows)
 
 
 def aggregates_to_csv(report: Report) -> str:
     """Returns one line per aggregate, method and budget; `partial` is over the `rows` there are."""
-    return _csv(AGGREGATE_COLUMNS, [vars(a) for a in report.aggregates])
+    return to_csv_lines(AGGREGATE_COLUMNS, [vars(a) for a in report.aggregates])
 
 
 def comparisons_to_csv(report: Report) -> str:
-    """Returns one line per comparison: those of each benchmark, then those over several."""
+    """Returns one line per comparison: those of each benchmark, then those over several.
+
+    The last column is there only where the report holds several resolutions.
+    """
     found = [c for s in report.sections for c in s.comparisons] + list(report.comparisons)
     rows = [{**vars(c), "benchmarks": " ".join(c.benchmarks)} for c in found]
-    return _csv(COMPARISON_COLUMNS, rows)
+    several = any(c.resolution for c in found)
+    return to_csv_lines(
+        (*COMPARISON_COLUMNS, "resolution") if several else COMPARISON_COLUMNS, rows
+    )
+
+
+def latency_to_csv(report: Report) -> str:
+    """Returns the measured time of an answer of every cell that has one, a line each [ms]."""
+    cells = (cell for section in report.sections for cell in section.cells)
+    rows = [vars(cell) | {"answer_ms": cell.answer_ms} for cell in cells if cell.answer_ms]
+    return to_csv_lines(("benchmark", "method", "budget", "answer_ms"), rows)
 
 
 def to_json(report: Report) -> str:
@@ -107,7 +120,8 @@ def _numbers(cell: Cell) -> dict[str, Any]:
     return {**vars(cell), **dict.fromkeys(COSTS), **own, **costs, "scores": seeds}
 
 
-def _csv(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+def to_csv_lines(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
+    """Returns a table as CSV: numbers with four decimals, and nothing where one is missing."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -121,9 +135,21 @@ def _field(value: object) -> object:
 
 def _cell_json(cell: Cell) -> dict[str, Any]:
     fields = (
-        "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high", "error",
-        "margin", "above_chance", "accepted", "unseen",
-    )  # fmt: skip
+        "method",
+        "budget",
+        "mean",
+        "std",
+        "n",
+        "expected",
+        "retention",
+        "low",
+        "high",
+        "error",
+        "margin",
+        "above_chance",
+        "accepted",
+        "unseen",
+    )
     seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
     costs = {name: getattr(cell.cost, name, None) for name in COSTS}
     return {**{f: _rounded(getattr(cell, f)) for f in fields}, **costs, "scores": seeds}
@@ -134,7 +160,10 @@ def _aggregate_json(entry: Aggregate) -> dict[str, Any]:
 
 
 def _comparison_json(entry: Comparison) -> dict[str, Any]:
-    return {name: _rounded(value) for name, value in vars(entry).items()}
+    told = {name: _rounded(value) for name, value in vars(entry).items()}
+    if entry.resolution is None:
+        del told["resolution"]
+    return told
 
 
 def _rounded(value: Any) -> Any:

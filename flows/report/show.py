@@ -4,13 +4,18 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from flows.report.cells import Report
-from flows.report.render import FORMATS, render
+from flows.report.cells import Plan, Report
+from flows.report.cells_file import cells_to_csv
+from flows.report.render import FORMATS, comparisons_to_csv, render
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.load import ConfigError
 from flows.study.runs import results_of
 from infra.store.store import Artifact, Store
+
+OF_RUNS = ("comparisons", "cells", "auto")
+"""Further formats, of a run only: CSV of every comparison, of every score on its own, and of what
+choosing a budget per input is worth."""
 
 
 def show_results(
@@ -21,19 +26,29 @@ def show_results(
     Args:
       store: where runs are.
       run: a study's name; None with `scores`.
-      form: one of `FORMATS`.
+      form: one of `FORMATS`, or of `OF_RUNS` with a run.
       scores: a score file, instead of a run.
       mixed: whether a run's scores of several library versions and accelerators are averaged.
 
     Raises:
       ConfigError: if the request or the score file is wrong.
     """
-    if form not in FORMATS:
-        raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, html, got {form!r}.")
+    if form not in (*FORMATS, *OF_RUNS):
+        known = ", ".join((*FORMATS, *OF_RUNS))
+        raise ConfigError(f"--format must be one of {known}, html, got {form!r}.")
+    if form in OF_RUNS and scores is not None:
+        raise ConfigError(f"--format {form} goes with RUN, got --scores; take csv.")
     if run is not None and scores is None:
         results = results_of(store, run)
+        if form == "cells":
+            return cells_to_csv(*report_of(store, results, mixed=mixed), store.recall)
+        if form == "auto":
+            return _auto(results, run)
         if mixed:
-            return render(_mixed(store, results), form)
+            report, _ = report_of(store, results, mixed=True)
+            return comparisons_to_csv(report) if form == "comparisons" else render(report, form)
+        if form == "comparisons":
+            return (results.path / "comparisons.csv").read_text(encoding="utf-8")
         return (results.path / f"results.{form}").read_text(encoding="utf-8")
     if run is not None or scores is None:
         got = "neither" if run is None else "both"
@@ -46,10 +61,19 @@ def show_results(
         raise ConfigError(f"--scores: {error}") from None
 
 
-def _mixed(store: Store, results: Artifact) -> Report:
-    """Returns the report of the same inputs, with every score in it."""
+def _auto(results: Artifact, run: str) -> str:
+    judged = results.path / "auto.csv"
+    if not judged.exists():
+        raise ConfigError(
+            f"--format auto needs a run with auto among its budgets, got {run}, which has none."
+        )
+    return judged.read_text(encoding="utf-8")
+
+
+def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, Plan]:
+    """Returns the report of a results artifact's inputs, and its plan; `mixed` has every score."""
     from flows.report.gather import gather
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
     artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
-    return gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=True)
+    return gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed), spec.plan

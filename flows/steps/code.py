@@ -10,9 +10,9 @@ bytes and decides none, and the worker that calls the function are outside. Rela
 those that only a running program could follow, are refused: the digest would not see what they
 bring in.
 
-A reader or metric of the user's own (`flows.steps.own_code`) lies in the folder `own` of a tree
-and is followed like the rest: own/my_metric.py is the module `my_metric`. There imports may be
-relative.
+A reader, metric or connector of the user's own (`flows.steps.own_code`) lies in the folder `own`
+of a tree and is followed like the rest: own/my_metric.py is the module `my_metric`. There imports
+may be relative.
 """
 
 import ast
@@ -221,7 +221,7 @@ _TRIES = 20
 
 @functools.lru_cache(maxsize=4096)
 def read_module(text: bytes) -> Module:
-    """Returns what a source file is to a step's code.
+    """Returns how a source file counts in a step's code.
 
     Raises:
       SyntaxError: if it is no Python.

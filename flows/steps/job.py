@@ -102,7 +102,7 @@ def main() -> None:
             print(f"{item.name}: {item.traceback or item.error or 'done'}", flush=True)
         else:
             report.step, report.progress = item
-            if time.monotonic() - written < _REPORT_EVERY:
+            if time.monotonic() - written < _REPORT_EVERY and not item[1].happened:
                 continue
         report.write(store.fleeting, job)
         written = time.monotonic()

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,11 +40,16 @@ class Work:
       inputs: role -> local folder of the artifact read; of a store elsewhere it is copied when it
         is first asked for.
       places: role -> where to read that artifact in ranges, for `open_place`; nothing is copied.
+      stored: the same, for any machine: where this one has a copy, others may not.
       artifacts: role -> the artifact read, with its manifest.
       recall: key -> an artifact of the store, for what lies further back than what is read.
       config, seed, location: as in the step.
+      processes: that share the step, where its kind can be shared.
+      launcher: command that starts them, on other hosts, too; "" starts them on this machine.
+      pieces: what `make_piece` made of it and of those that are made with it, in any order.
       counts: the function notes numbers of interest here.
       content: the function may state a logical content digest here.
+      accelerator: kind of the devices that were computed on, where JAX ran in other processes.
     """
 
     def __init__(
@@ -56,6 +61,8 @@ class Work:
         put: Callable[[str, Content], None] | None = None,
         shared: str = "",
         adopt: Callable[[str, str, File], None] | None = None,
+        processes: int = 1,
+        launcher: str = "",
     ) -> None:
         self._recipe, self._store = recipe, store
         self.out = out
@@ -67,13 +74,19 @@ class Work:
         read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
         self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)
         self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.place)
+        self.stored: Mapping[str, str] = _WhenAsked(
+            read, lambda artifact: f"{artifact.files.uri}/{artifact.folder}"
+        )
         self.artifacts = read
         self.recall = store.recall
         self.config = recipe.config
         self.seed = recipe.seed
         self.location = recipe.location
+        self.processes, self.launcher = processes, launcher
+        self.pieces: Sequence[bytes] = ()
         self.counts: dict[str, float | int | str] = {}
         self.content: str | None = None
+        self.accelerator = ""
 
     def adopt(self, name: str, source: str, file: File) -> None:
         """Makes a file of `shared` one of the artifact's.
@@ -142,6 +155,8 @@ class Kind:
         reaches imports them.
       functions: config, as plain values -> functions that it names, as "module:name"; their code
         belongs to the step's, and the versions of what they import to its identity.
+      make_piece: makes one of so many pieces of what `make_together` makes, which then finds them
+        as `work.pieces`; None where it has none.
       make_together: as `make`, for several steps that read the same inputs, with the same seed;
         the bytes are those that `make` writes. None makes each alone.
       alike: config -> a value that two of them share where they can be made together.
@@ -154,6 +169,7 @@ class Kind:
     also: Callable[[Mapping[str, Any]], Iterable[str]] | None = None
     functions: Callable[[Any], Iterable[str]] | None = None
     make_together: Callable[[Sequence[Work]], Iterator[Progress]] | None = None
+    make_piece: Callable[[Sequence[Work], int, int], Generator[Progress, None, bytes]] | None = None
     alike: Callable[[Any], Any] = lambda config: config
 
 

@@ -1,8 +1,9 @@
-"""Readers and metrics of the user's own: code that a step runs and no checkout holds.
+"""Readers, metrics and connectors of the user's own: code that a step runs and no checkout holds.
 
     metric: ./my_metric.py:f1       one file, and what it imports that lies beside it
     metric: my_package.scores:f1    the same of a package in a folder of Python's path, a checkout
     metric: soft_f1                 an entry point, or a module, of an installed distribution
+    methods: [./mine.py:Ripple]     a class, in any of these ways
 
 The first two belong to the sources of the run, below `own/`: their digest is part of the step's
 code, the store keeps them, and workers import them from there, whatever is edited meanwhile. The
@@ -18,11 +19,11 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.steps.code import OWN, ROOTS, add_own, checkout, read_module
+from flows.steps.code import OWN, ROOTS, add_own, checkout, read_checkout, read_module
 from infra.references import entry_points, in_file, in_module, load, provide
 from infra.store.environment import PACKAGES
 from pipelines.sources.own_source import OwnSource
@@ -34,7 +35,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 @functools.cache
 def named(reference: str, group: str) -> str:
-    """Returns what a config names as "module:name", which this process can then import.
+    """Returns a function that a config names, as "module:name"; this process can import it then.
 
     Args:
       reference: "file.py:name", "module:name" or the name of an entry point.
@@ -58,7 +59,7 @@ def named(reference: str, group: str) -> str:
             f"a function is named as file.py:function or module:function, got {reference!r}."
         )
     if not callable(found := load(canonical)) and not hasattr(found, "score"):
-        raise ValueError(f"{canonical} must be a function, got {found!r:.60}.")
+        raise ValueError(f"{canonical} must be a function or a class, got {found!r:.60}.")
     return canonical
 
 
@@ -70,14 +71,24 @@ def take_over(files: Mapping[str, bytes]) -> None:
         add_own(own)
 
 
+def is_taken(files: Mapping[str, bytes]) -> bool:
+    """Returns whether this process has the user's own code as a run's source tree has it."""
+    held = read_checkout().files
+    return all(held.get(path) == files[path] for path in files if path.startswith(f"{OWN}/"))
+
+
 def with_code(reader: str | OwnSource) -> str | OwnSource:
     """Returns a reader as it may travel to workers: with the code of its function, if it is one."""
     if isinstance(reader, str) or (function := in_module(reader.reader)) is None:
         return reader
-    tree = checkout()
-    own = filter(tree.is_own, tree.reach([function[0]]))
-    files = _relative({tree.path(name): tree.text(name) for name in own})
+    files = _relative(own_files([function[0]]))
     return dataclasses.replace(reader, code=tuple(sorted(files.items())))
+
+
+def own_files(modules: Iterable[str]) -> dict[str, bytes]:
+    """Returns the user's own files that some modules reach, as `take_over` has them elsewhere."""
+    tree = checkout()
+    return {tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_own(name)}
 
 
 def reader_of(spec: Mapping[str, Any]) -> str:

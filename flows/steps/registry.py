@@ -17,18 +17,20 @@ from flows.steps.kinds.mask_codec import MASK_CODEC
 from flows.steps.kinds.predictions import PREDICTIONS
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.kinds.results import RESULTS
+from flows.steps.kinds.routed import ROUTED
+from flows.steps.kinds.router import ROUTER
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
 from flows.steps.own_code import libraries
 from infra.references import in_module
-from infra.store.digest import canonical_json
+from infra.store.digest import settings_json
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         CORPUS, FILES, RAW_FILES, DATASET, SCREENED, START, TOKENIZER, MASK_CODEC, CHECKPOINT,
-        PREDICTIONS, CHANCE, RESULTS,
+        PREDICTIONS, ROUTER, ROUTED, CHANCE, RESULTS,
     )
 }  # fmt: skip
 
@@ -51,16 +53,20 @@ def code_digest(kind: str, config: Any) -> str:
 
 def own_modules(kind: str, config: Any) -> tuple[str, ...]:
     """Returns the modules of the functions that a step's config names; none for most."""
+    return _own_modules(kind, settings_json(config)) if KINDS[kind].functions else ()
+
+
+@functools.lru_cache(4096)
+def _own_modules(kind: str, config: str) -> tuple[str, ...]:
     functions = KINDS[kind].functions
-    if functions is None:
-        return ()
-    named = map(in_module, functions(json.loads(canonical_json(config))))
+    assert functions is not None
+    named = map(in_module, functions(json.loads(config)))
     return tuple(found[0] for found in named if found)
 
 
 def _also(kind: str, config: Any) -> tuple[str, ...]:
     also = KINDS[kind].also
-    found = tuple(also(json.loads(canonical_json(config)))) if also else ()
+    found = tuple(also(json.loads(settings_json(config)))) if also else ()
     return found + own_modules(kind, config)
 
 

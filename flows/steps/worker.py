@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import importlib
 import math
-import os
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,8 +17,9 @@ from infra.progress import Progress
 from infra.reason import reason_of
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
+from infra.store.programs import share_programs
 from infra.store.scratch import Scratch
-from infra.store.store import Attempt, Store
+from infra.store.store import JOBS, Attempt, Store
 
 _NOTED_EVERY = 5.0
 """Between two notes of the time that an attempt has taken [s]."""
@@ -63,7 +64,8 @@ def make(
     Args:
       store: the store [URI].
       recipes: what to make; none of them reads another one's artifact.
-      context: run ids of the orchestrator, for the manifests.
+      context: run ids of the orchestrator, for the manifests; "processes", how many share a step
+        whose kind can be shared, if more than one, and "launcher", what starts them.
       token: names this call as the holder of its steps; None draws a name for each.
       lost: tokens of earlier calls that came to nothing, whose steps are taken at once.
     """
@@ -104,16 +106,69 @@ def make_apart(
 ) -> Iterator[tuple[str, Progress] | Made]:
     """As `make`, for a process that does nothing else and has not imported JAX yet.
 
-    Processes of one machine share what they compiled; each machine has a folder of its own. After
-    `context["closes"]` [seconds since the epoch] it does nothing: it may have waited for its place.
+    Processes of one machine share what they compile. After `context["closes"]` [seconds since the
+    epoch] it does nothing: it may have waited for its place. With `context["piece"]`, (its number,
+    how many there are), it makes that piece of the steps, for whoever then makes them.
     """
-    closes = context.get("closes", math.inf)
-    context = {name: value for name, value in context.items() if name != "closes"}
+    closes, piece = context.get("closes", math.inf), context.get("piece")
+    context = {name: value for name, value in context.items() if name not in ("closes", "piece")}
     if time.time() >= closes:
         yield from (Made(name=recipe.name, held=True) for recipe in recipes)
         return
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Store(store).cache("jax")))
-    yield from make(store, recipes, context, token, lost)
+    share_programs(Store(store).cache("jax"))
+    if piece is not None:
+        yield from _make_piece(Store(store), recipes, *piece)
+    else:
+        yield from make(store, recipes, context, token, lost)
+
+
+def _make_piece(
+    store: Store, recipes: Sequence[Recipe], number: int, num_pieces: int
+) -> Iterator[tuple[str, Progress] | Made]:
+    """Makes a piece of every step that is made in pieces; one that is there stays as it is.
+
+    Nobody holds it: two who make one make the same.
+    """
+    from flows.steps.registry import KINDS
+
+    for group in _groups(recipes):
+        began, name = time.monotonic(), _piece_name(group, number, num_pieces)
+        make_piece = KINDS[group[0].kind].make_piece
+        if make_piece is None or store.fleeting.measure(name).size:
+            continue
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                for recipe in group:
+                    _take_over_own(store, recipe)
+                    _check_code(store, recipe)
+                out = Path(folder)
+                making = make_piece([Work(r, store, out, out) for r in group], number, num_pieces)
+                while True:
+                    try:
+                        yield group[0].name, next(making)
+                    except StopIteration as end:
+                        took = f"{time.monotonic() - began:.3f}\n"
+                        store.fleeting.put(name, took.encode() + end.value)
+                        break
+        except Exception as error:  # As in `make`.
+            yield Made(name=group[0].name, error=reason_of(error), traceback=traceback.format_exc())
+
+
+def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
+    """Returns where a piece lies, beside what jobs tell: `gc` deletes it when it is old."""
+    together = value_sha256(sorted(recipe.key for recipe in group))[:16]
+    return f"{JOBS}/pieces-{together}/{number}-of-{num_pieces}"
+
+
+def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
+    """Returns the pieces of a group that were made, of one way to cut it; and their time [s]."""
+    folder = _piece_name(group, 0, 0).rpartition("/")[0]
+    there = sorted(store.fleeting.listing(folder))
+    ways = {name.partition("-of-")[2] for name in there}
+    chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in there), default="")
+    told = [store.fleeting.read(f"{folder}/{n}") for n in there if n.endswith(f"-of-{chosen}")]
+    seconds = sum(float(text.partition(b"\n")[0]) for text in told)
+    return [text.partition(b"\n")[2] for text in told], seconds
 
 
 def _make(
@@ -136,26 +191,32 @@ def _make(
             if store.find(recipe.key):
                 yield Made(name=recipe.name, reused=True)
             else:
-                begun.append((*_begin(store, recipe, scratch), scratch))
+                begun.append((*_begin(store, recipe, scratch, context), scratch))
         if not begun:
             return
         works, (_, _, scratch) = [work for work, *_ in begun], begun[0]
         clock = _Clock(scratch.path / "seconds")
-        together = kind.make_together
+        together, earlier = kind.make_together, clock.earlier
+        if kind.make_piece is not None:
+            works[0].pieces, seconds = _pieces(store, group)
+            earlier += seconds
         for progress in together(works) if together else kind.make(works[0]):
             clock.note()
             if progress.resumable:
                 scratch.save()
             yield group[0].name, progress
         for work, attempt, own in begun:
-            attempt.earlier_seconds, attempt.share = clock.earlier, 1 / len(begun)
+            attempt.earlier_seconds, attempt.share = earlier, 1 / len(begun)
             attempt.counts, attempt.content = work.counts, work.content
+            attempt.accelerator = work.accelerator
             attempt.commit(context)
             own.clear()
             yield Made(name=attempt.step.name)
 
 
-def _begin(store: Store, recipe: Recipe, scratch: Scratch) -> tuple[Work, Attempt]:
+def _begin(
+    store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
+) -> tuple[Work, Attempt]:
     """Begins an attempt at a step that is held."""
     attempt = Attempt(store, recipe)
     work = Work(
@@ -166,6 +227,8 @@ def _begin(store: Store, recipe: Recipe, scratch: Scratch) -> tuple[Work, Attemp
         attempt.put,
         f"{store.uri}/{scratch.shared}",
         lambda name, source, file: attempt.adopt(name, f"{scratch.shared}/{source}", file),
+        int(context.get("processes", 1)),
+        context.get("launcher", ""),
     )
     return work, attempt
 
@@ -206,7 +269,7 @@ def bind(kind: str, config: Any) -> dict[str, str]:
 
 
 def _take_over_own(store: Store, recipe: Recipe) -> None:
-    """Imports readers and metrics of the user's own from the sources of the run."""
+    """Imports code of the user's own from the sources of the run."""
     from flows.steps.code import checkout
     from flows.steps.own_code import take_over
     from flows.steps.registry import own_modules

@@ -97,9 +97,16 @@ class LocalWorkers:
         token, lost = uuid.uuid4().hex, self._lost.setdefault(name, [])
         try:
             yield from self._cluster.stream(
-                worker.make_apart, self._store.uri, recipes, context, token, tuple(lost),
-                num_cpus=cpus, num_gpus=gpus, name=name,
-            )  # fmt: skip
+                worker.make_apart,
+                self._store.uri,
+                recipes,
+                context,
+                token,
+                tuple(lost),
+                num_cpus=cpus,
+                num_gpus=gpus,
+                name=name,
+            )
         except WorkerLost:
             lost.append(token)
             raise

@@ -6,6 +6,7 @@ import math
 import re
 import threading
 import zoneinfo
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -95,7 +96,7 @@ class Allowance:
 
     def ahead(self, graph: Graph) -> frozenset[Node]:
         """Returns the nodes that come first, with all that they need."""
-        upstream = graph.upstream()
+        upstream = graph.upstream
         found = {node for node in graph.nodes if any(map(node.matches, self.first))}
         for node in reversed(graph.nodes):  # Readers come after what they read.
             if node in found:
@@ -116,10 +117,12 @@ class Gate:
 
     Attributes:
       expected: the time that steps take.
+      held: nodes that may not begin at all, and why.
     """
 
     def __init__(self, allowance: Allowance = ALWAYS, now: datetime.datetime | None = None) -> None:
         self.allowance, self.expected = allowance, Expected()
+        self.held: Mapping[Node, str] = {}
         self.closes = allowance.closes(now or datetime.datetime.now(datetime.UTC))
         self.told = f"outside {allowance.start}-{allowance.end} {allowance.timezone}"
         self._seconds = 3600 * allowance.max_hours or math.inf
@@ -139,6 +142,8 @@ class Gate:
         with self._lock:
             if node in self._under_way:
                 return math.inf
+            if node in self.held:
+                raise HeldError(self.held[node])
             now = datetime.datetime.now(datetime.UTC)
             if self.closes is not None and now >= self.closes:
                 raise HeldError(self.told)
@@ -159,6 +164,6 @@ class Gate:
             self._under_way[node] = max(0.0, expected - seconds)
 
     def _cost(self, node: Node) -> float:
-        """Returns what a node will take, where that is known [device-seconds]."""
+        """Returns the cost of a node, where it is known [device-seconds]."""
         known = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
         return sum(seconds * devices for seconds, devices in known)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pydantic
 
+from flows.study.again import failed_last
 from flows.study.allowance import Allowance
 from flows.study.config import StudyConfig
 from flows.study.load import DEMO, ConfigError, first_problem, overridden, read
@@ -53,9 +54,12 @@ def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[s
 
 
 def study_asked(
-    study: str, store: Store, overrides: Sequence[str], data_root: str = "",
+    study: str,
+    store: Store,
+    overrides: Sequence[str],
+    data_root: str = "",
     given: Given | None = None,
-) -> StudyConfig:  # fmt: skip
+) -> StudyConfig:
     """Returns the study that a form asks for.
 
     Args:
@@ -105,7 +109,7 @@ def open_served(store: str) -> Store:
 
 
 def problem(parameters: Mapping[str, Any]) -> str | None:
-    """Returns what is wrong with the parameters of a form, in a line; None if nothing is.
+    """Returns the fault of a form's parameters, in a line; None if there is none.
 
     A Prefect server knows their types only; ours asks here before it makes a run.
     """
@@ -114,7 +118,9 @@ def problem(parameters: Mapping[str, Any]) -> str | None:
         store = open_served(known.get("store", ".parcel"))
         asked = known.get("study", "demo"), store, known.get("overrides", ())
         if "add" not in known:
-            study_asked(*asked, known.get("data_root", ""), known.get("given"))
+            config = study_asked(*asked, known.get("data_root", ""), known.get("given"))
+            if known.get("failed"):
+                failed_last(store, config.name)
             return None
         sweep_asked(*asked, checked(Sweep, known["add"], "add"), known.get("given"))
         checked(Allowance, known.get("when", {}), "when")

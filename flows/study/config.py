@@ -1,32 +1,40 @@
 """A whole study as one value: data, model, stages, transfers, methods × budgets × seeds."""
 
 import dataclasses
+import functools
 import hashlib
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from flows.study.held_out import check_held_out
+from flows.study.auto import AUTO, AutoConfig, parted, with_auto
+from flows.study.compute import ComputeConfig
+from flows.study.held_out import check_held_out, check_watched
 from flows.study.image_size import check_image_px, with_image_px
 from flows.study.kept import KeepConfig
-from flows.study.own import corpus_named
+from flows.study.own import corpus_named, offered_connectors, with_connectors_named
 from flows.study.source import SourceConfig
+from flows.study.stage2 import Stage2Config, scaled, with_stage2
 from flows.study.transfer import (
     EvalRow,
     TransferConfig,
     check_splits,
     check_transfer,
     rows_of,
+    train_data,
     trained_on,
     with_recipes,
 )
+from flows.study.variant import Variant
+from flows.study.watched import WatchedConfig
 from infra.store.digest import NOT_IDENTITY
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.connector.config import ConnectorConfig
-from model.connector.routing import Kind
-from model.masks.codec import MaskCodecConfig
+from model.connector.routing import KINDS
+from model.masks.config import MaskCodecConfig
 from model.train.config import TrainConfig
 from pipelines.hygiene.screen import HygieneConfig
 from pipelines.prepare.config import PrepareConfig
@@ -34,9 +42,20 @@ from pipelines.records.codes import EXTRA_TOKENS
 from pipelines.sources.registry import SOURCES
 from pipelines.synthetic.config import CorpusConfig
 
-Method = Kind
+Method = str
+"""A connector: a name of the registry, or a class of the user's own as "module:Class"; or one of
+the study's variants."""
 REFERENCE: Method = "vanilla"
 """The method whose score is 100 % retention; it knows one budget, all tokens."""
+
+
+VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=40)]
+
+
+def offer_connectors(schema: dict[str, Any]) -> None:
+    """Has the schema of a method offer what there is by name."""
+    schema["enum"] = offered_connectors()
+
 
 SEED_RANGE = (10_000, 100_000)
 """Transfer seeds are drawn from here. Source: PARCEL, app. Implementation Details."""
@@ -59,105 +78,22 @@ class TokenizerConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ComputeConfig:
-    """Where steps run; never part of a result's identity.
-
-    Attributes:
-      ray_address: a running Ray cluster: "http://host:8265", its job server, or "host:port" of its
-        head, or "auto" on one of its nodes. None starts one on this machine.
-      num_cpus: cores of the cluster started here; None takes all.
-      cpus_per_stage: cores of Stage 1, which runs alone.
-      cpus_per_cell: cores of each intermediary or transfer.
-      cpus_per_evaluation: cores of a transfer's evaluations; None takes `cpus_per_cell`.
-      num_gpus: GPUs of the cluster started here; None takes all that JAX can use.
-      gpus_per_stage: GPUs of Stage 1, where there are any; they must divide its batch. Where
-        there are TPUs instead, a step that wants any GPU takes all chips of one host.
-      gpus_per_cell: GPUs of each intermediary or transfer, where there are any.
-      gpus_per_evaluation: GPUs of a transfer's evaluations; None takes those of a cell.
-      cells_per_gpu: cells that share a GPU and its memory, where `gpus_per_cell` is 1.
-      device: what steps run on at `ray_address`; None takes what its nodes have when a step is
-        placed. Say it where an autoscaler begins with none.
-      node_wait: how long a step may wait at `ray_address` for a node that is large enough to come
-        up [s].
-      retries: more tries of a step whose worker died.
-      rebuild_limit: most work that a run does again because of changed code, without being told
-        to, over all its steps [device-hours].
-    """
-
-    ray_address: str | None = None
-    num_cpus: int | None = None
-    cpus_per_stage: int = 2
-    cpus_per_cell: int = 1
-    cpus_per_evaluation: Annotated[int, Field(ge=1)] | None = None
-    num_gpus: Annotated[int, Field(ge=0)] | None = None
-    gpus_per_stage: Annotated[int, Field(ge=0)] = 1
-    gpus_per_cell: Annotated[int, Field(ge=0)] = 1
-    gpus_per_evaluation: Annotated[int, Field(ge=0)] | None = None
-    cells_per_gpu: Annotated[int, Field(ge=1, le=20)] = 1
-    device: Literal["cpu", "gpu", "tpu"] | None = None
-    node_wait: Annotated[float, Field(ge=0)] = 900.0
-    retries: Annotated[int, Field(ge=0, le=10)] = 2
-    rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
-
-    def __post_init__(self) -> None:
-        if self.ray_address is not None:
-            check_ray_address(self.ray_address)
-        if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
-            raise ValueError(
-                f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "
-                f"and {self.gpus_per_cell}."
-            )
-
-    @property
-    def gpus_of_cell(self) -> float:
-        """GPUs that a cell asks for; below 1 it shares one."""
-        return self.gpus_per_cell / self.cells_per_gpu
-
-    @property
-    def cpus_of_evaluation(self) -> int:
-        """Cores that a transfer's evaluations ask for."""
-        return self.cpus_per_evaluation or self.cpus_per_cell
-
-    @property
-    def gpus_of_evaluation(self) -> float:
-        """GPUs that a transfer's evaluations ask for."""
-        own = self.gpus_per_evaluation
-        return self.gpus_of_cell if own is None else float(own)
-
-
-def check_ray_address(address: str) -> None:
-    """Refuses what is no cluster's address.
-
-    Raises:
-      ValueError: with what is accepted.
-    """
-    if address.startswith("ray://"):
-        raise ValueError(
-            f"ray_address must not be Ray Client's, got {address!r}: every step would end with its "
-            f'connection. Give the job server, "http://host:8265", or "host:port" of the head.'
-        )
-    rest = address.removeprefix("http://").removeprefix("https://")
-    host, _, port = rest.rstrip("/").rpartition(":")
-    if address != "auto" and not (host and "/" not in rest.rstrip("/") and port.isdigit()):
-        raise ValueError(
-            f'ray_address must be "http://host:port" of a job server, "host:port" of a head, or '
-            f'"auto", got {address!r}.'
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig:
     """Methods × benchmarks × seeds × budgets, from raw data to the results table.
 
     Attributes:
       name: of the study, in lower-case letters, digits and dashes.
       seed: of everything: each stage draws a seed of its own from it, and the transfers theirs.
-      methods: connectors compared.
+      methods: connectors compared: names of the registry; classes of one's own as "file.py:Class",
+        "module:Class" or entry points of `parcel.connectors`; or names of `variants`.
       budgets: soft tokens per frame at evaluation; a method is evaluated at those it serves, and
-        vanilla at all tokens only.
+        vanilla at all tokens only. `auto` among them is short for `auto: {}`.
+      auto: evaluates each method with several budgets also at one that is chosen for each input,
+        among them; None does not.
       train_budgets: method -> the budgets its intermediary stage and its transfers draw from, each
         equally often in expectation; a method that is not named draws uniformly from all it serves,
         as the paper's do.
+      variants: methods trained in another way, by the names under which they are compared.
       num_seeds: transfer seeds of each pretraining seed, shared by all methods; more of them
         begin with the same ones.
       num_pretrain_seeds: how often Stage 1 and the intermediaries are trained; the paper: once.
@@ -168,12 +104,20 @@ class StudyConfig:
       hygiene: what is looked for in the mixture: duplicates, and pictures of the benchmarks'
         evaluation splits. None does not look.
       tokenizer, mask_codec, model: what all methods share; no codec where nothing has masks.
+      connector_files: files of connectors of one's own, by "module:Class"; filled in, so that
+        another process of the machine finds them.
       connectors: settings of a method's connector; its `kind` is the method. Others have
         `model.connector`'s.
-      start: folder of a checkpoint that Stage 1 starts from, as `parcel convert` writes it; None
-        starts from nothing. `tokenizer.path` must then be the checkpoint's own.
-      stage1: vanilla pretraining.
-      intermediary: pretraining of each method, from Stage 1.
+      start: checkpoint that the first stage starts from: a folder of ours, an `.npz` of big_vision,
+        or safetensors of Hugging Face; None starts from nothing. `tokenizer.path` must then be the
+        checkpoint's own. Where the stages begin with what each method has for itself, one for
+        each: {parcel: …, mqt: …}; then, it may have the method's connector.
+      stage1: vanilla pretraining; None begins with `start`.
+      intermediary: pretraining of each method, from Stage 1; None leaves it out.
+      stage2: pretraining of each method at a higher resolution, and transfers there; None has none.
+      watch: what is looked at while stages train; None does not look.
+      softcaps_in_transfers: whether transfers keep the model's soft-caps; the paper's do not,
+        big_vision's recipe does.
       transfers: benchmark -> how it is fine-tuned on and evaluated; the registry's recipe where
         nothing else is stated.
       eval_batch_size: examples decoded together.
@@ -192,7 +136,9 @@ class StudyConfig:
         tuple[Annotated[int, Field(ge=2, le=1024)], ...],
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = (16, 64, 256)
+    auto: AutoConfig | None = None
     train_budgets: dict[Method, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    variants: dict[VariantName, Variant] = dataclasses.field(default_factory=dict)
     num_seeds: Annotated[int, Field(ge=1, le=100)] = 3
     num_pretrain_seeds: Annotated[int, Field(ge=1, le=MAX_PRETRAIN_SEEDS)] = 1
     data_root: str | None = None
@@ -203,10 +149,14 @@ class StudyConfig:
     tokenizer: TokenizerConfig = TokenizerConfig()
     mask_codec: MaskCodecConfig | None = MaskCodecConfig()
     model: ModelConfig = ModelConfig()
+    connector_files: dict[Method, str] = dataclasses.field(default_factory=dict)
     connectors: dict[Method, ConnectorConfig] = dataclasses.field(default_factory=dict)
-    start: str | None = None
-    stage1: TrainConfig = TrainConfig()
-    intermediary: TrainConfig = TrainConfig()
+    start: str | dict[Method, str] | None = None
+    stage1: TrainConfig | None = TrainConfig()
+    intermediary: TrainConfig | None = TrainConfig()
+    stage2: Stage2Config | None = None
+    watch: WatchedConfig | None = None
+    softcaps_in_transfers: bool = False
     transfers: Annotated[dict[str, TransferConfig], BeforeValidator(with_recipes)] = (
         dataclasses.field(default_factory=dict)
     )
@@ -217,7 +167,7 @@ class StudyConfig:
     @model_validator(mode="before")
     @classmethod
     def _at_model_size(cls, values: Any) -> Any:
-        return with_image_px(values)
+        return with_image_px(with_stage2(with_connectors_named(with_auto(values))))
 
     def __post_init__(self) -> None:
         for field in ("methods", "budgets"):
@@ -235,6 +185,8 @@ class StudyConfig:
         for name, transfer in self.transfers.items():
             check_transfer(name, transfer)
         check_held_out(self.sources, self.transfers)
+        if self.watch is not None:
+            self._check_watch(self.watch)
         check_image_px(self.model.vision.image_px, self.prepare, self.sources, self.transfers)
         vocabulary = self.tokenizer.vocab_size + len(EXTRA_TOKENS)
         if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
@@ -247,10 +199,122 @@ class StudyConfig:
             raise ValueError(
                 f"budgets: no method serves {wrong}. Accepted: even ones from 2 to {full}."
             )
+        self._check_variants()
         for method in self.methods:
             self._check_budgets(method)
         for method, budgets in self.train_budgets.items():
-            self._check_train_budgets(method, budgets)
+            self._check_train_budgets(f"train_budgets.{method}", method, budgets)
+        for name, variant in self.variants.items():
+            if variant.train_budgets is not None:
+                field = f"variants.{name}.train_budgets"
+                self._check_train_budgets(field, variant.of, variant.train_budgets)
+        self._check_auto()
+        self._check_stages()
+        self._check_processes()
+
+    def _check_auto(self) -> None:
+        if self.auto is None:
+            return
+        if not any(self.routed(method) for method in self.methods):
+            raise ValueError(
+                f"budgets must hold several that a method serves, where one is {AUTO}, got "
+                f"{list(self.budgets)} for {', '.join(self.methods)}."
+            )
+        for name in self.fine_tunings:
+            try:
+                parted(train_data(name, self.transfers)[1], self.auto.held_back)
+            except ValueError as error:
+                raise ValueError(f"transfers.{name}: {error}") from None
+
+    def routed(self, method: Method) -> tuple[int, ...]:
+        """Returns the budgets that are chosen from for each input, ascending; none for none."""
+        served = self.budgets_of(method)
+        return tuple(sorted(served)) if self.auto and len(served) > 1 else ()
+
+    def _check_processes(self) -> None:
+        tunings = {f"transfers.{name}.train": one for name, one in self.fine_tunings.items()}
+        trained: dict[str, tuple[str, TrainConfig | None]] = {
+            "stage1": ("processes_per_stage", self.stage1),
+            "intermediary": ("processes_per_cell", self.intermediary),
+            "stage2.train": ("processes_per_cell", self.stage2 and self.stage2.train),
+            **{name: ("processes_per_cell", train) for name, train in tunings.items()},
+        }
+        for name, (field, train) in trained.items():
+            processes = getattr(self.compute, field)
+            if train is None or processes == 1:
+                continue
+            if train.batch_size % processes:
+                raise ValueError(
+                    f"compute.{field} must divide {name}.batch_size={train.batch_size}, got "
+                    f"{processes}."
+                )
+            probe = self.watch and self.watch.probe
+            if probe and name not in tunings and probe.benchmark in self.fine_tunings:
+                of = self.fine_tunings[probe.benchmark]
+                size = probe.batch_size or of.batch_size
+                if size % processes:
+                    raise ValueError(
+                        f"compute.{field} must divide the batch of watch.probe, {size}, got "
+                        f"{processes}; set watch.probe.batch_size."
+                    )
+
+    def _check_stages(self) -> None:
+        if self.stage1 is None and self.start is None:
+            raise ValueError(
+                "stage1 must be given where start is not: without both there is nothing to go on "
+                "from."
+            )
+        if isinstance(self.start, dict):
+            if self.stage1 is not None:
+                raise ValueError(
+                    f"start must be one checkpoint where stage1 is given, got one for each of "
+                    f"{', '.join(self.start)}; leave out stage1 (null), or start from a vanilla "
+                    f"checkpoint."
+                )
+            needed = dict.fromkeys(map(self.connector_of, self.methods))
+            if missing := [method for method in needed if method not in self.start]:
+                raise ValueError(
+                    f"start must have a checkpoint for every method, got none for "
+                    f"{', '.join(missing)}."
+                )
+        if self.stage1 is None and self.intermediary is None and self.num_pretrain_seeds > 1:
+            raise ValueError(
+                f"num_pretrain_seeds must be 1 without stage1 and intermediary, got "
+                f"{self.num_pretrain_seeds}: all of them would begin with the same parameters."
+            )
+        if self.stage2 is not None:
+            px = self.model.vision.image_px
+            if self.stage2.image_px <= px:
+                raise ValueError(
+                    f"stage2.image_px must be above model.vision.image_px={px}, got "
+                    f"{self.stage2.image_px}."
+                )
+            try:
+                _ = self.resolutions
+            except ValueError as error:
+                raise ValueError(f"stage2: {error}") from None
+
+    @property
+    def at(self) -> str:
+        """What the names of steps and rows end with; "" at the study's own resolution."""
+        return ""
+
+    @functools.cached_property
+    def resolutions(self) -> "tuple[StudyConfig, ...]":
+        """The study at its own resolution and, if there is a Stage 2, at that stage's."""
+        return (self,) if self.stage2 is None else (self, _at_stage2(self, self.stage2))
+
+    def _check_watch(self, watch: WatchedConfig) -> None:
+        for i, source in enumerate(watch.sources):
+            reader = corpus_named(f"watch.sources.{i}.reader", source.reader)
+            check_splits(f"watch.sources.{i}.split", reader, source.split)
+        check_watched(self.sources, watch.sources)
+        if watch.probe and watch.probe.benchmark not in self.fine_tunings and not self.at:
+            raise ValueError(
+                f"watch.probe.benchmark must be a transfer of the study, "
+                f"{', '.join(self.fine_tunings) or 'of which there is none'}, got "
+                f"{watch.probe.benchmark!r}."
+            )
 
     def _check_budgets(self, method: Method) -> None:
         if self.budgets_of(method):
@@ -265,13 +329,22 @@ class StudyConfig:
             f"{self._served(method)}. Add one of these, or leave the method out."
         )
 
-    def _check_train_budgets(self, method: Method, budgets: tuple[int, ...]) -> None:
+    def _check_variants(self) -> None:
+        for name, variant in self.variants.items():
+            if name in KINDS or name in self.train_budgets or name in self.connectors:
+                raise ValueError(
+                    f"variants.{name} must have a name that is no connector's, and settings of its "
+                    f"own alone, got one of connectors or train_budgets."
+                )
+            if variant.of in self.variants:
+                raise ValueError(f"variants.{name}.of must be a connector, got {variant.of!r}.")
+
+    def _check_train_budgets(self, field: str, method: Method, budgets: tuple[int, ...]) -> None:
         served = supported_budgets(self.model_of(method))
         if not budgets or len(set(budgets)) != len(budgets) or not set(budgets) <= set(served):
             raise ValueError(
-                f"train_budgets.{method} must be distinct budgets that {method} serves, "
-                f"{self._served(method)}, got {list(budgets)}; without {method} in train_budgets "
-                f"all of them are drawn."
+                f"{field} must be distinct budgets that {method} serves, {self._served(method)}, "
+                f"got {list(budgets)}; without it all of them are drawn."
             )
 
     def _served(self, method: Method) -> str:
@@ -285,31 +358,42 @@ class StudyConfig:
         served = supported_budgets(self.model_of(method))
         return tuple(budget for budget in self.budgets if budget in served)
 
+    def connector_of(self, method: Method) -> str:
+        """Returns the connector of a method: itself, unless it is a variant of another one."""
+        return self.variants[method].of if method in self.variants else method
+
     def model_of(self, method: Method, *, transfer: bool = False) -> ModelConfig:
         """Returns the model with a method's connector.
 
         Args:
           method: which.
-          transfer: without soft-caps, as the paper's transfers are (app. Implementation Details).
+          transfer: without soft-caps, as the paper's transfers are (app. Implementation Details),
+            unless the study keeps them.
         """
+        method = self.connector_of(method)
         connector = self.connectors.get(method, self.model.connector)
-        caps = {"attn_softcap": 0.0, "final_softcap": 0.0} if transfer else {}
+        without = transfer and not self.softcaps_in_transfers
+        caps = {"attn_softcap": 0.0, "final_softcap": 0.0} if without else {}
         return dataclasses.replace(
             self.model, connector=dataclasses.replace(connector, kind=method), **caps
         )
 
-    def intermediary_of(self, method: Method) -> TrainConfig:
-        """Returns how a method is pretrained from Stage 1, with its training budgets."""
-        return self._with_budgets(self.intermediary, method)
-
-    def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
-        """Returns how a method is fine-tuned on one of `fine_tunings`, with its budgets."""
-        return self._with_budgets(self.fine_tunings[benchmark], method)
-
-    def _with_budgets(self, train: TrainConfig, method: Method) -> TrainConfig:
+    def drawing(self, train: TrainConfig, method: Method) -> TrainConfig:
+        """Returns a stage of a method: its budgets at this resolution, and a variant's length."""
+        if method in self.variants:
+            return self.variants[method].trained(train)
         if method not in self.train_budgets:
             return train
         return dataclasses.replace(train, budgets=self.train_budgets[method])
+
+    def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
+        """Returns how a method is fine-tuned on one of `fine_tunings`, with its budgets."""
+        return self.drawing(self.fine_tunings[benchmark], method)
+
+    def reference_of(self, method: Method) -> str:
+        """Returns the name of a method in a config that another process reads."""
+        file = self.connector_files.get(method)
+        return f"{file}:{method.partition(':')[2]}" if file else method
 
     @property
     def given(self) -> dict[str, str]:
@@ -318,7 +402,7 @@ class StudyConfig:
         paths = {
             "tokenizer.path": self.tokenizer.path,
             "mask_codec.path": codec,
-            "start": self.start,
+            **(_by_method(self.start) if isinstance(self.start, dict) else {"start": self.start}),
         }
         return {key: path for key, path in paths.items() if path is not None}
 
@@ -347,7 +431,7 @@ class StudyConfig:
         """Returns the seed of a stage, in [0, 2**31): no two stages see the same draws.
 
         Args:
-          stage: "stage1", "intermediary", "mask_codec".
+          stage: "stage1", "intermediary", "stage2", "mask_codec".
           number: of the pretraining seed.
         """
         digest = hashlib.blake2b(f"{self.seed} {stage} {number}".encode(), digest_size=4).digest()
@@ -357,7 +441,9 @@ class StudyConfig:
     def eval_rows(self) -> dict[str, EvalRow]:
         """Every split that is prepared for evaluation, by the name of its row."""
         return {
-            row.name: row for name, entry in self.transfers.items() for row in rows_of(name, entry)
+            f"{row.name}{self.at}": dataclasses.replace(row, name=f"{row.name}{self.at}")
+            for name, entry in self.transfers.items()
+            for row in rows_of(name, entry)
         }
 
     @property
@@ -374,3 +460,70 @@ class StudyConfig:
             trained_on(name): self.transfers.get(trained_on(name), self.transfers[name]).train
             for name in scored
         }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HighResolution(StudyConfig):
+    """A study as it is at Stage 2's resolution: other images, budgets, recipes, and names."""
+
+    @property
+    def at(self) -> str:
+        """What the names of steps and rows end with: "@448"."""
+        return f"@{self.model.vision.image_px}"
+
+
+def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
+    px, before = stage2.image_px, config.model.vision.num_patches
+    vision = dataclasses.replace(config.model.vision, image_px=px)
+    after = vision.num_patches
+
+    def own(connector: ConnectorConfig) -> ConnectorConfig:
+        return dataclasses.replace(connector, buckets=())
+
+    def sized(owner: Any) -> Any:
+        if owner.prepare is None:
+            return owner
+        return dataclasses.replace(owner, prepare=dataclasses.replace(owner.prepare, image_px=px))
+
+    transfers: Mapping[str, TransferConfig | None]
+    if stage2.transfers is None:
+        transfers = {name: sized(entry) for name, entry in config.transfers.items()}
+    else:
+        transfers = stage2.transfers
+    changed: dict[str, Any] = {
+        "model": dataclasses.replace(
+            config.model,
+            vision=vision,
+            connector=own(config.model.connector),
+            remat=stage2.remat or config.model.remat,
+        ),
+        "connectors": {m: own(c) for m, c in config.connectors.items()} | stage2.connectors,
+        "prepare": stage2.prepare or dataclasses.replace(config.prepare, image_px=px),
+        "sources": stage2.sources or tuple(map(sized, config.sources)),
+        "watch": config.watch
+        and dataclasses.replace(config.watch, sources=tuple(map(sized, config.watch.sources))),
+        "transfers": {name: entry for name, entry in transfers.items() if entry is not None},
+        "budgets": stage2.budgets or tuple(scaled(b, before, after) for b in config.budgets),
+        "train_budgets": {
+            method: tuple(scaled(budget, before, after) for budget in budgets)
+            for method, budgets in config.train_budgets.items()
+        }
+        | stage2.train_budgets,
+        "variants": {
+            name: dataclasses.replace(
+                variant,
+                train_budgets=variant.train_budgets
+                and tuple(scaled(budget, before, after) for budget in variant.train_budgets),
+            )
+            for name, variant in config.variants.items()
+        },
+        "num_seeds": stage2.num_seeds or config.num_seeds,
+        "eval_batch_size": stage2.eval_batch_size or config.eval_batch_size,
+        "stage2": None,
+    }
+    kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return HighResolution(**{**kept, **changed})
+
+
+def _by_method(start: dict[Method, str]) -> dict[str, str]:
+    return {f"start.{method}": path for method, path in start.items()}

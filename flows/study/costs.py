@@ -16,7 +16,7 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
     for name, row in config.rows.items():
         transfer = config.transfers[row.benchmark]
         text_len = transfer.eval_text_len or transfer.train.text_len
-        alike.setdefault((_num_images(config, row.benchmark), text_len), []).append(name)
+        alike.setdefault((num_images_of(config, row.benchmark), text_len), []).append(name)
     found = []
     for method in config.methods:
         model = config.model_of(method, transfer=True)
@@ -37,7 +37,8 @@ def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
     return tuple(found)
 
 
-def _num_images(config: StudyConfig, name: str) -> int:
+def num_images_of(config: StudyConfig, name: str) -> int:
+    """Returns how many images an example of a benchmark has."""
     transfer = config.transfers[name]
     if name in pairs.BENCHMARKS:
         return 2

@@ -16,6 +16,7 @@ from flows.study.allowance import Allowance
 from flows.study.config import StudyConfig
 from flows.study.form import deployments_of, described, told_of_next
 from flows.study.load import ConfigError
+from flows.study.own import CONNECTORS
 from flows.study.served import limits
 from flows.study.sweep import Firing
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
@@ -23,8 +24,9 @@ from infra.prefect.api import NoServerError, named_server
 from infra.prefect.deployed import DeploymentError, describe, register, set_schedule
 from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
-from infra.references import in_file, in_module
+from infra.references import entry_points, in_file, in_module
 from infra.store.store import full_uri
+from model.connector.routing import KINDS
 
 _RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
 """Environment of every run: it waits eight minutes for a server that is away, not one."""
@@ -100,9 +102,14 @@ def _register(
     check_variables(pool, variables)
     values = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     for deployment in deployments_of(
-        config.name, store, name=config.name, any_store=target.any_store,
-        given={config.name: values}, work_pool_name=pool.name, job_variables=variables,
-    ):  # fmt: skip
+        config.name,
+        store,
+        name=config.name,
+        any_store=target.any_store,
+        given={config.name: values},
+        work_pool_name=pool.name,
+        job_variables=variables,
+    ):
         own = times if deployment.flow_name == "study" else None
         known, changed = register(client, deployment, own)
         yield f"deployment {deployment.full_name}: {', '.join(changed) or 'unchanged'}"
@@ -151,7 +158,7 @@ def _check_pool(kind: str, target: Target, store: str) -> None:
 
 
 def check_code(kind: str, config: StudyConfig, target: Target) -> None:
-    """Checks that runs have the readers and metrics of one's own, and may use them.
+    """Checks that runs have the readers, metrics and connectors of one's own, and may use them.
 
     Args:
       kind: type of the pool.
@@ -161,9 +168,15 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
     Raises:
       ConfigError: naming the field and the cure.
     """
-    named = [(f"sources.{i}.reader", source.reader) for i, source in enumerate(config.sources)]
-    for name, entry in config.transfers.items():
-        named += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
+    installed = {*KINDS, *entry_points(CONNECTORS).values()}
+    connectors = dict.fromkeys(map(config.connector_of, config.methods))
+    named = [("methods", config.reference_of(m)) for m in connectors if m not in installed]
+    for view in config.resolutions:
+        named += [(f"sources.{i}.reader", source.reader) for i, source in enumerate(view.sources)]
+        watched = view.watch.sources if view.watch else ()
+        named += [(f"watch.sources.{i}.reader", one.reader) for i, one in enumerate(watched)]
+        for name, entry in view.transfers.items():
+            named += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
     for field, reference in named:
         if not target.any_runner and (in_file(reference) or in_module(reference)):
             raise ConfigError(
@@ -225,7 +238,7 @@ def _deployed(client: SyncPrefectClient, name: str) -> DeploymentResponse:
 
 
 def _short(value: Any) -> dict[str, Any]:
-    """Returns what is not as by default, as plain values."""
+    """Returns the settings that differ from the defaults, as plain values."""
     return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json", exclude_defaults=True)
 
 

@@ -99,6 +99,11 @@ class Display:
                     markup=False,
                 )
 
+    def tell(self, name: str, what: str) -> None:
+        """Tells of something that happened to a step while it goes on."""
+        with self._lock:
+            self._print(sum(self.counts.values()), f"{'':<15} {name}: {what}")
+
     def finish(self, name: str, *, outcome: str, seconds: float = 0.0, detail: str = "") -> None:
         """Notes the end of a step ("made", "reused", "failed"), or what became of a try of it.
 
@@ -117,11 +122,20 @@ class Display:
             if outcome == "reused" and self.console.is_terminal:
                 return
             took = f"{seconds:6.1f} s" if outcome == "made" else "        "
-            minutes, rest = divmod(int(time.monotonic() - self._began), 60)
-            left = f", {self._told_left}" if self._told_left and done < self._num_steps else ""
-            count = f"[{done:>3}/{self._num_steps}{left}]"
-            line = f"{minutes:02}:{rest:02} {count} {outcome:<6} {took} {name} {detail}"
-            self.console.print(line.rstrip(), markup=False, soft_wrap=True)
+            self._print(done, f"{outcome:<6} {took} {name} {detail}")
+
+    def reuse(self, num: int) -> None:
+        """Notes that many steps are re-used, in one line."""
+        with self._lock:
+            self.counts["reused"] += num
+            self._show_whole()
+            self._print(sum(self.counts.values()), f"reused {num} steps")
+
+    def _print(self, done: int, text: str) -> None:
+        minutes, rest = divmod(int(time.monotonic() - self._began), 60)
+        left = f", {self._told_left}" if self._told_left and done < self._num_steps else ""
+        line = f"{minutes:02}:{rest:02} [{done:>3}/{self._num_steps}{left}] {text}"
+        self.console.print(line.rstrip(), markup=False, soft_wrap=True)
 
     def _show_whole(self) -> None:
         if time.monotonic() - self._asked_left > _FORECAST_EVERY:

@@ -20,6 +20,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
+from flows.study import story
 from flows.study.allowance import Gate, HeldError
 from flows.study.display import Display
 from flows.study.expected import Expected, Forecast
@@ -114,9 +115,14 @@ class Session:
             raise StepFailedError(f"{lacking[0].name} was not made")
         there = {r: self.artifacts[s] for r, s in step.inputs.items() if s in self.artifacts}
         asked = functools.partial(
-            look_up, step=step, inputs=there, accepted=self.accepted, source=self.source,
-            pin=self.pin.add, before=self.view,
-        )  # fmt: skip
+            look_up,
+            step=step,
+            inputs=there,
+            accepted=self.accepted,
+            source=self.source,
+            pin=self.pin.add,
+            before=self.view,
+        )
         foreseen = self.foreseen.get(step)
         found = asked(self.view if foreseen else self.store)
         if foreseen and found.recipe.key != foreseen:
@@ -172,12 +178,14 @@ def run_graph(
       ahead: nodes that begin before all others that are ready.
     """
     ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
-    upstream = graph.upstream()
+    upstream = graph.upstream
     shared: set[Node] = set()
     if len(reused) > MAX_REUSED_ROWS:
         # In the graph's order: what a re-used node reads is re-used, too. One that is not found
         # was damaged, or collected, since somebody looked.
-        shared = {node for node in graph.nodes if node in reused and _find(session, node)}
+        found = [node for node in graph.nodes if node in reused and _find(session, node)]
+        _tell_reused(session, found)
+        shared = set(found)
     order = graphlib.TopologicalSorter(
         {
             node: [before for before in upstream[node] if before not in shared]
@@ -226,9 +234,8 @@ def _find(session: Session, node: Node) -> bool:
             found[step] = artifact
     except (OSError, ValueError):
         return False
-    session.artifacts |= found
-    session.accepted |= found.keys() & session.kept
-    _tell_end(session, node, "reused")
+    session.artifacts.update(found)
+    session.accepted.update(found.keys() & session.kept)
     return True
 
 
@@ -240,7 +247,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
         session.journal.started(node.name)
         session.live.began(began, reads, attempt=attempt)
         outcome: journal.Outcome
-        detail = ""
+        detail, took = "", None
         try:
             outcome = _run_node(session, node)
         except HeldError as error:
@@ -256,24 +263,35 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
             session.failures[node.name] = detail
             session.forecast.end(node.name)
         if outcome == "made" or outcome == "reused":
-            detail = _tell_end(session, node, outcome)
+            detail, took = _tell_end(session, node, outcome)
         else:
             session.display.finish(node.name, outcome=outcome, detail=f": {detail}")
             session.journal.ended(node.name, outcome, detail)
-        end = dataclasses.replace(began, outcome=outcome, detail=detail, ended=journal.now())
+        end = dataclasses.replace(
+            began, outcome=outcome, detail=detail, ended=journal.now(), took=took
+        )
         session.live.ended(end, reads, attempt=attempt)
         return
 
 
-def _tell_end(session: Session, node: Node, outcome: Literal["made", "reused"]) -> str:
-    """Tells terminal and journal how a node ended well; returns what is worth telling of it."""
-    artifacts = [session.artifacts[step] for step in node.steps]
-    seconds = sum(artifact.manifest.seconds for artifact in artifacts)
-    detail = ", ".join(_headline(step, session.artifacts[step]) for step in node.steps)
+def _tell_reused(session: Session, nodes: Sequence[Node]) -> None:
+    """Tells that nodes are re-used, more of them than anybody reads line by line."""
+    for node in nodes:
+        session.forecast.end(node.name)
+    session.display.reuse(len(nodes))
+    session.journal.reused({node.name: _detail(session, node) for node in nodes})
+
+
+def _tell_end(
+    session: Session, node: Node, outcome: Literal["made", "reused"]
+) -> tuple[str, float]:
+    """Tells terminal and journal how a node ended well; returns its news, and its work [s]."""
+    seconds = sum(session.artifacts[step].manifest.seconds for step in node.steps)
+    detail = _detail(session, node)
     session.forecast.end(node.name, seconds if outcome == "made" else 0.0)
     session.display.finish(node.name, outcome=outcome, seconds=seconds, detail=detail)
     session.journal.ended(node.name, outcome, detail)
-    return detail
+    return detail, seconds
 
 
 def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
@@ -355,14 +373,21 @@ def _run_job(
         "flow_run_id": session.live.flow_run_id or None,
     }
     context: dict[str, Any] = {"prefect": prefect, "devices": job.devices}
+    if job.processes > 1:
+        context["processes"] = job.processes
+        if job.launcher:
+            context["launcher"] = job.launcher
     if math.isfinite(closes):
         context["closes"] = closes
     if job.cpus:
+        if job.pieces > 1:
+            _make_pieces(session, node, job, keys, recipes, context)
         stream = session.workers.make(
             node.name, keys, recipes, context, cpus=job.cpus, gpus=job.gpus
         )
     else:
         stream = worker.make(session.store.uri, recipes, context)
+    has_begun, last = not job.cpus or job is not node.jobs[0], None
     show = _progress_page(session.live, recipes[0].key, node.name)
     for item in stream:  # To its very end: a stream left early takes its worker with it.
         if isinstance(item, worker.Made):
@@ -374,6 +399,13 @@ def _run_job(
             session.display.finish(node.name, outcome="joined", detail=detail)
             continue
         name, progress = item
+        if not has_begun:  # Until now it may have waited for a place.
+            has_begun = True
+            session.live.log(story.beginning(node, session.expected.of_node(node)), node.name)
+        if progress.happened and progress != last:  # A job's report is read more than once.
+            session.display.tell(node.name, progress.note)
+            session.live.log(f"{node.name}: {progress.note}", node.name, failed=True)
+        last = progress
         session.display.update(node.name, progress)
         show(name, progress)
     if not ends and time.time() >= closes:
@@ -383,26 +415,59 @@ def _run_job(
             raise StepFailedError(f"{recipe.name} ended without an artifact")
 
 
+def _make_pieces(
+    session: Session,
+    node: Node,
+    job: Job,
+    keys: Sequence[str],
+    recipes: Sequence[Recipe],
+    context: Mapping[str, Any],
+) -> None:
+    """Makes the pieces of a job's steps, all at the same time; whoever makes the steps finds them.
+
+    What fails is told, and left to the steps themselves, which fail with it or do without.
+
+    Raises:
+      WorkerLost: if a worker died; the pieces of the others are there when it is tried again.
+    """
+
+    def make(number: int) -> None:
+        piece = number, job.pieces
+        name = f"{node.name} ({number + 1} of {job.pieces})"
+        own = [keys[0], f"{piece}", *keys[1:]]
+        for item in session.workers.make(
+            name, own, recipes, {**context, "piece": piece}, cpus=job.cpus, gpus=job.gpus
+        ):
+            if isinstance(item, worker.Made):
+                if item.error:
+                    session.live.log(f"{name}: {item.traceback}", node.name, failed=True)
+            elif not isinstance(item, Joined):
+                session.display.update(node.name, item[1])
+
+    with ThreadPoolExecutor(job.pieces, thread_name_prefix="piece") as pool:
+        for made in [pool.submit(make, number) for number in range(job.pieces)]:
+            made.result()
+
+
 def _publish(session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool) -> None:
-    """Tells the UI: a line in the log, a page of the artifact."""
-    manifest = artifact.manifest
-    how = f"re-used, made {manifest.started}" if reused else f"made in {manifest.seconds:.1f} s"
-    headline = _headline(step, artifact)
-    session.live.log(f"{step.name}: {how}, {artifact.key}: {headline}", node.name)
+    """Tells the UI: a page of the artifact."""
     text = pages.page(session.view, artifact, reused=reused)
     session.live.page(page_key(artifact.key), text, step.name, node.name)
 
 
 def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress], None]:
     """Returns a function that shows progress in the UI, once a node has run for a while."""
-    last = time.monotonic()
+    last = logged = time.monotonic()
     page: str | None = None
 
     def show(name: str, progress: Progress) -> None:
-        nonlocal last, page
+        nonlocal last, logged, page
         if time.monotonic() - last < _PROGRESS_PAGE_AFTER:
             return
         last = time.monotonic()
+        if last - logged >= story.TOLD_EVERY:
+            logged = last
+            live.log(story.going(name, progress), node)
         percent = round(100 * progress.done / max(progress.total, 1), 1)
         text = f"{name} {progress.note}"
         if page is None:
@@ -411,6 +476,10 @@ def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress],
             live.update(page, percent, text)
 
     return show
+
+
+def _detail(session: Session, node: Node) -> str:
+    return ", ".join(_headline(step, session.artifacts[step]) for step in node.steps)
 
 
 def _headline(step: Step, artifact: Artifact) -> str:

@@ -58,7 +58,7 @@ class Expected:
         """
         after: dict[Node, tuple[float, float]] = {}
         ranks: dict[Node, tuple[float, float]] = {}
-        upstream = graph.upstream()
+        upstream = graph.upstream
         for node in reversed(graph.nodes):  # Those that read a node come after it.
             chain, work = after.get(node, (0.0, 0.0))
             seconds = self.of_node(node)

@@ -8,7 +8,7 @@ new      intermediary parcel   intermediary.peak_lr 0.001 → 0.002
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.steps.code import Tree, changes, checkout
@@ -52,6 +52,7 @@ class Verdict:
       changed: functions that changed, of a stale one.
       artifact: the one there is; None where the step is new.
       seconds: of its making, times its devices; the cost of making it again [device-seconds].
+      key: that the artifact of a new step will have; "" while what it reads is not there.
     """
 
     state: State
@@ -59,6 +60,7 @@ class Verdict:
     changed: str = ""
     artifact: Artifact | None = None
     seconds: float = 0.0
+    key: str = ""
 
 
 class Explanation:
@@ -98,7 +100,9 @@ class Explanation:
             artifact=verdicts[0].artifact,
         )
 
-    def check(self, limit: float, rebuild: Sequence[str]) -> None:
+    def check(
+        self, limit: float, rebuild: Sequence[str], held: Collection[Node] = frozenset()
+    ) -> None:
         """Refuses a run that would redo much work because of changed code.
 
         What follows a stale step counts too: other bytes of a cheap dataset would cost the
@@ -107,6 +111,7 @@ class Explanation:
         Args:
           limit: most work that is done again without a word [device-hours].
           rebuild: names of steps to make again at any cost; may hold `*`.
+          held: nodes that are not begun, whatever became of their code.
 
         Raises:
           ConfigError: naming the steps, the functions that changed, and what to do.
@@ -117,7 +122,7 @@ class Explanation:
                     f"--rebuild must name a step of the study, got {pattern!r}; "
                     f"`--explain` lists them."
                 )
-        stale = self.stale(but=rebuild)
+        stale = [step for step in self.stale(but=rebuild) if self._owner[step] not in held]
         hours = self._at_stake(stale) / 3600
         if not stale or hours <= limit:
             return
@@ -169,12 +174,23 @@ class Explanation:
         cost = self._at_stake(self.stale())
         told = f"; made again, what is stale takes about {cost:.0f} device-seconds" if cost else ""
         yield f"{len(self.graph.nodes)} steps: {found}{told}"
+        yield from self.told_of_store(keep)
+
+    def told_of_store(
+        self, keep: KeepConfig, expected: Mapping[str, float] | None = None
+    ) -> Iterator[str]:
+        """Yields a line on the requests that reading takes, and one on the bytes that stay.
+
+        Args:
+          keep: what is kept.
+          expected: name of a step -> bytes that it is expected to leave.
+        """
         there = {step: verdict.artifact for step, verdict in self.steps.items()}
         yield told_of_reading(self.graph.steps, there)
-        yield told_of_steps(self.graph.steps, there, keep)
+        yield told_of_steps(self.graph.steps, there, keep, expected or {})
 
     def markdown(self) -> str:
-        """Returns the same as a table."""
+        """Returns a table with a row per node."""
         rows = [
             f"| {verdict.state} | {node.name} | {'; '.join(verdict.why).replace('|', '/')} |"
             for node in self.graph.nodes
@@ -194,7 +210,8 @@ class Explanation:
             why = ("files have changed, or were touched, since",)
             return Verdict(state="follows", why=why, artifact=earlier)
         if found.artifact is None:
-            return Verdict(state="new", why=tuple(self._differences(step, inputs)))
+            why = tuple(self._differences(step, inputs))
+            return Verdict(state="new", why=why, key=found.recipe.key)
         if found.state == "let go":
             self._let_go.append(step)
         seconds = device_seconds(found.artifact)

@@ -1,6 +1,8 @@
 """The study, end to end: raw data -> datasets -> stages -> transfers -> results table."""
 
 import dataclasses
+import datetime
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,8 +16,11 @@ from flows.lineage.rebuild import publish_results
 from flows.steps.code import checkout
 from flows.steps.worker import bind
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
+from flows.study import story
+from flows.study.again import Held, all_but, failed_last, none_held, told_of_failed
 from flows.study.allowance import ALWAYS, Allowance, Gate
-from flows.study.config import ComputeConfig, StudyConfig
+from flows.study.compute import ComputeConfig
+from flows.study.config import StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
 from flows.study.expected import Expected, Forecast
@@ -98,6 +103,7 @@ def study(
     until: Phase = "report",
     rebuild: tuple[str, ...] = (),
     approve: bool = False,
+    failed: bool = False,
 ) -> Any:
     """Runs a study, re-using every step that a store already holds.
 
@@ -107,9 +113,30 @@ def study(
       until: the last phase to run.
       rebuild: steps whose code has changed and that are made again at any cost; may hold `*`.
       approve: wait for somebody's word, in the UI, before anything is made.
+      failed: only what failed in the last run of the study, and what that needs.
     """
     check_served(config, store)
-    return run_passes(iter([config]), Store(store), until, rebuild, approve=approve)
+    return run_once(config, Store(store), until, rebuild, approve=approve, failed=failed)
+
+
+def run_once(
+    config: StudyConfig,
+    opened: Store,
+    until: Phase,
+    rebuild: tuple[str, ...],
+    *,
+    approve: bool,
+    failed: bool,
+) -> Any:
+    """Runs a study, within a flow run; returns its state. The arguments are those of `study`."""
+    held = none_held
+    if failed:
+        names = failed_last(opened, config.name)
+        if not names:
+            return Completed(message=f"nothing to run: no step failed in {config.name}'s last run")
+        print(told_of_failed(config.name, names), flush=True)
+        held = all_but(names)
+    return run_passes(iter([config]), opened, until, rebuild, approve=approve, held=held)
 
 
 def run_passes(
@@ -120,6 +147,7 @@ def run_passes(
     *,
     allowance: Allowance = ALWAYS,
     approve: bool = False,
+    held: Held = none_held,
 ) -> Any:
     """Runs studies one after the other, within one flow run; returns its state.
 
@@ -130,6 +158,7 @@ def run_passes(
       rebuild: as in `study`.
       allowance: when steps may begin.
       approve: wait for somebody's word before the first begins.
+      held: tells what is not begun.
     """
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
@@ -151,9 +180,17 @@ def run_passes(
                 graph = graph_of(config, until, known=raw_files(opened))
                 workers = _workers(config.compute, opened)
                 ended = carry_out(
-                    config, opened, graph, workers, pin, journal, rebuild,
-                    gate=gate, approve=approve and result is None,
-                )  # fmt: skip
+                    config,
+                    opened,
+                    graph,
+                    workers,
+                    pin,
+                    journal,
+                    rebuild,
+                    gate=gate,
+                    approve=approve and result is None,
+                    held=held,
+                )
                 result = result.then(ended) if result else ended
                 if ended.failed or ended.held:
                     break
@@ -180,6 +217,7 @@ def carry_out(
     *,
     gate: Gate | None = None,
     approve: bool = False,
+    held: Held = none_held,
 ) -> StudyResult:
     """Runs the graph of a study, within a flow run.
 
@@ -193,15 +231,18 @@ def carry_out(
       rebuild: as in `study`.
       gate: lets steps begin; None lets all.
       approve: wait for somebody's word before any does.
+      held: tells what is not begun.
 
     Raises:
       NotApprovedError: if the word is no.
     """
     explanation = Explanation(opened.at_once(), graph)
-    explanation.check(config.compute.rebuild_limit, rebuild)
+    gate = gate or Gate()
+    gate.held = held(explanation)
+    explanation.check(config.compute.rebuild_limit, rebuild, gate.held)
     foreseen = {step: artifact.key for step, artifact in explanation.found().items()}
     pin.add(*foreseen.values())  # At once; the look-ups of the run then add what is new.
-    upstream = graph.upstream().items()
+    upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})
     published(
         create_markdown_artifact,
@@ -213,15 +254,15 @@ def carry_out(
     reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
-        wait_for_approval(journal.flow_run_id, explanation.markdown())
+        wait_for_approval(journal.flow_run_id, _asked(config, opened, explanation))
     expected = Expected()
     for step, artifact in explanation.found().items():
         expected.learn(step, artifact.manifest.seconds)
-    gate = gate or Gate()
     gate.expected = expected
     forecast = Forecast(expected, graph.nodes)
-    display = Display(len(graph.nodes), left=forecast.seconds)
+    display, began = Display(len(graph.nodes), left=forecast.seconds), time.monotonic()
     with display, Live(journal.flow_run_id) as live:
+        live.log(story.opening(graph, reused))
         session = Session(
             study=config.name,
             store=opened,
@@ -247,16 +288,18 @@ def carry_out(
         # Where nodes may be held back, one begins only when there is a place for it.
         at_once = workers.at_once + (0 if gate.allowance.is_bounded else _WAITING)
         run_graph(session, graph, reused, at_once, gate.allowance.ahead(graph))
-    results = session.artifacts.get(graph.results) if graph.results else None
-    result = StudyResult(
-        results=results.key if results else None,
-        failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
-        made=display.counts["made"],
-        reused=display.counts["reused"],
-        flow_run_id=journal.flow_run_id,
-        held={node.name: why for node, why in session.held.items()},
-        config=config,
-    )
+        results = session.artifacts.get(graph.results) if graph.results else None
+        result = StudyResult(
+            results=results.key if results else None,
+            failed=tuple(f"{name}: {why}" for name, why in session.failures.items()),
+            made=display.counts["made"],
+            reused=display.counts["reused"],
+            flow_run_id=journal.flow_run_id,
+            held={node.name: why for node, why in session.held.items()},
+            config=config,
+        )
+        seconds = time.monotonic() - began
+        live.log(story.ending(result.told, result.failed, seconds, result.results))
     note_run(
         opened,
         dataclasses.asdict(config),
@@ -268,6 +311,21 @@ def carry_out(
     if results:
         published(publish_results, opened, config.name, results.key)
     return result
+
+
+def _asked(config: StudyConfig, opened: Store, explanation: Explanation) -> str:
+    """Returns the page above the form of a run that waits for approval."""
+    table, expected = explanation.markdown(), {}
+    above: list[str] = []
+    if config.compute.topology is not None:
+        from flows.study.plan import PROGRAMS, markdown_of, plan_of  # Which import JAX.
+        from flows.study.prepared import prepared_of
+
+        data = prepared_of(config, opened, explanation)
+        plan = plan_of(config, opened.state / PROGRAMS, data, day=datetime.date.today())
+        above, expected = [markdown_of(plan), ""], data.expected
+    told = explanation.told_of_store(config.keep, expected)
+    return "\n".join([*above, table, *(f"- {line}" for line in told)])
 
 
 def _workers(compute: ComputeConfig, store: Store) -> Workers:

@@ -1,6 +1,6 @@
 """Studies and sweeps as the UI offers them: flows with short forms, and their deployments."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from prefect import Flow, flow
@@ -10,9 +10,10 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.states import Completed
 from prefect.types.entrypoint import EntrypointType
 
+from flows.study.again import failures, given_up
 from flows.study.allowance import ALWAYS, Allowance
 from flows.study.asked import Given, open_served, study_asked, sweep_asked
-from flows.study.flow import run_passes
+from flows.study.flow import run_once, run_passes
 from flows.study.graph import Phase
 from flows.study.sweep import NOTHING, Firing, Sweep, told_before
 from infra.prefect.deployed import describe, name_run
@@ -25,6 +26,7 @@ _HELP = {
     "until": "Last phase to run.",
     "rebuild": "Steps to make again at any cost if their code has changed; * for all.",
     "approve": "Wait for my word, on the run's page, once it is told what would be made.",
+    "failed": "Only what failed in the study's last run, and what that needs.",
     "store": "Where artifacts are.",
     "add": "What the sweep adds; what is there already is not made again.",
     "when": "When its cells may begin.",
@@ -45,6 +47,7 @@ def study_form(
     approve: bool = False,
     until: Phase = "report",
     rebuild: tuple[str, ...] = (),
+    failed: bool = False,
     store: str = ".parcel",
     given: dict[str, Any] | None = None,
 ) -> Any:
@@ -52,7 +55,7 @@ def study_form(
     opened = open_served(store)
     config = study_asked(study, opened, overrides, data_root, given)
     published(name_run, config.name)
-    return run_passes(iter([config]), opened, until, rebuild, approve=approve)
+    return run_once(config, opened, until, rebuild, approve=approve, failed=failed)
 
 
 @flow(name="sweep", persist_result=False)
@@ -68,7 +71,9 @@ def sweep(
     """Runs what a sweep lacks, and tells what its next firing would run."""
     firing = sweep_asked(study, open_served(store), overrides, add, given)
     published(name_run, firing.config.name)
-    state = run_passes(firing.passes(), firing.store, allowance=when, approve=approve)
+    state = run_passes(
+        firing.passes(), firing.store, allowance=when, approve=approve, held=given_up(firing.store)
+    )
     published(_tell_next, firing)
     if state.is_completed() and state.message == "nothing to run":
         return Completed(message=firing.why_nothing())
@@ -76,12 +81,13 @@ def sweep(
 
 
 def told_of_next(firing: Firing) -> Iterator[str]:
-    """Yields what a firing would run now, line by line."""
+    """Yields a firing's work as it would be now, line by line."""
     config = next(firing.passes(), None)
     if config is None:
         yield firing.why_nothing()
         return
-    yield from told_before(firing.explain(config), config)
+    explanation = firing.explain(config)
+    yield from told_before(explanation, config, failures(firing.store, explanation))
 
 
 def described(firing: Firing) -> str:
@@ -133,7 +139,9 @@ def deployments_of(
         )
         # Schedules set in the UI stay; an empty list would delete them.
         deployment.model_fields_set.discard("schedules")
-        _shorten(deployment._parameter_openapi_schema, None if any_store else store)
+        schema = deployment._parameter_openapi_schema
+        _shorten(schema, None if any_store else store)
+        _offer(schema, [m for values in (given or {}).values() for m in values["methods"]])
         made.append(deployment)
     return made
 
@@ -149,3 +157,11 @@ def _shorten(schema: Any, store: str | None) -> None:
     definitions: Mapping[str, Any] = schema.definitions
     for definition in definitions.values():
         definition.pop("description", None)
+
+
+def _offer(schema: Any, methods: Sequence[str]) -> None:
+    """Has a sweep's form offer methods of the study, too, that are connectors of one's own."""
+    for field in ("methods", "compare"):
+        if "Sweep" in schema.definitions:
+            offered = schema.definitions["Sweep"]["properties"][field]["items"]["enum"]
+            offered += [method for method in methods if method not in offered]

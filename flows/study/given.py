@@ -4,19 +4,24 @@ They are looked for before anything runs; all but raw data are noted by content 
 that a changed file is a changed input.
 """
 
+import dataclasses
+import json
 from pathlib import Path
 
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
-from flows.study.config import StudyConfig
+from flows.study.config import REFERENCE, StudyConfig
 from flows.study.load import ConfigError
 from flows.study.own import corpus_named
+from flows.study.served import check_function
 from flows.study.transfer import source_of, train_data, trained_on
 from infra.store.places import BUCKET, open_files
 from infra.store.raw_files import RawFiles
 from infra.store.raw_path import raw_path
 from infra.store.store import Store
-from model.files import DIGEST, TOKENIZER
+from model.config import ModelConfig
+from model.connector.routing import KINDS
+from model.files import CONFIG, DIGEST, TOKENIZER
 from pipelines.sources.registry import get
 from pipelines.synthetic.render import FOLDERS
 
@@ -26,25 +31,67 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
 
     Raises:
       ConfigError: if one of them does not exist, raw data included, or a start comes without its
-        tokenizer.
+        tokenizer, or is no checkpoint that the study's first stage can go on from.
     """
     _check_data_root(config)
     found = {key: Path(path) for key, path in config.given.items()}
     for key, path in found.items():
-        if key != "start" and not path.is_file():
+        if not key.startswith("start") and not path.is_file():
             raise ConfigError(f"{key} must be an existing file, got {path}.")
-    if start := found.get("start"):
-        if not (start / DIGEST).is_file():
-            raise ConfigError(
-                f"start must be the folder of a checkpoint, as parcel convert writes it, got "
-                f"{start}."
-            )
-        if "tokenizer.path" not in found:
-            raise ConfigError(
-                f"tokenizer.path must be given with start, whose embedding it fits; its own may be "
-                f"{start / TOKENIZER}."
-            )
+    for key, path in found.items():
+        if key.startswith("start"):
+            _check_start(config, key, path)
+            if "tokenizer.path" not in found:
+                raise ConfigError(
+                    f"tokenizer.path must be given with {key}, whose embedding it fits; its own "
+                    f"may be {path / TOKENIZER}."
+                )
     return found
+
+
+def _check_start(config: StudyConfig, key: str, path: Path) -> None:
+    """Checks that the first stage can go on from a checkpoint, by what it says of its model."""
+    found, ours = _model_of(key, path), config.model
+    for part in ("vision", "text"):
+        theirs = dataclasses.asdict(getattr(found, part))
+        for name, own in dataclasses.asdict(getattr(ours, part)).items():
+            if name != "image_px" and theirs[name] != own:
+                raise ConfigError(
+                    f"{key} must be a checkpoint of the study's model, whose {part}.{name} is "
+                    f"{own}, got one of {theirs[name]}: {path}."
+                )
+    kind = found.connector.kind
+    if not found.connector.routing.has_parameters:
+        return
+    _, _, own = key.partition(".")
+    methods = [REFERENCE] if config.stage1 else map(config.connector_of, config.methods)
+    first = [own] if own else [*methods]
+    if others := [method for method in first if method != kind]:
+        raise ConfigError(
+            f"{key} must have no connector, or that of {others[0]}, which goes on from it, got one "
+            f"of {kind}: {path}. Without stage1 each method may have a start of its own: "
+            f"start={{{kind}: …}}."
+        )
+
+
+def _model_of(key: str, path: Path) -> ModelConfig:
+    """Returns the configuration of a checkpoint, ours or another codebase's; reads no parameter."""
+    from model.checkpoint.folder import load_config
+    from model.checkpoint.importer import open_source
+    from model.checkpoint.target import RequestError
+
+    try:
+        if not (path / DIGEST).is_file():
+            return open_source(path).model
+        kind = json.loads((path / CONFIG).read_text())["connector"]["kind"]
+        if kind not in KINDS:
+            check_function(f"the connector of {key}", kind)
+        return load_config(path)
+    except RequestError as error:
+        told = str(error).replace("SRC", key, 1)
+        raise ConfigError(told) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key} cannot be read, got {path}: {error}") from None
 
 
 def raw_files(store: Store) -> RawFiles:
@@ -56,7 +103,7 @@ def _check_data_root(config: StudyConfig) -> None:
     if config.data_root is not None:
         _check_exists(config.data_root)
         root = raw_path(config.data_root)
-        if missing := sorted(f for f in _folders(config) if not (root / f).is_dir()):
+        if missing := sorted(f for f in folders_of(config) if not (root / f).is_dir()):
             raise ConfigError(
                 f"data_root must hold the folders that are read, got {config.data_root} without "
                 f"{', '.join(missing)}. Get them (parcel data fetch --list), give their path, or "
@@ -68,26 +115,28 @@ def _check_data_root(config: StudyConfig) -> None:
         for corpus, folder in FOLDERS.items()
         if getattr(config.corpus, f"num_{corpus}")
     }
-    if missing := sorted(_folders(config) - drawn):
+    if missing := sorted(folders_of(config) - drawn):
         raise ConfigError(
             f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
             f"corpus is drawn, of {', '.join(sorted(drawn)) or 'nothing'}. Add data_root=DIR."
         )
 
 
-def _folders(config: StudyConfig) -> set[str]:
+def folders_of(config: StudyConfig) -> set[str]:
     """Returns the folders below the data root that a study reads."""
-    read = {
-        source.path or get(corpus_named(f"sources.{i}.reader", source.reader)).folder
-        for i, source in enumerate(config.sources)
-    }
-    for name, transfer in config.transfers.items():
-        trained = trained_on(name)
-        folder, _ = train_data(name, config.transfers)
+    read: set[str] = set()
+    for view in config.resolutions:
         read |= {
-            transfer.path or get(source_of(name, transfer)).folder,
-            folder or get(source_of(trained, config.transfers.get(trained))).folder,
+            source.path or get(corpus_named(f"sources.{i}.reader", source.reader)).folder
+            for i, source in enumerate((*view.sources, *(view.watch.sources if view.watch else ())))
         }
+        for name, transfer in view.transfers.items():
+            trained = trained_on(name)
+            folder, _ = train_data(name, view.transfers)
+            read |= {
+                transfer.path or get(source_of(name, transfer)).folder,
+                folder or get(source_of(trained, view.transfers.get(trained))).folder,
+            }
     return read
 
 

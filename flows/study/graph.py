@@ -12,22 +12,30 @@ Submitting, counting, `--explain` and the plan read this one list.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
+from flows.report.routed import RoutedKey
 from flows.steps.kind import Step
-from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.kinds.checkpoint import PROBE, WATCHED, FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
+from flows.steps.kinds.routed import RoutedSpec
+from flows.steps.kinds.router import RouterSpec
+from flows.study.auto import parted
 from flows.study.config import REFERENCE, Method, StudyConfig
 from flows.study.costs import costs_of
 from flows.study.given import files_of, paths_of
+from flows.study.groups import check_groups
+from flows.study.load import ConfigError
 from flows.study.own import corpus_named
+from flows.study.own_connectors import check_own_connectors
 from flows.study.own_data import check_own_data
 from flows.study.transfer import (
     TransferConfig,
@@ -39,13 +47,20 @@ from flows.study.transfer import (
     train_data,
     trained_on,
 )
+from flows.study.watched import name_of
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawFiles, RawState
+from model.connector.routing import KINDS
 from model.eval.config import EvalConfig
+from model.router.files import ANSWERS
+from model.train.config import TrainConfig
+from model.watch.config import ProbeConfig, WatchConfig
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.registry import get
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
+_PARTS = ("kept", "held_back")
+"""Of a training split, where budgets are chosen per input: of checkpoints, and of routers."""
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
 
 
@@ -57,11 +72,17 @@ class Job:
       steps: none reads the artifact of another one.
       cpus: cores on the cluster; 0 runs them in the study's own process.
       gpus: GPUs on the cluster, where it has any; below 1 jobs share one.
+      processes: that share a training, with its cores and GPUs.
+      launcher: command that starts them, each with as many of its own host; "" starts them here.
+      pieces: as many jobs like this one, each with its part of the items, come before it.
     """
 
     steps: tuple[Step, ...]
     cpus: int = 0
     gpus: float = 0.0
+    processes: int = 1
+    launcher: str = ""
+    pieces: int = 1
 
     @property
     def devices(self) -> int:
@@ -81,7 +102,7 @@ class Node:
     name: str
     jobs: tuple[Job, ...]
 
-    @property
+    @functools.cached_property
     def steps(self) -> tuple[Step, ...]:
         """Every step, in order."""
         return tuple(step for job in self.jobs for step in job.steps)
@@ -100,20 +121,23 @@ class Graph:
     Attributes:
       nodes: in order.
       cells: the step behind each number of the table.
+      routed: the step behind each evaluation at budgets that are chosen per input.
       results: the step that makes the table; None where the phase is earlier.
     """
 
     nodes: tuple[Node, ...]
     cells: Mapping[CellKey, Step]
     results: Step | None
+    routed: Mapping[RoutedKey, Step] = dataclasses.field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def steps(self) -> tuple[Step, ...]:
         """Every step, in order."""
         return tuple(step for node in self.nodes for step in node.steps)
 
-    def upstream(self) -> dict[Node, tuple[Node, ...]]:
-        """Returns the nodes that each node reads."""
+    @functools.cached_property
+    def upstream(self) -> Mapping[Node, tuple[Node, ...]]:
+        """The nodes that each node reads."""
         owner = {step: node for node in self.nodes for step in node.steps}
         return {
             node: tuple(
@@ -139,7 +163,7 @@ def graph_of(
       known: digests of raw files that need not be read again; None reads all.
 
     Raises:
-      ConfigError: if a file that the config names is missing.
+      ConfigError: if a file that the config names is missing, or a group of parameters is empty.
     """
     return _Builder(config, PHASES.index(until), known).graph()
 
@@ -157,7 +181,10 @@ class _Builder:
         self.known_files = known
         self.given = paths_of(config)
         check_own_data(config)
+        check_own_connectors(config)
+        check_groups(config)
         self.nodes: list[Node] = []
+        self.routed: dict[RoutedKey, Step] = {}
         self._known: dict[str, Step] = {}
 
     def graph(self) -> Graph:
@@ -168,17 +195,28 @@ class _Builder:
             shared = self._vocabulary(datasets)
             checkpoints = self._pretrain(datasets, shared)
             if self.last >= PHASES.index("transfer"):
-                cells = self._transfer(datasets, shared, checkpoints)
+                for view in self.config.resolutions:
+                    cells |= self._transfer(view, datasets, shared, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
-        return Graph(nodes=tuple(self.nodes), cells=cells, results=results)
+        return Graph(nodes=tuple(self.nodes), cells=cells, results=results, routed=self.routed)
 
-    def _add(self, kind: str, name: str, *, cpus: int = 0, gpus: float = 0.0, **more: Any) -> Step:
-        """Returns the step; as a node of its own, unless there is one that makes the same."""
+    def _add(
+        self, kind: str, name: str, *, asks: Mapping[str, Any] | None = None, **more: Any
+    ) -> Step:
+        """Returns the step; as a node of its own, unless there is one that makes the same.
+
+        Args:
+          kind: of it.
+          name: of it.
+          asks: what its `Job` asks for; None runs it in the study's own process.
+          more: of the step.
+        """
         step = Step(kind=kind, name=name, **more)
         known = self._known.setdefault(_same(step), step)
         if known is step:
-            self.nodes.append(Node(name=name, jobs=(Job(steps=(step,), cpus=cpus, gpus=gpus),)))
+            job = Job(steps=(step,), **(asks or {}))
+            self.nodes.append(Node(name=name, jobs=(job,)))
         return known
 
     def _prepare(self) -> dict[str, Step]:
@@ -188,7 +226,8 @@ class _Builder:
             corpus = self._add("corpus", "corpus", config=config.corpus)
         else:
             state = RawState(config.data_root)
-        for name, spec in datasets_of(config).items():
+        specs = [item for view in config.resolutions for item in datasets_of(view).items()]
+        for name, spec in specs:
             raw = corpus
             if state is not None:
                 raw = self._add(
@@ -205,28 +244,34 @@ class _Builder:
                 inputs={"raw": raw},
                 location=config.data_root,
             )
-        return found | self._screen(found)
+        for view in config.resolutions:
+            found |= self._screen(view, found)
+        return found
 
-    def _screen(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
+    def _screen(self, view: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
         """Returns the mixture's datasets as hygiene leaves them; none where none is asked for."""
-        if self.config.hygiene is None:
+        if view.hygiene is None:
             return {}
-        held_out = {f"{name}/eval": datasets[f"{name}/eval"] for name in self.config.eval_rows}
+        held_out = {f"{name}/eval": datasets[f"{name}/eval"] for name in view.eval_rows}
         return {
-            source.name: self._add(
+            name: self._add(
                 "screened",
-                f"screen {source.name}",
-                config=self.config.hygiene,
-                inputs={"dataset": datasets[source.name], **held_out},
+                f"screen {name}",
+                config=view.hygiene,
+                inputs={"dataset": datasets[name], **held_out},
                 keys={"": "hygiene"},
             )
-            for source in self.config.sources
+            for name in _mixture_of(view)
         }
 
     def _vocabulary(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
         config = self.config
+        texts = datasets_of(config)  # At any resolution they are the same.
         held_out = {f"{name}/eval" for name in config.eval_rows}
-        train = {role: step for role, step in datasets.items() if role not in held_out}
+        held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
+        if config.auto:  # Parts of what is read already.
+            held_out |= {f"{name}/{part}" for name in config.fine_tunings for part in _PARTS}
+        train = {role: datasets[role] for role in texts if role not in held_out}
         pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
         made = {
             "tokenizer": self._add(
@@ -245,8 +290,10 @@ class _Builder:
                 config=config.mask_codec,
                 seed=config.stage_seed("mask_codec"),
                 inputs={**train, **codec},
-                cpus=config.compute.cpus_per_cell,
-                gpus=config.compute.gpus_of_cell,
+                asks={
+                    "cpus": config.compute.cpus_per_cell,
+                    "gpus": config.compute.gpus_of_cell,
+                },
                 keys={"": "mask_codec"},
             )
         return made
@@ -260,67 +307,107 @@ class _Builder:
 
     def _pretrain(
         self, datasets: Mapping[str, Step], shared: Mapping[str, Step]
-    ) -> dict[tuple[Method, int], Step]:
-        """Returns the checkpoint of each method and pretraining seed."""
+    ) -> dict[tuple[str, Method, int], Step]:
+        """Returns the last checkpoint of each method and pretraining seed, by resolution, too."""
         config, found = self.config, {}
-        mixture = {f"data/{i}": datasets[source.name] for i, source in enumerate(config.sources)}
-        start: dict[str, Step] = {}
-        if config.start is not None:
-            given = self._given("start")
-            start = {"init": self._add("start", "start", inputs=given, location=config.start)}
-        for number in range(config.num_pretrain_seeds):
+        inputs = {
+            view.at: {
+                **{f"data/{i}": datasets[name] for i, name in enumerate(_mixture_of(view))},
+                **shared,
+            }
+            for view in config.resolutions
+        }
+
+        def fit(
+            stage: str,
+            view: StudyConfig,
+            method: Method,
+            train: TrainConfig,
+            number: int,
+            init: Mapping[str, Step],
+        ) -> Step:
+            """Adds one stage; the first runs alone, the others beside each other."""
             suffix = f" pretrain={number}" if config.num_pretrain_seeds > 1 else ""
-            stage1 = self._add(
+            return self._add(
                 "checkpoint",
-                f"stage1 {REFERENCE}{suffix}",
-                config=FitSpec(model=config.model_of(REFERENCE), train=config.stage1),
-                seed=config.stage_seed("stage1", number),
-                inputs={**mixture, **shared, **start},
-                cpus=config.compute.cpus_per_stage,
-                gpus=config.compute.gpus_per_stage,
-                keys={"train": "stage1"},
+                f"{stage} {method}{suffix}",
+                config=FitSpec(
+                    model=view.model_of(method),
+                    train=train,
+                    watch=_watch_of(view, method),
+                    profile=config.compute.profiled,
+                ),
+                seed=config.stage_seed(stage, number),
+                inputs={**inputs[view.at], **init, **_watched(view, datasets)},
+                asks=config.compute.of_stage if stage == "stage1" else config.compute.of_cell,
+                keys={"train": "stage2.train" if view.at else stage},
             )
+
+        starts = {m: self._start(config.connector_of(m)) for m in config.methods}
+        for number in range(config.num_pretrain_seeds):
+            first: dict[str, Step] | None = None
+            if config.stage1 is not None:
+                init = self._start(REFERENCE)
+                first = {"init": fit("stage1", config, REFERENCE, config.stage1, number, init)}
             for method in config.methods:
-                found[method, number] = self._add(
-                    "checkpoint",
-                    f"intermediary {method}{suffix}",
-                    config=FitSpec(
-                        model=config.model_of(method), train=config.intermediary_of(method)
-                    ),
-                    seed=config.stage_seed("intermediary", number),
-                    inputs={**mixture, **shared, "init": stage1},
-                    cpus=config.compute.cpus_per_cell,
-                    gpus=config.compute.gpus_of_cell,
-                    keys={"train": "intermediary"},
-                )
+                last = first or starts[method]
+                if config.intermediary is not None:
+                    train = config.drawing(config.intermediary, method)
+                    last = {"init": fit("intermediary", config, method, train, number, last)}
+                found[config.at, method, number] = last["init"]
+                for view in config.resolutions[1:]:
+                    assert config.stage2 is not None
+                    train = view.drawing(config.stage2.train, method)
+                    made = fit("stage2", view, method, train, number, last)
+                    found[view.at, method, number] = made
         return found
+
+    def _start(self, method: Method) -> dict[str, Step]:
+        """Returns the checkpoint that the first stage of a method starts from; none for none."""
+        start = self.config.start
+        if start is None:
+            return {}
+        own = isinstance(start, dict)
+        name = f"start.{method}" if own else "start"
+        location = start[method] if isinstance(start, dict) else start
+        step = self._add(
+            "start", name.replace(".", " "), inputs=self._given(name), location=location
+        )
+        return {"init": step}
 
     def _transfer(
         self,
+        config: StudyConfig,
         datasets: Mapping[str, Step],
         shared: Mapping[str, Step],
-        checkpoints: Mapping[tuple[Method, int], Step],
+        checkpoints: Mapping[tuple[str, Method, int], Step],
     ) -> dict[CellKey, Step]:
-        """Adds a node per transfer, and returns the predictions of all of them."""
-        config = self.config
+        """Adds a node per transfer at a resolution, and returns the predictions of all of them."""
         cells: dict[CellKey, Step] = {}
+        of_stage2 = "stage2." if config.at else ""
         models = {method: config.model_of(method, transfer=True) for method in config.methods}
+        trained_part = _PARTS[0] if config.auto else "train"
         for benchmark in config.fine_tunings:
             for method in config.methods:
-                train = config.fine_tuning_of(benchmark, method)
-                evaluations = self._evaluations(benchmark, method)
+                # The same object for all seeds, whose text is then made once.
+                fitting = FitSpec(
+                    model=models[method],
+                    train=config.fine_tuning_of(benchmark, method),
+                    profile=config.compute.profiled,
+                )
+                evaluations = _evaluations(config, benchmark, method)
                 for pretrain, seed in config.seed_pairs:
                     checkpoint = Step(
                         kind="checkpoint",
-                        name=f"transfer {method} {benchmark} seed={seed}",
-                        config=FitSpec(model=models[method], train=train),
+                        name=f"transfer {method} {benchmark}{config.at} seed={seed}",
+                        config=fitting,
                         seed=seed,
                         inputs={
-                            "data/0": datasets[f"{benchmark}/train"],
+                            "data/0": datasets[f"{benchmark}{config.at}/{trained_part}"],
                             **shared,
-                            "init": checkpoints[method, pretrain],
+                            "init": checkpoints[config.at, method, pretrain],
                         },
-                        keys={"train": f"transfers.{benchmark}.train"},
+                        keys={"train": f"{of_stage2}transfers.{benchmark}.train"},
                     )
                     scored: dict[CellKey, Step] = {}
                     if self.last >= PHASES.index("evaluate"):
@@ -336,67 +423,207 @@ class _Builder:
                             )
                     cells |= scored
                     compute = config.compute
-                    jobs = [
-                        Job(
-                            steps=(checkpoint,),
-                            cpus=compute.cpus_per_cell,
-                            gpus=compute.gpus_of_cell,
-                        )
-                    ]
+                    jobs = [Job(steps=(checkpoint,), **compute.of_cell)]
                     if scored:  # After all of training, since they may want other devices.
                         jobs.append(
                             Job(
                                 steps=tuple(scored.values()),
                                 cpus=compute.cpus_of_evaluation,
                                 gpus=compute.gpus_of_evaluation,
+                                pieces=compute.evaluation_pieces,
                             )
                         )
+                        jobs += self._route(config, benchmark, method, scored, datasets)
                     self.nodes.append(Node(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
 
-    def _evaluations(self, trained: str, method: Method) -> list[tuple[str, EvaluateSpec]]:
-        """Returns the evaluations of a checkpoint: its benchmark's rows, and zero-shot ones."""
-        return [
-            (
-                row,
-                EvaluateSpec(
-                    benchmark=found.benchmark,
-                    budget=budget,
-                    decode=decode_of(self.config, found.benchmark),
-                ),
+    def _route(
+        self,
+        config: StudyConfig,
+        benchmark: str,
+        method: Method,
+        scored: Mapping[CellKey, Step],
+        datasets: Mapping[str, Step],
+    ) -> list[Job]:
+        """Returns the jobs after a checkpoint's evaluations: its router, then what that chooses."""
+        budgets = config.routed(method)
+        if not budgets:
+            return []
+        assert config.auto is not None
+        own = _own(config, method)
+        checkpoint = next(iter(scored.values())).inputs["checkpoint"]
+        seed = next(iter(scored)).seed
+        of = (
+            benchmark
+            if benchmark in config.transfers
+            else next(
+                row.benchmark
+                for row in config.rows.values()
+                if trained_on(row.benchmark) == benchmark
             )
-            for row, found in self.config.rows.items()
-            if trained_on(found.benchmark) == trained
-            for budget in self.config.budgets_of(method)
-        ]
+        )
+        decode = decode_of(config, of)
+        router = Step(
+            kind="router",
+            name=f"router {method} {benchmark}{config.at} seed={seed}",
+            config=RouterSpec(
+                budgets=budgets,
+                # A router has no metric: what scores is no part of what it is.
+                decode=EvalConfig(
+                    batch_size=decode.batch_size,
+                    text_len=decode.text_len,
+                    max_frames=decode.max_frames,
+                ),
+                router=config.auto.router,
+                connector=own,
+            ),
+            inputs={
+                "checkpoint": checkpoint,
+                "data": datasets[f"{benchmark}{config.at}/{_PARTS[1]}"],
+            },
+            keys={"router": "auto.router"},
+        )
+        routed: dict[RoutedKey, Step] = {}
+        for row in dict.fromkeys(cell.benchmark for cell in scored):
+            answers = {
+                f"{ANSWERS}{cell.budget}": step
+                for cell, step in scored.items()
+                if cell.benchmark == row
+            }
+            found = config.rows[row].benchmark
+            routed[RoutedKey(benchmark=row, method=method, seed=seed)] = Step(
+                kind="routed",
+                name=f"evaluate {method} {row} seed={seed} budget=auto",
+                config=RoutedSpec(benchmark=found, decode=decode_of(config, found), connector=own),
+                inputs={
+                    "checkpoint": checkpoint,
+                    "router": router,
+                    "data": datasets[f"{row}/eval"],
+                    **answers,
+                },
+            )
+        self.routed |= routed
+        compute = config.compute
+        asks = {"cpus": compute.cpus_of_evaluation, "gpus": compute.gpus_of_evaluation}
+        return [Job(steps=(router,), **asks), Job(steps=tuple(routed.values()), **asks)]
 
     def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
         chance = {
             f"{CHANCE}{name}": self._add(
                 "chance",
                 f"chance {name}",
-                config=metric_of(row.benchmark, self.config.transfers[row.benchmark]),
+                config=metric_of(row.benchmark, view.transfers[row.benchmark]),
                 inputs={
-                    "train": datasets[f"{trained_on(row.benchmark)}/train"],
+                    "train": datasets[f"{trained_on(row.benchmark)}{view.at}/train"],
                     "eval": datasets[f"{name}/eval"],
                 },
             )
-            for name, row in self.config.rows.items()
+            for view in self.config.resolutions
+            for name, row in view.rows.items()
         }
         # Pictures that were removed are in no corpus any more.
         hygiene = self.config.hygiene
         reported = hygiene is not None and hygiene.contamination == "report"
         screened = {
-            f"{SCREENED}{source.name}": datasets[source.name]
-            for source in (self.config.sources if reported else ())
+            f"{SCREENED}{name}": datasets[name]
+            for view in (self.config.resolutions if reported else ())
+            for name in _mixture_of(view)
         }
         return self._add(
             "results",
             f"results {self.config.name}",
             config=ResultsSpec(plan=results_plan(self.config)),
-            inputs={**{str(key): step for key, step in cells.items()}, **chance, **screened},
+            inputs={
+                **{str(key): step for key, step in cells.items()},
+                **chance,
+                **screened,
+                **{str(key): step for key, step in self.routed.items()},
+            },
             partial=True,
         )
+
+
+def _evaluations(
+    config: StudyConfig, trained: str, method: Method
+) -> list[tuple[str, EvaluateSpec]]:
+    """Returns the evaluations of a checkpoint: its benchmark's rows, and zero-shot ones."""
+    return [
+        (
+            row,
+            EvaluateSpec(
+                benchmark=found.benchmark,
+                budget=budget,
+                decode=decode_of(config, found.benchmark),
+                connector=_own(config, method),
+            ),
+        )
+        for row, found in config.rows.items()
+        if trained_on(found.benchmark) == trained
+        for budget in config.budgets_of(method)
+    ]
+
+
+def _own(config: StudyConfig, method: Method) -> str:
+    """Returns a method's connector if it is a class of one's own; else ""."""
+    connector = config.connector_of(method)
+    return connector if connector not in KINDS else ""
+
+
+def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
+    """Returns how the stages of a method are watched at a resolution."""
+    watch, served = config.watch, config.budgets_of(method)
+    if watch is None:
+        return None
+    probe = None
+    if row := _probed_row(config):
+        assert watch.probe is not None
+        train = config.fine_tuning_of(watch.probe.benchmark, method)
+        size = watch.probe.batch_size or train.batch_size
+        probe = ProbeConfig(
+            model=config.model_of(method, transfer=True),
+            train=dataclasses.replace(
+                train, total_steps=watch.probe.steps, epochs=None, batch_size=size
+            ),
+            decode=decode_of(config, config.rows[row].benchmark),
+            examples=watch.probe.examples,
+        )
+    return WatchConfig(
+        every=watch.every,
+        examples=watch.examples,
+        budgets=served
+        or (config.model.vision.num_patches,),  # Of Stage 1, where none is vanilla's.
+        probe=probe,
+    )
+
+
+def _probed_row(config: StudyConfig) -> str:
+    """Returns the row that a probe is scored on; "" where there is none at this resolution."""
+    probe = config.watch.probe if config.watch else None
+    if probe is None or probe.benchmark not in config.fine_tunings:
+        return ""
+    rows = [name for name, row in config.rows.items() if row.benchmark == probe.benchmark]
+    scored = [
+        name for name, row in config.rows.items() if trained_on(row.benchmark) == probe.benchmark
+    ]
+    return (rows or scored)[0]
+
+
+def _watched(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
+    """Returns the datasets that stages are watched by at a resolution, by role."""
+    sources = config.watch.sources if config.watch else ()
+    names = [f"{name_of(source)}{config.at}" for source in sources]
+    found = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
+    if row := _probed_row(config):
+        assert config.watch is not None
+        assert config.watch.probe is not None
+        trained = f"{config.watch.probe.benchmark}{config.at}/train"
+        found |= dict(zip(PROBE, (datasets[trained], datasets[f"{row}/eval"]), strict=True))
+    return found
+
+
+def _mixture_of(config: StudyConfig) -> list[str]:
+    """Returns the names of the mixture's datasets at a resolution."""
+    return [f"{source.name}{config.at}" for source in config.sources]
 
 
 def _same(step: Step) -> str:
@@ -430,10 +657,24 @@ def decode_of(config: StudyConfig, benchmark: str) -> EvalConfig:
 
 
 def results_plan(config: StudyConfig) -> Plan:
-    """Returns which cells the results table of a study has.
+    """Returns which cells the results table of a study has, at all its resolutions.
 
     A budget that a method does not serve is an empty cell of its row.
+
+    Raises:
+      ConfigError: if nothing is scored.
     """
+    if not config.rows:
+        raise ConfigError(
+            "transfers must have a benchmark, got none: there is nothing to score. "
+            "`parcel prepare` and `parcel train` end before."
+        )
+    several = len(config.resolutions) > 1
+    plan, *also = (_plan_at(view, several=several) for view in config.resolutions)
+    return dataclasses.replace(plan, also=tuple(also))
+
+
+def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
     own = {method: config.budgets_of(method) for method in config.methods if method != REFERENCE}
     main = tuple(name for name, row in config.rows.items() if row.main)
     return Plan(
@@ -443,40 +684,57 @@ def results_plan(config: StudyConfig) -> Plan:
         seeds=config.seeds,
         reference=REFERENCE,
         budgets_of={m: served for m, served in own.items() if served != config.budgets},
-        groups={"main": main} if 1 < len(main) < len(config.rows) else {},
+        # The paper's headline is over rows at 224 px.
+        groups={"main": main} if 1 < len(main) < len(config.rows) and not config.at else {},
         pretrainings=tuple(number for number, _ in config.seed_pairs),
         trainings={name: trained_on(row.benchmark) for name, row in config.rows.items()},
         costs=costs_of(config),
+        resolution=config.model.vision.image_px if several else None,
     )
 
 
 def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
-    """Returns every dataset to prepare, by name."""
+    """Returns every dataset to prepare at a resolution, by name."""
     found: dict[str, DatasetSpec] = {}
     for i, source in enumerate(config.sources):
-        found[source.name] = DatasetSpec(
+        found[f"{source.name}{config.at}"] = DatasetSpec(
             reader=corpus_named(f"sources.{i}.reader", source.reader),
             path=source.path,
             split=source.split,
             features=source.features,
             prepare=source.prepare or config.prepare,
         )
+    for i, source in enumerate(config.watch.sources if config.watch else ()):
+        found[f"{name_of(source)}{config.at}"] = DatasetSpec(
+            reader=corpus_named(f"watch.sources.{i}.reader", source.reader),
+            path=source.path,
+            split=source.split,
+            features=source.features,
+            prepare=(source.prepare or config.prepare).unaugmented(),
+        )
     for name, transfer in config.transfers.items():
         trained = trained_on(name)
-        if f"{trained}/train" not in found:
+        if f"{trained}{config.at}/train" not in found:
             own = config.transfers.get(trained)
             prepare = _prepare_of(config, own or transfer)
             path, split = train_data(name, config.transfers)
-            found[f"{trained}/train"] = DatasetSpec(
+            found[f"{trained}{config.at}/train"] = DatasetSpec(
                 reader=source_of(trained, own or transfer), path=path, split=split, prepare=prepare
             )
+        if config.auto and trained in config.fine_tunings:
+            whole = found[f"{trained}{config.at}/train"]
+            parts = parted(whole.split, config.auto.held_back)
+            for part, split in zip(_PARTS, parts, strict=True):
+                found[f"{trained}{config.at}/{part}"] = dataclasses.replace(whole, split=split)
         for row in rows_of(name, transfer):
             prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
             limit = transfer.eval_limit or prepare.limit
-            found[f"{row.name}/eval"] = DatasetSpec(
-                reader=source_of(name, transfer), path=transfer.path, split=row.split,
+            found[f"{row.name}{config.at}/eval"] = DatasetSpec(
+                reader=source_of(name, transfer),
+                path=transfer.path,
+                split=row.split,
                 prepare=dataclasses.replace(prepare, limit=limit),
-            )  # fmt: skip
+            )
     return found
 
 

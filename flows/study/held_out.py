@@ -42,6 +42,24 @@ def check_held_out(
                     )
 
 
+def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfig]) -> None:
+    """Refuses to watch records that may be in the mixture, compared as in `check_held_out`.
+
+    Raises:
+      ValueError: naming the split and the cure.
+    """
+    for i, source in enumerate(watched):
+        other = get(corpus_named(f"watch.sources.{i}.reader", source.reader))
+        for j, trained in enumerate(sources):
+            spec = get(corpus_named(f"sources.{j}.reader", trained.reader))
+            if _share(spec, trained.path, trained.split, other, source.path, source.split):
+                raise ValueError(
+                    f"watch.sources.{i}.split must be held out from sources.{j}.split, "
+                    f"{trained.split}, got {source.split}; train on train[:95%] and watch "
+                    f"train[95%:], say."
+                )
+
+
 def _share(
     spec: SourceSpec,
     folder: str,

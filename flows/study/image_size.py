@@ -18,18 +18,25 @@ def with_image_px(values: Any) -> Any:
         px = px.get(key) if isinstance(px, Mapping) else None
     if not isinstance(px, int):
         return values  # The default, or an error that pydantic reports.
+    return with_prepared_px({"prepare": {}, **values}, px)
+
+
+def with_prepared_px(values: Mapping[str, Any], px: int) -> dict[str, Any]:
+    """Returns plain values with an `image_px` wherever a `prepare` leaves it out [pixels]."""
 
     def filled(owner: Any) -> Any:
         if not isinstance(owner, Mapping) or not isinstance(owner.get("prepare"), Mapping):
             return owner
         return {**owner, "prepare": {"image_px": px, **owner["prepare"]}}
 
-    values = filled({"prepare": {}, **values})
-    if isinstance(values.get("sources"), list | tuple):
-        values["sources"] = [filled(source) for source in values["sources"]]
-    if isinstance(values.get("transfers"), Mapping):
-        values["transfers"] = {k: filled(v) for k, v in values["transfers"].items()}
-    return values
+    found = filled(dict(values))
+    if isinstance(found.get("sources"), list | tuple):
+        found["sources"] = [filled(source) for source in found["sources"]]
+    if isinstance(found.get("watch"), Mapping):
+        found["watch"] = with_prepared_px(found["watch"], px)
+    if isinstance(found.get("transfers"), Mapping):
+        found["transfers"] = {k: filled(v) for k, v in found["transfers"].items()}
+    return found
 
 
 def check_image_px(

@@ -1,14 +1,12 @@
 """The files that a study keeps in the store, and their size in bytes."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from rich.filesize import decimal
 
 from flows.steps.kind import Step
-from flows.steps.kinds.checkpoint import FitSpec
 from infra.store.store import Artifact, Store
 
 _FLOAT32 = 4
@@ -55,18 +53,24 @@ def told_of_keys(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
 
 
 def told_of_steps(
-    steps: Sequence[Step], there: Mapping[Step, Artifact | None], keep: KeepConfig
+    steps: Sequence[Step],
+    there: Mapping[Step, Artifact | None],
+    keep: KeepConfig,
+    expected: Mapping[str, float],
 ) -> str:
     """Returns a line on the bytes that a study will leave, by kind.
 
-    Checkpoints that are not there are counted from their models; other artifacts that are not
-    there are not counted, and said so.
+    Checkpoints that are not there are counted from their models, and steps with `expected` bytes
+    by these; other artifacts that are not there are not counted, and said so.
 
     Args:
       steps: of the study.
       there: step -> its artifact, if there is one already.
       keep: what is kept.
+      expected: name of a step -> bytes that it is expected to leave.
     """
+    from model.train.memory import num_params  # Which imports JAX: not for other commands.
+
     scored = {step.inputs["checkpoint"] for step in steps if step.kind == "predictions"}
     sizes: dict[str, float] = {}
     unknown: dict[str, int] = {}
@@ -76,29 +80,16 @@ def told_of_steps(
             continue
         if artifact is not None:
             size = sum(file.size for file in artifact.manifest.files.values())
-        elif isinstance(step.config, FitSpec):
-            size = _FLOAT32 * _num_params(step.config)
+        elif step.kind == "checkpoint":
+            size = _FLOAT32 * num_params(step.config.model)
+        elif step.name in expected:
+            size = expected[step.name]
         else:
             unknown[step.kind] = unknown.get(step.kind, 0) + 1
             continue
         sizes[step.kind] = sizes.get(step.kind, 0) + size
     more = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
     return _line(sizes, keep) + (f"; not counted, as nobody knows yet: {more}" if more else "")
-
-
-def _num_params(spec: FitSpec) -> int:
-    from model import vlm
-    from model.checkpoint.digest import flatten
-
-    model = spec.model
-    if model not in _counted:
-        shapes = (leaf.shape for _, leaf in flatten(vlm.abstract_params(model)))
-        _counted[model] = sum(math.prod(shape) for shape in shapes)
-    return _counted[model]
-
-
-_counted: dict[object, int] = {}
-"""Model -> number of its parameters."""
 
 
 def _line(sizes: Mapping[str, float], keep: KeepConfig) -> str:

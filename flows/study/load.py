@@ -120,8 +120,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise ConfigError(f"config must be a readable YAML file, got {path}: {error.strerror}."
-                          ) from None  # fmt: skip
+        raise ConfigError(
+            f"config must be a readable YAML file, got {path}: {error.strerror}."
+        ) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
@@ -139,7 +140,20 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _anchor(values: dict[str, Any], folder: Path) -> None:
-    """Has files of readers and metrics named by their place, which is beside the config."""
+    """Has files of one's own code named by their place, which is beside the config."""
+    if isinstance(values.get("stage2"), dict):
+        _anchor(values["stage2"], folder)
+    if isinstance(methods := values.get("methods"), list):
+        values["methods"] = [anchored(m, folder) if isinstance(m, str) else m for m in methods]
+    for key in ("connectors", "train_budgets", "start"):
+        if isinstance(by_method := values.get(key), dict):
+            values[key] = {
+                anchored(m, folder) if isinstance(m, str) else m: v for m, v in by_method.items()
+            }
+    variants = values.get("variants")
+    for variant in variants.values() if isinstance(variants, dict) else ():
+        if isinstance(variant, dict) and isinstance(variant.get("of"), str):
+            variant["of"] = anchored(variant["of"], folder)
     transfers, sources = values.get("transfers"), values.get("sources")
     entries = [*transfers.values()] if isinstance(transfers, dict) else []
     entries += sources if isinstance(sources, list) else []

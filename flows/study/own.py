@@ -1,18 +1,24 @@
-"""Readers and metrics of the user's own, as a config names them."""
+"""Readers, metrics and connectors of the user's own, as a config names them."""
 
 import inspect
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from flows.steps.own_code import named
 from flows.study.served import check_function
 from infra.references import entry_points, in_file, in_module, load
+from model.connector.routing import KINDS, own_class
 from model.eval.metrics.registry import METRICS, get_metric
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import SOURCES
 
-READERS, METRIC_POINTS = "parcel.readers", "parcel.metrics"
+READERS, METRIC_POINTS, CONNECTORS = "parcel.readers", "parcel.metrics", "parcel.connectors"
 """Groups of entry points."""
+
+_BY_METHOD = ("connectors", "train_budgets", "start")
+"""Keys of a study, and of its `stage2`, under which methods have values of their own."""
 
 
 def reader_named(field: str, reader: str, known: Iterable[str] = SOURCES) -> str:
@@ -65,14 +71,105 @@ def metric_named(field: str, metric: str) -> str:
     return name
 
 
-def _function(field: str, reference: str, group: str, known: Iterable[str]) -> str:
+def connector_named(field: str, connector: str) -> str:
+    """Returns a method as steps name it: a name of the registry, or "module:Class".
+
+    Raises:
+      ValueError: naming the field, its value and what is accepted; or if the class does not have
+        what `model.connector.base` asks of it.
+    """
+    if connector in KINDS:
+        return connector
+    if "jax" not in sys.modules:
+        # The class brings JAX. This process only plans: accelerators are for those who train.
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
+    name = _function(field, connector, CONNECTORS, KINDS, "Class")
+    try:
+        own_class(name)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+    return name
+
+
+def offered_connectors() -> list[str]:
+    """Returns the methods that a form offers: of the registry, and entry points."""
+    return [*KINDS, *entry_points(CONNECTORS)]
+
+
+def with_connectors_named(values: Any) -> Any:
+    """Returns a study's plain values with its connectors as steps name them.
+
+    The file of each is noted in `connector_files`, by which another process finds it again. A class
+    is named there alone: to read a `kind` is to import it.
+
+    Raises:
+      ValueError: as `connector_named`.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    variants = values.get("variants")
+    variants = variants if isinstance(variants, Mapping) else {}
+    files = values.get("connector_files") or {}
+    files = dict(files) if isinstance(files, Mapping) else {}
+    own: dict[str, str] = {}
+
+    def renamed(field: str, method: Any) -> Any:
+        if not isinstance(method, str) or method in KINDS or method in variants:
+            return method
+        if method not in own:
+            where = f"{files[method]}:{method.partition(':')[2]}" if method in files else method
+            own[method] = connector_named(field, where)
+            if file := in_file(where):
+                files[own[method]] = str(file[0])
+        return own[method]
+
+    def check_kind(field: str, connector: Any) -> None:
+        kind = connector.get("kind") if isinstance(connector, Mapping) else None
+        if isinstance(kind, str) and kind not in KINDS:
+            raise ValueError(
+                f"{field}.kind must be left out, got {kind!r}; a class of your own is named in "
+                f"`methods`."
+            )
+
+    def at(part: Mapping[str, Any], field: str) -> dict[str, Any]:
+        changed = dict(part)
+        for key, settings in (part.get("connectors") or {}).items():
+            check_kind(f"{field}connectors.{key}", settings)
+        if isinstance(methods := part.get("methods"), list | tuple):
+            named = [renamed(f"{field}methods.{i}", method) for i, method in enumerate(methods)]
+            changed["methods"] = named
+        for key in _BY_METHOD:
+            if isinstance(entries := part.get(key), Mapping):
+                changed[key] = {renamed(f"{field}{key}", m): v for m, v in entries.items()}
+        return changed
+
+    if isinstance(model := values.get("model"), Mapping):
+        check_kind("model.connector", model.get("connector"))
+    changed = at(values, "")
+    if variants:
+        changed["variants"] = {
+            name: {**entry, "of": renamed(f"variants.{name}.of", entry["of"])}
+            if isinstance(entry, Mapping) and "of" in entry
+            else entry
+            for name, entry in variants.items()
+        }
+    if isinstance(stage2 := values.get("stage2"), Mapping):
+        changed["stage2"] = at(stage2, "stage2.")
+    return {**changed, "connector_files": files} if files else changed
+
+
+def _function(
+    field: str, reference: str, group: str, known: Iterable[str], what: str = "function"
+) -> str:
     points = entry_points(group)
     if reference not in points and not in_file(reference) and not in_module(reference):
         raise ValueError(
-            f"{field} must be one of {', '.join([*known, *points])}, or a function as "
-            f"file.py:function or module:function, got {reference!r}."
+            f"{field} must be one of {', '.join([*known, *points])}, or a {what.lower()} as "
+            f"file.py:{what} or module:{what}, got {reference!r}."
         )
-    if reference not in points:
+    if reference not in points and reference not in points.values():
         check_function(field, reference)
     try:
         return named(reference, group)

@@ -37,16 +37,21 @@ def check_own_data(config: StudyConfig) -> None:
     """
     if config.data_root is None:
         return  # What is drawn has none; `paths_of` says so.
+    for view in config.resolutions:
+        _check_at(view, config.data_root)
+
+
+def _check_at(config: StudyConfig, data_root: str) -> None:
     for name, transfer in config.transfers.items():
         if name in BENCHMARKS:
             continue
         accepted = (transfer.prepare or config.prepare).max_reject_rate
         _, split = train_data(name, config.transfers)
         field = f"transfers.{name}.train_split"
-        _readable(field, name, transfer, config.data_root, split, accepted)
+        _readable(field, name, transfer, data_root, split, accepted)
         for row in rows_of(name, transfer):
             field = f"transfers.{name}.eval_splits"
-            items = _readable(field, name, transfer, config.data_root, row.split, accepted)
+            items = _readable(field, name, transfer, data_root, row.split, accepted)
             if transfer.transfer:
                 _check_metric(name, transfer, items)
 
@@ -78,7 +83,7 @@ def _readable(
 
 
 def _wrong(one: Item | Reject, read: MediaReader, data_root: str) -> str:
-    """Returns what is wrong with a row and where; "" if nothing is."""
+    """Returns a row's fault and its place; "" if it has none."""
     if isinstance(one, Reject):
         return f"{one.source} {one.id.rpartition('/')[2].replace('-', ' ')}: {one.reason}"
     for media in one.media:

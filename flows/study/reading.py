@@ -32,7 +32,7 @@ def told_of_reading(steps: Sequence[Step], there: Mapping[Step, Artifact | None]
         data = [there.get(read) for role, read in step.inputs.items() if role.startswith("data/")]
         parts: dict[str, PartSize] = {}
         for artifact in data:
-            for name, size in _parts(artifact).items() if artifact else ():
+            for name, size in parts_of(artifact).items() if artifact else ():
                 parts[name] = parts[name] + size if name in parts else size
         if not parts or None in data or not dict(step.config.train.mixture).keys() <= parts.keys():
             unknown += 1
@@ -50,8 +50,8 @@ def told_of_reading(steps: Sequence[Step], there: Mapping[Step, Artifact | None]
     )
 
 
-def _parts(artifact: Artifact) -> "dict[str, PartSize]":
-    """Returns the parts of a dataset; none of one that does not describe itself."""
+def parts_of(artifact: Artifact) -> "dict[str, PartSize]":
+    """Returns the parts of a dataset, by name; none of one that does not describe itself."""
     from model.data.reading import PartSize
 
     files = artifact.manifest.files

@@ -31,6 +31,7 @@ def run_study(
     rebuild: tuple[str, ...] = (),
     *,
     approve: bool = False,
+    failed: bool = False,
 ) -> int:
     """Runs the flow `study`, prints its table and sums, and returns the exit code.
 
@@ -41,11 +42,16 @@ def run_study(
       rebuild: as in `study`.
       ui: where the UI stays after the run; None where it ends with it [URI].
       approve: as in `study`.
+      failed: as in `study`.
     """
     given = {
-        "config": config, "store": store.uri, "until": until, "rebuild": rebuild,
+        "config": config,
+        "store": store.uri,
+        "until": until,
+        "rebuild": rebuild,
         "approve": approve,
-    }  # fmt: skip
+        "failed": failed,
+    }
     return run_here(study, given, store, ui)
 
 

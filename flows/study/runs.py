@@ -11,7 +11,6 @@ from flows.study.load import ConfigError
 from infra.store.gc import LET_GO, RUNS
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
-from pipelines.records.dataset import DESCRIPTION
 
 
 def note_run(
@@ -108,6 +107,8 @@ def find_dataset(name: str, store: str) -> Path:
     Raises:
       ConfigError: if there is no such dataset.
     """
+    from pipelines.records.dataset import DESCRIPTION  # Pillow and NumPy come with it.
+
     folder = folder_of("dataset", name, store)
     if not (folder / DESCRIPTION).is_file():
         raise ConfigError(

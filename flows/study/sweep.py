@@ -17,16 +17,21 @@ from pydantic import Field
 
 from flows.report.cells import CellKey
 from flows.report.decision import Decision, decide
-from flows.study.config import MAX_PRETRAIN_SEEDS, Method, StudyConfig
+from flows.study.again import MAX_TRIES, failures
+from flows.study.config import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.study.explain import Explanation
 from flows.study.given import raw_files
-from flows.study.graph import graph_of
+from flows.study.graph import Node, graph_of
 from flows.study.load import ConfigError, overridden
+from flows.study.own import connector_named
 from infra.store.store import Store
 from pipelines.benchmarks.registry import BENCHMARKS
 
 MAX_SEEDS = 100
 """Most transfer seeds of a study; those of its config have the same bound."""
+
+Offered = Annotated[Method, Field(json_schema_extra=offer_connectors)]
+"""A method as a form offers it."""
 
 _SEED = re.compile(r" seed=(\d+)$")
 _NAMED = 4
@@ -53,7 +58,7 @@ class Sweep:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     methods: Annotated[
-        tuple[Method, ...],
+        tuple[Offered, ...],
         Field(
             description="Methods beside the study's own.", json_schema_extra={"uniqueItems": True}
         ),
@@ -68,7 +73,7 @@ class Sweep:
     budgets: Annotated[
         tuple[Annotated[int, Field(ge=2, le=1024)], ...],
         Field(
-            description="Soft tokens per frame, beside the study's own.",
+            description="Soft tokens per frame, beside the study's own (or its Stage 2's).",
             json_schema_extra={"uniqueItems": True},
         ),
     ] = ()
@@ -82,10 +87,11 @@ class Sweep:
     add_seeds: Annotated[
         int,
         Field(
-            ge=0, le=MAX_SEEDS,
+            ge=0,
+            le=MAX_SEEDS,
             description="Transfer seeds to add, once those there are lack no cell.",
         ),
-    ] = 0  # fmt: skip
+    ] = 0
     add_pretrain_seeds: Annotated[
         int, Field(ge=0, le=MAX_PRETRAIN_SEEDS, description="Pretrainings to add, likewise.")
     ] = 0
@@ -99,7 +105,7 @@ class Sweep:
         bool, Field(description="Add seeds one by one until it is settled who is better.")
     ] = False
     compare: Annotated[
-        tuple[Method, ...],
+        tuple[Offered, ...],
         Field(
             description="Who: the first against the others; none: the study's last against all.",
             json_schema_extra={"uniqueItems": True},
@@ -107,6 +113,10 @@ class Sweep:
     ] = ()
 
     def __post_init__(self) -> None:
+        for field in ("methods", "compare"):
+            for i, method in enumerate(getattr(self, field)):
+                if ":" not in method:  # A class is looked for where the study's own are known.
+                    connector_named(f"{field}.{i}", method)
         if unknown := sorted(set(self.benchmarks) - set(BENCHMARKS)):
             raise ValueError(
                 f"benchmarks must be of the registry, got {', '.join(unknown)}; one of your own "
@@ -133,11 +143,20 @@ class Sweep:
           config: the study.
         """
         words = []
-        for field in ("methods", "budgets"):
-            own = getattr(config, field)
-            if more := [value for value in getattr(self, field) if value not in own]:
-                every = [*own, *more]
-                words.append(f"{field}=[{', '.join(map(str, every))}]")
+        # A budget beyond the study's own images is one of Stage 2's.
+        full = config.model.vision.num_patches
+        larger = [b for b in self.budgets if b > full and config.stage2 is not None]
+        methods = {_named(config, "methods", method): method for method in self.methods}
+        if more := [reference for name, reference in methods.items() if name not in config.methods]:
+            known = map(config.reference_of, config.methods)
+            words.append(f"methods=[{', '.join([*known, *more])}]")
+        wanted: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {
+            "budgets": (config.budgets, [b for b in self.budgets if b not in larger]),
+            "stage2.budgets": (config.resolutions[-1].budgets, larger),
+        }
+        for field, (own, added) in wanted.items():
+            if more := [value for value in added if value not in own]:
+                words.append(f"{field}=[{', '.join(map(str, [*own, *more]))}]")
         for name in self.benchmarks:
             if name not in config.transfers:
                 words.append(f"transfers.{name}={{}}")
@@ -198,8 +217,8 @@ class Firing:
         None where nothing is missing, and nothing is to be added.
         """
         if not self.sweep.until_decided:
-            config, missing = self._next()
-            if missing:
+            config, has_work, _ = self._next()
+            if has_work:
                 yield config
             return
         for config in self._looks():
@@ -219,19 +238,21 @@ class Firing:
                 if _is_settled(found):
                     break
             return f"nothing to run: {'; '.join(map(_told, found.items()))}"
-        config, _ = self._next()
+        config, _, failed = self._next()
         bound = self.sweep.max_seeds if self.sweep.add_seeds else 0
         reached = f", and max_seeds={bound} is reached" if 0 < bound <= config.num_seeds else ""
-        return f"nothing to run: every cell of {_seeds_of(config)} is there{reached}"
+        gone = _told_of_given_up(failed)
+        but = f", but for {gone}" if gone else ""
+        return f"nothing to run: every cell of {_seeds_of(config)} is there{reached}{but}"
 
     def explain(self, config: StudyConfig) -> Explanation:
-        """Returns what is there of a study, and what is not."""
+        """Returns the cells of a study that are there, and those that are missing."""
         return Explanation(self.store.at_once(), graph_of(config, known=raw_files(self.store)))
 
     def decisions(
         self, config: StudyConfig, explanation: Explanation
     ) -> dict[tuple[Method, Method], Decision]:
-        """Returns what the seeds of a study say of each pair of methods that is compared.
+        """Returns the verdict of a study's seeds on each pair of methods that is compared.
 
         All rows, and the budgets that both methods serve, count alike. With several pretrainings
         the number of a seed is their mean: it says nothing of other pretrainings.
@@ -264,14 +285,21 @@ class Firing:
         for num_seeds in range(min(max(2, self.config.num_seeds), most), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
 
-    def _next(self) -> tuple[StudyConfig, bool]:
-        """Returns the study of this firing, and whether anything of it is to be made."""
+    def _next(self) -> tuple[StudyConfig, bool, dict[Node, int]]:
+        """Returns the study of this firing, whether anything of it is to be made, and failures.
+
+        A cell that was not tried yet is made before a seed is added; one that failed is tried again
+        beside new seeds, and a few times only: one that always fails holds up no others.
+        """
         config, sweep = self.config, self.sweep
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
-            return config, not _is_whole(self.explain(config))
+            explanation = self.explain(config)
+            failed = failures(self.store, explanation)
+            return config, _has_work(explanation, failed), failed
         begun, explanation = self._begun()
-        if not _has_all_cells(explanation):
-            return begun, True
+        failed = failures(self.store, explanation)
+        if _lacking_cells(explanation) - failed.keys():
+            return begun, True, failed
         wider = dataclasses.replace(
             begun,
             num_seeds=_grown(begun.num_seeds, sweep.add_seeds, sweep.max_seeds),
@@ -279,7 +307,7 @@ class Firing:
                 begun.num_pretrain_seeds, sweep.add_pretrain_seeds, sweep.max_pretrain_seeds
             ),
         )
-        return wider, wider != begun or not _is_whole(explanation)
+        return wider, wider != begun or _has_work(explanation, failed), failed
 
     def _begun(self) -> tuple[StudyConfig, Explanation]:
         """Returns the study with the seeds that have a checkpoint, and what is there of it."""
@@ -303,21 +331,36 @@ class Firing:
         return begun, explanation if begun == likely else self.explain(begun)
 
 
-def told_before(explanation: Explanation, config: StudyConfig) -> Iterator[str]:
-    """Yields what a sweep is about to do: the new and the re-used cells, and of what sorts."""
+def told_before(
+    explanation: Explanation, config: StudyConfig, failed: Mapping[Node, int]
+) -> Iterator[str]:
+    """Yields lines on a sweep that is about to begin: new and re-used cells, by sort.
+
+    Args:
+      explanation: what is there.
+      config: the study.
+      failed: nodes that have failed, and how often.
+    """
     cells = explanation.graph.cells
     states = {key: explanation.steps[step].state for key, step in cells.items()}
     new = [key for key, state in states.items() if state == "new"]
     there = [key for key, state in states.items() if state != "new"]
     stale = sum(state == "stale" for state in states.values())
     again = f", {stale} of them made again by the code of now" if stale else ""
-    yield (
-        f"sweep {config.name}: {len(config.methods)} methods × {len(config.rows)} rows × "
-        f"{_seeds_of(config)} × budgets {', '.join(map(str, config.budgets))}: {len(cells)} cells"
-    )
+    grids = [
+        f"{len(view.rows)} rows{f' at {view.model.vision.image_px} px' if view.at else ''} × "
+        f"{_seeds_of(view)} × budgets {', '.join(map(str, view.budgets))}"
+        for view in config.resolutions
+    ]
+    told = " and ".join(grids)
+    yield f"sweep {config.name}: {len(config.methods)} methods × {told}: {len(cells)} cells"
     yield f"{len(there)} cells are there{again}, {len(new)} are new{_sorts(new, there)}"
     nodes = [(node, explanation.of_node(node).state) for node in explanation.graph.nodes]
     made = Counter(node.name.split()[0] for node, state in nodes if state in ("new", "stale"))
+    if again := sum(0 < count < MAX_TRIES and _scores(node) for node, count in failed.items()):
+        yield f"{again} transfers failed before and are tried again"
+    if gone := _told_of_given_up(failed):
+        yield gone
     if made:
         listed = ", ".join(f"{count} {kind}" for kind, count in made.items())
         yield f"{sum(made.values())} steps to make: {listed}; {len(nodes) - made.total()} re-used"
@@ -345,6 +388,10 @@ def _sorts(new: Sequence[CellKey], there: Sequence[CellKey]) -> str:
     return f": {', '.join(told + more)}"
 
 
+def _scores(node: Node) -> bool:
+    return any(step.kind == "predictions" for step in node.steps)
+
+
 def _reaching(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyConfig:
     """Returns a study with as many seeds, no fewer than it has, as hold some of a wider one's."""
     places = [
@@ -365,9 +412,28 @@ def _is_settled(decisions: Mapping[tuple[Method, Method], Decision]) -> bool:
     return all(decision.decided for decision in decisions.values())
 
 
-def _has_all_cells(explanation: Explanation) -> bool:
-    """Returns whether every score is there; the table of them is made along with the new ones."""
-    return all(explanation.steps[step].artifact for step in explanation.graph.cells.values())
+def _lacking_cells(explanation: Explanation) -> set[Node]:
+    """Returns the nodes that lack a score; the table is made along with the new ones."""
+    lacking = {s for s in explanation.graph.cells.values() if not explanation.steps[s].artifact}
+    return {node for node in explanation.graph.nodes if lacking & {*node.steps}}
+
+
+def _has_work(explanation: Explanation, failed: Mapping[Node, int]) -> bool:
+    """Returns whether anything is to be made but what has failed too often."""
+    nodes = [node for node in explanation.graph.nodes if failed.get(node, 0) < MAX_TRIES]
+    return any(explanation.of_node(node).state not in ("reused", "accepted") for node in nodes)
+
+
+def _told_of_given_up(failed: Mapping[Node, int]) -> str:
+    """Names transfers that failed too often; "" if there are none."""
+    gone = [node.name for node, count in failed.items() if count >= MAX_TRIES and _scores(node)]
+    if not gone:
+        return ""
+    more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+    return (
+        f"{len(gone)} transfers that failed {MAX_TRIES} times and are left alone until `parcel run "
+        f"--failed`: {', '.join(gone[:_NAMED])}{more}"
+    )
 
 
 def _is_whole(explanation: Explanation) -> bool:
@@ -379,7 +445,13 @@ def _seeds_of(config: StudyConfig) -> str:
     return f"{config.num_seeds} seeds" + (f" of {pretrainings} pretrainings" * (pretrainings > 1))
 
 
+def _named(config: StudyConfig, field: str, method: str) -> Method:
+    """Returns a method as steps name it: tables and forms show the study's own so, too."""
+    return method if method in config.methods else connector_named(field, method)
+
+
 def _pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method, Method]]:
+    compare = [_named(config, "compare", method) for method in compare]
     if unknown := [method for method in compare if method not in config.methods]:
         raise ConfigError(
             f"compare must name methods of the sweep, {', '.join(config.methods)}, got "
@@ -403,11 +475,13 @@ def _pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method,
 def _differences(
     config: StudyConfig, scores: Mapping[CellKey, float], one: Method, other: Method
 ) -> np.ndarray:
-    """Returns the differences of two methods' scores [seeds, rows]; of whole seeds, in order."""
-    budgets = set(config.budgets_of(one)) & set(config.budgets_of(other))
+    """Returns the differences of two methods' scores [seeds, rows]; of whole seeds, in order.
+
+    The rows of Stage 2's resolution are among them where it has as many seeds as the study.
+    """
     seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
 
-    def mean(row: str, method: Method, number: int) -> float:
+    def mean(row: str, budgets: Set[int], method: Method, number: int) -> float:
         keys = [
             CellKey(benchmark=row, method=method, budget=budget, seed=int(seed))
             for budget in budgets
@@ -415,10 +489,19 @@ def _differences(
         ]
         return float(np.mean([scores.get(key, np.nan) for key in keys]))
 
-    found = np.array([
-        [mean(row, one, number) - mean(row, other, number) for row in config.rows]
-        for number in range(config.num_seeds)
-    ])  # fmt: skip
+    rows = [
+        (row, budgets)
+        for view in config.resolutions
+        if view.seeds == config.seeds
+        and (budgets := set(view.budgets_of(one)) & set(view.budgets_of(other)))
+        for row in view.rows
+    ]
+    found = np.array(
+        [
+            [mean(*row, one, number) - mean(*row, other, number) for row in rows]
+            for number in range(config.num_seeds)
+        ]
+    )
     lacking = np.flatnonzero(np.isnan(found).any(axis=1))
     whole = found[: lacking[0]] if len(lacking) else found
     if not len(whole):

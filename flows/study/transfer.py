@@ -255,14 +255,16 @@ def check_splits(field: str, source: str | OwnSource, *splits: str) -> None:
 def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
     """Fills in what plain values of `transfers` leave out of the benchmarks' recipes.
 
+    The recipes are those for images of the `model`, or of an `image_px`, stated beside them.
     A zero-shot benchmark has its parent's: its checkpoints are the parent's.
 
     Raises:
       ValueError: if a zero-shot benchmark states a recipe of its own beside its parent.
     """
     model = info.data.get("model")
-    if not isinstance(transfers, Mapping) or model is None:
-        return transfers  # Wrong, or of wrong company: what follows tells of it.
+    image_px = info.data.get("image_px") if model is None else model.vision.image_px
+    if not isinstance(transfers, Mapping) or image_px is None:
+        return transfers  # Malformed, or what it goes by failed first; pydantic reports it.
     filled = {}
     for name, entry in transfers.items():
         if not isinstance(entry, Mapping) or (name not in BENCHMARKS and not entry.get("reader")):
@@ -270,14 +272,14 @@ def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
             continue
         benchmark = BENCHMARKS.get(name) or own_benchmark(name)
         stated = entry.get("train") or {}
-        if stated and benchmark.parent in transfers:
+        if stated and transfers.get(benchmark.parent) is not None:
             raise ValueError(
                 f"{name}.train: {name} is scored with the checkpoints of {benchmark.parent}; state "
                 f"its recipe under {benchmark.parent}.train."
             )
         if isinstance(stated, Mapping):
             trained = BENCHMARKS.get(trained_on(name), benchmark)
-            recipe = recipe_of(trained, model.vision.image_px)
+            recipe = recipe_of(trained, image_px)
             if "total_steps" in stated:
                 recipe.pop("epochs", None)
             entry = {**entry, "train": {**recipe, **stated}}

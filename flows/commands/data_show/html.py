@@ -78,10 +78,11 @@ def _rejects(sheet: Sheet) -> str:
     if not sheet.rejects:
         return ""
     rows = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(v)}</td>" for v in (r.stage, r.reason, r.id, r.source))
+        "<tr>"
+        + "".join(f"<td>{html.escape(v)}</td>" for v in (r.stage, r.reason, r.id, r.source))
         + "</tr>"
         for r in sheet.rejects
-    )  # fmt: skip
+    )
     return (
         f"<h2>Rejects: {len(sheet.rejects)} of {sheet.num_rejects}</h2>\n<table><tr><th>stage</th>"
         f"<th>reason</th><th>id</th><th>source</th></tr>\n{rows}</table>"

@@ -97,8 +97,12 @@ def _block(
         x = 0.0
         for piece in _OBJECT.split(line):
             number = re.match(r"\[(\d+)", piece) if _OBJECT.fullmatch(piece) else None
-            pen.text((x, y), piece, fill=color_of(int(number[1]) - 1) if number else ink,
-                     font=_font(size))  # fmt: skip
+            pen.text(
+                (x, y),
+                piece,
+                fill=color_of(int(number[1]) - 1) if number else ink,
+                font=_font(size),
+            )
             x += _font(size).getlength(piece)
         y += size + 5
     return block

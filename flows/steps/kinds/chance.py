@@ -14,8 +14,8 @@ def make(work: Work) -> Iterator[Progress]:
 
     blind = blind_baseline(work.places["train"], work.places["eval"], work.config)
     (work.out / files.CHANCE).write_text(json.dumps({"score": blind.score}) + "\n")
-    rows = [{"id": key, "source_sha256": sha, "score": value} for key, sha, value in blind.items]
-    (work.out / files.PREDICTIONS).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    lines = "".join(f"{json.dumps(row)}\n" for row in blind.rows)
+    (work.out / files.PREDICTIONS).write_text(lines)
     work.counts["score"] = round(blind.score, 4)
     yield Progress(done=1, total=1)
 

@@ -1,45 +1,319 @@
 """A checkpoint: one stage of training, from its inputs to its parameters."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+import hashlib
+import json
+import pickle
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.steps.kind import Kind, Work
+from infra.gang.launched import LaunchedGang
+from infra.gang.local import LocalGang
+from infra.gang.supervise import Gang, supervise
+from infra.gang.words import said
 from infra.progress import Progress
+from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
+from infra.store.files import Content
+from infra.store.manifest import File
+from infra.store.places import BUCKET, open_files, open_place
 from model import files
 from model.config import ModelConfig
 from model.train.config import TrainConfig
+from model.watch.config import WatchConfig
+
+if TYPE_CHECKING:
+    from model.checkpoint.params_files import Put
+
+WATCHED = "watched/"
+"""Begins the role of a dataset that is looked at, and not trained on."""
+PROBE = ("probe/train", "probe/eval")
+"""Roles of the datasets of a probe."""
+
+_OUT = "out"
+"""Folder that members send a checkpoint to, where they tell of themselves."""
+_ALL = "sent.json"
+"""In it, last: name -> sha256 and size of its files."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitSpec:
-    """One training stage."""
+    """One training stage, and who looks at it meanwhile.
+
+    Attributes:
+      model: what is trained.
+      train: how.
+      watch: on what it is tried meanwhile.
+      profile: first and last step of those that are traced; (0, 0) for none.
+    """
 
     model: ModelConfig
     train: TrainConfig
+    watch: WatchConfig | None = dataclasses.field(default=None, metadata=UNLESS_DEFAULT)
+    profile: tuple[int, int] = dataclasses.field(default=(0, 0), metadata=NOT_IDENTITY)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One training stage as any process can run it that reaches its places.
+
+    A place is a folder, or is in a bucket.
+
+    Attributes:
+      spec: what is trained, and how.
+      seed: of all draws.
+      data: places of prepared datasets.
+      init: place of the checkpoint to start from; None starts from random parameters.
+      tokenizer: place of the tokenizer.
+      mask_codec: place of the mask codec; None where nothing has masks.
+      scratch: folder for what is noted meanwhile; "" where each process takes one of its own.
+      points: place for what the stage can go on from.
+      out: an existing folder, which becomes a checkpoint's; "" where its files are sent to the
+        worker (see `_Sent`).
+      held_out: datasets that are looked at; none where there are none.
+      probe: the probe's training and scored records; None where it has none.
+      code: digest of the code that trains it [hex].
+      own: path -> bytes of code of the user's own that it needs.
+    """
+
+    spec: FitSpec
+    seed: int
+    data: tuple[str, ...]
+    init: str | None
+    tokenizer: str
+    mask_codec: str | None
+    scratch: str
+    points: str
+    out: str
+    held_out: tuple[str, ...] = ()
+    probe: tuple[str, str] | None = None
+    code: str = ""
+    own: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 def make(work: Work) -> Iterator[Progress]:
-    """Trains the stage of a `FitSpec`, on from `init` if there is one."""
-    from model.seeds import Seeds
-    from model.train.loop import StagePaths, fit
+    """Trains the stage of a `FitSpec`, on from `init` if there is one.
+
+    With `work.processes` above 1 it is trained by as many processes together, which
+    `work.launcher` starts if there is one, and this process only looks after them.
+    """
+    from flows.steps.events import EventFile
+    from flows.steps.own_code import own_files
+    from flows.steps.registry import code_digest, own_modules
 
     spec: FitSpec = work.config
-    codec = work.inputs.get("mask_codec")
-    paths = StagePaths(
-        data=tuple(at for role, at in sorted(work.places.items()) if role.startswith("data/")),
-        init=work.places.get("init"),
-        tokenizer=str(work.inputs["tokenizer"] / files.TOKENIZER),
-        mask_codec=str(codec / files.MASK_CODEC) if codec else None,
+    # Hosts that a launcher reaches need share nothing but the bucket.
+    is_apart = work.processes > 1 and bool(work.launcher) and work.shared.startswith(BUCKET)
+    places = work.stored if is_apart else work.places
+    stage = Stage(
+        spec=spec,
+        seed=work.seed or 0,
+        data=_of_roles(places, "data/"),
+        init=places.get("init"),
+        tokenizer=places["tokenizer"],
+        mask_codec=places.get("mask_codec"),
         scratch=str(work.scratch),
+        points=f"{work.shared}/points",
         out=str(work.out),
-        put=work.put,
+        held_out=_of_roles(places, WATCHED),
+        probe=(places[PROBE[0]], places[PROBE[1]])
+        if spec.watch is not None and spec.watch.probe
+        else None,
+        code=code_digest(CHECKPOINT.name, spec),
+        own=own_files(own_modules(CHECKPOINT.name, spec)),
     )
     steps, loss = 0, float("nan")
-    for item in fit(spec.model, spec.train, paths, Seeds.of(work.seed or 0)):
-        steps, loss = item.done, item.loss
-        yield item
+    with contextlib.ExitStack() as opened:
+        items = train(stage, work.put)
+        if work.processes > 1:
+            items = opened.enter_context(contextlib.closing(_by_several(stage, work, is_apart)))
+        events = opened.enter_context(contextlib.closing(EventFile(work.scratch, work.out)))
+        for item in items:
+            steps, loss = item.done, item.loss
+            events.follow()
+            yield item
+        events.follow()
     work.counts.update(steps=steps, loss=round(loss, 4))
     work.content = (work.out / files.DIGEST).read_text().strip()
 
 
-CHECKPOINT = Kind(name="checkpoint", make=make, libraries=("pillow", "sentencepiece"))
+def _by_several(stage: Stage, work: Work, is_apart: bool) -> Generator[Progress, None, None]:
+    """Has a stage trained by several processes, in the worker's folders or apart from them."""
+    with contextlib.ExitStack() as opened:
+        # Not in `work.scratch`, which may be copied while a member writes; where other hosts that
+        # share the store's folder find it.
+        made = tempfile.TemporaryDirectory(dir=work.cache("gangs"))
+        folder = Path(opened.enter_context(made))
+        place = str(folder / "gang")
+        if is_apart:
+            place = f"{work.shared}/gang-{uuid.uuid4().hex[:8]}"
+            stage = dataclasses.replace(stage, scratch="", out="")
+        ended = yield from train_together(
+            stage, work.processes, place, folder / "logs", work.launcher
+        )
+        work.accelerator = said(ended, "accelerator") or ""
+        if is_apart:
+            _fetch(work, ended.removeprefix(f"{work.shared}/"))
+
+
+def train(
+    stage: Stage,
+    put: "Put | None" = None,
+    must_leave: Callable[[int], bool] = lambda done: False,
+    told: str = "",
+) -> Iterator[Progress]:
+    """Trains a stage in this process, alone or as one of several; see `model.train.loop.fit`.
+
+    Args:
+      stage: what is trained.
+      put: stores the checkpoint's parameters; None stores them in `stage.out`.
+      must_leave: see `fit`.
+      told: where this process tells of itself, see `infra.gang.words`; its files are sent there
+        where `stage.out` is none.
+    """
+    import jax
+
+    from model.seeds import Seeds
+    from model.train.loop import StagePaths, fit
+    from model.watch.watch import Watcher
+
+    spec = stage.spec
+    with contextlib.ExitStack() as opened:
+        scratch, out, sent = stage.scratch, stage.out, None
+        if not stage.out:
+            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="parcel-")))
+            scratch, out = str(folder / "scratch"), str(folder / "out")
+            Path(out).mkdir()
+            sent = _Sent(f"{told}/{_OUT}")
+            put = sent.put
+        paths = StagePaths(
+            data=stage.data,
+            init=stage.init,
+            tokenizer=_file(stage.tokenizer, files.TOKENIZER),
+            mask_codec=_file(stage.mask_codec, files.MASK_CODEC) if stage.mask_codec else None,
+            scratch=scratch,
+            points=stage.points,
+            out=out,
+            put=put,
+        )
+        watch = None
+        if spec.watch is not None:
+            watch = Watcher(
+                spec.watch,
+                spec.model,
+                spec.train,
+                paths,
+                held_out=stage.held_out,
+                probe=stage.probe,
+            )
+            opened.enter_context(contextlib.closing(watch))
+        seeds = Seeds.of(stage.seed)
+        yield from fit(spec.model, spec.train, paths, seeds, watch, spec.profile, must_leave)
+        if sent is not None and jax.process_index() == 0:
+            sent.finish(Path(out))
+
+
+def _file(place: str, name: str) -> str:
+    """Returns the path of a small file of an artifact, on this machine."""
+    return str(open_place(place).whole(name) / name)
+
+
+class _Sent:
+    """The files of a checkpoint on their way to the worker, who is on another host.
+
+    Args:
+      place: that they are sent to.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._files = open_files(place)
+        self._sent: dict[str, tuple[str, int]] = {}
+
+    def put(self, name: str, data: Content) -> None:
+        """Sends a file; called by several threads."""
+        file = self._files.send(name, data).file
+        self._sent[name] = file.sha256, file.size
+
+    def finish(self, out: Path) -> None:
+        """Sends what lies in a folder, and last which files there are."""
+        for path in sorted(path for path in out.rglob("*") if path.is_file()):
+            name = path.relative_to(out).as_posix()
+            self._files.upload(path, name)
+            self._sent[name] = file_sha256(path), path.stat().st_size
+        self._files.put(_ALL, json.dumps(self._sent).encode())
+
+
+def _fetch(work: Work, ended: str) -> None:
+    """Makes what members have sent the work's own: parameters stay in the store.
+
+    Args:
+      work: of the worker.
+      ended: where the members told of themselves, in `work.shared`.
+    """
+    source = f"{ended}/{_OUT}"
+    sent = open_files(f"{work.shared}/{source}")
+    for name, (sha256, size) in json.loads(sent.read(_ALL)).items():
+        file = File(sha256=sha256, size=size)
+        if name.endswith(".safetensors"):
+            work.adopt(name, f"{source}/{name}", file)
+        else:
+            sent.download(name, file, work.out / name)
+    for name in (files.METRICS, files.WATCH):  # For the event file.
+        if (work.out / name).exists():
+            shutil.copyfile(work.out / name, work.scratch / name)
+
+
+def train_together(
+    stage: Stage, num_processes: int, place: str, logs: Path, launcher: str = ""
+) -> Generator[Progress, None, str]:
+    """Has a stage trained by several processes; JAX does not run in this one.
+
+    Args:
+      stage: what is trained.
+      num_processes: that train it.
+      place: for what they say, see `infra.gang.words`: a folder, or gs://bucket/prefix.
+      logs: folder for what they print; made if need be.
+      launcher: command that starts them, see `infra.gang.launched`; "" starts them on this machine.
+
+    Returns:
+      Where those told of themselves who ended well.
+
+    Raises:
+      GangFailedError: if they fail, or are lost again and again.
+    """
+    task = pickle.dumps(stage)
+    open_files(place).put("task", task)
+    words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]
+
+    def start(here: str) -> Gang:
+        command = [sys.executable, "-m", "flows.steps.member", *words, "--supervised", here]
+
+        def of_rank(rank: int, coordinator: str) -> list[str]:
+            return [*command, "--coordinator", coordinator, "--rank", str(rank)]
+
+        if launcher:
+            return LaunchedGang(launcher, command, num_processes, here, logs)
+        return LocalGang(of_rank, num_processes, logs)
+
+    return (yield from supervise(start, place, logs))
+
+
+def _of_roles(places: Mapping[str, str], begin: str) -> tuple[str, ...]:
+    """Returns where the artifacts are whose roles begin so."""
+    return tuple(at for role, at in sorted(places.items()) if role.startswith(begin))
+
+
+CHECKPOINT = Kind(
+    name="checkpoint",
+    make=make,
+    libraries=("pillow", "sentencepiece"),
+    # Who looks on changes no parameter: no week of training is stale for an edit of a metric.
+    stop=("flows.steps.events", "model.train.log", "model.watch.config", "model.watch.watch"),
+    functions=lambda spec: [spec["model"]["connector"]["kind"]],
+)

@@ -5,21 +5,30 @@ Those of all budgets are made together: the images are decoded, and seen by the 
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from flows.steps.kind import Kind, Work
 from infra.progress import Progress
+from infra.store.digest import UNLESS_DEFAULT
 from model import files
 from model.eval.config import EvalConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateSpec:
-    """One evaluation of one checkpoint."""
+    """One evaluation of one checkpoint.
+
+    Attributes:
+      benchmark: that it is scored on.
+      budget: soft tokens per frame.
+      decode: how it answers and is scored.
+      connector: of the checkpoint, if it is one's own: "module:Class"; its code answers.
+    """
 
     benchmark: str
     budget: int
     decode: EvalConfig
+    connector: str = dataclasses.field(default="", metadata=UNLESS_DEFAULT)
 
 
 def make(work: Work) -> Iterator[Progress]:
@@ -29,18 +38,39 @@ def make(work: Work) -> Iterator[Progress]:
 
 def make_together(works: Sequence[Work]) -> Iterator[Progress]:
     """Evaluates several budgets of one checkpoint on one split."""
-    from model.eval.run import evaluate
+    from model.eval.run import Answered, evaluate
 
     first = works[0]
-    yield from evaluate(
+    seconds = yield from evaluate(
         first.places["checkpoint"],
         data=first.places["data"],
         config=first.config.decode,
         out={work.config.budget: str(work.out) for work in works},
+        known=[Answered.from_json(piece) for piece in first.pieces],
     )
     for work in works:
         result = json.loads((work.out / files.SCORE).read_text())
         work.counts.update(score=result["score"], num=result["num"])
+        if work.config.budget in seconds:
+            work.counts["answer_ms"] = round(1e3 * seconds[work.config.budget], 3)
+
+
+def make_piece(
+    works: Sequence[Work], piece: int, num_pieces: int
+) -> Generator[Progress, None, bytes]:
+    """Answers a piece of one split, at several budgets of one checkpoint."""
+    from model.eval.run import answer
+
+    first = works[0]
+    answered = yield from answer(
+        first.places["checkpoint"],
+        data=first.places["data"],
+        config=first.config.decode,
+        budgets=[work.config.budget for work in works],
+        piece=piece,
+        num_pieces=num_pieces,
+    )
+    return answered.to_json().encode()
 
 
 def _but_budget(spec: EvaluateSpec) -> EvaluateSpec:
@@ -51,7 +81,8 @@ PREDICTIONS = Kind(
     name="predictions",
     make=make,
     make_together=make_together,
+    make_piece=make_piece,
     alike=_but_budget,
     libraries=("pillow", "sentencepiece"),
-    functions=lambda spec: [spec["decode"]["metric"]],
+    functions=lambda spec: [spec["decode"]["metric"], spec.get("connector", "")],
 )

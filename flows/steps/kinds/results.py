@@ -7,6 +7,7 @@ from flows.lineage.links import page_link
 from flows.report.cells import CellKey, Plan
 from flows.steps.kind import Kind, Work
 from infra.progress import Progress
+from infra.store.digest import file_sha256, listing_sha256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,9 +26,10 @@ class ResultsSpec:
 def make(work: Work) -> Iterator[Progress]:
     """Gathers the scores of all inputs into tables."""
     from flows.report.gather import gather
-    from flows.report.pareto import pareto
+    from flows.report.pareto import latency, pareto
     from flows.report.plot import plot
-    from flows.report.render import FORMATS, comparisons_to_csv, render
+    from flows.report.render import FORMATS, comparisons_to_csv, latency_to_csv, render
+    from flows.report.routed import judge, plot_png, to_csv, to_markdown
 
     spec: ResultsSpec = work.config
     report = gather(spec.plan, spec.accepted, work.artifacts, work.recall)
@@ -36,8 +38,19 @@ def make(work: Work) -> Iterator[Progress]:
     (work.out / "comparisons.csv").write_text(comparisons_to_csv(report))
     linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
     (work.out / "linked.md").write_text(linked)
+    if judged := judge(spec.plan, work.artifacts, report):
+        for name in ("results.md", "linked.md"):
+            with (work.out / name).open("a") as told_there:
+                told_there.write(f"\n{to_markdown(judged)}")
+        (work.out / "auto.csv").write_text(to_csv(judged))
+        (work.out / "auto.png").write_bytes(plot_png(judged))
     plot(report, work.out / "results.png")
     pareto(report, work.out / "pareto.png")
+    told = sorted(path for path in work.out.iterdir() if path.is_file())
+    work.content = listing_sha256({path.name: file_sha256(path) for path in told})
+    # Not of the contents: measured times are others whenever the same is made again.
+    latency(report, work.out / "latency.png")
+    (work.out / "latency.csv").write_text(latency_to_csv(report))
     work.counts["cells"] = sum(cell.n for section in report.sections for cell in section.cells)
     yield Progress(done=1, total=1)
 

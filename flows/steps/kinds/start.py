@@ -1,22 +1,37 @@
-"""A checkpoint that a study starts from, copied into the store."""
+"""A checkpoint that a study starts from, copied into the store; another codebase's is converted."""
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 from flows.steps.kind import Kind, Work
 from flows.steps.kinds.files import check_given
 from infra.progress import Progress
+from model import files
 
 
 def make(work: Work) -> Iterator[Progress]:
-    """Copies the checkpoint at `work.location`, whose digest is what its arrays say."""
-    from model.checkpoint.folder import checked_digest
+    """Copies or converts the checkpoint at `work.location`; its digest is what its arrays say."""
+    place = Path(work.location or "")
+    if (place / files.DIGEST).is_file():
+        from model.checkpoint.folder import checked_digest
 
-    work.content = checked_digest(work.location or "")
-    shutil.copytree(work.location or "", work.out, dirs_exist_ok=True)
+        work.content = checked_digest(place)
+        shutil.copytree(place, work.out, dirs_exist_ok=True)
+        copied = work.out
+    else:
+        from model.checkpoint.importer import import_checkpoint, open_source
+
+        made = work.scratch / "imported"
+        shutil.rmtree(made, ignore_errors=True)
+        work.content = import_checkpoint(open_source(place), made, None)
+        for file in made.iterdir():
+            shutil.move(file, work.out / file.name)
+        copied = place if place.is_dir() else place.parent
     if "given" in work.inputs:
-        check_given(work.out, work.inputs["given"])
+        check_given(copied, work.inputs["given"])
     yield Progress(done=1, total=1)
 
 
-START = Kind(name="start", make=make)
+# A converter compares shapes with the model's; what the model computes changes no byte.
+START = Kind(name="start", make=make, stop=("model.vlm",))

@@ -13,7 +13,7 @@ from PIL import Image
 from model import vlm
 from model.analysis import spectral
 from model.checkpoint.folder import load_params, save_checkpoint
-from model.data.loader import decode_images
+from model.data.pixels import decode_images
 from pipelines.records.dataset import Dataset
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_models import tiny_config

@@ -1,11 +1,12 @@
 """Lineage pages: views of the manifests."""
 
+import base64
 from pathlib import Path
 
 from flows.lineage import pages as lineage
 from flows.pages.cards import Cards
 from flows.pages.study import study_of
-from flows.steps.lookup import accept
+from flows.steps.accepted import accept
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
@@ -72,3 +73,12 @@ def test_a_page_shows_a_few_items_escaped_and_who_uses_it(toy: Store):
     assert "\n\n" not in table  # An empty line would end the HTML, and begin Markdown.
     assert "Nothing yet." in lineage.page(toy, data, reused=False, users={})
     assert "Who uses it" not in lineage.page(toy, data, reused=False)
+
+
+def test_the_page_of_a_training_has_its_losses(toy: Store):
+    (training, *_) = toy.artifacts("checkpoint")
+    text = lineage.page(toy, training, reused=False)
+    picture = text.split("![loss by step](data:image/png;base64,")[1].split(")")[0]
+    assert base64.b64decode(picture).startswith(b"\x89PNG")
+    (data, *_) = toy.artifacts("dataset")
+    assert "![loss" not in lineage.page(toy, data, reused=False)

@@ -1,5 +1,6 @@
 """An artifact made again by the worker of its own source tree, in a store of its own."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
 from flows.study.load import ConfigError, load
 from infra.store.digest import canonical_json, value_sha256
+from infra.store.environment import environment
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
@@ -38,7 +40,7 @@ def fresh(tmp_path: Path) -> Store:
     return quick(tmp_path / "fresh")
 
 
-def made(store: Store, text: str, old: str = "", new: str = "") -> Artifact:
+def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str) -> Artifact:
     """An artifact of the cheapest kind, and sources that are said to have made it.
 
     Args:
@@ -46,6 +48,7 @@ def made(store: Store, text: str, old: str = "", new: str = "") -> Artifact:
       text: its bytes.
       old: text of its maker that is another one in the sources.
       new: that one.
+      hardware: that is noted as its machine's; none takes this machine's.
     """
     source = checkout().files[MAKER].decode()
     assert old in source
@@ -54,7 +57,8 @@ def made(store: Store, text: str, old: str = "", new: str = "") -> Artifact:
     recipe = Recipe(kind="files", name="files x", config=SPEC, code=code, source=store.keep(tree))
     attempt = Attempt(store, recipe)
     (attempt.path / "files.txt").write_text(text)
-    return attempt.commit({})
+    noted = environment()["hardware"] | hardware
+    return attempt.commit({"hardware": noted})
 
 
 @pytest.mark.slow
@@ -75,6 +79,36 @@ def test_other_bytes_on_the_same_machine_are_told(store: Store, fresh: Store):
     assert not again.is_near(100.0)
     assert [(d.sort, d.what) for d in again.differences] == [("data", "a.txt")]
     assert again.line().endswith("other contents; the same machine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("accelerator", "platform"), [("cpu", "cpu"), ("NVIDIA H200", "cuda")])
+def test_what_a_processor_made_is_made_by_one(
+    store: Store, fresh: Store, monkeypatch: pytest.MonkeyPatch, accelerator: str, platform: str
+):
+    was = made(
+        store, f"{platform}\n",
+        '    lines = [f"{sha256}  {size}  {path}',
+        "    from os import environ\n    lines = [f\"{environ['JAX_PLATFORMS']}",
+        accelerator=accelerator, cpu="Abacus",
+    )  # fmt: skip
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
+    assert again.is_same
+    here = environment()["hardware"]
+    assert f"made again on {here['cpu']}, {here['threads']} threads, in" in again.line()
+
+
+@pytest.mark.slow
+def test_other_bytes_of_another_kind_of_machine_are_told_and_are_near(store: Store, fresh: Store):
+    was = made(store, f"{'1' * 64}  1  a.txt\n", cpu="Abacus")
+    (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
+    assert not again.is_same
+    assert again.is_near(0.0)  # It has no score to lie off.
+    here = environment()["hardware"]["cpu"]
+    assert again.line().endswith(f"other contents; another kind of machine: cpu Abacus → {here}")
+    scored = dataclasses.replace(again, score=(50.0, 50.4, 0.9))
+    assert (scored.is_near(0.3), scored.is_near(0.5)) == (False, True)
 
 
 @pytest.mark.slow

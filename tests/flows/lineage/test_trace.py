@@ -6,7 +6,7 @@ import pytest
 
 from flows.lineage.named import Named, named
 from flows.lineage.trace import trace
-from flows.steps.lookup import accept
+from flows.steps.accepted import accept
 from flows.study.load import ConfigError
 from flows.study.runs import note_run
 from infra.store.store import Artifact, Store

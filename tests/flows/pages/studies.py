@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from flows.report.cells import CellKey, Plan
 from flows.steps.kind import Work
 from flows.steps.kinds.results import ResultsSpec, make
@@ -12,6 +14,9 @@ from flows.study.runs import note_run
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from model import files
+from model.masks.codec import init_params
+from model.masks.config import MaskCodecConfig
+from pipelines.records.codes import format_mask
 from pipelines.records.schema import Record
 from tests.model.tiny_data import color_record, mask_record, write_dataset
 
@@ -28,15 +33,22 @@ def write_study(
     budgets: Sequence[int] = (16, 64),
     seeds: Sequence[int] = (11, 23, 47),
     num_items: int = 30,
+    also: tuple[Plan, ...] = (),
 ) -> str:
-    """Writes a study whose items of `shapes` are segmented, the others named; returns its run."""
+    """Writes a study whose items of `shapes` are segmented, the others named; returns its run.
+
+    With plans of other resolutions, its own is 224 px.
+    """
     corpus = commit(store, "corpus", "corpus", {"a.txt": "pixels"})
+    trained = Attempt(store, recipe("mask_codec", "mask codec"))
+    np.savez(trained.path / files.MASK_CODEC, **init_params(MaskCodecConfig(width=8), 2))
+    codec = trained.commit({})
     inputs: dict[str, Artifact] = {}
     plan = Plan(
         methods=tuple(methods), benchmarks=tuple(benchmarks), budgets=tuple(budgets),
-        seeds=tuple(seeds),
+        seeds=tuple(seeds), resolution=224 if also else None, also=also,
     )  # fmt: skip
-    for benchmark in benchmarks:
+    for one, benchmark in [(p, row) for p in (plan, *also) for row in p.benchmarks]:
         records = [
             mask_record(i) if benchmark == "shapes" else color_record(i, part=benchmark)
             for i in range(num_items)
@@ -47,11 +59,12 @@ def write_study(
             path.rename(attempt.path / path.name)
         (attempt.path / "made").rmdir()
         data = attempt.commit({})
-        for method, seed in itertools.product(methods, seeds):
+        for method, seed in itertools.product(one.methods, one.seeds):
             trained = commit(
-                store, "checkpoint", f"transfer {method} {benchmark} seed={seed}", {}, data=data
-            )
-            for budget in (b for b in budgets if plan.runs(method, b)):
+                store, "checkpoint", f"transfer {method} {benchmark} seed={seed}",
+                {files.METRICS: LOSSES, files.WATCH: LOOKS}, data=data, mask_codec=codec,
+            )  # fmt: skip
+            for budget in (b for b in one.budgets if one.runs(method, b)):
                 cell = CellKey(benchmark=benchmark, method=method, budget=budget, seed=seed)
                 inputs[str(cell)] = commit(
                     store, "predictions", f"evaluate {cell}",
@@ -73,6 +86,21 @@ def write_study(
 RUN = "4a6e6bd0-5d4c-4a86-9f0e-000000000001"
 
 
+MASK = format_mask(range(3, 19))
+"""What the methods write for every mask."""
+
+
+LOSSES = "".join(f'{{"step": {step}, "loss": {5 / step}}}\n' for step in range(1, 13))
+
+
+LOOKS = "".join(
+    json.dumps({"step": step, "task": task, "budget": budget, of: budget / step}) + "\n"
+    for step in (4, 8, 12)
+    for budget in (16, 64)
+    for task, of in (("caption", "loss"), ("vqa", "loss"), ("probe", "score"))
+)
+
+
 def answers_of(records: Sequence[Record], every: int, seed: int) -> dict[str, str]:
     """Files of predictions: each item is right but for every `every`-th, shifted by the seed."""
     rows = []
@@ -83,7 +111,7 @@ def answers_of(records: Sequence[Record], every: int, seed: int) -> dict[str, st
             {
                 "id": record.id,
                 "prefix": record.prefix,
-                "prediction": record.suffixes[0].replace("<mask>", "") if right else wrong,
+                "prediction": record.suffixes[0].replace("<mask>", MASK) if right else wrong,
                 "answers": list(record.answers),
                 "score": float(right),
                 "source": record.source,

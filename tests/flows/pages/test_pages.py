@@ -1,21 +1,29 @@
 """The live pages of a store: what they show, how they are linked, and what they refuse."""
 
 import html
+import io
 import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image, ImageColor
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from flows.pages.app import pages_of
+from flows.pages.curves import thinned
 from flows.pages.history import Uses
 from flows.pages.items import Answers, Reader
 from flows.pages.study import study_of
+from flows.report.cells import Plan
+from flows.report.plot import COLORS
 from infra.prefect.server import PAGES
 from infra.store.store import Store
+from model.masks.codec import MaskCodec, init_params
+from model.masks.config import MaskCodecConfig
 from tests.flows.pages.studies import commit, write_study
 
 
@@ -52,7 +60,7 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient):
     kinds = {path.removeprefix(f"{PAGES}/").partition("/")[0].partition("?")[0] for path in seen}
     assert kinds == {
         "", "results", "cell", "items", "item", "artifact", "diff", "seen",
-        "picture", "plot", "style",
+        "picture", "mask", "plot", "style",
     }  # fmt: skip
     assert sum("/item/" in path for path in seen) == 60
 
@@ -88,6 +96,25 @@ def test_boxes_are_drawn_and_numbered_and_the_accepted_one_is_the_first(client: 
     assert "accepted [1 mask]" in told(text)
     assert "[2]" in told(text)
     assert text.count("<rect ") == 2
+
+
+def test_masks_lie_over_the_picture_a_records_own_and_those_that_were_written(client: TestClient):
+    text = get(client, f"{PAGES}/item/toy/shapes?id=segment/001")
+    own, written = [link for link in links(text) if "/mask/" in link]
+    places = re.findall(r'<image x="(.+?)" y="(.+?)" width="(.+?)" height="(.+?)"', text)
+    assert places[0] == ("0", "0", "1000", "1000")
+    # Rows 4 to 12 and columns 8 to 23 of 32.
+    assert [float(side) for side in places[1]] == pytest.approx([250, 125, 500, 281], abs=2)
+    with Image.open(io.BytesIO(client.get(own).content)) as veil:
+        hidden = np.asarray(veil.convert("RGBA"))[..., 3] > 0
+    expected = np.zeros((32, 32), bool)
+    expected[4:13, 8:24] = True
+    np.testing.assert_array_equal(hidden, expected)
+    with Image.open(io.BytesIO(client.get(written).content)) as veil:
+        hidden = np.asarray(veil.convert("RGBA"))[..., 3] > 0
+    codec = MaskCodec(init_params(MaskCodecConfig(width=8), 2))
+    np.testing.assert_array_equal(hidden, codec.decode(list(range(3, 19))) > 0)
+    assert 0 < hidden.sum() < hidden.size
 
 
 def test_lists_are_right_wrong_or_changed_between_two(client: TestClient, toy: Store):
@@ -139,6 +166,50 @@ def test_a_dataset_shows_a_few_records_and_who_uses_it(client: TestClient, toy: 
     assert "transfer parcel colors seed=23" in users
     assert "evaluate colors/mqt/64/47" in users
     assert "shapes" not in users
+
+
+def test_a_training_shows_its_losses_and_how_it_did_on_held_out_records(
+    client: TestClient, toy: Store
+):
+    key = toy.keys("checkpoint")[0]
+    page = get(client, f"{PAGES}/artifact/{key}")
+    plot, held_out, probe = [link for link in links(page) if "/plot/" in link]
+    assert plot == f"{PAGES}/plot/{key}?of=loss"
+    assert [link.partition("?")[2] for link in (held_out, probe)] == [
+        "of=loss+on+held-out+records", "of=score+of+the+probe",
+    ]  # fmt: skip
+    for link in (held_out, probe):
+        with Image.open(io.BytesIO(client.get(link).content)) as picture:
+            drawn = picture.convert("RGB")
+        found = {color for _, color in drawn.getcolors(1 << 20)}
+        near = [any(_far(ImageColor.getrgb(c), one) < 60 for one in found) for c in COLORS[:3]]
+        assert near == [True, True, False]  # Two budgets.
+    answer = client.get(plot)
+    assert answer.headers["content-type"] == "image/png"
+    with Image.open(io.BytesIO(answer.content)) as picture:
+        drawn = picture.convert("RGB")
+    blue = ImageColor.getrgb(COLORS[0])
+    near = [
+        (x, y) for x in range(drawn.width) for y in range(drawn.height)
+        if _far(drawn.getpixel((x, y)), blue) < 60
+    ]  # fmt: skip
+    (first, high), (last, low) = min(near), max(near)
+    assert (first < 60, last > drawn.width - 30) == (True, True)
+    assert high < 40 < drawn.height - 40 < low  # It falls.
+    data = next(a.key for a in toy.artifacts("dataset"))
+    assert client.get(f"{PAGES}/plot/{data}?of=loss").status_code == 404
+    assert "/plot/" not in get(client, f"{PAGES}/artifact/{data}")
+
+
+def _far(color: tuple[int, ...], other: tuple[int, ...]) -> int:
+    return max(abs(a - b) for a, b in zip(color, other, strict=True))
+
+
+def test_long_trainings_are_drawn_by_means():
+    points = thinned([(step, float(step % 2)) for step in range(1, 2001)])
+    assert len(points) == 400
+    assert points[0] == (3.0, 0.6)
+    assert thinned([]) == []
 
 
 def test_two_cells_are_compared(client: TestClient):
@@ -234,3 +305,26 @@ def test_users_are_those_there_are_now(tmp_path: Path):
     assert list(uses.of(corpus.key).values()) == ["a", "b"]
     store.files.remove(f"manifests/files/{later[0].key}.json")
     assert list(uses.of(corpus.key).values()) == ["a"]
+
+
+def test_a_table_of_two_resolutions_has_pages_for_both(tmp_path: Path):
+    store = Store(tmp_path / "store")
+    high = Plan(
+        methods=("vanilla", "parcel"), benchmarks=("colors@448", "shapes@448"), budgets=(64, 256),
+        seeds=(11,), resolution=448,
+    )  # fmt: skip
+    write_study(store, name="two", benchmarks=("colors", "shapes"), also=(high,))
+    client = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
+    table = get(client, f"{PAGES}/results/two")
+    text = told(table)
+    assert "all, 224 px" in text
+    assert "all, 448 px" in text
+    assert "parcel − vanilla at 256 (448 px): " in text
+    assert ", 2 benchmarks" in text
+    cells = [link for link in links(table) if "/cell/" in link]
+    assert len(cells) == 2 * (1 + 2 + 2) + 2 * (1 + 2)
+    for cell in cells:
+        if "448" in cell:
+            page = get(client, cell)
+            items = next(link for link in links(page) if "/items/" in link)
+            assert "item by item" in told(get(client, items))

@@ -45,6 +45,6 @@ def make(benchmark: str, method: str, budget: int, seed: int, value: float) -> S
         budget=budget,
         seed=seed,
         score=value,
-        metric=METRICS[benchmark],
+        metric=METRICS[benchmark.partition("@")[0]],
         artifact=f"predictions/{benchmark}-{method}-{budget}-{seed}",
     )

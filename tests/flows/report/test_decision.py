@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flows.report.decision import SCALE, bound, decide
+from flows.report.decision import CROSSING, HORIZON, SCALE, bound, decide
 from perf import decision as simulation
 
 RNG = np.random.default_rng(7)
 
 
-def test_the_bound_is_where_the_ratio_of_likelihoods_reaches_one_in_twenty():
+def test_the_bound_is_where_the_ratio_of_likelihoods_reaches_its_threshold():
     """By integrating numerically over the effects, against the closed form."""
     num, t = 6, bound(6, 0.05)
     effects = np.linspace(-40, 40, 80_001)
     weights = stats.norm.pdf(effects, scale=math.sqrt(SCALE))
     given = stats.nct.pdf(t, num - 1, effects * math.sqrt(num))
     ratio = np.trapezoid(np.nan_to_num(given) * weights, effects) / stats.t.pdf(t, num - 1)
-    assert ratio == pytest.approx(20, rel=1e-3)
+    assert ratio == pytest.approx(CROSSING / 0.05, rel=1e-3)
 
 
 def test_a_clear_difference_is_decided_and_an_unclear_one_is_not():
@@ -32,8 +32,22 @@ def test_a_clear_difference_is_decided_and_an_unclear_one_is_not():
     assert open_one.low < 0 < open_one.high
 
 
-def test_three_seeds_never_decide():
-    assert decide(np.array([2.0, 2.0, 2.0])).low == -math.inf
+def test_two_seeds_never_decide():
+    assert decide(np.array([2.0, 2.0])).low == -math.inf
+
+
+@pytest.mark.parametrize("error", [0.1, 0.05, 0.025, 0.05 / 3])
+def test_looks_up_to_the_horizon_are_wrong_as_seldom_as_promised(error: float):
+    """20,000 sweeps without an effect; t after n seeds, by running sums."""
+    values = np.random.default_rng(3).normal(size=(20_000, HORIZON))
+    num = np.arange(2, HORIZON + 1)
+    sums = values.cumsum(1)[:, 1:]
+    spread = (values**2).cumsum(1)[:, 1:] - sums**2 / num
+    t = np.abs(sums) / np.sqrt(num) / np.sqrt(spread / (num - 1))
+    limits = np.array([bound(int(n), error) for n in num])
+    wrong = (t > limits).any(axis=1).mean()
+    noise = math.sqrt(error / len(values))
+    assert 0.75 * error < wrong < error + 2 * noise
 
 
 @pytest.mark.parametrize("shift", [0.8, -0.8])
@@ -68,6 +82,7 @@ def test_a_smaller_error_takes_more():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        (np.zeros(HORIZON + 1), "at most 200 seeds, got 201"),
         (np.zeros(0), r"at least one, got shape \(0,\)"),
         (np.zeros((2, 2, 2)), r"got shape \(2, 2, 2\)"),
         (np.array([1.0, math.nan]), "got nan for seed 1; leave out seeds"),
@@ -80,12 +95,12 @@ def test_what_is_no_array_of_differences_is_refused(values: np.ndarray, message:
 
 
 def test_an_error_of_none_is_refused():
-    with pytest.raises(ValueError, match=r"error must be in \(0, 1\), got 0"):
+    with pytest.raises(ValueError, match=r"error must be in \(0, 0.1\], got 0"):
         decide(np.ones(3), error=0)
 
 
 def test_simulated_sweeps_are_seldom_wrong_and_cheap():
-    """A small edition of `python -m perf.decision`, whose figures are in docs/results.md."""
+    """A small edition of `perf.decision`, whose figures are in docs/explanation/statistics.md."""
     same = simulation.simulate(0.0, max_seeds=32, sweeps=1000)
     assert same.wrong <= 0.05
     fixed = simulation.fixed_design(0.75)

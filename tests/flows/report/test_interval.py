@@ -118,7 +118,7 @@ def test_holm_corrects_step_by_step_and_never_below_a_smaller_one():
 
 @pytest.mark.parametrize(("seeds", "least", "most"), [(3, 0.93, 0.99), (5, 0.93, 0.98)])
 def test_simulated_studies_are_covered_where_t_alone_is_not(seeds: int, least: float, most: float):
-    """A small edition of `python -m perf.intervals`, whose figures are in docs/results.md."""
+    """A small edition of `perf.intervals`, whose figures are in docs/explanation/statistics.md."""
     spread = simulation.Spread("of sources", 1.0, 10.0, 5.0, 10.0)
     found = simulation.simulate(spread, simulation.Design(seeds=seeds), 300)
     assert least <= found.covered <= most

@@ -76,5 +76,14 @@ def test_items_of_predictions_are_read_where_the_score_is_their_mean(tmp_path):
     rows = [("a", 1.0), ("a", 0.5), ("b", 0.0)]
     path = tmp_path / "predictions.jsonl"
     path.write_text("".join(json.dumps({"source_sha256": s, "score": x}) + "\n" for s, x in rows))
-    assert read_items(path, 50.0) == {"a": (100.0, 50.0), "b": (0.0,)}
-    assert read_items(path, 60.0) == {}  # Of a benchmark that averages averages.
+    assert read_items(path, 50.0) == ({"a": (100.0, 50.0), "b": (0.0,)}, True)
+    assert read_items(path, 60.0) == ({}, True)  # Somebody's, of an average of averages.
+
+
+def test_items_of_a_mean_over_parts_count_as_their_pseudo_values(tmp_path):
+    path = tmp_path / "predictions.jsonl"
+    rows = [
+        {"source_sha256": s, "score": 0.0, "pseudo_value": x} for s, x in (("a", 1.5), ("b", 0.0))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_items(path, 75.0) == ({"a": (150.0,), "b": (0.0,)}, False)

@@ -6,9 +6,9 @@ import io
 import json
 
 from flows.report.build import build
-from flows.report.cells import Cost
-from flows.report.pareto import front, pareto_png
-from flows.report.render import render
+from flows.report.cells import Cost, Report
+from flows.report.pareto import MEASURED, front, pareto_png
+from flows.report.render import latency_to_csv, render
 from tests.flows.report.report_studies import CHANCE, PLAN, scores
 
 COSTS = tuple(
@@ -50,3 +50,24 @@ def test_the_plot_is_a_png_with_the_same_bytes_and_needs_no_score():
     assert first.startswith(b"\x89PNG")
     assert pareto_png(REPORT) == first
     assert pareto_png(build(PLAN, [], {})).startswith(b"\x89PNG")
+
+
+def test_the_time_of_an_answer_is_the_median_over_seeds_and_draws_a_plot_of_its_own():
+    def timed(by: float) -> Report:
+        made = [
+            dataclasses.replace(s, answer_ms=by * s.budget + s.seed / 1e5)
+            for s in scores()
+            if s.method != "m3"
+        ]
+        return build(dataclasses.replace(PLAN, costs=COSTS), made, CHANCE)
+
+    report = timed(2.0)
+    lines = list(csv.DictReader(io.StringIO(latency_to_csv(report))))
+    found = {(r["benchmark"], r["method"], r["budget"]): r["answer_ms"] for r in lines}
+    assert found["chartqa", "parcel", "256"] == "512.4821"  # Of seeds 48213, 10007 and 99991.
+    assert found["chartqa", "parcel", "64"] == "128.7410"  # One of them is missing.
+    assert not [key for key in found if key[1] == "m3"]
+    assert latency_to_csv(REPORT).count("\n") == 1
+    assert pareto_png(report) == pareto_png(timed(3.0))
+    measured = [pareto_png(r, MEASURED) for r in (report, timed(3.0), REPORT)]
+    assert len(set(measured)) == 3

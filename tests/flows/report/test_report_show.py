@@ -27,7 +27,13 @@ def test_a_score_file_is_reported(store: Store, tmp_path: Path):
     [
         (None, "md", None, "either RUN or --scores FILE.csv, got neither"),
         ("demo", "md", Path("scores.csv"), "either RUN or --scores FILE.csv, got both"),
-        ("demo", "xml", None, "--format must be one of md, csv, json, latex, html, got 'xml'"),
+        (
+            "demo",
+            "xml",
+            None,
+            "must be one of md, csv, json, latex, comparisons, cells, auto, html, got 'xml'",
+        ),
+        (None, "cells", Path("scores.csv"), "--format cells goes with RUN, got --scores; take csv"),
         (None, "md", Path("absent.csv"), "--scores: absent.csv: cannot be read, No such file"),
         ("demo", "md", None, "RUN must name a finished run, got 'demo'"),
     ],

@@ -126,7 +126,7 @@ def test_what_a_file_imports_counts_by_version_unless_every_manifest_has_it(tmp_
         ("json.py", "def f(): pass\n", r"json has the name of another module, .*rename it"),
         ("own-e.py", "def f(): pass\n", r"own-e\.py must have the name of a module"),
         ("own_g.py", "def f(p, fields):\n    return open(__file__)\n", "own_g.py names __file__"),
-        ("own_f.py", "f = 3\n", "own_f:f must be a function, got 3"),
+        ("own_f.py", "f = 3\n", "own_f:f must be a function or a class, got 3"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_told_in_a_line(tmp_path: Path, name: str, text: str, told: str):

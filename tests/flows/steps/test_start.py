@@ -1,15 +1,20 @@
 """A study's start: its digest is computed, not believed."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from flows.steps.registry import code_digest
 from flows.steps.worker import Made, make
+from flows.study.given import files_of
 from infra.store.manifest import Recipe
 from infra.store.store import Store
-from model.checkpoint.folder import save_checkpoint
+from model import vlm
+from model.checkpoint.exporter import export_checkpoint
+from model.checkpoint.folder import params_digest_of, save_checkpoint
 from tests.model.checkpoint.test_folder import MODEL, PARAMS
+from tests.model.tiny_model import tiny_model
 
 
 @pytest.fixture
@@ -33,3 +38,34 @@ def test_start_that_states_another_digest_is_refused(recipe: Recipe, tmp_path: P
     assert isinstance(end, Made)
     assert f"checkpoint {recipe.location} holds parameters of digest" in end.error
     assert Store(tmp_path / "store").find(recipe.key) is None
+
+
+def test_weights_of_another_codebase_are_converted_to_the_same_contents(
+    recipe: Recipe, tmp_path: Path
+):
+    tower = tiny_model()
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    digest = save_checkpoint(
+        ours, model=tower, params=vlm.init_params(tower, 3), tokenizer=None, mask_codec=None
+    )
+    export_checkpoint(ours, tmp_path / "weights", None)
+    store = Store(tmp_path / "store")
+    files = files_of(tmp_path / "weights")
+    noted = Recipe(kind="files", name="files", config=files, code=code_digest("files", files))
+    assert list(make(store.uri, [noted], {}))[-1] == Made(name="files")
+    given = store.get(noted.key)
+    begun = dataclasses.replace(
+        recipe, inputs={"given": given.as_input}, location=str(tmp_path / "weights")
+    )
+    assert list(make(store.uri, [begun], {}))[-1] == Made(name="start")
+    made = store.get(begun.key)
+    assert made.manifest.content == digest
+    assert params_digest_of(made.path) == digest
+    # Files that changed since they were noted are no input of the study.
+    (tmp_path / "weights" / "config.json").write_text(
+        (tmp_path / "weights" / "config.json").read_text() + "\n"
+    )
+    (end,) = make(str(tmp_path / "store"), [dataclasses.replace(begun, seed=1)], {})
+    assert isinstance(end, Made)
+    assert "config.json has changed since the study noted it" in end.error

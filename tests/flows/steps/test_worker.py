@@ -3,8 +3,9 @@
 import dataclasses
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,12 +23,15 @@ from infra.store.store import Store
 def _fresh_digests() -> Iterator[None]:
     """Tests give a kind other functions; what was computed for one must not serve another."""
     registry._digest.cache_clear()
+    registry._own_modules.cache_clear()
     yield
     registry._digest.cache_clear()
+    registry._own_modules.cache_clear()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")  # `make_apart` would set it.
     return Store(tmp_path / "store")
 
 
@@ -166,3 +170,62 @@ def test_a_worker_that_finds_its_place_too_late_makes_nothing(store: Store):
     *_, end = worker.make_apart(store.uri, [recipe], {"closes": soon, "prefect": {}})
     assert end == worker.Made(name="late")
     assert "closes" not in store.get(recipe.key).manifest.environment
+
+
+def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(
+    store: Store, working: None, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[tuple[int, int, list[str]]] = []
+
+    def make_piece(works: Sequence[Work], piece: int, of: int) -> Generator[Progress, None, bytes]:
+        made.append((piece, of, [work.config["files"][0][0] for work in works]))
+        yield Progress(done=piece, total=of)
+        if "broken" in str(works[0].config):
+            raise ValueError("no such file")
+        return f"{piece} of {of}".encode()
+
+    def make_together(works: Sequence[Work]) -> Iterator[Progress]:
+        yield Progress(done=1, total=1)
+        for work in works:
+            (work.out / "a.txt").write_bytes(b", ".join(sorted(works[0].pieces)))
+
+    kind = dataclasses.replace(
+        KINDS["files"], make_together=make_together, make_piece=make_piece,
+        alike=lambda config: config["files"][0][0].partition(" ")[0],
+    )  # fmt: skip
+    monkeypatch.setitem(KINDS, "files", kind)
+    recipes = [files(store, name) for name in ("a 1", "a 2", "broken")]
+
+    def apart(number: int, of: int) -> list[Any]:
+        return list(worker.make_apart(store.uri, recipes, {"piece": (number, of)}))
+
+    for number, of in ((1, 3), (0, 2), (2, 3)):
+        told, progress, end = apart(number, of)
+        assert told == ("a 1", Progress(done=number, total=of))
+        assert progress[0] == end.name == "broken"
+        assert end.error == "no such file"
+    assert len(apart(1, 3)) == 2  # What is there is not made again.
+    assert [m for m in made if "broken" not in m[2]] == [
+        (1, 3, ["a 1", "a 2"]), (0, 2, ["a 1", "a 2"]), (2, 3, ["a 1", "a 2"]),
+    ]  # fmt: skip
+    assert not any(store.find(recipe.key) for recipe in recipes)
+    list(worker.make(store.uri, recipes[:2], {}))
+    for recipe in recipes[:2]:
+        assert (store.get(recipe.key).path / "a.txt").read_text() == "1 of 3, 2 of 3"
+
+
+def test_the_cost_of_a_step_is_that_of_its_pieces_too(
+    store: Store, working: None, monkeypatch: pytest.MonkeyPatch
+):
+    def make_piece(works: Sequence[Work], piece: int, of: int) -> Generator[Progress, None, bytes]:
+        yield Progress(done=1, total=1)
+        time.sleep(0.2)
+        return b""
+
+    kind = dataclasses.replace(KINDS["files"], make_piece=make_piece)
+    monkeypatch.setitem(KINDS, "files", kind)
+    recipe = files(store, "a")
+    for number in range(2):
+        list(worker.make_apart(store.uri, [recipe], {"piece": (number, 2)}))
+    list(worker.make(store.uri, [recipe], {}))
+    assert store.get(recipe.key).manifest.seconds >= 0.4

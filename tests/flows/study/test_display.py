@@ -25,6 +25,13 @@ def test_a_line_tells_the_time_left_where_it_is_known():
     assert "[  1/3, 2 min left] made" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_what_happens_to_a_step_is_a_line_of_its_own():
+    console = Console(file=io.StringIO(), highlight=False, width=200)
+    Display(3, console).tell("stage1", "rank 1 was lost")
+    line = console.file.getvalue()  # type: ignore[attr-defined]
+    assert line == "00:00 [  0/3]                 stage1: rank 1 was lost\n"
+
+
 @pytest.mark.parametrize(
     ("left", "told"),
     [(None, ""), (0, "10 s left"), (44, "40 s left"), (55, "1 min left"), (7000, "1.9 h left")],
@@ -45,3 +52,13 @@ def test_of_many_running_steps_the_first_are_shown_and_the_rest_counted():
     shown = [task.description for task in display._progress.tasks if task.visible]
     assert "cell 16" in shown
     assert "cell 17" not in shown
+
+
+def test_many_that_are_reused_are_one_line():
+    console = Console(file=io.StringIO(), highlight=False, width=200)
+    display = Display(900, console)
+    display.reuse(700)
+    display.finish("cell", outcome="made", seconds=2.0)
+    first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first.endswith("[700/900] reused 700 steps")
+    assert "[701/900] made" in second

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from flows.steps.kind import Step
+from flows.steps.worker import Made
 from flows.study import execute
 from flows.study.allowance import HeldError
 from flows.study.execute import Session, StepFailedError, run_graph
@@ -17,7 +18,9 @@ from flows.study.graph import Graph, Job, Node
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
+from infra.progress import Progress
 from infra.ray.lost import WorkerLost
+from infra.store.manifest import Recipe
 
 
 def cell(name: str, *reads: Node) -> Node:
@@ -118,3 +121,50 @@ def test_what_is_held_back_has_neither_failed_nor_run(run: Callable[..., Any]):
     assert ended == {"a": "not run", "b": "not run"}
     assert session.held == dict.fromkeys(cells, "outside 20:00-08:00 UTC")
     assert not session.failures
+
+
+def test_the_pieces_of_a_job_are_made_at_once_and_before_it(monkeypatch: pytest.MonkeyPatch):
+    together, log, asked = threading.Barrier(3, timeout=30), list[str](), list[Any]()
+
+    def make(name: str, keys: Any, recipes: Any, context: Any, **more: Any):
+        asked.append((name, tuple(keys), context.get("piece"), more))
+        if "piece" in context:
+            together.wait()
+            yield "step", Progress(done=1, total=2)
+            yield Made(name="step", error="broken" if context["piece"][0] == 1 else "")
+        else:
+            yield Made(name="step")
+
+    workers = SimpleNamespace(make=make)
+    live = SimpleNamespace(
+        task_run_id=lambda name: None, flow_run_id="", log=lambda text, *_, **__: log.append(text)
+    )
+    display = SimpleNamespace(update=lambda *_: None)
+    session = cast(Session, SimpleNamespace(workers=workers, live=live, display=display))
+    recipe = Recipe(kind="files", name="step")
+    node = cell("node")
+    job = Job(steps=node.steps, cpus=2, gpus=0.5, pieces=3)
+    ends: dict[str, Made] = {}
+    execute._run_job(session, node, job, [recipe.key], [recipe], ends, float("inf"))
+    assert ends == {"step": Made(name="step")}
+    assert sorted(piece for *_, piece, _ in asked[:3]) == [(0, 3), (1, 3), (2, 3)]
+    assert asked[3][:3] == ("node", (recipe.key,), None)
+    assert len({keys for _, keys, _, _ in asked}) == 4  # Each is a Ray Job of its own.
+    assert all(keys[0] == recipe.key for _, keys, _, _ in asked)
+    assert [more for *_, more in asked] == [{"cpus": 2, "gpus": 0.5}] * 4
+    assert len(log) == 1
+    assert log[0].startswith("node (2 of 3): ")
+
+
+def test_a_piece_that_is_lost_has_the_node_tried_again():
+    def make(name: str, keys: Any, recipes: Any, context: Any, **more: Any):
+        if context.get("piece") == (0, 2):
+            raise WorkerLost("it died")
+        yield Made(name="step")
+
+    workers, live = SimpleNamespace(make=make), Live("")
+    session = cast(Session, SimpleNamespace(workers=workers, live=live))
+    node, recipe = cell("node"), Recipe(kind="files", name="step")
+    job = Job(steps=node.steps, cpus=1, pieces=2)
+    with pytest.raises(WorkerLost, match="it died"):
+        execute._run_job(session, node, job, [recipe.key], [recipe], {}, float("inf"))

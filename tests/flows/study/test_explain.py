@@ -116,7 +116,7 @@ def test_one_more_seed_leaves_the_others_as_they_are(store: Store):
 def test_where_a_step_runs_does_not_matter(store: Store):
     fill(store, study())
     moved = study("compute.cpus_per_cell=2", "prepare.num_workers=1", "stage1.save_steps=7",
-                  "model.remat=true", "model.scan_layers=true", "model.loss_chunk=8")  # fmt: skip
+                  "model.remat=full", "model.scan_layers=true", "model.loss_chunk=8")  # fmt: skip
     assert {state for state, _ in told(store, moved).values()} == {"reused"}
 
 
@@ -125,7 +125,7 @@ def test_where_a_step_runs_does_not_matter(store: Store):
     [
         (
             "model/train/step.py", "jnp.maximum(", "jnp.minimum(",
-            {"stage1", "intermediary", "transfer"}, "model.train.step.batch_loss",
+            {"stage1", "intermediary", "transfer"}, "model.train.step.loss_weights",
         ),
         (
             "model/eval/metrics/miou.py", "np.", "numpy.",
@@ -217,6 +217,6 @@ def test_a_new_step_beside_stale_ones_does_not_hide_what_they_cost(store: Store,
     edit("model/train/step.py", "jnp.maximum(", "jnp.minimum(")
     wider = study("budgets=[64,256]")
     assert told(store, wider)["transfer parcel chartqa seed=56703"][0] == "stale"
-    with pytest.raises(ConfigError, match=r"model\.train\.step\.batch_loss changed"):
+    with pytest.raises(ConfigError, match=r"model\.train\.step\.loss_weights changed"):
         Explanation(store, wider).check(1.0, ())
     Explanation(store, wider).check(0.0, ("*",))

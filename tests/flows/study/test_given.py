@@ -10,6 +10,7 @@ from flows.commands.data_fetch.catalogue import load_catalogue
 from flows.study.given import files_of, paths_of, raw_files
 from flows.study.load import ConfigError, load
 from infra.store.store import Store
+from model.checkpoint.config_json import config_to_json
 from pipelines.sources.corpus import WEB_TASKS
 from pipelines.sources.registry import get
 
@@ -42,6 +43,7 @@ def test_nothing_is_given_by_default():
 
 def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
     (tmp_path / "digest.txt").write_text("0\n")
+    (tmp_path / "model.json").write_text(config_to_json(load().model))
     pieces = tmp_path / "tokenizer.model"
     pieces.write_bytes(b"pieces")
     study = load(overrides=[f"start={tmp_path}", f"tokenizer.path={pieces}"])
@@ -53,7 +55,7 @@ def test_a_start_goes_with_its_tokenizer(tmp_path: Path):
     [
         (["tokenizer.path=gone.model"], "tokenizer.path must be an existing file, got gone.model"),
         (["mask_codec.path=gone.npz"], "mask_codec.path must be an existing file, got gone.npz"),
-        (["start=gone"], "start must be the folder of a checkpoint, .* got gone"),
+        (["start=gone"], "start must be an .npz of big_vision, .* got no such path: .*gone"),
         (["data_root=gone"], "data_root must be an existing folder, got gone"),
         (
             ["sources=[{reader: nlvr}, {reader: web}, {reader: images, path: web}]"],
@@ -70,6 +72,7 @@ def test_what_is_not_there_is_told_by_its_key(overrides: list[str], told: str):
 
 def test_a_start_without_a_tokenizer_is_refused(tmp_path: Path):
     (tmp_path / "digest.txt").write_text("0\n")
+    (tmp_path / "model.json").write_text(config_to_json(load().model))
     with pytest.raises(ConfigError, match=r"tokenizer\.path must be given with start"):
         paths_of(load(overrides=[f"start={tmp_path}"]))
 

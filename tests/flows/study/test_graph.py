@@ -43,7 +43,7 @@ def test_there_are_only_the_cells_that_a_method_serves():
 def test_every_node_comes_after_those_it_reads_and_has_a_name_of_its_own(until):
     graph = graph_of(load(overrides=["hygiene.contamination=remove"]), until)
     before: set[str] = set()
-    for node, upstream in graph.upstream().items():
+    for node, upstream in graph.upstream.items():
         assert {one.name for one in upstream} <= before
         before.add(node.name)
     assert len(before) == len(graph.nodes)
@@ -212,3 +212,79 @@ def test_benchmarks_that_cannot_be_run_are_refused(name: str, told: str, monkeyp
     assert "\n" not in str(refused.value)
     if name == "docvqa":
         load(overrides=["transfers.docvqa={transfer: false}"])
+
+
+def test_processes_are_asked_for_and_no_part_of_what_a_step_is():
+    words = ["processes_per_stage=2", "gpus_per_stage=2", "processes_per_cell=4", "gpus_per_cell=4"]
+    words = [f"compute.{word}" for word in [*words, "cpus_per_cell=4"]]
+    plain, shared = graph_of(load()), graph_of(load(overrides=words))
+    jobs = [job for node in shared.nodes for job in node.jobs]
+    asked = {job.steps[0].name: job.processes for job in jobs if job.steps[0].kind == "checkpoint"}
+    assert asked.pop("stage1 vanilla") == 2
+    assert set(asked.values()) == {4}
+    assert {job.processes for job in jobs if job.steps[0].kind != "checkpoint"} == {1}
+    assert [dataclasses.astuple(step)[:4] for step in plain.steps] == [
+        dataclasses.astuple(step)[:4] for step in shared.steps
+    ]
+
+
+def test_a_launcher_gives_each_process_a_host_of_its_own():
+    words = ["processes_per_stage=3", "cpus_per_stage=8", "gpus_per_stage=8", "launcher=srun -N 3"]
+    graph = graph_of(load(overrides=["stage1.batch_size=6", *(f"compute.{w}" for w in words)]))
+    (job,) = next(node for node in graph.nodes if node.name == "stage1 vanilla").jobs
+    assert (job.processes, job.cpus, job.gpus, job.launcher) == (3, 8, 8, "srun -N 3")
+
+
+def test_on_ray_each_process_asks_for_its_own_and_the_step_for_a_core():
+    words = ["processes_per_stage=3", "cpus_per_stage=8", "gpus_per_stage=4", "device=gpu"]
+    launcher = "launcher=ray --chips 8"
+    with pytest.raises(ValueError, match="launcher ray needs ray_address, the cluster whose nodes"):
+        load(overrides=[f"compute.{launcher}"])
+    asked = [f"compute.{word}" for word in (*words, launcher, "ray_address=auto")]
+    graph = graph_of(load(overrides=["stage1.batch_size=6", *asked]))
+    (job,) = next(node for node in graph.nodes if node.name == "stage1 vanilla").jobs
+    assert (job.processes, job.cpus, job.gpus) == (3, 1, 0)
+    assert job.launcher == "ray --cpus 8 --gpus 4 --wait 900 --chips 8"
+    (alone,) = next(node for node in graph.nodes if node.name == "intermediary parcel").jobs
+    assert alone.launcher == launcher.partition("=")[2]  # Which one process does not need.
+    assert alone.cpus == 1
+
+
+CELLS_BY_TWO = [
+    f"compute.{word}" for word in ("processes_per_cell=2", "cpus_per_cell=2", "gpus_per_cell=0")
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["compute.cpus_per_stage=3"], "must divide cpus_per_stage=3 and gpus_per_stage=0, got 2"),
+        (["compute.gpus_per_stage=1"], "gpus_per_stage=1, got 2; without GPUs set gpus_per_stage"),
+        (["compute.device=tpu"], "processes_per_stage must be 1 where device is tpu, got 2"),
+        (["stage1.batch_size=63"], "processes_per_stage must divide stage1.batch_size=63, got 2"),
+        (
+            ["watch={every: 1, probe: {benchmark: chartqa, batch_size: 9}}"],
+            "processes_per_stage must divide the batch of watch.probe, 9, got 2; set watch.probe",
+        ),
+        (["compute.processes_per_cell=2"], "processes_per_cell must divide cpus_per_cell=1"),
+        (
+            [*CELLS_BY_TWO, "intermediary.batch_size=63"],
+            "processes_per_cell must divide intermediary.batch_size=63, got 2",
+        ),
+        (
+            [*CELLS_BY_TWO, "transfers.chartqa.train.batch_size=15"],
+            "processes_per_cell must divide transfers.chartqa.train.batch_size=15, got 2",
+        ),
+    ],
+)
+def test_processes_that_cannot_share_a_training_are_refused(words: list[str], told: str):
+    two = ["compute.processes_per_stage=2", "compute.gpus_per_stage=0"]
+    with pytest.raises(ConfigError, match=told):
+        load(overrides=[*two, *words])
+
+
+def test_a_study_that_scores_nothing_is_refused_where_it_would_score():
+    config = load(overrides=["transfers={}"])
+    assert [step.kind for step in graph_of(config, "prepare").steps]
+    with pytest.raises(ConfigError, match="transfers must have a benchmark, got none"):
+        graph_of(config)

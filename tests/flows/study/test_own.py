@@ -287,7 +287,7 @@ def test_the_sources_of_a_run_hold_its_code(folder: Path):
 
 
 def test_what_the_page_shows_works(folder: Path):
-    page = (Path(__file__).parents[3] / "docs" / "own_data.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/howto/own_data.md").read_text()
     blocks = re.findall(r"```(?:yaml|python)\n# (\w+\.\w+)(.*?)```", page, re.DOTALL)
     assert [name for name, _ in blocks] == ["study.yaml", "my_scores.py", "my_reader.py"]
     for name, text in blocks:

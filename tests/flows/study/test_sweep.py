@@ -7,12 +7,23 @@ import numpy as np
 import pytest
 
 from flows.report.cells import CellKey
+from flows.steps.lookup import look_up
+from flows.study.again import (
+    MAX_TRIES,
+    all_but,
+    failed_last,
+    failures,
+    given_up,
+    told_of_failed,
+)
 from flows.study.asked import checked, problem, sweep_asked
 from flows.study.config import StudyConfig
+from flows.study.explain import Explanation
 from flows.study.graph import graph_of
 from flows.study.load import ConfigError
-from flows.study.sweep import Firing, Sweep, told_before
-from infra.store.store import Store
+from flows.study.runs import note_run
+from flows.study.sweep import Firing, Sweep, _differences, told_before
+from infra.store.store import Attempt, Store
 from tests.flows.study.test_explain import fill
 
 SMALL = (
@@ -103,7 +114,7 @@ def test_new_and_reused_cells_are_told_by_their_sorts(store: Store):
     run(store, firing(store))
     wide = firing(store, seeds=3, budgets=[16])
     config = next(wide.passes())
-    first, second, third = told_before(wide.explain(config), config)
+    first, second, third = told_before(wide.explain(config), config, {})
     new = config.seeds[2]
     # Vanilla knows one budget.
     assert first == "sweep demo: 2 methods × 1 rows × 3 seeds × budgets 256, 16: 9 cells"
@@ -152,7 +163,7 @@ def test_what_cannot_be_settled_ends_at_the_bound(store: Store):
     ("values", "told"),
     [
         ({"benchmarks": ["chartqb"]}, "benchmarks must be of the registry, got chartqb"),
-        ({"methods": ["parcl"]}, "methods.0: Input should be"),
+        ({"methods": ["parcl"]}, "methods.0 must be one of vanilla, .*got 'parcl'"),
         ({"seeds": 5, "max_seeds": 4}, "seeds must be at most max_seeds=4, got 5"),
         ({"until_decided": True, "add_seeds": 1}, "until_decided .* without add_seeds"),
         ({"compare": ["m3", "mqt"]}, "compare .* must come with until_decided"),
@@ -188,3 +199,116 @@ def test_a_study_that_ran_is_known_by_its_name(store: Store):
     note_run(store, ran, None, artifacts=(), flow_run_id="", failed=["x: y"])
     config: StudyConfig = sweep_asked("mine", store, ["budgets=[256]"], Sweep(seeds=4)).config
     assert (config.name, config.num_seeds, config.budgets) == ("mine", 4, (256,))
+
+
+def fail(store: Store, explanation: Explanation, name: str) -> None:
+    """Tries the steps of a node whose inputs are there, in vain."""
+    (node,) = [node for node in explanation.graph.nodes if node.name == name]
+    for step in node.steps:
+        if key := explanation.steps[step].key:
+            inputs = {r: explanation.steps[read].artifact for r, read in step.inputs.items()}
+            there = {role: artifact for role, artifact in inputs.items() if artifact}
+            with store.lock(key):
+                attempt = Attempt(store, look_up(store, step, there, frozenset()).recipe)
+            assert attempt.step.key == key
+
+
+def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
+    nightly = firing(store, add_seeds=1, max_seeds=4)
+    seed = nightly.config.seeds[0]
+    broken = f"transfer vanilla chartqa seed={seed}"
+    seen = []
+    for config in (next(nightly.passes()) for _ in range(3)):
+        before = nightly.explain(config)
+        told = list(told_before(before, config, failures(store, before)))
+        seen.append((config.num_seeds, "1 transfers failed before and are tried again" in told))
+        assert not given_up(store)(before)
+        fill(store, graph_of(config), but=lambda step: step.name == broken)
+        fail(store, nightly.explain(config), broken)
+    assert seen == [(2, False), (3, True), (4, True)]
+    assert next_of(nightly) is None
+    assert nightly.why_nothing() == (
+        "nothing to run: every cell of 4 seeds is there, and max_seeds=4 is reached, but for 1 "
+        f"transfers that failed {MAX_TRIES} times and are left alone until `parcel run --failed`: "
+        f"{broken}"
+    )
+    # More seeds: it stays out of the way, and its table with it.
+    wide = firing(store, add_seeds=1, max_seeds=5)
+    config = next(wide.passes())
+    assert config.num_seeds == 5
+    held = given_up(store)(wide.explain(config))
+    assert broken in {node.name for node in held}
+    assert {node.name for node in held} <= {broken, "results demo"}
+
+
+def test_a_try_that_was_killed_is_no_failure(store: Store):
+    nightly = firing(store, add_seeds=1)
+    config = next(nightly.passes())
+    broken = f"transfer vanilla chartqa seed={config.seeds[0]}"
+    fill(store, graph_of(config), but=lambda step: step.name == broken)
+    explanation = nightly.explain(config)
+    (step,) = [step for step in explanation.steps if step.name == broken]
+    inputs = {r: explanation.steps[read].artifact for r, read in step.inputs.items()}
+    there = {role: artifact for role, artifact in inputs.items() if artifact}
+    Attempt(store, look_up(store, step, there, frozenset()).recipe)
+    assert failures(store, explanation) == {}
+    assert next_of(nightly) == (2, 1)  # It comes first.
+
+
+def test_failed_steps_alone_are_begun(store: Store):
+    import dataclasses
+
+    config = firing(store).config
+    broken = f"transfer vanilla chartqa seed={config.seeds[0]}"
+    with pytest.raises(ConfigError, match=r"--failed must come with a study whose run .*got 'demo"):
+        failed_last(store, config.name)
+    values = dataclasses.asdict(config)
+    note_run(store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"])
+    assert failed_last(store, config.name) == (broken,)
+    explanation = Explanation(store, graph_of(config))
+    begun = set(explanation.graph.nodes) - all_but([broken])(explanation).keys()
+    kinds = {node.name.split()[0] for node in begun}
+    assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
+    assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
+    assert told_of_failed("demo", [broken]) == (
+        f"1 steps failed in demo's last run, and are tried alone: {broken}"
+    )
+    form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
+    assert problem(form) is None
+    assert str(problem({**form, "overrides": ["name=other"]})).startswith("--failed must come")
+
+
+STAGE2 = "stage2={num_seeds: 1}"
+
+
+def test_a_budget_beyond_the_studys_images_is_stage_2s(store: Store):
+    config = firing(store, STAGE2, budgets=[64, 512]).config
+    assert [view.budgets for view in config.resolutions] == [(256, 64), (1024, 512)]
+    assert firing(store, STAGE2, budgets=[64]).config.resolutions[1].budgets == (1024, 256)
+    with pytest.raises(ConfigError, match=r"no method serves \[512\]"):
+        _ = firing(store, budgets=[512]).config
+
+
+def test_both_resolutions_are_told_and_seeds_are_added_to_the_first(store: Store):
+    study = firing(store, STAGE2)
+    (line, *_) = told_before(study.explain(study.config), study.config, {})
+    assert line == (
+        "sweep demo: 2 methods × 1 rows × 2 seeds × budgets 256 and 1 rows at 448 px × 1 seeds × "
+        "budgets 1024: 6 cells"
+    )
+    run(store, study)
+    wide = next(firing(store, STAGE2, add_seeds=1).passes())
+    assert [view.num_seeds for view in wide.resolutions] == [3, 1]
+
+
+@pytest.mark.parametrize(("stage2", "expected"), [("{num_seeds: 1}", 4.0), ("{}", 7.0)])
+def test_a_decision_counts_the_rows_that_have_every_seed(
+    store: Store, stage2: str, expected: float
+):
+    config = firing(store, f"stage2={stage2}").config
+    scores = {
+        key: (10.0 if "@" in key.benchmark else 4.0) * (key.method == "parcel")
+        for key in graph_of(config).cells
+    }
+    found = _differences(config, scores, "parcel", "vanilla")
+    assert found.mean(axis=1).tolist() == [expected] * 2

@@ -1,0 +1,31 @@
+"""`parcel check-connector`: whether a connector keeps what every connector promises."""
+
+from typing import Annotated
+
+import typer
+
+check_connector_app = typer.Typer()
+
+
+@check_connector_app.command(epilog="Example: parcel check-connector connectors.py:Ripple")
+def check_connector(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Your own as file.py:Class, module:Class or an entry point; or parcel, mqt, ...",
+        ),
+    ],
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="CONFIG", help="A study's YAML, whose sizes count; none: the demo's."),
+    ] = None,
+) -> None:
+    """Tries what a connector promises on drawn features; a line each, exit code 1 if one fails."""
+    from flows.commands.check_connector import check
+
+    broken = False
+    for finding in check(name, config):
+        typer.echo(f"{finding.name:10} {'ok    ' if finding.kept else 'BROKEN'} {finding.told}")
+        broken |= not finding.kept
+    raise typer.Exit(1 if broken else 0)

@@ -1,0 +1,37 @@
+"""`parcel release`: an elastic checkpoint for transformers, with its card."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from flows.cli.options import DEFAULT_STORE, StoreOption
+
+release_app = typer.Typer()
+
+
+@release_app.command(
+    epilog="Example: parcel release demo/chartqa/parcel/64/48213 --out parcel-chartqa"
+)
+def release(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CELL|CHECKPOINT",
+            help="RUN/BENCHMARK/METHOD/BUDGET/SEED, a checkpoint's key, or its folder.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder that is not there yet.")],
+    licence: Annotated[
+        str, typer.Option("--license", metavar="ID", help="For the card: gemma, apache-2.0, ...")
+    ] = "",
+    dtype: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="Of the tensors.")
+    ] = "float32",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Writes a checkpoint that transformers loads, at every budget, with a card of its lineage."""
+    from flows.commands.release import release as lines_of
+
+    for line in lines_of(checkpoint, out, licence=licence, dtype=dtype, store=store):
+        typer.echo(line)

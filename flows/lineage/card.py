@@ -1,0 +1,305 @@
+"""A model card in the Hub's form, from lineage: what is not on record is said not to be.
+
+Source: https://huggingface.co/docs/hub/model-cards (metadata, `model-index`).
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+
+import yaml
+
+from flows.lineage.trace import SHORT
+from flows.report.cells import Cell
+from flows.report.interval import Interval, Paired, estimate
+from flows.report.items import read_items
+from infra.store.graph import history
+from infra.store.manifest import Manifest
+from infra.store.places import open_place
+from infra.store.store import Artifact, Store
+from model.config import ModelConfig
+from model.connector.budgets import supported_budgets
+from model.files import PREDICTIONS, SCORE
+from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
+
+LOAD = """\
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+release = "."  # This folder, or its name on the Hub.
+processor = AutoProcessor.from_pretrained(release, trust_remote_code=True)
+model = AutoModelForImageTextToText.from_pretrained(release, trust_remote_code=True)
+
+inputs = processor(images=Image.open("image.png"), text="caption en", budget={budget})
+tokens = model.generate(**inputs)[0, inputs["input_ids"].shape[1] :]
+print(processor.tokenizer.decode(tokens, skip_special_tokens=True))
+"""
+
+_NO_ORIGIN = (
+    "This was released from a folder, not from a store of artifacts: its data, recipe, scores and "
+    "contamination are not on record."
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a store knows of a checkpoint.
+
+    Attributes:
+      store: the artifacts.
+      name: what the checkpoint was asked for by.
+      predictions: of this checkpoint, on every benchmark and at every budget.
+      cells: of the study's table, over all seeds; none where a checkpoint was named.
+    """
+
+    store: Store
+    name: str
+    checkpoint: Artifact
+    predictions: tuple[Artifact, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Scored:
+    """One evaluation of the checkpoint."""
+
+    benchmark: str
+    budget: int
+    metric: str
+    num: int
+    score: Interval
+
+
+def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dtype: str) -> str:
+    """Returns the text of a release's README.md.
+
+    Args:
+      cfg: of the checkpoint.
+      origin: what is on record; None for a folder, of which nothing is.
+      name: of the release.
+      licence: as the Hub spells it; "" is not stated.
+      dtype: of the tensors.
+    """
+    scored = sorted(_scored(origin), key=lambda one: (one.benchmark, one.budget)) if origin else []
+    met = _history(origin) if origin else []
+    data = _learned(origin) if origin else []
+    stages = [a.manifest for a in met if a.manifest.kind in ("checkpoint", "start")]
+    lines = [
+        "---",
+        yaml.safe_dump(_metadata(name, licence, scored), sort_keys=False).strip(),
+        "---",
+    ]
+    lines += [f"# {name}", "", *_what(cfg, licence, dtype)]
+    lines += ["", "## How to load", "```python", LOAD.format(budget=_middle(cfg)).strip(), "```"]
+    lines += [
+        "`budget` is the number of soft tokens per image: one of the list above. An image of "
+        "a list is one of a pair, or a frame."
+    ]
+    if origin is None:
+        lines += ["", "## Origin", _NO_ORIGIN]
+        return "\n".join(lines) + "\n"
+    lines += ["", "## Data", *_data(data)]
+    lines += ["", "## Recipe", *_recipe(stages)]
+    lines += ["", "## Scores", *_scores(scored, origin.cells)]
+    lines += ["", "## Contamination", *_contamination(data)]
+    lines += ["", "## How to make it again", *_again(origin)]
+    return "\n".join(lines) + "\n"
+
+
+def _metadata(name: str, licence: str, scored: Sequence[_Scored]) -> dict:
+    found: dict = {"license": licence} if licence else {}
+    found |= {
+        "library_name": "transformers",
+        "pipeline_tag": "image-text-to-text",
+        "tags": ["parcel", "elastic-visual-tokens", "custom_code"],
+    }
+    if not scored:
+        return found
+    benchmarks = dict.fromkeys(one.benchmark for one in scored)
+    results = [
+        {
+            "task": {"type": "image-text-to-text"},
+            "dataset": {"type": benchmark, "name": benchmark},
+            "metrics": [
+                {
+                    "type": one.metric,
+                    "name": f"{one.metric} at {one.budget} soft tokens",
+                    "value": round(one.score.mean, 4),
+                    "args": {"budget": one.budget},
+                }
+                for one in scored
+                if one.benchmark == benchmark
+            ],
+        }
+        for benchmark in benchmarks
+    ]
+    return found | {"model-index": [{"name": name, "results": results}]}
+
+
+def _what(cfg: ModelConfig, licence: str, dtype: str) -> Iterator[str]:
+    served = supported_budgets(cfg)
+    first, last = min(served), max(served)
+    even = len(served) > 6 and served == tuple(range(first, last + 1, 2))
+    told = f"even numbers from {first} to {last}" if even else ", ".join(map(str, served))
+    yield (
+        f"A vision-language model in the shape of PaliGemma 2: SigLIP at {cfg.vision.image_px} px, "
+        f"the connector `{cfg.connector.kind}`, Gemma-2. Soft tokens per image: {told}."
+    )
+    yield ""
+    yield f"Trained with activations of {cfg.dtype}; the tensors here are {dtype}."
+    if not licence:
+        yield "No licence was stated when it was released."
+
+
+def _middle(cfg: ModelConfig) -> int:
+    served = supported_budgets(cfg)
+    return served[len(served) // 2]
+
+
+def _history(origin: Origin) -> list[Artifact]:
+    visits = history(origin.store.at_once(), origin.checkpoint.key)
+    return [visit.artifact for visit in visits if not visit.is_again]
+
+
+def _learned(origin: Origin) -> list[Artifact]:
+    """Returns the datasets behind a checkpoint, without those only compared with or looked at."""
+    found, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
+    view = origin.store.at_once()
+    while waiting:
+        artifact = view.recall(waiting.pop())
+        if artifact.key in seen:
+            continue
+        seen.add(artifact.key)
+        kind, inputs = artifact.manifest.kind, artifact.manifest.inputs
+        if kind in ("dataset", "screened"):
+            found.append(artifact)
+        waiting += [
+            entry.key
+            for role, entry in sorted(inputs.items(), reverse=True)
+            if not role.startswith(("watched/", "probe/"))
+            and (kind != "screened" or role == "dataset")
+        ]
+    return found
+
+
+def _scored(origin: Origin) -> Iterator[_Scored]:
+    for artifact in origin.predictions:
+        manifest = artifact.manifest
+        said = json.loads((artifact.path / SCORE).read_text())
+        items, _ = read_items(artifact.path / PREDICTIONS, said["score"])
+        split = origin.store.recall(manifest.inputs["data"].key).manifest.name
+        yield _Scored(
+            benchmark=split.removeprefix("prepare ").removesuffix("/eval"),
+            budget=manifest.config["budget"],
+            metric=said["metric"],
+            num=said["num"],
+            score=estimate([Paired.of([said["score"]], [items])], [0]),
+        )
+
+
+def _data(data: Sequence[Artifact]) -> Iterator[str]:
+    yield "All that this checkpoint, those before it, its tokenizer and mask codec learned from."
+    yield "Licences are not on record: they are those of each dataset's publisher."
+    yield ""
+    yield "| dataset | records | rejected | artifact | sha256 |"
+    yield "|---|---|---|---|---|"
+    screened = [a.manifest for a in data if a.manifest.kind == "screened"]
+    before = {manifest.inputs["dataset"].key for manifest in screened}
+    for artifact in data:
+        if artifact.key in before:
+            continue  # What was screened of it was learned from, which has a line of its own.
+        manifest, counts = artifact.manifest, artifact.manifest.counts
+        records, rejected = counts.get("records", "?"), counts.get("rejected", "?")
+        if manifest.kind == "screened":
+            rejected = counts["removed"]
+            records = int(counts["records"]) - int(rejected)
+        digest = manifest.content[:SHORT]
+        yield f"| {manifest.name} | {records} | {rejected} | `{artifact.key}` | `{digest}` |"
+    yield ""
+    yield "Each is described in `croissant/`, with that of the evaluations, as Croissant 1.0."
+
+
+def _recipe(stages: Sequence[Manifest]) -> Iterator[str]:
+    yield "Stages, the last first, with all their settings."
+    for manifest in stages:
+        counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
+        yield ""
+        seed = "" if manifest.seed is None else f", seed {manifest.seed}"
+        yield f"### {manifest.name}"
+        yield f"`{manifest.key}`{seed}{f' ({counts})' if counts else ''}"
+        if manifest.config:
+            yield "```yaml"
+            yield yaml.safe_dump(manifest.config, sort_keys=True).strip()
+            yield "```"
+
+
+def _scores(scored: Sequence[_Scored], cells: Sequence[Cell]) -> Iterator[str]:
+    if not scored:
+        yield "This checkpoint was not evaluated in the store that it comes from."
+        return
+    yield "Of this checkpoint; the 95 % interval is over items."
+    yield ""
+    yield "| benchmark | budget | metric | score | 95 % interval | items |"
+    yield "|---|---|---|---|---|---|"
+    for one in scored:
+        between = _between(one.score.low, one.score.high)
+        yield (
+            f"| {one.benchmark} | {one.budget} | {one.metric} | {one.score.mean:.2f} | {between} "
+            f"| {one.num} |"
+        )
+    if cells:
+        yield ""
+        yield "Of its method in the study, over all seeds; the interval is over seeds and items."
+        yield ""
+        yield "| benchmark | budget | mean | 95 % interval | seeds |"
+        yield "|---|---|---|---|---|"
+        for cell in cells:
+            between = _between(cell.low, cell.high)
+            yield f"| {cell.benchmark} | {cell.budget} | {cell.mean:.2f} | {between} | {cell.n} |"
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return "not known" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def _contamination(data: Sequence[Artifact]) -> Iterator[str]:
+    screened = [artifact for artifact in data if artifact.manifest.kind == "screened"]
+    if not screened:
+        yield "No training data was screened for pictures of the evaluation splits."
+        return
+    for artifact in screened:
+        manifest = artifact.manifest
+        found: dict[str, int] = {}
+        for match in read_matches(open_place(artifact.place).whole(MATCHES)):
+            if match.kind == CONTAMINATION:
+                found[match.dataset] = found.get(match.dataset, 0) + 1
+        against = ", ".join(role for role in sorted(manifest.inputs) if role != "dataset")
+        counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
+        yield f"- {manifest.name} was compared with {against or 'itself only'}: {counts}."
+        for dataset, number in sorted(found.items()):
+            if manifest.config["contamination"] == "remove":
+                yield f"    - {number} of its records showed a picture of {dataset}: removed"
+            else:
+                yield f"    - {number} of its records show a picture of {dataset}"
+    done = {a.key for a in screened} | {a.manifest.inputs["dataset"].key for a in screened}
+    others = [artifact.manifest.name for artifact in data if artifact.key not in done]
+    if others:
+        yield f"- not screened: {', '.join(others)}"
+
+
+def _again(origin: Origin) -> Iterator[str]:
+    manifest = origin.checkpoint.manifest
+    yield "Where the store is (`--store`), these tell its lineage, and make it again to the byte:"
+    yield "```sh"
+    yield f"parcel lineage trace {manifest.key}"
+    yield f"parcel lineage replay {manifest.key}"
+    yield f"parcel lineage replay {manifest.key} --from raw"
+    yield "```"
+    environment = manifest.environment
+    hardware, git = environment.get("hardware", {}), environment.get("git") or {}
+    packages = environment.get("packages", {})
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
+    yield f"- asked for as `{origin.name}`; parameters `sha256:{manifest.content}`"
+    yield f"- source tree `{manifest.source or 'not kept'}`, git {git.get('commit') or 'not noted'}"
+    yield f"- on {hardware.get('accelerator') or 'an accelerator that was not noted'}"
+    yield f"- with {versions or 'versions that were not noted'}"

@@ -1,0 +1,124 @@
+"""What a training told by step, as small pictures for its page."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from flows.report.plot import COLORS
+from infra.store.store import Artifact
+from model.files import METRICS, WATCH
+
+Points = Sequence[tuple[float, float]]
+"""(step, value)."""
+Curves = Mapping[str, Points]
+"""Name -> points; the name of a picture's only curve is ""."""
+
+_WIDTH, _HEIGHT = 560, 200
+"""Of a picture [pixels]."""
+_LEFT, _TOP, _RIGHT, _BOTTOM = 48, 26, 14, 26
+"""Around the curves [pixels]."""
+_FINE = 2
+"""Times as large as the picture it is drawn, for smooth lines."""
+_POINTS = 400
+"""Of a curve, at most: means of as many stretches of steps."""
+_INK, _PALE = "#555555", "#E6E6E6"
+
+
+def curves_of(artifact: Artifact) -> Mapping[str, Curves]:
+    """Returns the curves of each picture of a training, by what they show.
+
+    A value that was noted fewer than twice has none; nor has a checkpoint whose files are gone.
+    """
+    trained, watched = _rows(artifact, METRICS), _rows(artifact, WATCH)
+    found: dict[str, Curves] = {
+        "loss": {"": [(row["step"], row["loss"]) for row in trained]},
+        "gradient norm": {
+            "": [(r["step"], r["gradient_norm"]) for r in trained if "gradient_norm" in r]
+        },
+        "loss on held-out records": _by_budget(watched, "loss"),
+        "score of the probe": _by_budget(watched, "score"),
+    }
+    drawn = {
+        what: {name: thinned(points) for name, points in curves.items() if len(points) > 1}
+        for what, curves in found.items()
+    }
+    return {what: curves for what, curves in drawn.items() if curves}
+
+
+def _rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
+    if name not in artifact.manifest.files:
+        return []
+    try:
+        # Of a store elsewhere this file alone: its `path` would be a copy of all parameters.
+        text = artifact.files.read(f"{artifact.folder}/{name}")
+    except FileNotFoundError:  # gc let its files go.
+        return []
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _by_budget(rows: Sequence[Mapping[str, Any]], value: str) -> Curves:
+    """Returns a curve per budget: of each step, the mean over tasks."""
+    found: dict[int, dict[int, list[float]]] = {}
+    for row in rows:
+        if value in row:
+            found.setdefault(row["budget"], {}).setdefault(row["step"], []).append(row[value])
+    return {
+        f"{budget} tokens": [(step, sum(each) / len(each)) for step, each in by_step.items()]
+        for budget, by_step in sorted(found.items())
+    }
+
+
+def thinned(points: Points) -> Points:
+    """Returns points as means of as many stretches as the picture has points."""
+    each = -(-len(points) // _POINTS)
+    groups = [points[start : start + each] for start in range(0, len(points), each or 1)]
+    return [
+        (sum(step for step, _ in group) / len(group), sum(value for _, value in group) / len(group))
+        for group in groups
+    ]
+
+
+def curves_png(what: str, curves: Curves) -> bytes:
+    """Returns a picture of curves as a PNG."""
+    png = io.BytesIO()
+    _drawn(what, curves).quantize(16, Image.Quantize.FASTOCTREE).save(png, "PNG")
+    return png.getvalue()
+
+
+def _drawn(what: str, curves: Curves) -> Image.Image:
+    """Returns the curves, with the steps and values between which they run."""
+    steps, values = zip(*(point for points in curves.values() for point in points), strict=True)
+    (first, last), (low, high) = (min(steps), max(steps)), (min(values), max(values))
+    span, length = (high - low) or 1.0, (last - first) or 1.0
+    image = Image.new("RGB", (_WIDTH * _FINE, _HEIGHT * _FINE), "white")
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(12 * _FINE)
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return x * _FINE, y * _FINE
+
+    for value in (low, (low + high) / 2, high):
+        y = bottom - (value - low) / span * (bottom - _TOP)
+        draw.line([at(_LEFT, y), at(right, y)], fill=_PALE, width=_FINE)
+        draw.text(at(_LEFT - 6, y), f"{value:.3g}", fill=_INK, font=font, anchor="rm")
+    for step, x, anchor in ((first, _LEFT, "la"), (last, right, "ra")):
+        draw.text(at(x, bottom + 8), f"step {step:.0f}", fill=_INK, font=font, anchor=anchor)
+    draw.text(at(_LEFT, 4), what, fill=_INK, font=font, anchor="la")
+    place = float(right)
+    for number, (name, points) in reversed(list(enumerate(curves.items()))):
+        color = COLORS[number % len(COLORS)]
+        draw.text(at(place, 4), name, fill=color, font=font, anchor="ra")
+        place -= (draw.textlength(name, font) / _FINE) + 12
+        line = [
+            at(
+                _LEFT + (step - first) / length * (right - _LEFT),
+                bottom - (value - low) / span * (bottom - _TOP),
+            )
+            for step, value in points
+        ]
+        draw.line(line, fill=color, width=2 * _FINE, joint="curve")
+    return image.resize((_WIDTH, _HEIGHT), Image.Resampling.BOX)

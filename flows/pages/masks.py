@@ -1,0 +1,67 @@
+"""Masks as pages lay them over a picture: those of records, and those that a model wrote."""
+
+import functools
+import io
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool
+from PIL import Image
+
+from flows.commands.boxes import color_of
+from infra.store.store import Store
+from model.files import MASK_CODEC
+from pipelines.records.rle import decode_mask
+from pipelines.records.schema import Record
+
+_SIDE = 448
+"""Of a record's mask, at most; its picture is as large on a page [pixels]."""
+_ALPHA = 110
+"""How much of the picture a mask hides [0-255]."""
+
+
+class Masks:
+    """Masks that models of a store wrote; safe to share between threads.
+
+    Args:
+      store: where the codecs are that read them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._codec = functools.lru_cache(maxsize=4)(self._load)
+        # A list of items asks for each of them.
+        self.codec_of = functools.lru_cache(maxsize=256)(self._codec_of)
+
+    def _load(self, key: str):
+        from model.masks.codec import MaskCodec  # Which imports JAX: not for other pages.
+
+        return MaskCodec.load(self._store.get(key).path / MASK_CODEC)
+
+    def _codec_of(self, predictions: str) -> str:
+        """Returns the key of the mask codec behind some predictions; "" where there is none."""
+        try:
+            checkpoint = self._store.recall(predictions).manifest.inputs["checkpoint"].key
+            return self._store.recall(checkpoint).manifest.inputs["mask_codec"].key
+        except KeyError:
+            return ""
+
+    def written(self, codec: str, numbers: Sequence[int]) -> Bool[np.ndarray, "64 64"]:
+        """Returns the mask that 16 segmentation tokens stand for, inside their box."""
+        return self._codec(codec).decode(list(numbers)) > 0
+
+
+def mask_of(record: Record, number: int) -> Bool[np.ndarray, "H W"]:
+    """Returns a mask of a record, no larger than it is shown."""
+    whole = Image.fromarray(decode_mask(record.masks[number]))
+    size = min(_SIDE, whole.width), min(_SIDE, whole.height)
+    return np.asarray(whole.resize(size, Image.Resampling.NEAREST))
+
+
+def veil_png(inside: Bool[np.ndarray, "H W"], number: int) -> bytes:
+    """Returns a PNG in the color of the object of a number, clear outside of the mask."""
+    image = Image.fromarray(inside.astype(np.uint8), "P")
+    image.putpalette([0, 0, 0, *color_of(number)])
+    png = io.BytesIO()
+    image.save(png, "PNG", transparency=bytes([0, _ALPHA]))
+    return png.getvalue()

@@ -1,0 +1,20 @@
+"""Tables for a terminal."""
+
+from collections.abc import Iterator, Sequence
+
+
+def in_columns(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, rule: bool = False
+) -> Iterator[str]:
+    """Yields the lines of aligned columns, the first set to the left, the others to the right.
+
+    Args:
+      titles: of the columns.
+      rows: their cells.
+      rule: whether dashes part the titles from the rows.
+    """
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    dashes = [["-" * width for width in widths]] if rule else []
+    for cells in (titles, *dashes, *rows):
+        others = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+        yield "  ".join([cells[0].ljust(widths[0]), *others]).rstrip()

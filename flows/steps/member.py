@@ -1,0 +1,144 @@
+"""One process of a gang that trains a stage together.
+
+    python -m flows.steps.member TASK SHA256 --rank 1 --of 2 --coordinator 10.0.0.7:4711
+    srun -n 2 python -m flows.steps.member TASK SHA256 --of 2 --supervised FOLDER
+
+A launcher tells each its rank, and where rank 0 is they tell each other in FOLDER. TASK, FOLDER and
+what the task names lie where all members find them: on a disk that they share, or in a bucket. The
+task is a pickle, since configs are typed values. It is not taken on trust: its digest comes with
+the command. A member that loses another one ends at once, with an exit code of its own: none can
+go on alone, and whoever started them starts all of them again.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import os
+import pickle
+import sys
+import traceback
+
+from flows.steps.code import code_sha256
+from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
+from flows.steps.own_code import take_over
+from flows.steps.worker import OtherCodeError, bind
+from infra.gang.launched import launched_rank, meet
+from infra.gang.local import end_with_starter
+from infra.gang.words import FAILED, PEER_LOST, PREEMPTED, Teller, give_reason, note_end
+from infra.reason import reason_of
+from infra.store.places import open_files
+
+_HEARTBEAT = 10
+"""A member that is not heard of for this long is lost [s]; one that ends is known at once."""
+_START = 300
+"""For all members to be there [s]."""
+_END = 24 * 3600
+"""For the others to wait until rank 0 has written the checkpoint [s]."""
+
+
+def main() -> None:
+    """Trains; exits with 0, or one of the codes in `infra.gang.words`."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("task", help="the pickled `Stage`: a file, or gs://bucket/name")
+    parser.add_argument("sha256", help="of it")
+    parser.add_argument("--rank", type=int, help="number of this member, from 0; else a launcher's")
+    parser.add_argument("--of", type=int, required=True, help="number of members")
+    parser.add_argument("--coordinator", help="HOST:PORT where rank 0 listens; else it says so")
+    parser.add_argument(
+        "--supervised",
+        metavar="FOLDER",
+        help="tell of the work in files there, and end when the "
+        "standard input does; without it, the work is told on the standard output",
+    )
+    asked = parser.parse_args()
+    if asked.rank is None:
+        asked.rank = launched_rank(os.environ)
+    if asked.rank is None or not (asked.coordinator or asked.supervised):
+        parser.error("--rank and --coordinator are needed where no launcher and folder tell them")
+    if asked.supervised:
+        end_with_starter(PEER_LOST)
+    code = _run(asked)
+    with contextlib.suppress(OSError):  # A bucket that does not answer; the launcher knows, too.
+        note_end(asked.supervised, asked.rank, code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Python's own end waits for the threads of JAX, and these for members that are lost.
+    os._exit(code)
+
+
+def _run(asked: argparse.Namespace) -> int:
+    """Returns the exit code of a member."""
+    import jax
+    from jax.experimental.multihost_utils import reached_preemption_sync_point
+
+    from model.train.loop import Preempted
+
+    teller = Teller(asked.supervised)
+    try:
+        stage: Stage = pickle.loads(_task(asked.task, asked.sha256))
+        take_over(stage.own)
+        _check_code(stage)
+        coordinator = asked.coordinator or meet(asked.supervised, asked.rank, _START)
+        jax.distributed.initialize(
+            coordinator,
+            asked.of,
+            asked.rank,
+            initialization_timeout=_START,
+            heartbeat_timeout_seconds=_HEARTBEAT,
+            shutdown_timeout_seconds=_END,
+            # Left to JAX, rank 0 listens on every interface.
+            coordinator_bind_address=coordinator if _is_here(coordinator) else None,
+        )
+        if asked.rank == 0:
+            teller.tell_accelerator(jax.devices()[0].device_kind)
+        # JAX hears SIGTERM from now on, and tells all members of a step that all can save.
+        told = asked.supervised or ""
+        for progress in train(stage, must_leave=reached_preemption_sync_point, told=told):
+            if asked.rank == 0:
+                teller.tell(progress)
+        jax.distributed.shutdown()
+        return 0
+    except Preempted:
+        return PREEMPTED
+    except Exception as error:
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            give_reason(asked.supervised, asked.rank, reason_of(error))
+        return PEER_LOST if _is_of_runtime(error) else FAILED
+
+
+def _task(place: str, sha256: str) -> bytes:
+    folder, _, name = place.rpartition("/")
+    task = open_files(folder).read(name)
+    if hashlib.sha256(task).hexdigest() != sha256:
+        raise ValueError(f"{place} is not what this member was started for.")
+    return task
+
+
+def _is_of_runtime(error: BaseException | None) -> bool:
+    """Returns whether an error began in JAX's runtime, which is how another member's end shows."""
+    import jax
+
+    while error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _is_here(address: str) -> bool:
+    return address.rpartition(":")[0] in ("127.0.0.1", "localhost")
+
+
+def _check_code(stage: Stage) -> None:
+    """Refuses other code than the supervisor's: the artifact's key would lie."""
+    here = code_sha256(bind(CHECKPOINT.name, stage.spec))
+    if here != stage.code:
+        raise OtherCodeError(
+            f"the stage must be trained with code {stage.code[:8]}, but this process has "
+            f"{here[:8]}; start it from the same checkout."
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Where the steps of a study run, and what they get of it."""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from infra.chips.topology import Topology
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ComputeConfig:
+    """Where steps run; never part of a result's identity.
+
+    Attributes:
+      ray_address: a running Ray cluster: "http://host:8265", its job server, or "host:port" of its
+        head, or "auto" on one of its nodes. None starts one on this machine.
+      num_cpus: cores of the cluster started here; None takes all.
+      cpus_per_stage: cores of Stage 1, which runs alone.
+      processes_per_stage: processes that train Stage 1 together and share its cores and GPUs: each
+        reads its part of every batch and holds its part of the state. If one is lost, all begin
+        again from the last point they saved.
+      cpus_per_cell: cores of each intermediary or transfer.
+      processes_per_cell: processes that train each intermediary, Stage 2 or transfer together.
+      launcher: command that starts these processes where they are several, on other hosts: "srun",
+        inside a Slurm allocation, "mpirun", or "ray", on nodes of the cluster that the step runs
+        on; it is called with `-n` and their number. Each then has the cores and GPUs asked for, of
+        its own host. The hosts share the store, a bucket or a folder that all see. None starts
+        them on one machine.
+      cpus_per_evaluation: cores of a transfer's evaluations; None takes `cpus_per_cell`.
+      num_gpus: GPUs of the cluster started here; None takes all that JAX can use.
+      gpus_per_stage: GPUs of Stage 1, where there are any; they must divide its batch. Where
+        there are TPUs instead, a step that wants any GPU takes all chips of one host.
+      gpus_per_cell: GPUs of each intermediary or transfer, where there are any.
+      gpus_per_evaluation: GPUs of a transfer's evaluations; None takes those of a cell.
+      evaluation_pieces: jobs that share the items of a transfer's evaluations, each with the cores
+        and GPUs of one; the bytes do not depend on it.
+      cells_per_gpu: cells that share a GPU and its memory, where `gpus_per_cell` is 1.
+      device: what steps run on at `ray_address`; None takes what its nodes have when a step is
+        placed. Say it where an autoscaler begins with none.
+      node_wait: how long a step, or the processes of one, may wait at `ray_address` for nodes that
+        are large enough to come up [s].
+      retries: more tries of a step whose worker died.
+      profile: "10:13" has JAX's profiler trace steps 10 to 13 of every training that runs, into the
+        folder `profile` of its checkpoint, for XProf or TensorBoard; None traces nothing.
+      rebuild_limit: most work that a run does again because of changed code, without being told
+        to, over all its steps [device-hours].
+      topology: chips that the study's plan is for, such as "v4:8x8x4" or "h100:8"; None has no plan
+        above the form of a run that waits for approval.
+      price: of such a chip for an hour, in one's own currency; None tells no cost.
+      mfu: share of their peak that GPUs are taken to reach.
+    """
+
+    ray_address: str | None = None
+    num_cpus: int | None = None
+    cpus_per_stage: int = 2
+    processes_per_stage: Annotated[int, Field(ge=1, le=1000)] = 1
+    cpus_per_cell: int = 1
+    processes_per_cell: Annotated[int, Field(ge=1, le=1000)] = 1
+    launcher: Annotated[str, Field(min_length=1)] | None = None
+    cpus_per_evaluation: Annotated[int, Field(ge=1)] | None = None
+    num_gpus: Annotated[int, Field(ge=0)] | None = None
+    gpus_per_stage: Annotated[int, Field(ge=0)] = 1
+    gpus_per_cell: Annotated[int, Field(ge=0)] = 1
+    gpus_per_evaluation: Annotated[int, Field(ge=0)] | None = None
+    evaluation_pieces: Annotated[int, Field(ge=1, le=1000)] = 1
+    cells_per_gpu: Annotated[int, Field(ge=1, le=20)] = 1
+    device: Literal["cpu", "gpu", "tpu"] | None = None
+    node_wait: Annotated[float, Field(ge=0)] = 900.0
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    profile: str | None = None
+    rebuild_limit: Annotated[float, Field(ge=0)] = 1.0
+    topology: str | None = None
+    price: Annotated[float, Field(ge=0)] | None = None
+    mfu: Annotated[float, Field(gt=0, le=1)] = 0.4
+
+    def __post_init__(self) -> None:
+        first, last = self.profiled
+        if self.profile is not None and not 0 < first <= last:
+            raise ValueError(
+                f'profile must be two steps from 1 on, such as "10:13", got {self.profile!r}.'
+            )
+        if self.topology is not None:
+            Topology.parse(self.topology)
+        if self.ray_address is not None:
+            check_ray_address(self.ray_address)
+        if self._launched_by[0] == "ray" and self.ray_address is None:
+            raise ValueError(
+                "launcher ray needs ray_address, the cluster whose nodes it places processes on; "
+                "without one, leave launcher out: they are started on this machine."
+            )
+        if self.cells_per_gpu > 1 and self.gpus_per_cell != 1:
+            raise ValueError(
+                f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "
+                f"and {self.gpus_per_cell}."
+            )
+        for what in ("stage", "cell"):
+            self._check_processes(what)
+
+    def _check_processes(self, what: str) -> None:
+        processes, cpus, gpus = (
+            getattr(self, f"{name}_per_{what}") for name in ("processes", "cpus", "gpus")
+        )
+        if not self.launcher and (cpus % processes or gpus % processes):
+            raise ValueError(
+                f"processes_per_{what} must divide cpus_per_{what}={cpus} and "
+                f"gpus_per_{what}={gpus}, got {processes}; without GPUs set gpus_per_{what}=0."
+            )
+        if processes > 1 and self.device == "tpu" and not self.launcher:
+            raise ValueError(
+                f"processes_per_{what} must be 1 where device is tpu, got {processes}: one process "
+                f"has all chips of a host; compute.launcher starts one on each of several."
+            )
+
+    @property
+    def profiled(self) -> tuple[int, int]:
+        """First and last step that are traced; (0, 0) for none."""
+        first, _, last = (self.profile or "").partition(":")
+        return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else (0, 0)
+
+    @property
+    def of_stage(self) -> dict[str, Any]:
+        """What Stage 1 asks for, in the words of `graph.Job`."""
+        return self._asked("stage", self.gpus_per_stage)
+
+    @property
+    def of_cell(self) -> dict[str, Any]:
+        """What an intermediary, a Stage 2 or a transfer asks for."""
+        return self._asked("cell", self.gpus_of_cell)
+
+    def _asked(self, what: str, gpus: float) -> dict[str, Any]:
+        cpus, processes = (getattr(self, f"{name}_per_{what}") for name in ("cpus", "processes"))
+        launcher, (command, options) = self.launcher or "", self._launched_by
+        if command == "ray" and processes > 1:
+            # The step itself computes nothing: its members ask Ray for what they need.
+            own = f"--cpus {cpus} --gpus {int(gpus)} --wait {self.node_wait:g}"
+            launcher = f"ray {own} {options}".strip()
+            cpus, gpus = 1, 0
+        return {"cpus": cpus, "gpus": gpus, "processes": processes, "launcher": launcher}
+
+    @property
+    def _launched_by(self) -> tuple[str, str]:
+        """The launcher's command, and its options."""
+        command, _, options = (self.launcher or "").partition(" ")
+        return command, options
+
+    @property
+    def gpus_of_cell(self) -> float:
+        """GPUs that a cell asks for; below 1 it shares one."""
+        return self.gpus_per_cell / self.cells_per_gpu
+
+    @property
+    def cpus_of_evaluation(self) -> int:
+        """Cores that a transfer's evaluations ask for."""
+        return self.cpus_per_evaluation or self.cpus_per_cell
+
+    @property
+    def gpus_of_evaluation(self) -> float:
+        """GPUs that a transfer's evaluations ask for."""
+        own = self.gpus_per_evaluation
+        return self.gpus_of_cell if own is None else float(own)
+
+
+def check_ray_address(address: str) -> None:
+    """Refuses what is no cluster's address.
+
+    Raises:
+      ValueError: with what is accepted.
+    """
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"ray_address must not be Ray Client's, got {address!r}: every step would end with its "
+            f'connection. Give the job server, "http://host:8265", or "host:port" of the head.'
+        )
+    rest = address.removeprefix("http://").removeprefix("https://")
+    host, _, port = rest.rstrip("/").rpartition(":")
+    if address != "auto" and not (host and "/" not in rest.rstrip("/") and port.isdigit()):
+        raise ValueError(
+            f'ray_address must be "http://host:port" of a job server, "host:port" of a head, or '
+            f'"auto", got {address!r}.'
+        )

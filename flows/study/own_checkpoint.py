@@ -1,0 +1,45 @@
+"""Checkpoints whose connector is one of the user's own: its code comes from the store's record."""
+
+import json
+from pathlib import Path
+
+from flows.steps.own_code import is_taken, take_over
+from flows.study.load import ConfigError
+from infra.store.store import Store
+from model.checkpoint.folder import load_config
+from model.config import ModelConfig
+from model.connector.routing import KINDS, routing_of
+from model.files import CONFIG
+
+
+def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
+    """Returns the configuration of a checkpoint, its connector's class being there.
+
+    Args:
+      folder: the checkpoint's.
+      artifact: its key, or the beginning of it, if it is one; the code that made it is taken then.
+      store: of the artifact.
+
+    Raises:
+      ConfigError: if its connector is not found.
+    """
+    kind = json.loads((folder / CONFIG).read_text())["connector"]["kind"]
+    if kind not in KINDS:
+        if artifact and not Path(artifact).is_dir():
+            opened = Store(store)
+            if source := opened.resolve(artifact).manifest.source:
+                tree = opened.source(source)
+                take_over(tree)
+                if not is_taken(tree):
+                    raise ConfigError(
+                        f"checkpoint {artifact} was made with another version of {kind} than a "
+                        f"checkpoint before it; one command takes one version."
+                    )
+        try:
+            routing_of(kind)
+        except ValueError as error:
+            raise ConfigError(
+                f"checkpoint {artifact or folder} has the connector {kind}: {error}; an artifact "
+                f"that is named by its key brings its code from the store."
+            ) from None
+    return load_config(folder)

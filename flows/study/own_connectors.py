@@ -1,0 +1,27 @@
+"""Connectors of the user's own are tried before anything runs, and what is wrong is told."""
+
+from flows.study.config import StudyConfig
+from flows.study.load import ConfigError
+from model.connector.routing import KINDS
+
+
+def check_own_connectors(config: StudyConfig) -> None:
+    """Makes and traces each connector of one's own at the sizes of the study; computes nothing.
+
+    Raises:
+      ConfigError: if one breaks what `model.connector.contract` can tell without compiling.
+    """
+    connectors = dict.fromkeys(map(config.connector_of, config.methods))
+    if not (own := [connector for connector in connectors if connector not in KINDS]):
+        return
+    from model.connector.contract import check_shapes  # JAX comes with it, and with the class.
+
+    for view in config.resolutions:
+        for method in own:
+            try:
+                check_shapes(view.model_of(method))
+            except ValueError as error:
+                raise ConfigError(
+                    f"methods: at {view.model.vision.image_px} px {error}; `parcel "
+                    f"check-connector` tells of all that a connector promises."
+                ) from None

@@ -1,0 +1,102 @@
+"""Measured samples of datasets that are not prepared, kept in the store's local state."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from flows.steps.kind import Step
+from flows.steps.own_code import with_code
+from flows.steps.registry import code_digest, libraries_of
+from flows.study.explain import Explanation
+from infra.reason import reason_of
+from infra.store.digest import value_sha256
+from infra.store.environment import environment
+from infra.store.places import open_files
+from infra.store.store import Store
+from pipelines.prepare.sample import Estimate, Sample, sample
+
+_FOLDER = "samples"
+
+_FORM = 1
+"""Of what is measured and kept; another number, and nothing of before is found."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A sample that was measured.
+
+    Attributes:
+      asked: inputs that were asked for; a dataset may have fewer.
+      cpu: model of the processor that it was measured on.
+      sample: what was measured.
+    """
+
+    asked: int
+    cpu: str
+    sample: Sample
+
+
+class Samples:
+    """Samples by what they depend on: the dataset's config, its raw files, its code.
+
+    Args:
+      store: in whose local state they are kept.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._folder = store.state / _FOLDER
+        self._scratch = store.cache
+
+    def find(self, step: Step) -> Kept | None:
+        """Returns the sample of a dataset that was measured last; None if there is none."""
+        path = self._path(step)
+        if not path.is_file():
+            return None
+        raw = json.loads(path.read_text())
+        ends = {name: Estimate(*value) for name, value in raw["sample"].items() if _is_range(value)}
+        return Kept(asked=raw["asked"], cpu=raw["cpu"], sample=Sample(**raw["sample"] | ends))
+
+    def measure(self, step: Step, explanation: Explanation, count: int) -> tuple[Kept | None, str]:
+        """Measures a dataset and keeps what came out; returns it, or None and why there is none."""
+        spec = step.config
+        raw = explanation.steps[step.inputs["raw"]].artifact
+        data_root = step.location or str(raw.path if raw else "")
+        try:
+            found = sample(
+                spec.prepare,
+                source=with_code(spec.reader),
+                split=spec.split,
+                data_root=data_root,
+                path=spec.path or None,
+                features=spec.features,
+                scratch=str(self._scratch(_FOLDER)),
+                count=count,
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            return None, reason_of(error)
+        kept = Kept(asked=count, cpu=environment()["hardware"]["cpu"], sample=found)
+        text = json.dumps(dataclasses.asdict(kept))
+        open_files(str(self._folder)).put(self._path(step).name, text.encode())
+        return kept, ""
+
+    def _path(self, step: Step) -> Path:
+        depends = [
+            _FORM,
+            step.config,
+            step.inputs["raw"].config,
+            code_digest(step.kind, step.config),
+            libraries_of(step.kind, step.config),
+        ]
+        return self._folder / f"{value_sha256(depends)}.json"
+
+
+def reason_against(step: Step, explanation: Explanation) -> str:
+    """Returns why a dataset cannot be sampled; "" if it can."""
+    raw = explanation.steps[step.inputs["raw"]].artifact
+    if step.location is None and raw is None:
+        return "the corpus is drawn when a run begins"
+    return ""
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, list)

@@ -1,0 +1,83 @@
+"""What the log of a run's page tells, line by line, to somebody who was not there.
+
+    42 steps, 9 of them there already; to make: prepare 2, intermediary 3, transfer 24 and 4 others
+    intermediary parcel begins, with 100 updates of 32 examples; others like it took 41 s
+    intermediary parcel: 60 of 100, loss 2.31
+    intermediary parcel: made in 39.8 s: steps 100
+    33 made, 9 re-used, in 4 min 10 s; the table is results-59ca…
+
+What is re-used has no line of its own: a study of thousands of steps re-uses most of them.
+"""
+
+import collections
+from collections.abc import Collection
+
+from flows.steps.kinds.checkpoint import FitSpec
+from flows.steps.kinds.predictions import EvaluateSpec
+from flows.study.graph import Graph, Node
+from infra.progress import Progress
+
+TOLD_EVERY = 60.0
+"""Between two lines about one step under way [s]."""
+_NAMED = 5
+"""Sorts of steps that the first line names; the others are counted."""
+
+
+def opening(graph: Graph, reused: Collection[Node]) -> str:
+    """Returns how much there is, and how much of it there is to do."""
+    whole = f"{len(graph.nodes)} steps, "
+    whole += f"{len(reused)} of them there already" if reused else "none of them there"
+    missing = [node.name.partition(" ")[0] for node in graph.nodes if node not in reused]
+    if not missing:
+        return f"{whole}: nothing is to be made"
+    sorts = collections.Counter(missing)
+    told = ", ".join(f"{sort} {count}" for sort, count in list(sorts.items())[:_NAMED])
+    others = sum(list(sorts.values())[_NAMED:])
+    return f"{whole}; to make: {told}{f' and {others} others' if others else ''}"
+
+
+def beginning(node: Node, seconds: float | None) -> str:
+    """Returns that a node begins, with what it will do.
+
+    Args:
+      node: it.
+      seconds: what it will take, by others like it [s]; None where there were none.
+    """
+    work = ""
+    for step in node.steps:
+        if isinstance(step.config, FitSpec):
+            train = step.config.train
+            work = f", with {train.total_steps:,} updates of {train.batch_size:,} examples"
+    asked = sum(isinstance(step.config, EvaluateSpec) for step in node.steps)
+    scored = f"{' and' if work else ', with'} {asked} evaluation{'s'[: asked != 1]}"
+    known = f"; others like it took {spent(seconds)}" if seconds else ""
+    return f"{node.name} begins{work}{scored if asked else ''}{known}"
+
+
+def going(name: str, progress: Progress) -> str:
+    """Returns how far a step is."""
+    note = f", {progress.note}" if progress.note else ""
+    return f"{name}: {progress.done:,} of {progress.total:,}{note}"
+
+
+def ending(told: str, failed: Collection[str], seconds: float, results: str | None) -> str:
+    """Returns how it came out.
+
+    Args:
+      told: what was made, in words.
+      failed: "step: reason" of each step that failed.
+      seconds: that the run took [s].
+      results: key of the table; None where there is none.
+    """
+    wrong = f"; {len(failed)} failed, such as {next(iter(failed))}" if failed else ""
+    table = f"; the table is {results}" if results else ""
+    return f"{told}, in {spent(seconds)}{wrong}{table}"
+
+
+def spent(seconds: float) -> str:
+    """Returns a time as a person says it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

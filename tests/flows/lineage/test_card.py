@@ -1,0 +1,56 @@
+"""A model card tells what a checkpoint learned from, and what was only looked at."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.lineage.card import Origin, card
+from infra.store.store import Store
+from tests.flows.lineage.conftest import data_of, made, trained
+from tests.model.tiny_data import color_record
+from tests.model.tiny_model import tiny_model
+
+
+def section(text: str, name: str) -> str:
+    return text.split(f"## {name}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("action", "left", "said"),
+    [
+        ("remove", 6, "1 of its records showed a picture of chartqa/eval: removed"),
+        ("report", 8, "1 of its records show a picture of chartqa/eval"),
+    ],
+)
+def test_a_card_tells_data_and_contamination(tmp_path: Path, action: str, left: int, said: str):
+    store = Store(tmp_path / "store")
+    web = data_of(store, tmp_path, "mixture/web", [color_record(i) for i in range(8)])
+    charts = data_of(store, tmp_path, "chartqa/train", [color_record(i) for i in range(3)])
+    split = data_of(store, tmp_path, "chartqa/eval", [color_record(1)])
+    watched = data_of(store, tmp_path, "mixture/val", [color_record(2)])
+    found = {"id": "00", "match": "01", "likeness": 1.0, "exact": True}
+    contaminated = {**found, "kind": "contamination", "dataset": "chartqa/eval"}
+    repeated = {**found, "kind": "duplicate", "dataset": ""}
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    lines = [json.dumps(one) for one in (contaminated, repeated)]
+    (notes / "matches.jsonl").write_text("\n".join(lines) + "\n")
+    screened = made(
+        store, "screened", "screen mixture/web", {"dataset": web, "chartqa/eval": split},
+        folder=notes, config={"contamination": action, "duplicates": "report"},
+        counts={"removed": 8 - left, "records": 8},
+    )  # fmt: skip
+    stage1 = trained(store, "stage1", 3, data_0=screened, watched_0=watched)
+    tuned = trained(store, "transfer chartqa", 5, data_0=charts, init=stage1)
+    origin = Origin(store=store, name="lab/cell", checkpoint=tuned, predictions=(), cells=())
+    text = card(tiny_model("parcel"), origin, name="lab", licence="", dtype="float32")
+    data = [line for line in section(text, "Data").splitlines() if line.startswith("| ")]
+    assert [line.split(" | ")[:3] for line in data[1:]] == [
+        ["| prepare chartqa/train", "?", "?"],
+        ["| screen mixture/web", str(left), str(8 - left)],
+    ]
+    told = section(text, "Contamination")
+    assert f"    - {said}\n" in told
+    assert "was compared with chartqa/eval" in told
+    assert told.strip().endswith("- not screened: prepare chartqa/train")
