@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from model import presets, vlm
-from model.analysis.flops import Modality, prefill_flops
+from model.analysis.flops import Modality, prefill_flops, update_flops
+from model.analysis.peak import peak_tflops
 from model.config import ModelConfig
 from model.connector.config import ConnectorConfig
 from model.decode.generate import generate
@@ -29,21 +30,7 @@ from perf.batches import prompts, train_batch
 from perf.programs import exact_slots, prefill_program
 from perf.timing import Timing, table, take_turns
 
-PEAKS = (
-    ("H200", 989.0), ("H100", 989.0), ("A100", 312.0), ("v6", 918.0), ("v5p", 459.0),
-    ("v5 lite", 197.0), ("v5e", 197.0), ("v4", 275.0),
-)  # fmt: skip
-"""Part of a device's name -> dense bfloat16 peak [TFLOP/s]. Source: the makers' data sheets."""
-
 SIZES = {"3b": presets.paligemma2_3b, "small": presets.small, "tiny": presets.tiny}
-
-
-def peak_tflops() -> float | None:
-    """Returns the bfloat16 peak of all devices together [TFLOP/s]; None where it is unknown."""
-    kind = jax.devices()[0].device_kind
-    found = (peak for name, peak in PEAKS if name in kind)
-    peak = next(found, None)
-    return None if peak is None else peak * len(jax.devices())
 
 
 def measure(
@@ -67,7 +54,7 @@ def measure(
       what: parts to measure.
       num_tokens: tokens decoded, for the time of one.
     """
-    peak = peak_tflops()
+    peak = peak_tflops(jax.devices())
     modality = Modality(name="prompt", num_images=1, text_tokens=text_len)
     if "train" in what:
         yield from _train(cfg, at, batch_size, modality, rounds, peak)
@@ -120,12 +107,12 @@ def _train(
 
     def step(budget: int) -> jax.Array:
         nonlocal state
-        state, loss = programs(state, batch, budget, Rates(learning=1e-5, decay=0.0))
-        return loss
+        state, told = programs(state, batch, budget, Rates(learning=1e-5, decay=0.0))
+        return told.loss
 
     for budget in at:
         timing = take_turns({"": functools.partial(step, budget)}, rounds)[""]
-        flops = 3 * batch_size * prefill_flops(cfg, budget, modality).total
+        flops = update_flops(cfg, budget, modality, batch_size)
         yield _row("train", budget, timing, flops, peak)
     # The memory is needed for what comes next.
     for leaf in jax.tree.leaves(state):
@@ -148,7 +135,7 @@ def _placed(cfg: ModelConfig, batch_size: int, text_len: int) -> vlm.Prompt:
 
 
 def _row(
-    what: str, budget: int, timing: Timing, flops: int | None, peak: float | None
+    what: str, budget: int, timing: Timing, flops: float | None, peak: float | None
 ) -> list[str]:
     rate = None if flops is None else flops / timing.wall / 1e12
     return [
@@ -176,15 +163,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=10, help="counted runs of each program")
     parser.add_argument("--tokens", type=int, default=32, help="decoded, for the time of one")
     parser.add_argument(
-        "--what", nargs="+", default=["train", "prefill", "decode"],
+        "--what",
+        nargs="+",
+        default=["train", "prefill", "decode"],
         choices=("train", "prefill", "decode"),
-    )  # fmt: skip
+    )
     args = parser.parse_args(words)
     connector = ConnectorConfig(kind=args.connector)
     cfg = dataclasses.replace(SIZES[args.size](connector), dtype=args.dtype)
     device = jax.devices()[0]
-    print(f"{len(jax.devices())} x {device.device_kind}, {args.size}, {args.dtype}, "
-          f"batch {args.batch_size}, text {args.text_len}, jax {jax.__version__}")  # fmt: skip
+    print(
+        f"{len(jax.devices())} x {device.device_kind}, {args.size}, {args.dtype}, "
+        f"batch {args.batch_size}, text {args.text_len}, jax {jax.__version__}"
+    )
     rows = []
     for row in measure(
         cfg,

@@ -1,9 +1,9 @@
-"""Bytes that one cell of a study moves between a bucket and a machine, against its inputs.
+"""Bytes that cells of a study move between a bucket and a machine, against their inputs.
 
-    python -m perf.cell tests/e2e/tiny.yaml
+    python -m perf.cell tests/e2e/tiny.yaml --cells 4
 
-The study is made; then the first transfer's artifacts and the table are taken out of the bucket,
-and a machine with an empty disk runs the study again, which makes just these.
+The study is made; then the artifacts of its first transfers and the table are taken out of the
+bucket, and a machine with an empty disk runs the study again, which makes just these.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from tests.gcs.server import GCS
 BUCKET = "testing"
 
 
-def take_out(gcs: GCS) -> tuple[dict[str, dict], list[dict]]:
-    """Deletes the first transfer of a study from its bucket, its evaluations, and the table.
+def take_out(gcs: GCS, count: int) -> tuple[dict[str, dict], list[dict]]:
+    """Deletes the first transfers of a study from its bucket, their evaluations, and the table.
 
     Returns:
-      The manifests that were there, by key, and those of the transfer and its evaluations.
+      The manifests that were there, by key, and those of the transfers and their evaluations.
     """
     objects = gcs.store.bucket(BUCKET).objects
     found = {
@@ -32,10 +32,10 @@ def take_out(gcs: GCS) -> tuple[dict[str, dict], list[dict]]:
         for name, there in sorted(objects.items())
         if name.startswith("manifests/")
     }
-    trained = next(made for made in found.values() if made["name"].startswith("transfer "))
-    cells = [trained]
+    trained = [made for made in found.values() if made["name"].startswith("transfer ")][:count]
+    keys, cells = {made["key"] for made in trained}, list(trained)
     for made in found.values():
-        if trained["key"] in [read["key"] for read in made["inputs"].values()]:
+        if keys & {read["key"] for read in made["inputs"].values()}:
             cells.append(made)
     gone = [made["key"] for made in cells if made["kind"] != "results"]
     gone += [made["key"] for made in found.values() if made["kind"] == "results"]
@@ -50,8 +50,8 @@ def size_of(made: dict) -> int:
     return sum(file["size"] for file in made["files"].values())
 
 
-def measure(config: list[str], folder: Path) -> str:
-    """Returns the table of one study."""
+def measure(config: list[str], count: int, folder: Path) -> str:
+    """Returns the table of one study, of whose transfers some are made again."""
     with place("bucket", folder) as (env, gcs):
         assert gcs is not None
 
@@ -63,7 +63,7 @@ def measure(config: list[str], folder: Path) -> str:
                 )
 
         run("first")
-        found, cells = take_out(gcs)
+        found, cells = take_out(gcs, count)
         gcs.clear()
         run("second")
         moved = gcs.tally.moved()
@@ -92,7 +92,7 @@ def measure(config: list[str], folder: Path) -> str:
     return "\n".join(
         [
             table(["of", "read [kB]", "written [kB]"], rows),
-            f"inputs of {cells[0]['name']} and its {len(cells) - 1} evaluations: "
+            f"inputs of {count} transfers and their {len(cells) - count} evaluations: "
             f"{size / 1e3:.1f} kB, read {read_of_inputs / size:.2f} times",
             f"read besides: {(totals[0] - read_of_inputs) / 1e3:.1f} kB",
             f"their artifacts: {outputs / 1e3:.1f} kB; written {totals[1] / outputs:.2f} of that",
@@ -106,9 +106,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("config", nargs="*", help="as `parcel run` takes it; none is the demo")
+    parser.add_argument("--cells", type=int, default=1, help="transfers that are made again")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(measure(asked.config, Path(folder)))
+        print(measure(asked.config, asked.cells, Path(folder)))
 
 
 if __name__ == "__main__":

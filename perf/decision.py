@@ -54,7 +54,7 @@ def fixed_design(effect: float) -> int:
 
 
 def simulate(effect: float, *, max_seeds: int, sweeps: int) -> Outcome:
-    """Returns what becomes of sweeps with a true effect [standard deviations], the same each call.
+    """Returns the endings of sweeps with a true effect [standard deviations], the same each call.
 
     Args:
       effect: at least 0; with 0 every decision is wrong.
@@ -80,9 +80,7 @@ def measure(effect: float, sweeps: int) -> list[str]:
     right = found[0].decided - found[0].wrong
     wrong = max(one.wrong for one in (none, *found))
     shown = [ratios[0], ratios[len(TIMES) // 2], ratios[-1], float(np.mean(ratios))]
-    return [
-        f"{effect:g}", str(fixed), f"{wrong:.1%}", f"{right:.0%}", *(f"{r:.2f}" for r in shown)
-    ]  # fmt: skip
+    return [f"{effect:g}", str(fixed), f"{wrong:.1%}", f"{right:.0%}", *(f"{r:.2f}" for r in shown)]
 
 
 def main(words: Sequence[str] | None = None) -> None:

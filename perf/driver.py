@@ -221,7 +221,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
 
 
 def problems(cells: int, store: Store, flow_run_id: str) -> list[str]:
-    """Returns what a run of that many new cells lost or doubled: in store, journal and UI."""
+    """Returns a run's lost and doubled cells, of that many new ones: in store, journal, UI."""
     from prefect.client.orchestration import get_client
 
     from infra.prefect import journal

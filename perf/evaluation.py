@@ -43,11 +43,15 @@ def measure(
         seen = prompt._replace(images=vlm.see(structure, params, prompt.images))
         return [
             generate(
-                structure, params, seen, exact_slots(cfg, budget),
-                max_new_tokens=num_tokens, stop=None,
+                structure,
+                params,
+                seen,
+                exact_slots(cfg, budget),
+                max_new_tokens=num_tokens,
+                stop=None,
             )
             for budget in chosen
-        ]  # fmt: skip
+        ]
 
     programs = {
         "largest": functools.partial(answer, [max(budgets)]),

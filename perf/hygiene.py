@@ -37,7 +37,7 @@ Change = Callable[[Image.Image, np.random.Generator], Image.Image]
 
 
 def reencode(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Returns what JPEG of quality 30 to 75 leaves."""
+    """Returns the picture after JPEG of quality 30 to 75."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=int(rng.integers(30, 76)))
     return Image.open(buffer).convert("RGB")
@@ -166,7 +166,7 @@ def index_of(pictures: Sequence[Picture]) -> Index:
 def search(
     index: Index, pictures: Sequence[Picture], before: list[int] | None = None
 ) -> list[list[Found]]:
-    """Returns what each picture looks like."""
+    """Returns the pictures that each one looks like."""
     prints = [p.print for p in pictures]
     return index.search(prints, lambda number: pictures[number].data, before=before)
 

@@ -5,6 +5,8 @@
 All take turns on a web corpus in img2dataset's layout, written first to a temporary folder:
 
     prepare   `python -m pipelines.prepare web train`, whole: start, listing, Beam, finishing
+    bucket    the same from and to a bucket on the loopback, `--latency-ms` a request, if asked for;
+              its server takes of the cores, too, and counts in the times only
     pool      decode, squash, encode and write by as many processes as `prepare` has threads
     one       the same in one process; on the smallest corpus only
 
@@ -26,7 +28,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -155,8 +157,8 @@ def bare(root: Path, out: Path, workers: int) -> None:
         pool.starmap(write_bare, tasks, chunksize=1)
 
 
-def commands(workers: int) -> dict[str, Callable[[Path, Path], list[str]]]:
-    """Returns what takes turns: a command, given a data root and a folder to write to."""
+def commands(workers: int, shard_by: str) -> dict[str, Callable[[Path, Path], list[str]]]:
+    """Returns the commands that take turns, each given a data root and a folder to write to."""
 
     def command(*words: object) -> list[str]:
         return [sys.executable, *map(str, words)]
@@ -164,11 +166,20 @@ def commands(workers: int) -> dict[str, Callable[[Path, Path], list[str]]]:
     def alone(root: Path, out: Path, workers: int) -> list[str]:
         return command("-m", "perf.images", "--bare", root, out, workers)
 
-    return {
-        "prepare": lambda root, out: command(
+    def prepare(root: object, out: object) -> list[str]:
+        return command(
             *("-m", "pipelines.prepare", "web", "train", "--data-root", root, "--out", out),
-            *("--image-px", IMAGE_PX, "--num-workers", workers),
-        ),
+            *("--image-px", IMAGE_PX, "--num-workers", workers, "--shard-by", shard_by),
+        )
+
+    def in_bucket(root: Path, out: Path) -> list[str]:
+        from perf.bucket import BUCKET  # What it needs, the bare form need not wait for.
+
+        return prepare(f"{BUCKET}/{root.name}", f"{BUCKET}/{out.parent.name}")
+
+    return {
+        "prepare": prepare,
+        "bucket": in_bucket,
         "pool": lambda root, out: alone(root, out, workers),
         "one": lambda root, out: alone(root, out, 1),
     }
@@ -212,7 +223,14 @@ def _watch(pid: int, peak: list[int], ended: threading.Event) -> None:
 
 
 def measure(
-    folder: Path, sizes: Sequence[int], images: Sequence[bytes], *, rounds: int, workers: int
+    folder: Path,
+    sizes: Sequence[int],
+    images: Sequence[bytes],
+    *,
+    rounds: int,
+    workers: int,
+    latency_ms: float | None = None,
+    shard_by: str = "id",
 ) -> list[list[str]]:
     """Returns the rows of the table.
 
@@ -222,10 +240,35 @@ def measure(
       images: encoded; used again and again.
       rounds: runs of each, in turns that alternate in order.
       workers: threads of `prepare`, processes of the pool.
+      latency_ms: of a bucket's answers; None measures none [ms].
+      shard_by: what decides where `prepare` puts a record; see `PrepareConfig`.
     """
+    roots = write_corpora(folder, sizes, images)
+    if latency_ms is None:
+        return _measure(folder, sizes, roots, {"bucket"}, rounds, commands(workers, shard_by))
+    from infra.store.places import open_files
+    from perf.bucket import BUCKET, bucket
+
+    with bucket(latency_ms, folder / "state"):
+        files = open_files(BUCKET)
+        for root in roots:
+            for tar in sorted((root / "web").iterdir()):
+                files.put(f"{root.name}/web/{tar.name}", tar.read_bytes())
+        return _measure(folder, sizes, roots, set(), rounds, commands(workers, shard_by))
+
+
+def _measure(
+    folder: Path,
+    sizes: Sequence[int],
+    roots: Sequence[Path],
+    left_out: Set[str],
+    rounds: int,
+    made_by: dict[str, Callable[[Path, Path], list[str]]],
+) -> list[list[str]]:
     rows = []
-    for number, root in enumerate(write_corpora(folder, sizes, images)):
-        contenders = {k: v for k, v in commands(workers).items() if k != "one" or number == 0}
+    for number, root in enumerate(roots):
+        out_of_turn = left_out if number == 0 else left_out | {"one"}
+        contenders = {k: v for k, v in made_by.items() if k not in out_of_turn}
         runs: dict[str, list[Run]] = {name: [] for name in contenders}
         for turn in range(rounds):
             for name in sorted(contenders, reverse=turn % 2 == 1):
@@ -259,6 +302,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--num", type=int, default=20_000, help="images; also a quarter and twice")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each")
     parser.add_argument("--workers", type=int, default=2, help="threads, or processes")
+    parser.add_argument("--sizes", type=int, nargs="+", help="images, instead of those three")
+    parser.add_argument("--shard-by", default="id", help="how `prepare` shards: id or archive")
+    parser.add_argument("--latency-ms", type=float, help="measures a bucket, too, such as 20")
     parser.add_argument("--bare", nargs=3, metavar=("ROOT", "OUT", "WORKERS"), help="run only that")
     args = parser.parse_args(words)
     if args.bare:
@@ -267,10 +313,12 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     from perf.timing import table  # JAX, which the bare form need not wait for.
 
-    images = encodings(min(400, args.num), 5)
-    sizes = [args.num // 4, args.num, 2 * args.num]
+    images = encodings(min(400, max(args.sizes or [args.num])), 5)
+    sizes = sorted(args.sizes or [args.num // 4, args.num, 2 * args.num])
+    how = {"rounds": args.rounds, "workers": args.workers, "latency_ms": args.latency_ms}
+    how["shard_by"] = args.shard_by
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(Path(folder), sizes, images, rounds=args.rounds, workers=args.workers)
+        rows = measure(Path(folder), sizes, images, **how)
     print(table(HEADER, rows))
 
 

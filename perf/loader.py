@@ -5,11 +5,16 @@
 Records are 224 px JPEGs like photos, with a caption. Both read the same TFRecord files, shuffle,
 decode with the same DCT, tokenise with the same processor, and keep three batches ready. They
 take turns in one process, bound to its cores before either starts a thread.
+
+From a bucket (on the loopback, `--latency-ms` a request) only the loader reads; `tf.data`, which
+knows no other address than Google's, reads the disk. A turn is then as long as a window of the
+order, and another one each time, so that none finds in memory what an earlier one has fetched.
 """
 
 import argparse
 import collections
 import dataclasses
+import itertools
 import os
 import statistics
 import tempfile
@@ -25,11 +30,14 @@ import psutil
 from PIL import Image
 
 from model.data.loader import Loader
+from model.data.order import window_len
+from model.data.parts import open_parts
 from model.data.text import train_row
 from model.files import TOKENIZER
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer, train_tokenizer
 from model.train.config import TrainConfig
+from perf.bucket import bucket, stored
 from perf.timing import table, take_turns
 from pipelines.images.square import encode_image
 from pipelines.records.dataset import DatasetInfo, PartInfo
@@ -40,6 +48,8 @@ from pipelines.records.tfrecord import write_shard
 PX = 224
 _PREFETCHED = 3
 _SHUFFLED = 256
+_READ_GB = "0.3"
+"""Two windows; with all of the dataset in memory nothing would be fetched any more."""
 _WORDS = (
     "a",
     "the",
@@ -106,13 +116,12 @@ def write_data(
     train_tokenizer(captions, str(folder / TOKENIZER), 400)
 
 
-def open_loader(folder: Path, train: TrainConfig) -> Loader:
-    """Returns the project's loader."""
-    tokenizer = Tokenizer(folder / TOKENIZER)
+def open_loader(folder: Path, train: TrainConfig, place: str = "") -> Loader:
+    """Returns the project's loader of the dataset in a folder, or of the same in another place."""
     return Loader(
-        str(folder),
+        place or str(folder),
         train.batches,
-        tokenizer=tokenizer,
+        tokenizer=Tokenizer(folder / TOKENIZER),
         mask_codec=None,
         image_px=PX,
         seeds=Seeds.of(0),
@@ -162,13 +171,29 @@ def tf_data_batches(folder: Path, train: TrainConfig, num_images: int) -> Any:
 
 
 def measure(
-    folder: Path, train: TrainConfig, num_images: int, cores: int, rounds: int
+    folder: Path, train: TrainConfig, num_images: int, cores: int, rounds: int, place: str = ""
 ) -> list[str]:
-    """Returns a row of the first table; a turn is `train.total_steps` batches, from a start."""
-    loader = open_loader(folder, train)
+    """Returns a row of the first table; a turn is `train.total_steps` batches, from a start.
+
+    Args:
+      folder: of the dataset.
+      train: how it is read.
+      num_images: of an example.
+      cores: that this process is bound to.
+      rounds: counted turns of each.
+      place: where the loader reads, in a bucket; "" is the folder, and the same steps each time.
+    """
+    loader = open_loader(folder, train, place)
     theirs = tf_data_batches(folder, train, num_images)
+    turns = itertools.count() if place else itertools.repeat(0)
+    steps = (range(n * train.total_steps, (n + 1) * train.total_steps) for n in turns)
+
+    def ours() -> None:
+        turn = next(steps)
+        collections.deque(loader.batches(turn.start, turn.stop), maxlen=0)
+
     programs = {
-        "loader": lambda: collections.deque(loader.batches(0, train.total_steps), maxlen=0),
+        "loader": ours,
         "tf.data": lambda: collections.deque(theirs.as_numpy_iterator(), maxlen=0),
     }
     found = take_turns(programs, rounds)
@@ -181,11 +206,11 @@ def measure(
         for ours, theirs in (walls, cpus)
         for column in (f"{ours:.0f}", f"{theirs:.0f}", f"{ours / theirs:.2f}")
     ]
-    return [str(num_images), str(cores), *columns]
+    return ["bucket" if place else "disk", str(num_images), str(cores), *columns]
 
 
 HEADER = [
-    "frames", "cores", "loader/s/core", "tf.data/s/core", "ratio",
+    "from", "frames", "cores", "loader/s/core", "tf.data/s/core", "ratio",
     "loader/CPU s", "tf.data/CPU s", "ratio",
 ]  # fmt: skip
 
@@ -227,7 +252,7 @@ def bound(cores: int) -> None:
 
 
 def in_process(cores: int, run: Callable[..., list], *args: object) -> list:
-    """Returns what a fresh process that is bound to some cores makes of `run`."""
+    """Returns the result of `run` in a fresh process that is bound to some cores."""
     with ProcessPoolExecutor(
         1, mp_context=get_context("spawn"), initializer=bound, initargs=(cores,)
     ) as pool:
@@ -241,6 +266,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, default=48, help="a turn; an eighth of videos")
     parser.add_argument("--records", type=int, default=20_000, help="of the dataset of images")
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--latency-ms", type=float, default=20, help="of the bucket's answers")
     args = parser.parse_args(words)
     train = TrainConfig(batch_size=32, text_len=32)
     rows = []
@@ -251,6 +277,14 @@ def main(words: Sequence[str] | None = None) -> None:
             for cores in args.cores:
                 train = dataclasses.replace(train, total_steps=args.batches // num_images)
                 given = folder, train, num_images, cores, args.rounds
+                rows.append(in_process(cores, measure, *given))
+        with bucket(args.latency_ms, Path(root, "reader")):
+            place = stored(folders[1], Path(root, "maker"))
+            window = window_len(open_parts([place])["caption"].block, 1)
+            train = dataclasses.replace(train, total_steps=max(1, window // train.batch_size))
+            os.environ["PARCEL_READ_GB"] = _READ_GB
+            for cores in args.cores:
+                given = folders[1], train, 1, cores, args.rounds, place
                 rows.append(in_process(cores, measure, *given))
         print(table(HEADER, rows))
         steps = (0, 1000, 1_000_000)

@@ -49,14 +49,24 @@ def objects(graph: Graph, folder: Path) -> Iterator[tuple[str, bytes]]:
         recipe = look_up(empty, step, inputs, set()).recipe
         attempt = f"20261122T000000-{len(found):08x}"
         manifest = Manifest(
-            kind=step.kind, name=step.name, key=recipe.key, inputs=dict(recipe.inputs),
-            config=recipe.config, seed=recipe.seed, libraries=dict(recipe.libraries),
-            code=recipe.code, source="", content=value_sha256(recipe.key),
+            kind=step.kind,
+            name=step.name,
+            key=recipe.key,
+            inputs=dict(recipe.inputs),
+            config=recipe.config,
+            seed=recipe.seed,
+            libraries=dict(recipe.libraries),
+            code=recipe.code,
+            source="",
+            content=value_sha256(recipe.key),
             folder=f"attempts/{attempt}",
             files={n: File(sha256=value_sha256(n), size=len(d)) for n, d in FILES.items()},
-            counts={}, attempts=[], environment={}, started="2026-11-22T00:00:00+00:00",
+            counts={},
+            attempts=[],
+            environment={},
+            started="2026-11-22T00:00:00+00:00",
             seconds=1.0,
-        )  # fmt: skip
+        )
         found[step] = Artifact(empty.files, manifest)
         yield manifest_name(recipe.key), manifest.to_json().encode()
         for name, data in FILES.items():
@@ -85,8 +95,11 @@ def measure(seeds: int, latency_ms: float, folder: Path) -> Iterator[list[str]]:
     words = ["--serve", "--seeds", str(seeds), "--latency-ms", str(latency_ms)]
     server = subprocess.Popen(
         [sys.executable, "-m", "perf.lookup", *words],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=HERE,
+    )
     assert server.stdout is not None
     try:
         os.environ |= environment(server.stdout.readline().strip())

@@ -42,8 +42,12 @@ def measure(length: int, block: int, batch: int, batches: int) -> list[str]:
     full = (batch - 1) * (block - 1) / (length - 1)
     correlation = float(np.corrcoef(ranks[0], ranks[1])[0, 1])
     return [
-        str(batch), str(lanes), f"{np.mean(companions):.2f}", f"{full:.4f}", f"{correlation:+.3f}"
-    ]  # fmt: skip
+        str(batch),
+        str(lanes),
+        f"{np.mean(companions):.2f}",
+        f"{full:.4f}",
+        f"{correlation:+.3f}",
+    ]
 
 
 def main(words: Sequence[str] | None = None) -> None:

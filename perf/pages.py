@@ -51,6 +51,21 @@ def measure(store: Store) -> Iterator[list[str]]:
         yield [name, f"{size / 1e3:.0f}", *(f"{one:.2f}" for one in times)]
 
 
+def study_of(folder: Path, num_seeds: int) -> Store:
+    """Returns a store with the study, written unless one is there."""
+    store = Store(folder)
+    if not store.keys("results"):
+        write_study(
+            store,
+            benchmarks=[f"bench{i:02}" for i in range(20)],
+            methods=("vanilla", "parcel", "mqt", "m3"),
+            budgets=(16, 36, 64, 144, 256),
+            seeds=range(100, 100 + num_seeds),
+            num_items=12,
+        )
+    return store
+
+
 def main() -> None:
     """Measures what the command line says."""
     parser = argparse.ArgumentParser(
@@ -60,16 +75,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="a store that this wrote before")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(asked.store or folder)
-        if not store.keys("results"):
-            write_study(
-                store,
-                benchmarks=[f"bench{i:02}" for i in range(20)],
-                methods=("vanilla", "parcel", "mqt", "m3"),
-                budgets=(16, 36, 64, 144, 256),
-                seeds=range(100, 100 + asked.seeds),
-                num_items=12,
-            )
+        store = study_of(asked.store or Path(folder), asked.seeds)
         print(f"{len(store.keys('predictions'))} cells")
         print(table(["page", "size [kB]", "first [s]", "again [s]"], list(measure(store))))
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB of memory at most")

@@ -47,7 +47,7 @@ def geometry(kind: Kind) -> ModelConfig:
         attn_softcap=0.0,
         final_softcap=0.0,
         projector_init="xavier",
-        remat=False,
+        remat="none",
         scan_layers=False,
     )
 

@@ -10,23 +10,18 @@ The server is this project's own, a process apart: its share of the cores is in 
 import argparse
 import dataclasses
 import json
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from infra.store.manifest import Recipe
-from infra.store.store import Attempt, Store
 from model.data.loader import Loader
 from model.files import TOKENIZER
 from model.seeds import Seeds
 from model.text.tokenizer import Tokenizer
 from model.train.config import TrainConfig
+from perf.bucket import bucket, stored
 from perf.loader import PX, in_process, write_data
 from perf.timing import table
 
@@ -35,9 +30,15 @@ def read(place: str, tokenizer: Path, train: TrainConfig, host: int, num_hosts: 
     """Returns how many records a host reads in all steps, and how long it takes [s]."""
     began = time.perf_counter()
     loader = Loader(
-        place, train.batches, tokenizer=Tokenizer(tokenizer), mask_codec=None, image_px=PX,
-        seeds=Seeds.of(0), host=host, num_hosts=num_hosts,
-    )  # fmt: skip
+        place,
+        train.batches,
+        tokenizer=Tokenizer(tokenizer),
+        mask_codec=None,
+        image_px=PX,
+        seeds=Seeds.of(0),
+        host=host,
+        num_hosts=num_hosts,
+    )
     records = sum(len(batch["text"]) for batch in loader.batches(0, train.total_steps))
     loader.close()
     return [records, time.perf_counter() - began]
@@ -63,27 +64,15 @@ def main(words: Sequence[str] | None = None) -> None:
         folder = Path(root, "data")
         write_data(folder, args.records, 1)
         size = sum(path.stat().st_size for path in folder.glob("*.tfrecord")) / 1e6
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.gcs.server", "--bucket", "perf",
-             "--latency-ms", str(args.latency_ms)],
-            stdout=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            assert server.stdout is not None
-            url = server.stdout.readline().decode().strip()
-            os.environ |= {"STORAGE_EMULATOR_HOST": url, "PARCEL_STATE": f"{root}/maker"}
-            attempt = Attempt(Store("gs://perf/store"), Recipe(kind="dataset", name="photos"))
-            shutil.copytree(folder, attempt.path, dirs_exist_ok=True)
-            key = attempt.commit({}).key
-            os.environ["PARCEL_STATE"] = f"{root}/reader"
-            bucket = Store("gs://perf/store").get(key).place
+        with bucket(args.latency_ms, Path(root, "reader")) as url:
+            place = stored(folder, Path(root, "maker"))
             few = TrainConfig(batch_size=32, text_len=32, total_steps=args.steps)
             # A pass of all hosts, with batches large enough for a lane of each.
             batch = max(32 * args.hosts, 64)
             many = dataclasses.replace(few, batch_size=batch, total_steps=args.records // batch)
-            readers = [("disk", str(folder), few, 0, 1), ("bucket", bucket, few, 0, 1)]
+            readers = [("disk", str(folder), few, 0, 1), ("bucket", place, few, 0, 1)]
             readers += [
-                (f"bucket, host {host} of {args.hosts}", bucket, many, host, args.hosts)
+                (f"bucket, host {host} of {args.hosts}", place, many, host, args.hosts)
                 for host in range(args.hosts)
             ]
             rows = []
@@ -93,12 +82,14 @@ def main(words: Sequence[str] | None = None) -> None:
                 records, seconds = in_process(args.cores, read, *given)
                 requests, megabytes = (b - a for a, b in zip(before, moved(url), strict=True))
                 rows.append(
-                    [name, f"{records:.0f}", f"{records / seconds:.0f}", f"{requests:.0f}",
-                     f"{megabytes:.1f}"]
-                )  # fmt: skip
-        finally:
-            server.terminate()
-            server.wait()
+                    [
+                        name,
+                        f"{records:.0f}",
+                        f"{records / seconds:.0f}",
+                        f"{requests:.0f}",
+                        f"{megabytes:.1f}",
+                    ]
+                )
     print(f"{args.records} records, {size:.0f} MB, {args.latency_ms:.0f} ms a request")
     print(table(["from", "records", "records/s", "requests", "MB moved"], rows))
 

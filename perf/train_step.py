@@ -41,8 +41,8 @@ class _Runner:
 
     def step(self, budget: int) -> object:
         rates = Rates(learning=1e-4, decay=0.0)
-        self._state, loss = self.programs(self._state, self._batch, budget, rates)
-        return loss
+        self._state, told = self.programs(self._state, self._batch, budget, rates)
+        return told.loss
 
 
 def measure(

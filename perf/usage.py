@@ -47,8 +47,12 @@ def run_counted(command: Sequence[str], env: Mapping[str, str], log: Path, folde
         enter = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
         code = subprocess.run(
             [*enter, *command],
-            env=env, cwd=folder, stdout=out, stderr=subprocess.STDOUT, check=False,
-        ).returncode  # fmt: skip
+            env=env,
+            cwd=folder,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+        ).returncode
         wall = time.monotonic() - began
         if code:
             raise RuntimeError(
@@ -65,8 +69,9 @@ def _control_group() -> Iterator[Path]:
     mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
     places = [Path(mount[1]) for mount in mounts if mount[2] == "cgroup2"]
     if not places or not os.access(places[0], os.W_OK):
-        raise RuntimeError("processor time is counted by a control group (cgroup v2), for which "
-                           "this needs root.")  # fmt: skip
+        raise RuntimeError(
+            "processor time is counted by a control group (cgroup v2), for which this needs root."
+        )
     group = places[0] / f"usage-{uuid.uuid4().hex}"
     group.mkdir()
     try:

@@ -12,6 +12,8 @@ from infra.store.store import Store
 from model.train.config import TrainConfig
 from perf import (
     accelerator,
+    archives,
+    attention,
     decode,
     evaluation,
     images,
@@ -19,12 +21,16 @@ from perf import (
     loader,
     order,
     prefill,
+    sampling,
     train_step,
     video,
 )
+from perf.bucket import bucket, stored
 from perf.lookup import graph_with
+from perf.ranged_reads import moved
 from perf.timing import table, take_turns
 from pipelines.prepare.run import PrepareConfig, prepare
+from pipelines.records.dataset import read_info
 from pipelines.records.tfrecord import Shard
 from pipelines.video.sampling import FrameSampling
 from tests.model.tiny_model import tiny_model
@@ -52,6 +58,16 @@ def test_train_step():
     assert [row[:2] for row in rows] == [["vanilla", "64"], ["parcel", "30"]]
     assert rows[0][4] == "1.00"
     assert [row[-1] for row in rows] == ["1", "2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [9, 130])
+def test_libraries_compute_the_same_attention(monkeypatch: pytest.MonkeyPatch, length: int):
+    monkeypatch.setattr(attention, "SIZES", {"tiny": (2, length, 2, 3, 8)})
+    rows = {row[1]: row for row in attention.measure("tiny", 1)}
+    assert {"ours", "jax.nn, no cap", "splash"} <= {*rows}
+    for what, (*_, differs) in rows.items():
+        assert differs == "" if what.startswith("ours") else float(differs) < 1e-4, what
 
 
 def test_order_is_near_a_full_shuffle():
@@ -130,7 +146,18 @@ def test_loader_and_plain_tf_data_do_the_same(tmp_path: Path, num_images: int):
     ]
     assert made[:4] == made[4:]
     row = loader.in_process(1, loader.measure, tmp_path / "d", TRAIN, num_images, 1, 1)
-    assert row[:2] == [str(num_images), "1"]
+    assert row[:3] == ["disk", str(num_images), "1"]
+
+
+@pytest.mark.slow
+def test_loader_is_measured_from_a_bucket(tmp_path: Path):
+    loader.write_data(tmp_path / "d", 30, 1, num_shards=2, num_photos=2)
+    with bucket(0, tmp_path / "reader") as url:
+        place = stored(tmp_path / "d", tmp_path / "maker")
+        before = moved(url)[0]
+        row = loader.in_process(1, loader.measure, tmp_path / "d", TRAIN, 1, 1, 1, place)
+        assert row[:3] == ["bucket", "1", "1"]
+        assert moved(url)[0] > before
 
 
 @pytest.mark.slow
@@ -152,6 +179,33 @@ def test_images(tmp_path: Path):
         ["4", "prepare"], ["4", "pool"], ["4", "one"], ["8", "prepare"], ["8", "pool"],
     ]  # fmt: skip
     assert rows[1][4] == rows[1][6] == "1.00"
+
+
+@pytest.mark.slow
+def test_archives(tmp_path: Path):
+    archives.write_archives(tmp_path / "corpus", 22, per_tar=2)
+    row = archives.measure(tmp_path / "corpus", tmp_path / "out", num_shards=2, workers=1)
+    assert len(row) == len(archives.HEADER) - 1
+    assert 50 < int(row[-1]) < 1000
+    assert read_info(tmp_path / "out").num_records == 44
+
+
+@pytest.mark.slow
+def test_samples(tmp_path: Path):
+    sampling.write_sources(tmp_path / "data", images=40, charts=12, clips=2, seconds=1)
+    for source in sampling.SOURCES:
+        config = PrepareConfig(num_workers=1, num_shards=1)
+        rows = sampling.measure(tmp_path / "data", source, [10], config)
+        (row,) = rows
+        assert len(row) == len(sampling.HEADER)
+        assert row[:3] == [source, int(row[4]), 10]
+
+
+@pytest.mark.slow
+def test_images_of_a_bucket(tmp_path: Path):
+    pictures = images.encodings(2, 2)
+    rows = images.measure(tmp_path, [4], pictures, rounds=1, workers=1, latency_ms=1)
+    assert [row[:2] for row in rows] == [["4", n] for n in ("prepare", "bucket", "pool", "one")]
 
 
 def test_the_bare_pool_writes_the_records_that_prepare_does(tmp_path: Path):

@@ -1,0 +1,61 @@
+"""A bucket on the loopback for measurements, served by a process of its own.
+
+Its share of the cores is in times by the clock, and not in this process's processor time.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.store.manifest import Recipe
+from infra.store.store import Attempt, Store
+from tests.gcs.server import environment
+
+BUCKET = "gs://perf"
+
+
+@contextlib.contextmanager
+def bucket(latency_ms: float, state: Path) -> Iterator[str]:
+    """Serves the empty bucket `BUCKET` to this process and those it starts; yields the address.
+
+    Args:
+      latency_ms: of every answer [ms].
+      state: folder of what this machine knows of stores there.
+    """
+    words = ["--bucket", BUCKET.removeprefix("gs://"), "--latency-ms", str(latency_ms)]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.gcs.server", *words], stdout=subprocess.PIPE, text=True
+    )
+    before = dict(os.environ)
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        # What a machine keeps of its ranges is not what is measured.
+        os.environ |= {**environment(url), "PARCEL_STATE": str(state), "PARCEL_RANGES_GB": "0"}
+        yield url
+    finally:
+        server.terminate()
+        server.wait()
+        os.environ.clear()
+        os.environ |= before
+
+
+def stored(folder: Path, state: Path) -> str:
+    """Returns the place of a dataset that another machine left in the bucket.
+
+    Args:
+      folder: holds it.
+      state: of that machine.
+    """
+    own = os.environ["PARCEL_STATE"]
+    os.environ["PARCEL_STATE"] = str(state)
+    store = Store(f"{BUCKET}/store")
+    attempt = Attempt(store, Recipe(kind="dataset", name=folder.name))
+    shutil.copytree(folder, attempt.path, dirs_exist_ok=True)
+    key = attempt.commit({}).key
+    os.environ["PARCEL_STATE"] = own
+    return Store(store.uri).get(key).place
