@@ -1,0 +1,339 @@
+"""The reference, written from the code whenever the site is built; a hook of MkDocs.
+
+    flows/cli                       -> reference/cli.md
+    StudyConfig, and all it holds   -> reference/config.md
+    model/eval/metrics/registry.py  -> reference/metrics.md
+    pipelines/sources, benchmarks   -> reference/readers.md
+    flows/steps/registry.py         -> reference/artifacts.md
+
+Nothing of it is committed, so nothing of it can be out of date.
+"""
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+
+from flows.cli.main import app
+from flows.steps.registry import KINDS
+from flows.study.config import StudyConfig
+from infra.store.digest import NOT_IDENTITY
+from infra.store.manifest import Manifest
+from model.eval.metrics.registry import METRICS
+from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.sources.registry import SOURCES, reader_module
+
+FILES = {
+    "corpus": {"*": "a folder for each corpus, in its published layout"},
+    "raw_files": {"files.jsonl": "a line per raw file: path, size, digest"},
+    "files": {"files.txt": "a line per file: digest, size, path"},
+    "dataset": {
+        "*.tfrecord": "records, shard by shard",
+        "*.idx": "beside each shard, the offset of every record",
+        "dataset.json": "counts, settings, features",
+        "shards.json": "what each shard was made from, for `parcel data mend`",
+        "rejects.jsonl": "every input that is no record, with stage and reason",
+    },
+    "screened": {
+        "*.tfrecord": "the records that stay; their index and description as in a dataset",
+        "matches.jsonl": "which record looks like which other one",
+    },
+    "start": {"*": "the same files as in a checkpoint"},
+    "tokenizer": {"tokenizer.model": "pieces, as SentencePiece stores them"},
+    "mask_codec": {
+        "mask_codec.npz": "parameters and codebook",
+        "codec.json": "how well it says a mask",
+    },
+    "checkpoint": {
+        "params-*.safetensors": "parameters, a gigabyte a file",
+        "params.json": "where each array lies, with a checksum of every megabyte",
+        "model.json": "the model's config",
+        "digest.txt": "the digest of the parameters",
+        "tokenizer.model": "the study's",
+        "mask_codec.npz": "the study's, if it has one",
+        "metrics.jsonl": "a line every `log_steps`",
+        "events/*": "the same lines for TensorBoard",
+        "watch.jsonl": "held-out losses and the probe, where `watch` is set",
+        "profile/*": "traces, where `--profile` asked for them",
+    },
+    "predictions": {
+        "predictions.jsonl": "a row per record: prediction, answers, score, digest of the source",
+        "score.json": "the score and its parts",
+    },
+    "router": {
+        "head.npz": "the head's parameters",
+        "router.json": "budgets, epsilon, threshold, cross-entropy on left-out items",
+        "losses.jsonl": "of each held-back item: its loss at every budget, the least enough",
+    },
+    "routed": {
+        "predictions.jsonl": "as of predictions, each at the budget chosen for its item",
+        "score.json": "the score and its parts",
+        "needs.jsonl": "the chances, the budget chosen, the score at every budget",
+    },
+    "chance": {"chance.json": "the score", "predictions.jsonl": "the guess for each item"},
+    "results": {
+        "results.*": "the table as Markdown, CSV, JSON and LaTeX, and drawn",
+        "linked.md": "the table with links, for the UI",
+        "comparisons.csv": "every two methods, at every budget",
+        "pareto.png": "score against cost",
+        "latency.*": "score against measured time",
+        "auto.*": "budgets chosen per input against random mixtures, where a study has them",
+    },
+}
+"""Kind -> name of a file or a pattern -> what it holds."""
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the pages to those of `docs/`: MkDocs calls this."""
+    from mkdocs.structure.files import File
+
+    for name, page in PAGES.items():
+        files.append(File.generated(config, f"reference/{name}.md", content=page()))
+    return files
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Returns a Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def cli_page() -> str:
+    """Returns every command with its arguments, options and example."""
+    root: Any = typer.main.get_command(app)
+    parts = ["# Commands\n\n", f"{root.help}\n\n"]
+    parts.append(
+        "Exit code 0: done; 1: the work failed; 2: the request was wrong. An error is one line; "
+        "`parcel --debug COMMAND` shows the traceback. "
+        "`PARCEL_STORE` says once what `--store` says each time.\n"
+    )
+    told: dict[tuple[Any, ...], str] = {}
+    for name, command in leaves(root):
+        parts += [f"\n## parcel {name}\n", f"{prose(command.help)}\n\n"]
+        if command.epilog:
+            parts.append(f"```sh\n{command.epilog.removeprefix('Example: ')}\n```\n\n")
+        rows = [_parameter(parameter) for parameter in command.params]
+        first = told.setdefault(tuple(rows), name)
+        if first != name:
+            parts.append(
+                f"Arguments and options are those of [`parcel {first}`](#parcel-{first}).\n"
+            )
+        elif rows:
+            parts.append(table(("argument or option", "is", "default"), rows))
+    return "".join(parts)
+
+
+def leaves(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (words, command) of each command that does something, as `parcel --help` has them."""
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for word, inner in command.commands.items():
+        yield from leaves(inner, f"{name} {word}".strip())
+
+
+def _parameter(parameter: Any) -> tuple[str, str, str]:
+    default = parameter.default
+    said = "" if default in (None, False, "", ()) else f"`{getattr(default, 'value', default)}`"
+    if not parameter.opts[0].startswith("-"):
+        name = parameter.metavar or parameter.name.upper()
+    elif getattr(parameter, "is_flag", False):
+        name = parameter.opts[0]
+    else:
+        name = f"{parameter.opts[0]} {_value(parameter)}"
+    return f"`{name}`", parameter.help or "", "needed" if parameter.required else said
+
+
+def _value(parameter: Any) -> str:
+    """Returns the placeholder of an option's value: its choices, its metavar or its type."""
+    kind = parameter.type_descriptor.annotation
+    if typing.get_origin(kind) is typing.Literal:
+        return "|".join(map(str, typing.get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "|".join(str(choice.value) for choice in kind)
+    inner = (*typing.get_args(kind), kind)[0]
+    return parameter.metavar or {int: "N", float: "X"}.get(inner, "TEXT")
+
+
+def config_page() -> str:
+    """Returns every key of a study's config, a table for each group of keys."""
+    parts = ["# Config keys\n\n"]
+    parts.append(
+        "A config is a YAML file; on the command line any key is `key.path=value`. An unknown key "
+        "is refused. `base: demo` or `base: FILE.yaml` takes another config first. A key "
+        "with `no` under identity says where or how often something happens: it is no part of "
+        "[a step's identity](../explanation/reproducing.md#identity). `N` stands for the number of "
+        "an entry, `NAME` for its name.\n"
+    )
+    for cls, paths in config_classes().items():
+        title = f"`{paths[0]}`" if paths[0] else "The study"
+        parts.append(f"\n## {title}\n")
+        if len(paths) > 1:
+            parts.append(f"Also {', '.join(f'`{path}`' for path in paths[1:])}.\n\n")
+        parts.append(f"{first_paragraph(cls)}\n\n")
+        meanings = attributes(cls)
+        rows = []
+        for field in dataclasses.fields(cls):
+            outside = "no" if field.metadata.get("identity") == NOT_IDENTITY["identity"] else ""
+            name = f"`{field.name}`"
+            rows.append((name, f"`{default_of(field)}`", outside, meanings.get(field.name, "")))
+        parts.append(table(("key", "default", "identity", "is"), rows))
+    return "".join(parts)
+
+
+def config_classes() -> dict[type, list[str]]:
+    """Returns each dataclass of a config -> the key paths where it stands, outermost first."""
+    found: dict[type, list[str]] = {}
+    waiting: list[tuple[type, str]] = [(StudyConfig, "")]
+    while waiting:
+        cls, path = waiting.pop(0)
+        known = found.setdefault(cls, [])
+        if path.removeprefix("stage2.") in known:  # Stage 2 holds again what the study holds.
+            continue
+        known.append(path)
+        for name, hint in typing.get_type_hints(cls).items():
+            for inner, star in _held(hint):
+                below = f"{path}.{name}{star}".lstrip(".")
+                waiting.append((inner, below))
+    return found
+
+
+def _held(hint: Any, star: str = "") -> Iterator[tuple[type, str]]:
+    """Yields (dataclass, what a path has after the field's name) of a type."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        yield hint, star
+        return
+    origin = typing.get_origin(hint)
+    inner = star + {dict: ".NAME", tuple: ".N"}.get(origin, "") if origin else star
+    for argument in typing.get_args(hint):
+        yield from _held(argument, inner)
+
+
+def default_of(field: "dataclasses.Field[Any]") -> str:
+    """Returns a field's default as YAML would have it; "…" for a group, "needed" for none."""
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    elif field.default is not dataclasses.MISSING:
+        value = field.default
+    else:
+        return "needed"
+    if dataclasses.is_dataclass(value):
+        return "…"
+    if isinstance(value, tuple):
+        return "[…]" if any(map(dataclasses.is_dataclass, value)) else str(list(value))
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value) or '""'
+
+
+def attributes(cls: type) -> dict[str, str]:
+    """Returns name -> meaning of the "Attributes:" of a class, as Google's style has them."""
+    section = re.search(r"Attributes:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(cls) or "", re.DOTALL)
+    found = {}
+    entries = re.split(r"\n  (?=\S)", f"\n{section[1]}")[1:] if section else []
+    for entry in entries:
+        names, _, meaning = entry.partition(": ")
+        found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
+    return found
+
+
+def first_paragraph(thing: Any) -> str:
+    """Returns the first paragraph of a docstring, on one line."""
+    return prose((inspect.getdoc(thing) or "").partition("\n\n")[0])
+
+
+def prose(text: str | None) -> str:
+    """Returns a docstring's paragraphs as Markdown."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", (text or "").strip())
+
+
+def metrics_page() -> str:
+    """Returns every metric, and every benchmark with the metric that scores it."""
+    rows = []
+    for name, metric in METRICS.items():
+        said = inspect.getdoc(metric.score) or ""
+        module = importlib.import_module(metric.score.__module__)
+        source = re.search(r"Source: (.*?)(?:\n\n|\Z)", f"{said}\n\n{module.__doc__}", re.DOTALL)
+        mean = f"mean over `{metric.mean_over}`" if metric.mean_over else "mean over items"
+        path = f"`{metric.score.__module__.replace('.', '/')}.py`"
+        rows.append((
+            f"`{name}`", first_paragraph(metric.score), mean, ", ".join(metric.by),
+            prose(source[1]) if source else "", path,
+        ))  # fmt: skip
+    return (
+        "# Metrics\n\nEach is the official rule, with its source; "
+        "[`parcel score`](cli.md#parcel-score) takes any of them, or "
+        "[one of your own](../howto/own_data.md#a-metric-of-your-own).\n\n"
+        + table(("metric", "of one item", "score", "parts told", "source", "code"), rows)
+    )
+
+
+def readers_page() -> str:
+    """Returns every reader and every benchmark."""
+    readers = [
+        (
+            f"`{name}`", f"`{spec.folder}/`" if spec.folder else "", _some(spec.splits),
+            spec.publisher, f"`{reader_module(name).replace('.', '/')}.py`",
+        )
+        for name, spec in SOURCES.items()
+    ]  # fmt: skip
+    benchmarks = [
+        (
+            f"`{b.name}`", f"`{b.prompt}`", f"`{b.metric}`",
+            f"`{b.train_split}`" if b.train_split else f"none: scored with `{b.parent}`",
+            ", ".join(f"`{row.splits}`" for row in b.rows),
+            f"{b.num_frames} frames" if b.num_frames else "",
+        )
+        for b in BENCHMARKS.values()
+    ]  # fmt: skip
+    return (
+        "# Readers and benchmarks\n\nWhat lies in these folders, and what becomes of it: "
+        "[data](../howto/data.md).\n\n## Readers\n"
+        + table(("reader", "folder below `data_root`", "splits", "published at", "code"), readers)
+        + "\n## Benchmarks\n"
+        + table(
+            ("`transfers.NAME`", "prompt", "metric", "trained on", "rows scored", ""), benchmarks
+        )
+    )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    """Returns names in a row; of many the first, and how many there are."""
+    return ", ".join(names if len(names) <= 9 else (*names[:9], f"… ({len(names)})"))
+
+
+def artifacts_page() -> str:
+    """Returns every kind of artifact, what lies in it, and what a manifest says."""
+    parts = ["# Artifacts\n\n"]
+    parts.append(
+        "Each step of a study leaves one artifact of its kind in the store: these files, and a "
+        "manifest. `parcel lineage show KEY` prints the manifest. What a key is made of: "
+        "[identity](../explanation/reproducing.md).\n"
+    )
+    for name, kind in KINDS.items():
+        module = importlib.import_module(kind.make.__module__)
+        parts += [f"\n## {name}\n", f"{prose((module.__doc__ or '').partition(chr(10) * 2)[0])}\n"]
+        if kind.libraries:
+            listed = ", ".join(f"`{library}`" for library in kind.libraries)
+            parts.append(f"Versions that are part of its identity: {listed}.\n")
+        rows = [(f"`{file}`", said) for file, said in FILES[name].items()]
+        parts.append("\n" + table(("file", "holds"), rows))
+    meanings = [(f"`{name}`", said) for name, said in attributes(Manifest).items()]
+    parts.append("\n## The manifest\n" + table(("field", "is"), meanings))
+    return "".join(parts)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "cli": cli_page,
+    "config": config_page,
+    "metrics": metrics_page,
+    "readers": readers_page,
+    "artifacts": artifacts_page,
+}

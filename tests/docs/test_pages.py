@@ -1,0 +1,72 @@
+"""What the pages name is there: paths, links, and the keys of their configs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.reference import pages as reference
+from flows.study.config import StudyConfig
+from tests.docs.pages import PAGES, ROOT
+
+_PATH = re.compile(r"`((?:flows|infra|model|pipelines|perf|tests|configs|docs)/[\w./-]+)`")
+_LINK = re.compile(r"\]\(([^)#\s]+)(#[\w-]+)?\)")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: path.stem)
+def test_paths_and_links_lead_to_files(page: Path):
+    text = page.read_text()
+    if page.name != "CHANGELOG.md":  # That tells of files that were.
+        for path in _PATH.findall(text):
+            assert (ROOT / path).exists(), path
+    generated = {f"reference/{name}.md" for name in reference.PAGES}
+    for link, _ in _LINK.findall(text):
+        if "://" not in link and (page.parent / link).resolve() not in {
+            ROOT / "docs" / name for name in generated
+        }:
+            assert (page.parent / link).exists(), link
+
+
+def test_links_of_the_readme_lead_to_headings():
+    for name in ("README.md", "CHANGELOG.md"):
+        for link, anchor in _LINK.findall((ROOT / name).read_text()):
+            if anchor and "://" not in link:
+                headings = re.findall(r"^#+ (.*)", (ROOT / link).read_text(), re.MULTILINE)
+                assert anchor[1:] in map(slug, headings), f"{link}{anchor}"
+
+
+def slug(heading: str) -> str:
+    """Returns a heading's anchor, as GitHub and MkDocs make it."""
+    return re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
+
+
+def test_the_reference_has_every_command_with_its_example():
+    page = reference.cli_page()
+    for words in ("run", "sweep", "plan", "data fetch", "lineage diff"):
+        section = page.split(f"\n## parcel {words}\n")[1].split("\n## ")[0]
+        assert f"```sh\nparcel {words} " in section
+    assert "| `--add-seeds N` |" in page
+    assert "| `--format tfrecord|webdataset` |".replace("|w", "\\|w") in page
+
+
+def test_the_reference_says_of_every_key_what_it_is():
+    for cls, paths in reference.config_classes().items():
+        meanings = reference.attributes(cls)
+        for name in cls.__dataclass_fields__:
+            assert meanings.get(name), f"{paths[0]}.{name}"
+    found = {path for paths in reference.config_classes().values() for path in paths}
+    assert {"stage2.train", "transfers.NAME.train", "compute", "model.vision"} <= found
+    page = reference.config_page()
+    assert "| `seed` | `0` |  | of everything" in page
+    assert "| `num_workers` |" in page
+    assert reference.config_classes()[StudyConfig] == [""]
+
+
+def test_the_reference_has_every_metric_reader_and_kind():
+    assert "| `relaxed_accuracy` |" in reference.metrics_page()
+    readers = reference.readers_page()
+    assert "| `tfrecord` |" in readers
+    assert "| `refcoco` |" in readers
+    artifacts = reference.artifacts_page()
+    assert {*reference.FILES} == {*reference.KINDS}
+    assert all(f"\n## {kind}\n" in artifacts for kind in reference.KINDS)

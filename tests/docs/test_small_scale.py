@@ -1,0 +1,101 @@
+"""The study at small scale: what its page says is what its files hold, and they fit its config."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import fmean
+
+import pytest
+
+from flows.report.cells_file import CELL_COLUMNS
+from flows.report.render import COMPARISON_COLUMNS
+from flows.study.load import load
+from tests.docs.pages import ROOT
+
+FOLDER = ROOT / "docs/studies/small_scale"
+PAGE = FOLDER.with_suffix(".md").read_text()
+STUDY = load(ROOT / "configs/small_scale.yaml")
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    return [*csv.DictReader((FOLDER / f"{name}.csv").open())]
+
+
+CELLS = rows("cells")
+
+
+def lines() -> Iterator[str]:
+    """Yields the page's lines of scores, as the cells have them."""
+    scores = defaultdict(list)
+    for cell in CELLS:
+        scores[cell["benchmark"], cell["method"], int(cell["budget"])].append(cell)
+    for benchmark, method in dict.fromkeys(key[:2] for key in scores):
+        found = [scores[benchmark, method, budget] for budget in STUDY.budgets]
+        num = len({cell["seed"] for cells in found for cell in cells})
+        of = len({cell["pretraining"] for cells in found for cell in cells})
+        means = [f"{mean_of(cells):.1f}" if cells else "" for cells in found]
+        yield f"| {benchmark} | {method} | {num} of {of} | {' | '.join(means)} |"
+
+
+def mean_of(cells: list[dict[str, str]]) -> float:
+    return fmean(float(cell["score"]) for cell in cells)
+
+
+def test_the_page_has_the_scores_and_no_others():
+    expected = [*lines()]
+    assert expected
+    assert [line for line in PAGE.splitlines() if line.startswith("| refcoco")] == expected
+
+
+def test_the_page_has_its_differences_from_the_file():
+    told = [
+        f"| {row['method']} − {row['other']} | {row['budget']} | {float(row['mean']):+.1f} "
+        f"[{float(row['low']):.1f}, {float(row['high']):.1f}] |"
+        for row in rows("comparisons")
+    ]
+    shown = [line for line in PAGE.splitlines() if " − " in line and line.startswith("| ")]
+    assert shown
+    assert set(shown) <= set(told)
+
+
+def test_the_differences_are_those_of_the_scores_both_have():
+    scores = defaultdict(dict)
+    for cell in CELLS:
+        key = cell["benchmark"], cell["method"], cell["budget"]
+        scores[key][cell["pretraining"], cell["seed"]] = float(cell["score"])
+    for row in rows("comparisons"):
+        assert set(row) == set(COMPARISON_COLUMNS)
+        one, other = (
+            scores[row["benchmarks"], row[name], row["budget"]] for name in ("method", "other")
+        )
+        drawn = defaultdict(list)
+        for pretraining, seed in one.keys() & other.keys():
+            key = pretraining, seed
+            drawn[pretraining].append(one[key] - other[key])
+        assert float(row["mean"]) == pytest.approx(fmean(map(fmean, drawn.values())), abs=2e-4)
+
+
+def test_every_cell_is_one_of_the_config():
+    seeds = {str(seed): str(number) for number, seed in STUDY.seed_pairs}
+    for cell in CELLS:
+        assert set(cell) == set(CELL_COLUMNS)
+        method = cell["method"]
+        train = STUDY.fine_tuning_of(cell["benchmark"].partition(":")[0], method)
+        assert cell["connector"] == STUDY.connector_of(method)
+        assert cell["drawn"] == (" ".join(map(str, train.budgets or ())) or "all")
+        assert int(cell["steps"]) == train.total_steps
+        assert seeds[cell["seed"]] == cell["pretraining"]
+        assert int(cell["budget"]) in STUDY.budgets_of(method)
+        assert float(cell["low"]) <= float(cell["score"]) <= float(cell["high"])
+    assert len({(c["benchmark"], c["method"], c["budget"], c["seed"]) for c in CELLS}) == len(CELLS)
+
+
+def test_the_page_has_the_spectra_from_their_file():
+    curves = defaultdict(dict)
+    for row in rows("spectra"):
+        if row["budget"] in ("", "256"):
+            at = " at 256" if row["budget"] else ""
+            curves[f"{row['label']} {row['what']}{at}"][int(row["radius"])] = row
+    for name, bins in curves.items():
+        first, pooled = float(bins[1]["normalized_power"]), float(bins[4]["cumulative_power"])
+        assert f"| {name} | {first:.3f} | {pooled:.3f} |" in PAGE
