@@ -5,12 +5,22 @@ Set through the environment, before anything imports JAX: tests without JAX neve
 
 import importlib.metadata
 import os
+from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A deadline for one example measures what else the machine has to do.
+hypothesis.settings.register_profile("parcel", deadline=None)
+hypothesis.settings.load_profile("parcel")
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUMPY_DTYPE_PROMOTION", "strict")
 os.environ.setdefault("JAX_NUMPY_RANK_PROMOTION", "raise")
+# What one test compiled, the others and their processes find, in the next run as well.
+_PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     # Tests compile much and run little: XLA's older emitter of fused loops, in one piece of LLVM
     # code, compiles in half the time and computes the same. Later versions abort at the flag.

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import fcntl
+import hashlib
 import json
 import os
 import re
@@ -47,16 +49,55 @@ def environment(store: Path) -> dict[str, str]:
     }
 
 
-def parcel(store: Path, *words: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+def parcel(
+    store: Path, *words: str, timeout: float = 600, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PARCEL, *words], env=environment(store), capture_output=True, text=True, timeout=timeout
-    )
+        [PARCEL, *words],
+        env=environment(store), capture_output=True, text=True, timeout=timeout, cwd=cwd,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    store = tmp_path_factory.mktemp("study") / "store"
-    done = parcel(store, "run", CONFIG)
+    """The small study, made once by the code as it is, and copied for each process of tests."""
+    kept = _KEPT / _code_sha256()[:16]
+    _KEPT.mkdir(parents=True, exist_ok=True)
+    with (_KEPT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            for other in _KEPT.iterdir():  # Of other code.
+                if other.is_dir():
+                    shutil.rmtree(other)
+            made = finish(tmp_path_factory.mktemp("study") / "store", CONFIG)
+            partial = kept.with_name("partial")
+            shutil.copytree(made.store, partial / "store")
+            (partial / "output").write_text(made.output, encoding="utf-8")
+            partial.rename(kept)
+    store = tmp_path_factory.mktemp("copy") / "store"
+    shutil.copytree(kept / "store", store)
+    return Finished(store, (kept / "output").read_text(encoding="utf-8"))
+
+
+_ROOT = Path(__file__).parents[2]
+_KEPT = _ROOT / ".pytest_cache" / "finished"
+
+
+def _code_sha256() -> str:
+    """Returns a digest of all that the small study could depend on."""
+    rooms = ("flows", "infra", "model", "pipelines", "tests/e2e")
+    files = [_ROOT / "constraints.txt", _ROOT / "pyproject.toml"]
+    files += [path for room in rooms for path in (_ROOT / room).rglob("*.*")]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        if path.suffix in (".py", ".yaml", ".toml", ".txt", ".html", ".css"):
+            digest.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def finish(store: Path, config: str) -> Finished:
+    """Runs a study to its end."""
+    done = parcel(store, "run", config)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return Finished(store, done.stdout)
 

@@ -1,8 +1,11 @@
 """The study through the real command: table, re-use, lineage, errors."""
 
+import contextlib
 import csv
 import io
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,22 @@ def test_second_run_reuses_everything_and_says_so(finished: Finished):
     assert again.returncode == 0, again.stderr
     assert "0 made, everything re-used" in again.stdout
     assert parcel(finished.store, "results", "tiny", "--format", "json").stdout == before
+
+
+def test_the_runs_log_reads_as_a_story(finished: Finished):
+    with contextlib.closing(sqlite3.connect(finished.store / "prefect/prefect.db")) as database:
+        rows = database.execute(
+            "SELECT flow_run_id, message FROM log WHERE name = 'parcel.study' ORDER BY timestamp"
+        ).fetchall()
+    first = [message for run, message in rows if run == rows[0][0]]
+    assert "none of them there; to make: corpus 1" in first[0]
+    assert "; the table is results-" in first[-1]
+    begun = next(
+        i for i, line in enumerate(first) if line.startswith("stage1 vanilla begins, with")
+    )
+    made = next(i for i, line in enumerate(first) if line.startswith("stage1 vanilla: made in "))
+    assert begun < made
+    assert len(set(first)) == len(first)  # Nothing is told twice.
 
 
 def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished):
@@ -136,7 +155,6 @@ def test_every_manifest_tells_what_design_asks(finished: Finished):
 
 
 def test_verify_finds_a_changed_byte(finished: Finished, tmp_path: Path):
-    import shutil
 
     copy = tmp_path / "store"
     shutil.copytree(finished.store, copy)
@@ -155,7 +173,7 @@ def test_verify_finds_a_changed_byte(finished: Finished, tmp_path: Path):
     ("words", "told"),
     [
         (["run", "num_seed=2"], "num_seed: no such key; did you mean num_seeds?"),
-        (["run", "methods=[vanilla,parcl]"], "methods.1: "),
+        (["run", "methods=[vanilla,parcl]"], "methods.1 must be one of vanilla"),
         (["run", "transfers.chartqb={}"], "no benchmark 'chartqb'"),
         (["run", "stage1.warmup=3"], "warmup"),
         (["run", "no/such.yaml"], "no/such.yaml"),
@@ -177,12 +195,12 @@ def test_wrong_requests_get_one_line_and_exit_code_2(
 
 
 def test_a_study_may_start_from_a_checkpoint(finished: Finished, tmp_path: Path):
-    store = Store(finished.store)
+    store = Store(shutil.copytree(finished.store, tmp_path / "store"))
     first = next(a for a in store.artifacts() if a.manifest.name == "stage1 vanilla")
     pieces = tmp_path / "pieces.model"
     pieces.write_bytes((first.path / "tokenizer.model").read_bytes())
     done = parcel(
-        finished.store, "train", CONFIG, "name=started", f"start={first.path}",
+        tmp_path / "store", "train", CONFIG, "name=started", f"start={first.path}",
         f"tokenizer.path={pieces}", "methods=[vanilla]", "budgets=[256]", "stage1.total_steps=1",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -193,3 +211,24 @@ def test_a_study_may_start_from_a_checkpoint(finished: Finished, tmp_path: Path)
     assert [m.inputs["init"].content for m in second] == [first.manifest.content]
     given = store.get(second[0].inputs["init"].key).manifest.inputs["given"]
     assert "params.json" in (store.get(given.key).path / "files.txt").read_text()
+
+
+def test_every_score_is_told_with_its_artifacts_and_its_machine(finished: Finished):
+    done = parcel(finished.store, "results", "tiny", "--format", "cells")
+    rows = [*csv.DictReader(io.StringIO(done.stdout))]
+    assert len(rows) == len(ROWS) * 2 * (1 + 3 * 2)
+    store = Store(finished.store)
+    for row in rows:
+        predictions = store.get(row["predictions"])
+        score = json.loads((predictions.path / "score.json").read_text())
+        assert float(row["score"]) == pytest.approx(score["score"], abs=1e-4)
+        assert int(row["items"]) == score["num"]
+        assert float(row["low"]) <= float(row["score"]) <= float(row["high"])
+        checkpoint = store.get(row["checkpoint"]).manifest
+        assert predictions.manifest.inputs["checkpoint"].key == row["checkpoint"]
+        assert checkpoint.name.endswith(f" seed={row['seed']}")
+        assert row["connector"] == row["method"]
+        assert row["accelerator"] == "cpu"
+    compared = parcel(finished.store, "results", "tiny", "--format", "comparisons").stdout
+    results = next(a for a in store.artifacts() if a.manifest.kind == "results")
+    assert compared == (results.path / "comparisons.csv").read_text()

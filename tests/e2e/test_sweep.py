@@ -106,9 +106,17 @@ def test_a_run_that_is_not_approved_makes_nothing(served: Served, answer: str):
 def test_an_approved_run_goes_on(served: Served):
     run = started(
         served, "study/study",
-        {"study": "tiny", "overrides": [*NARROW, "name=asked", "num_seeds=1"], "approve": True},
+        {
+            "study": "tiny",
+            "overrides": [*NARROW, "name=asked", "num_seeds=1", "compute.topology=h100:4"],
+            "approve": True,
+        },
     )  # fmt: skip
     reached(served, run, "PAUSED")
+    form = served.ask(f"/flow_runs/{run}/input/filter", b'{"prefix": "paused", "limit": 9}')
+    (told,) = [each["value"] for each in form if "plan of asked on h100:4" in each["value"]]
+    assert "| stage1 vanilla | 1 | 6 |" in told
+    assert told.index("| stage1 vanilla | 1 |") < told.index("| before the run | step |")
     body = json.dumps({"run_input": {"start": True}}).encode()
     assert served.ask(f"/flow_runs/{run}/resume", body)["status"] == "ACCEPT"
     assert reached(served, run, *ENDED)["type"] == "COMPLETED"

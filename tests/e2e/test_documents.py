@@ -1,0 +1,98 @@
+"""The commands of the documentation, on the small study instead of those that they name."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.reference.pages import FILES
+from infra.store.store import Store
+from tests.docs import several
+from tests.docs.pages import ROOT
+from tests.docs.test_commands import EXPLAINED, ON_A_STUDY, parcel_commands, way
+from tests.e2e.conftest import CONFIG, Finished, environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ROW = "chartqa:test_human"
+STUDIES = ("charts", "demo", "first", "mine", "small-scale", "wider")
+CONFIGS = ("mine.yaml", "study.yaml", "CONFIG")
+
+
+def on_the_small_study(words: list[str], store: Store, sample: str) -> list[str]:
+    """Returns the words of a command with what the small study has in place of what they name."""
+    told = []
+    for word in words:
+        word = re.sub(rf"^({'|'.join(STUDIES)})(?=/|$)", "tiny", word)
+        word = re.sub(r"(?<![\w.])chartqa/(\w+)/64", rf"{ROW}/\1/16", word)
+        if found := re.fullmatch(r"(dataset|checkpoint|results)-[0-9a-f]{4}", word):
+            made = {a.manifest.name: a.key for a in store.artifacts(found[1])}
+            word = made.get("prepare mixture/web") or next(iter(made.values()))
+        if word in CONFIGS:
+            word = CONFIG
+        if word == "web/000017.jpg":
+            word = sample
+        told.append(word.replace("http://head:8265", "http://127.0.0.1:8265"))
+    for option in ("--store", "--price"):
+        if option in told and told[0] == "run":
+            del told[told.index(option) : told.index(option) + 2]
+    return told
+
+
+def run_all(
+    commands: list[list[str]], store: Path, folder: Path
+) -> list[tuple[list[str], int, str]]:
+    """Runs commands in one process; returns each with its exit code and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", several.__name__],
+        input=json.dumps(commands), capture_output=True, text=True, timeout=600, cwd=folder,
+        env=environment(store) | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads(done.stdout)
+    return [(words, *result) for words, result in zip(commands, results, strict=True)]
+
+
+def those_of(said: str, store: Path, sample: str) -> list[list[str]]:
+    opened = Store(store)
+    found = [words for command, words in parcel_commands() if way(command) == said]
+    return [on_the_small_study(words, opened, sample) for words in found]
+
+
+def sample_of(finished: Finished) -> str:
+    """Returns the id of a record that was answered."""
+    predictions = next(iter(Store(finished.store).artifacts("predictions")))
+    return json.loads((predictions.path / "predictions.jsonl").open().readline())["id"]
+
+
+def test_commands_run_on_a_small_study(finished: Finished, tmp_path: Path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    commands = those_of(ON_A_STUDY, finished.store, sample_of(finished))
+    assert len(commands) > 15
+    for words, code, said in run_all(commands, finished.store, tmp_path):
+        assert code == 0, f"parcel {shlex.join(words)}\n{said}"
+        assert said.strip(), words
+
+
+def test_runs_are_explained(finished: Finished, tmp_path: Path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    commands = those_of(EXPLAINED, finished.store, sample_of(finished))
+    asked = [[*words, *(["--explain"] if "--explain" not in words else [])] for words in commands]
+    assert len(asked) > 8
+    before = {artifact.key for artifact in Store(finished.store).artifacts()}
+    for words, code, said in run_all(asked, finished.store, tmp_path):
+        assert code == 0, f"parcel {shlex.join(words)}\n{said}"
+        assert re.search(r"\d+ steps: |nothing to run|is there", said), (words, said)
+    assert {artifact.key for artifact in Store(finished.store).artifacts()} == before
+
+
+def test_the_reference_names_every_file_of_an_artifact(finished: Finished):
+    for artifact in Store(finished.store).artifacts():
+        kind, known = artifact.manifest.kind, FILES[artifact.manifest.kind]
+        for name in artifact.manifest.files:
+            patterns = [re.escape(pattern).replace(r"\*", ".*") for pattern in known]
+            assert any(re.fullmatch(pattern, name) for pattern in patterns), (kind, name)

@@ -1,0 +1,113 @@
+"""The tutorials, command by command, with shrunken trainings or explained."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.store.store import Store
+from tests.docs.pages import ROOT, blocks, commands_of
+from tests.e2e.conftest import Finished, parcel
+from tests.e2e.test_documents import run_all
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+FEW = {"batch_size": 4, "total_steps": 2, "save_steps": 2, "log_steps": 1}
+SMALL: dict[str, Any] = {
+    "methods": ["parcel"],
+    "budgets": [16],
+    "num_seeds": 1,
+    "train_budgets": {"parcel": [16]},
+    "prepare": {"num_shards": 1, "limit": 40},
+    "stage1": FEW,
+    "intermediary": None,
+    "transfers": {"mine": {"train": FEW, "eval_limit": 8}},
+    "eval_batch_size": 8,
+}
+"""Laid over the config of a page."""
+
+
+def files_of(page: Path, folder: Path, small: dict[str, Any]) -> None:
+    """Writes the files that a page shows; its configs are shrunk by others on top of them."""
+    for block in blocks(page):
+        first = block.text.partition("\n")[0]
+        if block.language not in ("python", "yaml") or not first.startswith("# "):
+            continue
+        name = first[2:].strip()
+        if block.language == "yaml":
+            (folder / f"whole-{name}").write_text(block.text)
+            (folder / name).write_text(yaml.safe_dump({"base": f"whole-{name}", **small}))
+        else:
+            (folder / name).write_text(block.text)
+
+
+def walk(
+    page: Path, folder: Path, *, refused: Collection[str] = (), explained: bool = False
+) -> dict[str, str]:
+    """Runs a page's commands in their order; returns command -> what it printed.
+
+    Args:
+      page: which.
+      folder: where; its store lies there, too.
+      refused: commands that end with exit code 2.
+      explained: whether studies are explained instead of run, and then have no results.
+    """
+    store = folder / "store"
+    said: dict[str, str] = {}
+    waiting: list[list[str]] = []
+
+    def flush() -> None:
+        for words, code, text in run_all(waiting, store, folder):
+            command = shlex.join(["parcel", *words])
+            assert code == (2 if command in refused else 0), f"{command}\n{text}"
+            said[command] = text
+        waiting.clear()
+
+    for command in (command for block in blocks(page) for command in commands_of(block)):
+        words = shlex.split(command)
+        if words[0] == "python":
+            subprocess.run([sys.executable, *words[1:]], check=True, cwd=folder)
+        elif explained and words[1] == "run":
+            waiting.append([*words[1:], *(["--explain"] if "--explain" not in words else [])])
+        elif words[1] == "run" and "--explain" not in words:
+            flush()
+            done = parcel(store, *words[1:], cwd=folder)
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+            said[command] = done.stdout
+        elif not (explained and words[1] == "results"):
+            waiting.append(words[1:])
+    flush()
+    return said
+
+
+def test_own_images_become_a_table(tmp_path: Path):
+    page = ROOT / "docs/tutorials/own_images.md"
+    files_of(page, tmp_path, SMALL)
+    said = walk(page, tmp_path)
+    check = next(text for command, text in said.items() if "data check" in command)
+    assert check in page.read_text()
+    assert "mine/img/val" in said["parcel lineage trace mine --cell mine/parcel/16"]
+    assert (tmp_path / "pages/index.html").exists()
+    anew = said["parcel run study.yaml transfers.mine.metric=exact_match --explain"]
+    assert "decode.metric vqa → exact_match" in anew
+    assert "reused    stage1 vanilla" in anew
+
+
+def test_a_published_benchmark_is_found_and_planned(finished: Finished, tmp_path: Path):
+    (corpus,) = Store(finished.store).artifacts("corpus")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/chartqa").symlink_to(corpus.path / "chartqa")
+    page = ROOT / "docs/tutorials/published_benchmark.md"
+    files_of(page, tmp_path, {})
+    row = '{"id": 1, "prediction": "41", "answers": ["40"]}\n'
+    (tmp_path / "predictions.jsonl").write_text(row)
+    leak = "parcel run charts.yaml transfers.chartqa.train_split=test --explain"
+    said = walk(page, tmp_path, refused=[leak], explained=True)
+    assert said[leak].strip() in page.read_text()
+    assert "results charts" in said["parcel run charts.yaml --explain"]
+    assert "relaxed_accuracy\t100" in said["parcel score relaxed_accuracy predictions.jsonl"]
