@@ -1,7 +1,8 @@
-"""Files -> pixels -> an answer: what `parcel predict` does.
+"""`parcel predict`: files -> pixels -> an answer.
 
-Pixels go the way of records: decoded, upright, squashed to the model's square, stored as JPEG of
-quality 95 and read back by the loader, so that a file gives the pixels its record would.
+Pixels are processed as those of records: decoded, turned upright, squashed to the model's square,
+stored as JPEG of quality 95 and read back by the loader. So a file gives the pixels that its record
+would.
 """
 
 import json
@@ -36,7 +37,7 @@ def find_checkpoint(name: str, store: str) -> Path:
     """Returns the folder of a checkpoint: `name` itself, or an artifact of the store.
 
     Raises:
-      ConfigError: if it is neither, or its connector, one of the user's own, is not found.
+      ConfigError: if it is neither, or its connector is the user's own and is not found.
     """
     folder = folder_of("checkpoint", name, store)
     if not folder.is_dir():
@@ -58,7 +59,7 @@ def find_router(checkpoint: Path, store: str, router: str | None) -> Path:
     """Returns the folder of a checkpoint's router: the given one, or the newest of the store.
 
     Raises:
-      ConfigError: if there is none, or it is another checkpoint's.
+      ConfigError: if there is no router, or it belongs to another checkpoint.
     """
     own = stated_digest(checkpoint)
     if router is not None:
@@ -93,17 +94,18 @@ def read_pixels(
     frames: int | None = None,
     stride: int | None = None,
 ) -> np.ndarray:
-    """Returns the pixels of an image, several, or the frames of a video: uint8 (I, H, W, 3).
+    """Returns the pixels of images, or of the frames of a video: uint8 (I, H, W, 3).
 
     Args:
       paths: image files, or one video.
       image_px: side of the square [pixels].
-      source: prepares as its records are (filter, frames); None: as "images" and "videos".
-      frames: of a video; None takes the source's.
-      stride: distance of the frames at 25 a second; None takes the source's [frames].
+      source: source whose records set the resize filter and the frames; None takes "images" or
+        "videos".
+      frames: number of frames of a video; None takes the source's.
+      stride: distance of the frames at 25 a second [frames]; None takes the source's.
 
     Raises:
-      ConfigError: if a file is missing, unreadable, or a video beside others.
+      ConfigError: if a file is missing or unreadable, or a video is one of several files.
     """
     try:
         video = [path for path in paths if not _is_image(path)]
@@ -138,13 +140,13 @@ def predict(
     threshold: float | None = None,
     **reading: Any,
 ) -> dict[str, Any]:
-    """Returns the answer, its tokens, its shape and its timings, as plain values.
+    """Returns the answer, its tokens, budget, bucket and timings, as plain values.
 
     Args:
       checkpoint: see `find_checkpoint`.
       paths: see `read_pixels`.
       prompt: see `Predictor.answer`.
-      budget: see `Predictor.answer`; None has a router choose.
+      budget: see `Predictor.answer`; None lets a router choose.
       max_tokens: see `Predictor.answer`.
       decoding: fields of `Decoding`.
       store: see `find_checkpoint`.
@@ -154,7 +156,7 @@ def predict(
       reading: options of `read_pixels`.
 
     Raises:
-      ConfigError: if anything asked for is wrong, in one line.
+      ConfigError: if an argument is wrong; in one line.
     """
     started = time.monotonic()
     folder = find_checkpoint(checkpoint, store)
@@ -172,6 +174,7 @@ def predict(
         if chosen_by is not None:
             own = json.loads((chosen_by / ROUTER).read_text())["threshold"]
             at = own if threshold is None else threshold
+            images = predictor.see(images)
             budget = predictor.choose(images, prompt, chosen_by, at)
         chosen = time.monotonic()
         assert budget is not None
@@ -200,7 +203,7 @@ def _is_image(path: str) -> bool:
     except UnidentifiedImageError:
         return False
     except (ValueError, SyntaxError, Image.DecompressionBombError):
-        return True  # An image, if a bad one: reading it tells what is wrong.
+        return True  # An image, though a bad one: `_stored_image` says what is wrong with it.
 
 
 def _stored_image(path: str, spec: ImageSpec) -> bytes:

@@ -1,4 +1,4 @@
-"""One question about pixels, answered by a checkpoint at any budget."""
+"""Answers of a checkpoint to single questions about images, at any budget."""
 
 import dataclasses
 import time
@@ -20,6 +20,7 @@ from model.router.files import HEAD
 from model.router.head import Head, choose
 from model.text.tokenizer import Tokenizer
 
+Images = UInt8[np.ndarray, "I H W 3"] | vlm.Seen
 _PROMPT_STEP = 16
 """Prompts are padded to a multiple of this, so that those of about one length share a program."""
 
@@ -29,11 +30,12 @@ class Answer:
     """A checkpoint's answer, and the time it took.
 
     Attributes:
-      text: of the answer.
-      tokens: its ids, the one that ended it included (none where `max_tokens` did).
+      text: text of the answer.
+      tokens: its token ids, with the stop token (absent if `max_tokens` ended the answer).
       budget: soft tokens per image.
       bucket: slots per image of the program that ran.
-      seconds: "compile", 0 where the program was there already; "answer", prefill and all tokens.
+      seconds: time by phase [s]: "compile", near 0 if the program was compiled before; "answer",
+        prefill and all tokens.
     """
 
     text: str
@@ -48,7 +50,7 @@ class Predictor:
 
     Attributes:
       model: its configuration.
-      num_programs: compiled so far.
+      num_programs: number of programs compiled so far.
     """
 
     def __init__(self, checkpoint: str | Path, *, tokenizer: str | Path | None = None) -> None:
@@ -72,17 +74,21 @@ class Predictor:
 
     @property
     def num_programs(self) -> int:
-        """Programs compiled so far."""
+        """Number of programs compiled so far."""
         return len(self._programs)
+
+    def see(self, images: UInt8[np.ndarray, "I H W 3"]) -> vlm.Seen:
+        """Runs the vision tower alone, for images that are asked about more than once."""
+        return vlm.see(vlm.structure(self.model), self._params, images[None])
 
     def choose(
         self,
-        images: UInt8[np.ndarray, "I H W 3"],
+        images: Images,
         prompt: str,
         router: Path,
         threshold: float,
     ) -> int:
-        """Returns the least budget that a router holds to be enough for a prompt [tokens].
+        """Returns the smallest budget that a router considers enough for a prompt [tokens].
 
         Args:
           images: see `answer`.
@@ -94,14 +100,14 @@ class Predictor:
         least = head.budgets[0]
         read = np.array([prefix_ids(self._tokenizer, prompt)], np.int32)
         slots = vlm.Slots(budgets.exact_bucket(self.model, least).size, least)
-        asked = vlm.Prompt(images[None], read)
+        asked = vlm.Prompt(_batch(images), read)
         features = pooled(vlm.structure(self.model), self._params, asked, slots)
         need = head.need(np.asarray(features, np.float64))
         return head.budgets[int(choose(need, threshold)[0])]
 
     def answer(
         self,
-        images: UInt8[np.ndarray, "I H W 3"],
+        images: Images,
         prompt: str,
         *,
         budget: int,
@@ -111,12 +117,13 @@ class Predictor:
         """Returns the answer to a prompt.
 
         It runs in the declared bucket of the budget, as training does: budgets of a bucket share
-        a program, and differ in what is masked.
+        a program and differ only in their masks.
 
         Args:
-          images: one, a pair, or the frames of a video, of the model's size.
-          prompt: as prefixes of records are, such as "answer en where is it?".
-          budget: soft tokens per image; one the connector serves.
+          images: one, a pair, or the frames of a video, of the model's size; or what `see` returned
+            for them, which spares the vision tower a second run.
+          prompt: text in the form of records' prefixes, such as "answer en where is it?".
+          budget: soft tokens per image; the connector must serve it.
           max_tokens: longest answer [tokens].
           decoding: how tokens are chosen.
 
@@ -133,11 +140,13 @@ class Predictor:
         function, extra = program(decoding, 0)
         key = extra.pop("key", None)
         static = {"max_new_tokens": max_tokens, "stop": self._tokenizer.eos_id, **extra}
-        arrays = self._params, vlm.Prompt(images[None], text, real), slots
+        batch = _batch(images)
+        arrays = self._params, vlm.Prompt(batch, text, real), slots
         traced = {} if key is None else {"key": key}
 
         started = time.monotonic()
-        shape = images.shape, text.shape, slots.bucket, tuple(static.items()), key is None
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+        shape = shapes, text.shape, slots.bucket, tuple(static.items()), key is None
         if shape not in self._programs:
             lowered = function.lower(vlm.structure(self.model), *arrays, **static, **traced)
             self._programs[shape] = lowered.compile()
@@ -153,3 +162,7 @@ class Predictor:
             bucket=slots.bucket,
             seconds=seconds,
         )
+
+
+def _batch(images: Images) -> vlm.Seen | UInt8[np.ndarray, "1 I H W 3"]:
+    return images if isinstance(images, vlm.Seen) else images[None]

@@ -40,13 +40,25 @@ def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint:
         assert (answer.bucket, predictor.num_programs) == (30, 1)
         assert (answer.seconds["compile"] > 1e-2) == (budget == 16)
         exact = decode(
-            vlm.structure(MODEL), vlm.init_params(MODEL, 2),
-            vlm.Prompt(IMAGES[None], text[None], real[None]), vlm.Slots(budget, budget),
-            max_new_tokens=5, stop=tokenizer.eos_id, decoding=Decoding(),
-        )  # fmt: skip
+            vlm.structure(MODEL),
+            vlm.init_params(MODEL, 2),
+            vlm.Prompt(IMAGES[None], text[None], real[None]),
+            vlm.Slots(budget, budget),
+            max_new_tokens=5,
+            stop=tokenizer.eos_id,
+            decoding=Decoding(),
+        )
         assert list(answer.tokens) == np.asarray(exact)[0, : len(answer.tokens)].tolist()
     other = predictor.answer(IMAGES, PROMPT, budget=32, max_tokens=5)
     assert (other.bucket, predictor.num_programs) == (64, 2)
+
+
+def test_what_was_seen_is_not_looked_at_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    predictor, how = Predictor(checkpoint), {"budget": 16, "max_tokens": 5}
+    looked = predictor.answer(IMAGES, PROMPT, **how)
+    seen = predictor.see(IMAGES)
+    monkeypatch.delattr(vlm, "_features")  # The vision tower's only way into a program.
+    assert predictor.answer(seen, PROMPT, **how).tokens == looked.tokens
 
 
 def test_prompts_of_about_one_length_share_a_program_and_long_ones_are_not_cut(checkpoint: Path):
