@@ -1,4 +1,4 @@
-"""Which scores may stand in one average: those that were asked and computed alike."""
+"""Checks that scores may be averaged: same data, same decoding, same platform."""
 
 import collections
 from collections.abc import Iterable, Sequence
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from flows.report.cells import Score
 
 _NAMED = 3
-"""Scores named in a sentence, at most."""
+"""Largest number of scores named in a sentence."""
 
 
 def check_alike(scores: Iterable[Score]) -> None:
-    """Refuses scores of one benchmark that are of different evaluations.
+    """Checks that all scores of a benchmark are from the same data and the same decoding.
 
     Raises:
-      ValueError: naming the two scores and what they differ in.
+      ValueError: if two differ; the message names both scores and the difference.
     """
     firsts: dict[str, Score] = {}
     for score in scores:
@@ -36,16 +36,16 @@ def check_alike(scores: Iterable[Score]) -> None:
 
 
 def of_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score], list[str]]:
-    """Returns the scores that a report averages, and what to say of them, in a line each.
+    """Returns the scores that a report averages, and notes on them, one line each.
 
     Other versions of the libraries, or another kind of accelerator, round differently all through
-    a training. So without `mixed` the report is of the platform that most scores are from, the
-    first one of several. Processors of other models do so, too, but less than seeds do: they are
-    mixed, and named.
+    a training. So without `mixed` only the scores of the commonest platform are kept; of several
+    equally common, those of the first. Processors of another model round differently, too, but
+    that changes a score less than the seed does: they are mixed, and a note names them.
 
     Args:
-      scores: of one study.
-      mixed: whether to keep all.
+      scores: scores of one study.
+      mixed: whether to keep the scores of all platforms.
     """
     notes = []
     platforms = collections.Counter(s.made.platform for s in scores if s.made)

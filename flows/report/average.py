@@ -1,4 +1,4 @@
-"""Means over several benchmarks, every benchmark counting alike."""
+"""Unweighted means over several benchmarks."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ def aggregate(
     """Returns one aggregate per method and budget that every section plans for.
 
     Args:
-      name: what the table calls them.
-      sections: the benchmarks there are, all with the same methods and budgets.
-      expected: how many benchmarks there should be.
-      resolution: their image side, if the report holds several [pixels].
+      name: name of the aggregate in the table.
+      sections: the benchmarks at hand, all with the same methods and budgets.
+      expected: number of benchmarks that the aggregate should have.
+      resolution: image side [pixels]; None if the report holds one resolution only.
     """
     entries = []
     for method in sections[0].methods:

@@ -24,11 +24,11 @@ def build(
     """Returns the report of a study; the order of `scores` does not matter.
 
     Args:
-      plan: what there should be.
-      scores: what there is so far; cells without any are shown as missing.
+      plan: the cells that the study plans to fill.
+      scores: scores so far; a planned cell without any is shown as missing.
       chance: benchmark -> score of the best guess that never sees pixels, 0–100.
-      guesses: benchmark -> the items of that guess; one that is left out counts as exact.
-      notes: what to say of the scores below the tables, in a line each.
+      guesses: benchmark -> items of that guess; without them its score is taken as exact.
+      notes: remarks shown below the tables, one line each.
       seen: sources whose pictures a training corpus holds.
 
     Raises:
@@ -38,7 +38,7 @@ def build(
     plans = (plan, *plan.also)
     rows = {row: number for number, one in enumerate(plans) for row in one.benchmarks}
     own: list[list[Score]] = [[] for _ in plans]
-    for score in scores:  # One of no plan goes to the first, which refuses it.
+    for score in scores:  # A score of no plan goes to the first one, where `_by_cell` refuses it.
         own[rows.get(score.benchmark, 0)].append(score)
     reports = [
         _of_one(one, its, chance, guesses or {}, seen) for one, its in zip(plans, own, strict=True)
@@ -147,7 +147,7 @@ def _section(
     costs = {(c.method, c.budget): c for c in plan.costs if benchmark in c.benchmarks}
     of_benchmark = (seeds.values() for key, seeds in found.items() if key[0] == benchmark)
     items = next((s.items for scores in of_benchmark for s in scores if s.items and s.plain), {})
-    # A score that may be chance's own is no measure of what others keep of it.
+    # If the reference may be at chance, a retention against it would mean nothing.
     reference: Mapping[int, Score] = {}
     if cell(plan.reference, plan.full).above_chance is not False:
         reference = found.get((benchmark, plan.reference, plan.full), {})
@@ -166,7 +166,10 @@ def _section(
 
 
 def _unseen(scores: Sequence[Score], seen: Set[str]) -> float | None:
-    """Returns the mean over seeds without some sources; None where that leaves all or nothing."""
+    """Returns the mean over seeds without the items of the sources `seen`.
+
+    None if that leaves all items or none, or a score is not the plain mean of its items.
+    """
     runs = [s.items for s in scores]
     left = [without(items, seen) for items in runs]
     if not all(left) or left == runs or not all(s.plain for s in scores):

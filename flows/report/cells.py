@@ -10,15 +10,15 @@ from flows.report.spread import LEVEL
 from infra.store.digest import UNLESS_DEFAULT
 
 CHANCE = "chance/"
-"""Begins the role of a report's input that is a row's chance."""
+"""Prefix of the role of a report's input that holds a benchmark's chance score."""
 
 SCREENED = "screened/"
-"""Begins the role of a screening, which says what evaluation pictures a corpus holds."""
+"""Prefix of the role of a screening, which lists the evaluation pictures found in a corpus."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellKey:
-    """Which number of a study: a benchmark's row, a method, a budget [tokens], a transfer seed."""
+    """The key of one score in a study: benchmark, method, budget [tokens] and transfer seed."""
 
     benchmark: str
     method: str
@@ -30,12 +30,12 @@ class CellKey:
 
     @property
     def cell(self) -> str:
-        """Names the cell of the table: all seeds share it."""
+        """Name of the table's cell, which all seeds share."""
         return f"{self.benchmark}/{self.method}/{self.budget}"
 
     @classmethod
     def of_role(cls, role: str) -> "CellKey | None":
-        """Returns the cell whose `str` is the role of a report's input; None if it is no cell."""
+        """Returns the key whose `str` is the role of a report's input; None for other roles."""
         match role.split("/"):
             case [benchmark, method, budget, seed] if budget.isdigit():
                 return cls(benchmark=benchmark, method=method, budget=int(budget), seed=int(seed))
@@ -45,13 +45,13 @@ class CellKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """How a score came about.
+    """The circumstances a score was made in, which decide whether scores may be averaged.
 
     Attributes:
       data: digest of the evaluation data: its split, its prompts and its pictures.
-      decoding: how answers were decoded and scored.
-      platform: versions of the libraries and kind of accelerator that trained and evaluated.
-      cpu: models of the processors that did.
+      decoding: settings that answers were decoded and scored with, as canonical JSON.
+      platform: versions of the libraries and kind of accelerator, in training and in evaluation.
+      cpu: models of the processors, in training and in evaluation.
     """
 
     data: str
@@ -65,13 +65,13 @@ class Score:
     """The score of one checkpoint on one benchmark at one budget.
 
     Attributes:
-      score: 0–100 (CIDEr may exceed 100).
+      score: the score, 0–100 (CIDEr may exceed 100).
       metric: name of the metric; one per benchmark.
       artifact: key of the predictions artifact the score was computed from.
-      items: its items; empty where they are unknown.
+      items: score of each item, by source; empty if unknown.
       plain: whether the items' values are their own scores, see `items.read_items`.
       accepted: whether it rests on an artifact that was kept although its code has changed since.
-      made: how it came about, which decides what it may be averaged with; None if unknown.
+      made: the circumstances it was made in; None if unknown.
       answer_ms: measured time of an answer within a whole batch [ms]; None if unknown.
     """
 
@@ -98,13 +98,13 @@ class Score:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one prompt costs a method at a budget, by `model.analysis.flops`.
+    """The cost of one prompt for a method at a budget, computed by `model.analysis.flops`.
 
     Attributes:
-      benchmarks: those whose prompts are of this size.
+      benchmarks: benchmarks whose prompts have this size.
       num_images: images or frames of a prompt.
-      tflops: of one prefill [1e12 FLOPs].
-      kv_mb: its key-value cache [2**20 bytes].
+      tflops: compute of one prefill [1e12 FLOPs].
+      kv_mb: size of its key-value cache [2**20 bytes].
     """
 
     benchmarks: tuple[str, ...]
@@ -116,31 +116,32 @@ class Cost:
 
     @property
     def tokens(self) -> int:
-        """Soft tokens of a prompt."""
+        """Number of soft tokens in a prompt."""
         return self.num_images * self.budget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which cells a study means to fill; its order is the order of every table.
+    """The cells that a study plans to fill; its order is the order of every table.
 
     Attributes:
       methods: rows of each table.
       budgets: columns of each table [tokens].
-      seeds: shared by all methods.
+      seeds: transfer seeds, shared by all methods.
       reference: the method that retention is measured against.
       full_budget: the reference's budget; default the largest [tokens].
-      budgets_of: budgets of the methods that do not run at all of them; the reference runs
-        at `full_budget` alone unless named here.
+      budgets_of: method -> its budgets, for methods that run at some of them only; the reference
+        runs at `full_budget` alone unless named here.
       groups: name -> benchmarks whose retentions are averaged; "all" is added when there are
         two benchmarks or more.
-      pretrainings: number of the pretraining that each of `seeds` starts from; none: they share it.
-      trainings: benchmark -> name of the training whose checkpoints it is scored with; one that is
-        not named has its own.
-      costs: of the cells; one that is not among them has none.
-      resolution: side of its images, where a study has several [pixels].
-      also: the plans of the study's other resolutions. Their rows have names of their own, which
-        end with the resolution: "chartqa@448".
+      pretrainings: number of the pretraining that each of `seeds` starts from; empty if all seeds
+        share one.
+      trainings: benchmark -> name of the training whose checkpoints it is scored with; a benchmark
+        that is not named has a training to itself.
+      costs: costs of the cells, as far as they are known.
+      resolution: image side [pixels]; None if the study has one resolution only.
+      also: plans of the study's other resolutions. The names of their benchmarks end with the
+        resolution: "chartqa@448".
     """
 
     methods: tuple[str, ...]
@@ -181,12 +182,12 @@ class Plan:
 
     @property
     def pretraining_of(self) -> dict[int, int]:
-        """Seed -> number of the pretraining that it starts from."""
+        """Map from seed to the number of the pretraining that it starts from."""
         numbers = self.pretrainings or (0,) * len(self.seeds)
         return dict(zip(self.seeds, numbers, strict=True))
 
     def runs(self, method: str, budget: int) -> bool:
-        """Whether the study means to score `method` at `budget`."""
+        """Returns whether the study plans to score `method` at `budget`."""
         own = (self.full,) if method == self.reference else self.budgets
         return budget in self.budgets and budget in self.budgets_of.get(method, own)
 
@@ -196,21 +197,22 @@ class Cell:
     """One method on one benchmark at one budget, over its seeds.
 
     Attributes:
-      mean: mean score of the `n` seeds there are; None if there is none.
+      mean: mean score of the `n` seeds; None without any.
       std: sample standard deviation (ddof=1); None below two seeds.
-      n: seeds there are.
-      expected: seeds planned; 0 if the method does not run at this budget.
+      n: number of seeds that have a score.
+      expected: number of planned seeds; 0 if the method does not run at this budget.
       retention: 100 · mean / the reference's mean at its full budget, both over the seeds that
-        both have (paired); None if there are none, or the reference is not above chance or 0.
-      low: lower end of the mean's 95 % interval (`interval.estimate`); None if nothing tells.
-      high: its upper end.
+        both have (paired); None without common seeds, or if the reference is not above chance or 0.
+      low: lower end of the mean's 95 % interval (`interval.estimate`); None if it has a single
+        seed and its items are unknown.
+      high: upper end of that interval.
       chance: score of the best guess that never sees pixels; None if unknown.
       error: standard error of mean - chance, over seeds and items (`items.standard_error`); None
         if the items are unknown.
-      scores: one per seed, in the order of the seeds; empty if only the mean is known.
-      unseen: mean over the items whose picture no training corpus holds, as far as hygiene found;
-        None where it found none, the items are unknown, or the score is no plain mean of theirs.
-      cost: of a prompt; None if unknown.
+      scores: one score per seed, in the order of the plan's seeds; empty if only the mean is known.
+      unseen: mean over the items whose picture hygiene found in no training corpus. None if that
+        leaves all items or none, the items are unknown, or the score is not their plain mean.
+      cost: cost of a prompt; None if unknown.
     """
 
     benchmark: str
@@ -232,12 +234,15 @@ class Cell:
 
     @property
     def margin(self) -> float | None:
-        """How far the mean lies above chance; None if either is unknown."""
+        """Mean - chance [points]; None if either is unknown."""
         return None if self.mean is None or self.chance is None else self.mean - self.chance
 
     @property
     def above_chance(self) -> bool | None:
-        """Whether the margin is positive and at least three standard errors; None if unknown."""
+        """Whether the margin is positive and at least three standard errors; None if unknown.
+
+        A margin of 0 or less is False even if the standard error is unknown.
+        """
         if self.margin is None:
             return None
         if self.margin <= 0:
@@ -246,7 +251,7 @@ class Cell:
 
     @property
     def answer_ms(self) -> float | None:
-        """Measured time of an answer, the median over seeds [ms]; None if nobody measured it."""
+        """Measured time of an answer, the median over seeds [ms]; None if it was not measured."""
         measured = [s.answer_ms for s in self.scores if s.answer_ms is not None]
         return statistics.median(measured) if measured else None
 
@@ -257,12 +262,12 @@ class Cell:
 
     @property
     def accepted(self) -> bool:
-        """Whether a score of it rests on an artifact kept although its code has changed since."""
+        """Whether a score rests on an artifact kept although its code has changed since."""
         return any(score.accepted for score in self.scores)
 
     @property
     def complete(self) -> bool:
-        """Whether every planned seed is there."""
+        """Whether every planned seed has a score, and at least one is planned."""
         return 0 < self.expected == self.n
 
 
@@ -271,17 +276,18 @@ class Comparison:
     """The difference between two methods at one budget, paired by seed and item.
 
     Attributes:
-      method, other: it is the first one's score - the second one's.
-      benchmarks: those it is the unweighted mean over; one in a section.
+      method, other: the two methods; the difference is the score of `method` - that of `other`.
+      benchmarks: benchmarks that the difference is the unweighted mean over; one in a section.
       mean: the difference [points].
-      low: lower end of its 95 % interval; None if nothing tells.
-      high: its upper end.
-      p: the chance of so large a difference between methods that are alike; None likewise.
-      holm: the same, corrected for the benchmarks that these methods are compared on.
-      over: what the interval counts: "seeds and items", "seeds", "items" or "".
-      better: benchmarks of all on which the first method is better, by `holm` up to 5 %.
-      worse: those on which it is worse.
-      resolution: as in `Section`.
+      low: lower end of its 95 % interval; None with a single seed and unknown items.
+      high: upper end of that interval.
+      p: p-value of the difference; None like `low`.
+      holm: p-value corrected for the number of benchmarks that these methods are compared on; None
+        in a comparison over several benchmarks.
+      over: sources of variance in the interval: "seeds and items", "seeds", "items" or "".
+      better: number of benchmarks on which `method` is better, with `holm` up to 5 %.
+      worse: number of benchmarks on which it is worse, likewise.
+      resolution: image side [pixels]; None if the report holds one resolution only.
     """
 
     method: str
@@ -300,12 +306,12 @@ class Comparison:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it stands when corrected for the number of benchmarks."""
+        """Whether it is significant when corrected for the number of benchmarks."""
         return self.holm is not None and self.holm <= LEVEL
 
     @property
     def pair(self) -> str:
-        """Names the methods: "parcel − mqt"."""
+        """Names of the two methods: "parcel − mqt"."""
         return f"{self.method} − {self.other}"
 
 
@@ -315,12 +321,13 @@ class Section:
 
     Attributes:
       reference: the method that retention is measured against, at `full_budget` [tokens].
-      cells: one per method and budget, method by method.
+      cells: one cell per method and budget, method by method.
       group: name of the benchmark's group; "" if it has none.
       resolution: image side [pixels]; None if the report holds one resolution only.
-      comparisons: of every two methods that share a budget and a seed, the later one first.
-      seen: items whose picture a training corpus holds.
-      items: all of them; 0 where they are unknown.
+      comparisons: comparisons of every two methods that share a budget and a seed; `method` is the
+        later one of the two in the plan.
+      seen: number of items whose picture a training corpus holds.
+      items: number of all items; 0 if unknown.
     """
 
     benchmark: str
@@ -339,7 +346,7 @@ class Section:
 
     @property
     def title(self) -> str:
-        """Names the benchmark where its resolution is told beside it."""
+        """The benchmark's name without the resolution, for places that show it separately."""
         return self.benchmark.removesuffix(f"@{self.resolution}")
 
     def cell(self, method: str, budget: int) -> Cell:
@@ -350,14 +357,14 @@ class Section:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """Mean over several benchmarks of one method at one budget, every benchmark counting alike.
+    """Unweighted means over several benchmarks, for one method at one budget.
 
     Attributes:
-      rows: benchmarks whose cell is complete and has a retention.
-      expected: benchmarks the aggregate is made of.
-      mean: unweighted mean of the scores; None unless all rows are there.
-      retention: unweighted mean of the rows' retentions; None unless all rows are there.
-      partial: the same over the rows there are; None if there is none.
+      rows: number of benchmarks whose cell is complete and has a retention.
+      expected: number of benchmarks the aggregate is made of.
+      mean: mean score; None unless every benchmark's cell is complete.
+      retention: mean retention; None unless `rows` is `expected`.
+      partial: mean retention over the `rows`; None if there is none.
     """
 
     name: str
@@ -373,13 +380,14 @@ class Aggregate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """Everything the tables, files and plots of a study show.
+    """The content of a study's tables, files and plots.
 
     Attributes:
-      comparisons: over the benchmarks on which both methods have all seeds, where there are two or
-        more.
-      num_pretrainings: pretrainings behind the scores; with one, all is said of its checkpoints.
-      notes: what was left out or mixed, in a line each.
+      comparisons: comparisons of two methods over the benchmarks on which both have all seeds, if
+        there are two or more.
+      num_pretrainings: number of pretrainings behind the scores; with one, the intervals hold for
+        its checkpoints only.
+      notes: remarks on scores that were left out or mixed, one line each.
     """
 
     sections: tuple[Section, ...]

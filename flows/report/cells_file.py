@@ -1,4 +1,4 @@
-"""Every score of a study in a line, with what it was made by: a file that is kept elsewhere."""
+"""Writes a CSV with one line per score and how it was made, to keep outside the store."""
 
 from collections.abc import Callable
 
@@ -8,24 +8,41 @@ from flows.report.render import to_csv_lines
 from infra.store.store import Artifact
 
 CELL_COLUMNS = (
-    "benchmark", "method", "connector", "drawn", "steps", "pretraining", "seed", "budget",
-    "score", "low", "high", "items", "metric", "predictions", "checkpoint", "commit", "cpu",
-    "cores", "accelerator", "seconds",
-)  # fmt: skip
+    "benchmark",
+    "method",
+    "connector",
+    "drawn",
+    "steps",
+    "pretraining",
+    "seed",
+    "budget",
+    "score",
+    "low",
+    "high",
+    "items",
+    "metric",
+    "predictions",
+    "checkpoint",
+    "commit",
+    "cpu",
+    "cores",
+    "accelerator",
+    "seconds",
+)
 
 
 def cells_to_csv(report: Report, plan: Plan, recall: Callable[[str], Artifact]) -> str:
     """Returns one line per benchmark, method, budget and seed that has a score.
 
-    Columns `drawn` and `steps` are the budgets and updates of its fine-tuning, "all" for those that
-    the connector serves; `low` and `high` the 95 % interval over items, of this training alone;
-    `predictions` and `checkpoint` the keys of their artifacts; `commit` to `seconds` say where, in
-    which commit and how long the checkpoint was trained.
+    Columns `drawn` and `steps` are the budgets and updates of its fine-tuning; "all" means every
+    budget that the connector serves. `low` and `high` are the 95 % interval over items, for this
+    training alone. `predictions` and `checkpoint` are keys of artifacts. `commit` to `seconds` are
+    the commit, the machine and the time of the checkpoint's training.
 
     Args:
-      report: whose scores.
-      plan: of the report.
-      recall: returns the artifact of a key.
+      report: the report whose scores are written.
+      plan: the report's plan.
+      recall: function from a key to its artifact.
     """
     numbers = {seed: n for p in (plan, *plan.also) for seed, n in p.pretraining_of.items()}
     rows = [

@@ -9,9 +9,9 @@ def in_columns(
     """Yields the lines of aligned columns, the first set to the left, the others to the right.
 
     Args:
-      titles: of the columns.
-      rows: their cells.
-      rule: whether dashes part the titles from the rows.
+      titles: titles of the columns.
+      rows: cells of each row.
+      rule: whether a line of dashes separates the titles from the rows.
     """
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     dashes = [["-" * width for width in widths]] if rule else []

@@ -1,4 +1,4 @@
-"""Compares methods with each other: per benchmark, and over all of them."""
+"""Compares methods with each other, per benchmark and over several benchmarks."""
 
 import dataclasses
 import itertools
@@ -8,16 +8,16 @@ from flows.report.cells import Cell, Comparison, Plan, Section
 from flows.report.interval import Paired, estimate, holm
 
 Differences = Mapping[tuple[str, str, int], tuple[Paired, list[int]]]
-"""Method, other, budget -> differences of the seeds both have, and those seeds' pretrainings."""
+"""(method, other, budget) -> differences for the seeds both have, and those seeds' pretrainings."""
 
 
 def compare(
     sections: Sequence[Section], plan: Plan
 ) -> tuple[tuple[Section, ...], tuple[Comparison, ...]]:
-    """Returns the sections with every two of their methods compared, and the same over several.
+    """Returns the sections with their comparisons filled in, and those over several benchmarks.
 
-    Two methods are compared at every budget that the plan has for both, with the seeds that both
-    have; over several benchmarks, on those where both have every seed.
+    Every two methods are compared at each budget that the plan has for both, on their common
+    seeds. A comparison over several benchmarks uses those where both methods have every seed.
     """
     differences = [dict(_differences(section, plan)) for section in sections]
     keys = dict.fromkeys(key for found in differences for key in found)
@@ -38,9 +38,10 @@ def compare(
 def _differences(
     section: Section, plan: Plan
 ) -> Iterator[tuple[tuple[str, str, int], tuple[Paired, list[int]]]]:
-    """Yields the differences between the methods of a benchmark, the later one's less the other's.
+    """Yields the differences between every two methods of a benchmark.
 
-    Their order is that of the plan's methods, then budgets.
+    A difference is the score of the later method - that of the earlier one. They come in the order
+    of the plan's methods, then of its budgets.
     """
     rows = {(c.method, c.budget): _paired(c, plan) for c in section.cells if c.scores}
     for other, method in itertools.combinations(section.methods, 2):
@@ -67,7 +68,7 @@ def _of_benchmarks(
     differences: Sequence[Differences],
     plan: Plan,
 ) -> dict[str, Comparison]:
-    """Returns benchmark -> the comparison of two methods, corrected for their number."""
+    """Returns benchmark -> comparison of two methods, corrected for the number of benchmarks."""
     method, other, budget = key
     found = {
         section.benchmark: estimate([own[key][0]], own[key][1])
@@ -96,7 +97,7 @@ def _over(
     own: Mapping[str, Comparison],
     plan: Plan,
 ) -> Comparison | None:
-    """Returns the comparison over the complete benchmarks; None of fewer than two."""
+    """Returns the comparison over the complete benchmarks; None if there are fewer than two."""
     method, other, budget = key
     complete = {
         section.benchmark: found[key][0]

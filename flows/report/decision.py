@@ -1,11 +1,11 @@
-"""Whether the seeds so far settle which of two methods is better, however often one looks.
+"""A sequential test: decides which of two methods is better, checked after every seed.
 
     decision = decide(differences)          # [seeds] or [seeds, benchmarks], paired by seed
     while not decision.decided and decision.num_seeds < max_seeds: …one seed more…
 
-An ordinary 95 % interval that is looked at after every seed excludes 0 sooner or later, for methods
-that are alike, too. The interval here holds after all seeds at once: however many looks there are,
-up to `HORIZON`, the chance that it ever misses the truth is at most 5 %.
+An ordinary 95 % interval that is checked after every seed excludes 0 sooner or later, even if the
+methods are equally good. The intervals here hold jointly: the chance that any of them, after 1 to
+`HORIZON` seeds, misses the truth is at most 5 %.
 """
 
 import dataclasses
@@ -15,33 +15,34 @@ import numpy as np
 from jaxtyping import Float
 
 SCALE = 8.0
-"""Variance of the effects that the interval is narrowest for, in units of that of a difference.
+"""Prior variance of the effect, in units of the variance of one difference.
 
-Of 1 to 30, 4 to 8 needed the fewest seeds where a fixed study would take 6 to 34
+The interval is narrowest for effects of this size. Of the values 1 to 30, those from 4 to 8 needed
+the fewest seeds for effects that a study of fixed size would take 6 to 34 seeds for
 (`python -m perf.decision`).
 """
 
 HORIZON = 200
-"""Seeds after which nobody looks any more; the promise is for all looks until then."""
+"""Largest number of seeds; the error bound covers every check up to it."""
 
 CROSSING = 0.64
-"""Chance that the ratio of `bound` ever reaches c within the horizon, times c, at most.
+"""Upper bound on c times the chance that the ratio of `bound` reaches c within the horizon.
 
-It would be 1 if the ratio could go on for ever and met c exactly; it jumps over it instead. Of
-50,000 simulated sweeps without any effect 0.62 / c reached c, for c of 8 to 12, and fewer for a
-larger one.
+It would be 1 if the ratio ran for ever and met c exactly; instead it stops, and jumps past c. Of
+50,000 simulated sweeps without an effect, a share of 0.62 / c reached c, for c of 8 to 12, and a
+smaller one for larger c.
 """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What the first `num_seeds` seeds say of the difference between two methods.
+    """The difference between two methods after `num_seeds` seeds, and whether it is decided.
 
     Attributes:
-      mean: their mean difference.
-      low: lower end of the interval; -inf while there are too few seeds for any.
-      high: its upper end; inf likewise.
-      num_seeds: seeds that were needed; all there are where the matter is open.
+      mean: mean difference over these seeds.
+      low: lower end of the interval; -inf while there are too few seeds for one.
+      high: upper end of the interval; inf likewise.
+      num_seeds: number of seeds needed to decide; all seeds given if it is undecided.
     """
 
     mean: float
@@ -51,31 +52,31 @@ class Decision:
 
     @property
     def decided(self) -> bool:
-        """Whether the interval excludes 0; the sign of `mean` then says who is better."""
+        """Whether the interval excludes 0; the sign of `mean` then says which method is better."""
         return self.low > 0 or self.high < 0
 
 
 def decide(
     differences: Float[np.ndarray, " S"] | Float[np.ndarray, "S K"], *, error: float = 0.05
 ) -> Decision:
-    """Returns the first decision that the seeds, in their order, come to; else the open one.
+    """Returns the decision at the first seed that settles it, or the undecided one of all seeds.
 
-    What follows the deciding seed does not count. So a sweep that is killed and resumed, with a
-    seed or two that were under way, decides the same.
+    Seeds after the deciding one do not count. So a sweep that is killed and resumed decides the
+    same, even if a seed or two were still running when it was killed.
 
-    Several benchmarks count as their mean, one number a seed: what they have in common, and that
-    some spread more than others, is then in the spread of that number. With several pretrainings,
-    a pretraining is a draw, not a seed: give the mean difference of each.
+    Several benchmarks are averaged to one number per seed. The spread of that number then includes
+    the correlation between benchmarks and their different spreads. With several pretrainings, the
+    independent draw is a pretraining, not a seed: give the mean difference of each.
 
     Args:
-      differences: score of one method - that of the other, with the same seed; of S seeds, or of S
-        seeds on K benchmarks. Their order must not depend on the scores.
+      differences: score of one method - that of the other with the same seed, for S seeds, or for
+        S seeds on K benchmarks. Their order must not depend on the scores.
       error: bound on the chance of a wrong decision. For several comparisons of one sweep, divide
         it by their number.
 
     Raises:
-      ValueError: if there is no seed, or more than `HORIZON`, a difference is missing (NaN), or
-        `error` is not in (0, 0.1].
+      ValueError: if there is no seed, there are more than `HORIZON`, a difference is missing (NaN),
+        or `error` is not in (0, 0.1].
     """
     values = np.asarray(differences, dtype=np.float64)
     if values.ndim not in (1, 2) or not values.size:
@@ -99,21 +100,23 @@ def decide(
 
 
 def bound(num_seeds: int, error: float) -> float:
-    """Returns how large |t| must be after some seeds; infinite where no |t| would do.
+    """Returns how large |t| must be to decide after some seeds; infinite if no |t| is enough.
 
-    With an effect drawn from Normal(0, `SCALE` · variance) against none, and nothing known of the
-    variance, the ratio of likelihoods of n differences is
+    Two hypotheses are compared: an effect drawn from Normal(0, `SCALE` · variance), and no effect.
+    The variance is unknown. The ratio of their likelihoods for n differences is
     ```
     (1 + n g)^(-1/2) · ((1 + t²/(n-1)) / (1 + t²/((n-1) (1 + n g))))^(n/2)        g = SCALE
     ```
-    Where there is no effect it is a martingale with mean 1 in n, whose chance of ever reaching
-    c is at most 1 / c (Ville), and within the horizon `CROSSING` / c: t does not depend on the
-    variance, so one simulation tells that for all. The bound is the |t| at which the ratio is
-    c = `CROSSING` / error.
+    Without an effect the ratio is a martingale in n with mean 1. Its chance of ever reaching c is
+    at most 1 / c (Ville's inequality), and within the horizon at most `CROSSING` / c. That constant
+    is simulated; one simulation covers every variance, since t does not depend on it. The bound is
+    the |t| at which the ratio is c = `CROSSING` / error.
 
     Source: Wang and Ramdas, arXiv:2310.03722, after Lai, Annals of Statistics 4(2), 1976: the
-    mixture over the variance is the right Haar measure's, that over the effects a normal one.
+    variance is mixed over the right Haar measure, the effect over a normal distribution.
     """
+    # `ratio` is the fraction in the large brackets at which the ratio of likelihoods is c. The
+    # fraction is below `grown` for every t, so for few seeds no t is enough.
     grown = 1 + num_seeds * SCALE
     ratio = (grown * (CROSSING / error) ** 2) ** (1 / num_seeds)
     if ratio >= grown:

@@ -1,4 +1,4 @@
-"""Reads what a report is made of: the scores, the guesses, and how each score came about."""
+"""Reads the inputs of a report: the scores, the guesses, and the circumstances of each score."""
 
 import dataclasses
 import json
@@ -17,10 +17,13 @@ from model import files
 from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
 
 ANSWER_MS = "answer_ms"
-"""Of the counts of predictions: the time of an answer [ms]. In no file: it differs each time."""
+"""Key of a predictions artifact's counts: time of an answer [ms].
+
+It is in none of the artifact's files, since it differs each time.
+"""
 
 DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")
-"""Distributions whose versions decide the digits of a score, and are no part of its identity."""
+"""Packages whose versions change a score's digits but are no part of an artifact's identity."""
 
 
 def gather(
@@ -34,15 +37,15 @@ def gather(
     """Returns the report of a results artifact's inputs.
 
     Args:
-      plan: which cells there should be.
+      plan: the cells that the study plans to fill.
       accepted: cells that rest on an artifact that was kept although its code has changed since.
-      artifacts: role -> what the report is made from.
-      recall: returns the artifact of a key.
-      mixed: whether scores of several library versions and accelerators are averaged; else those
-        of the commonest are the report's, and the others are named in its notes.
+      artifacts: role -> input artifact of the report.
+      recall: function from a key to its artifact.
+      mixed: whether to average scores of several library versions and accelerators; else only
+        those of the commonest platform count, and a note names the others.
 
     Raises:
-      ValueError: if there is no score, or scores of one benchmark are of different evaluations.
+      ValueError: if there is no score, or the scores of a benchmark differ in data or decoding.
     """
     found = {role: CellKey.of_role(role) for role in artifacts}
     scores = [
@@ -63,7 +66,7 @@ def gather(
 def _seen(artifacts: Mapping[str, Artifact]) -> set[str]:
     """Returns the sources of evaluation pictures that a training corpus holds.
 
-    A source that one benchmark's match names is seen in all others that ask about it.
+    A source found through one benchmark counts as seen in every benchmark that asks about it.
     """
     ids: dict[str, set[str]] = {}
     for role, artifact in artifacts.items():

@@ -1,14 +1,14 @@
-"""How sure a mean is: an interval from a model of seeds and items, and the chance behind it.
+"""The 95 % interval and p-value of a mean, from a model of seeds and items.
 
-A score, or the difference of two, is a mean over seeds and over items. Both are draws of many that
-might have been, and other draws would give another mean:
+A score, or the difference of two, is a mean over seeds and over items. Both are random draws, and
+other draws would give another mean:
 
-    score[seed, item] = mean + of the seed + of the item's source + of both together
+    score[seed, item] = mean + effect of the seed + effect of the item's source + interaction
 
-The seeds' means spread by what is the seed's, and by what is of both together; that spread divided
-by the number of seeds is the first part of the variance. What the sources add to it is the spread
-of their means over the seeds, less what of that is of both together: the second part. Each part has
-its own degrees of freedom, and so its own t:
+The variance of the mean has two parts. The first is the variance of the seeds' means, divided by
+the number of seeds; it holds the effect of the seed and the interaction. The second is what the
+sources add: the variance due to their means over the seeds, less the interaction in it, which the
+first part already counts. Each part has its own degrees of freedom, and so its own t:
 
     half width² = t(seeds)² · first part  +  t(sources)² · second part
 """
@@ -31,11 +31,11 @@ class Paired:
     """One benchmark's scores, or differences between two methods' scores, by seed.
 
     Attributes:
-      values: one per seed.
-      sources: what its items are about, sorted; none where the items are unknown.
-      counts: items of each source.
-      sums: of the items' scores or differences, by seed and source.
-      training: names the training; rows of the same one share their checkpoints.
+      values: score or difference of each seed.
+      sources: pictures or videos that the items are about, sorted; empty if the items are unknown.
+      counts: number of items of each source.
+      sums: sum of the items' scores or differences, by seed and source.
+      training: name of the training; benchmarks with the same training share their checkpoints.
     """
 
     values: Float[np.ndarray, " S"]
@@ -48,13 +48,13 @@ class Paired:
     def of(
         cls, values: Sequence[float], runs: Sequence[Items] = (), training: str = ""
     ) -> "Paired":
-        """Returns scores by seed, with their items.
+        """Returns the scores of the seeds, with their items.
 
         Args:
-          values: one per seed.
-          runs: the items of each seed. Unknown unless all seeds have as many of the same sources,
-            of two or more.
-          training: as in the class.
+          values: score of each seed.
+          runs: items of each seed. They are dropped unless there are two sources or more, and all
+            seeds have the same sources with the same number of items.
+          training: name of the training.
         """
         found = cls(values=np.array(values, dtype=np.float64), training=training)
         shapes = [{source: len(scores) for source, scores in run.items()} for run in runs]
@@ -66,12 +66,15 @@ class Paired:
         return dataclasses.replace(found, sources=sources, counts=counts, sums=sums)
 
     def of_seeds(self, places: Sequence[int]) -> "Paired":
-        """Returns the scores of some seeds, by their places."""
+        """Returns the scores of the seeds at the given places."""
         sums = self.sums[list(places)] if self.sources else self.sums
         return dataclasses.replace(self, values=self.values[list(places)], sums=sums)
 
     def minus(self, other: "Paired") -> "Paired":
-        """Returns the differences to another method, with the same seeds and on the same items."""
+        """Returns the differences to another method with the same seeds.
+
+        The items are dropped if the two methods have different ones.
+        """
         values = self.values - other.values
         if self.sources != other.sources or not np.array_equal(self.counts, other.counts):
             return Paired(values=values, training=self.training)
@@ -80,13 +83,13 @@ class Paired:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A mean, and how far it may be off.
+    """A mean with its 95 % interval.
 
     Attributes:
-      low: lower end of the 95 % interval; None where neither seeds nor items tell.
-      high: its upper end.
-      p: the chance of a mean as far from 0 where the truth is 0; None likewise.
-      over: what its width counts: "seeds and items", "seeds", "items" or "".
+      low: lower end of the interval; None with a single seed and unknown items.
+      high: upper end of the interval.
+      p: p-value against a true mean of 0; None like `low`.
+      over: sources of variance in its width: "seeds and items", "seeds", "items" or "".
     """
 
     mean: float
@@ -99,17 +102,17 @@ class Interval:
 def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
     """Returns the interval of the unweighted mean over some benchmarks.
 
-    Trainings on different benchmarks have nothing in common but what they start from. So with one
-    pretraining the seeds' parts of different trainings add up, with degrees of freedom after
-    Satterthwaite, and the interval holds for these checkpoints. With several, a pretraining and
-    all that follows from it is one draw, and its mean over seeds and benchmarks one number
-    (Multi-Bootstrap, arXiv:2106.16163). A source that several benchmarks ask about is
-    one source.
+    Trainings on different benchmarks share only the pretraining that they start from. With one
+    pretraining, the variances of different trainings' seeds add up, with Satterthwaite's degrees of
+    freedom, and the interval holds for that pretraining's checkpoints. With several, a pretraining
+    and everything trained from it is one draw: its mean over seeds and benchmarks is one number
+    (Multi-Bootstrap, arXiv:2106.16163). A source that several benchmarks ask about counts as one
+    source.
 
-    Where there is a single seed, the interval is over items: it holds for this training.
+    With a single seed the interval is over items only: it holds for that one training.
 
     Args:
-      rows: one per benchmark, all of the same seeds.
+      rows: scores of each benchmark, all with the same seeds.
       pretrainings: number of the pretraining that each seed starts from.
     """
     draws = sorted(set(pretrainings))
@@ -140,10 +143,11 @@ def estimate(rows: Sequence[Paired], pretrainings: Sequence[int]) -> Interval:
 
 
 def mcnemar(row: Paired) -> float | None:
-    """Returns the exact chance of as uneven a split of the items on which two methods differ.
+    """Returns the exact p-value of McNemar's test on the items where two methods differ.
 
-    Only of one seed, and of items that are right or wrong, each about a source of its own: what
-    several items share makes splits more uneven. None elsewhere.
+    It is defined for one seed, and for items that are right or wrong and each have a source to
+    themselves: items that share a source are correlated, which makes uneven splits more likely.
+    None otherwise.
 
     Source: McNemar, Psychometrika 12(2), 1947; the exact form is the sign test's.
     """
@@ -156,10 +160,10 @@ def mcnemar(row: Paired) -> float | None:
 
 
 def holm(chances: Mapping[str, float]) -> dict[str, float]:
-    """Returns chances by name, corrected for their number.
+    """Returns the p-values by name, corrected for their number.
 
-    Calling those up to 5 % differences, there is a wrong one among all of them in 5 % of studies
-    at most. Source: Holm, Scandinavian Journal of Statistics 6(2), 1979.
+    If every corrected p-value up to 5 % is called a difference, at most 5 % of studies call any
+    difference wrongly. Source: Holm, Scandinavian Journal of Statistics 6(2), 1979.
     """
     corrected, least = {}, 0.0
     for rank, name in enumerate(sorted(chances, key=lambda name: chances[name])):
@@ -170,7 +174,7 @@ def holm(chances: Mapping[str, float]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part of a mean's variance, and the degrees of freedom that it is known by."""
+    """A part of a mean's variance, and its degrees of freedom."""
 
     variance: float
     freedom: float
@@ -183,7 +187,7 @@ def _half_width(parts: Sequence[_Part], level: float) -> float:
 
 
 def _chance(mean: float, half: "functools.partial[float]") -> float:
-    """Returns the level at which an interval just reaches 0."""
+    """Returns the p-value of a mean: the level at which its interval just reaches 0."""
     if half(LEVEL) == 0:
         return float(mean == 0)
     least = 1e-12
@@ -193,7 +197,7 @@ def _chance(mean: float, half: "functools.partial[float]") -> float:
 
 
 def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _Part:
-    """Returns the variance of the mean of all, from how the draws of each training spread."""
+    """Returns the seeds' part of the variance, from the spread of each training's draws."""
     num, draws = means.shape
     variances = []
     for name in dict.fromkeys(trainings):
@@ -201,7 +205,8 @@ def _seeds_part(means: Float[np.ndarray, "K U"], trainings: Sequence[str]) -> _P
         variances.append(float(share.var(ddof=1)) / draws)
     total = math.fsum(variances)
     squares = math.fsum(v * v for v in variances)
-    # At least as many as one training has; rounding must not take that away.
+    # Satterthwaite. total² >= squares, so there are at least as many degrees of freedom as one
+    # training has; max() keeps that true under rounding.
     freedom = (draws - 1) * max(1.0, total**2 / squares if squares else 1.0)
     return _Part(total, freedom)
 
@@ -215,7 +220,9 @@ def _items_part(rows: Sequence[Paired], draw: Float[np.ndarray, "U S"]) -> _Part
     for row in known:
         for source in row.sources:
             place.setdefault(source, len(place))
-    pulls = np.zeros((len(draw), len(place)))  # How far a source pulls the mean of all, by draw.
+    # How far each source moves the mean over all benchmarks, by draw: the sum of its items'
+    # deviations from their benchmark's mean, weighted by their share in that mean.
+    pulls = np.zeros((len(draw), len(place)))
     for row in known:
         sums, num_items = draw @ row.sums, row.counts.sum()
         off = sums - row.counts * (sums.sum(axis=1, keepdims=True) / num_items)
@@ -223,6 +230,6 @@ def _items_part(rows: Sequence[Paired], draw: Float[np.ndarray, "U S"]) -> _Part
     draws, num = pulls.shape
     pull = pulls.mean(axis=0)
     variance = float((pull**2).sum())
-    if draws > 1:  # What is of seed and source together is in the seeds' part already.
+    if draws > 1:  # The interaction of seed and source is in the seeds' part already.
         variance -= float(((pulls - pull) ** 2).sum()) / (draws * (draws - 1))
     return _Part(max(variance, 0.0) * num / (num - 1), num - 1)

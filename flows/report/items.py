@@ -1,4 +1,4 @@
-"""Scores item by item, and how far the mean of all would move with other items and seeds."""
+"""Scores of single items, and the standard error of their mean over items and seeds."""
 
 import json
 import math
@@ -9,16 +9,16 @@ from pathlib import Path
 Items = Mapping[str, tuple[float, ...]]
 """Source -> the scores (0-100) of the items that are asked about it, in the order of their ids.
 
-A source is the picture or video that items share: what holds for one holds for its neighbours, so
-that sources are drawn from the world, and items are not (Miller, arXiv:2411.00640, sec. 2.2).
+A source is the picture or video that items share. Items of one source are correlated, so the
+independent draws are the sources, not the items (Miller, arXiv:2411.00640, sec. 2.2).
 """
 
 NUM_ERRORS = 3.0
-"""A mean is above chance where it is so by this many standard errors."""
+"""Number of standard errors by which a mean must exceed chance to count as above it."""
 
 
 def by_source(rows: Iterable[tuple[str, float]]) -> Items:
-    """Returns the items of (source, score in 0-1) pairs, which come in the order of their ids."""
+    """Returns the items of (source, score in 0-1) pairs that are in the order of the items' ids."""
     found: dict[str, list[float]] = {}
     for source, score in rows:
         found.setdefault(source, []).append(100 * score)
@@ -26,13 +26,14 @@ def by_source(rows: Iterable[tuple[str, float]]) -> Items:
 
 
 def read_items(path: Path, score: float) -> tuple[Items, bool]:
-    """Returns the items of a file of predictions, and whether their own scores are their values.
+    """Returns the items of a file of predictions, and whether their values are their own scores.
 
-    Where `score` is no plain mean of the items' scores, such as one over languages, their values
-    are the pseudo-values of `model.eval.scorer`; none where the file has none.
+    If `score` is not the plain mean of the items' scores, as with a mean over languages, the values
+    are the pseudo-values of `model.eval.scorer`. The items are empty if the mean of the values is
+    not `score`.
     """
     with path.open(encoding="utf-8") as file:
-        rows = map(json.loads, file)  # Of which the texts need not be kept.
+        rows = map(json.loads, file)  # Lazy, so the texts of the answers are not kept in memory.
         found = [(r["source_sha256"], r["score"], r.get("pseudo_value")) for r in rows]
     plain = all(value is None for *_, value in found)
     items = by_source((source, score if plain else value) for source, score, value in found)
@@ -46,12 +47,12 @@ def mean_of(items: Items) -> float:
 
 
 def without(items: Items, sources: Set[str]) -> Items:
-    """Returns the items of other sources."""
+    """Returns the items whose source is not one of `sources`."""
     return {source: scores for source, scores in items.items() if source not in sources}
 
 
 def num_items(items: Items) -> int:
-    """Returns how many items there are."""
+    """Returns the number of items, over all sources."""
     return sum(map(len, items.values()))
 
 
@@ -61,17 +62,18 @@ def standard_error(runs: Sequence[Items], guess: Items) -> float | None:
     ```
     variance = spread of the seeds' means / S  +  spread of the sources' sums of differences / N^2
     ```
-    The first part is the sample variance of the S means; one seed has none. The second is that of
-    clustered means: an item's difference is its score, averaged over seeds, less the guess's, so
-    that what makes an item easy for both cancels. Noise of a single (seed, item) pair is counted in
-    both parts, which errs on the side of doubt.
+    The first part uses the sample variance of the S means; it is 0 for one seed. The second is the
+    variance of a clustered mean. An item's difference is its score, averaged over seeds, less the
+    guess's, so an item that is easy for both cancels. Noise of a single (seed, item) pair counts in
+    both parts, so the error is rather too large than too small.
 
     Args:
       runs: items of each seed.
-      guess: of the guess that is compared with; empty where only its mean is known.
+      guess: items of the guess to compare with; empty if only its mean is known.
 
     Returns:
-      None where the items are unknown, differ from run to run, or come from a single source.
+      The standard error, or None if the items are unknown, differ between runs (or from the
+      guess's), or come from a single source.
     """
     counts = [{source: len(found) for source, found in items.items()} for items in (*runs, guess)]
     own, guessed = counts[:-1], counts[-1]

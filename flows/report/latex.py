@@ -6,14 +6,15 @@ from flows.report.cells import Aggregate, Cell, Report, Section
 
 _ESCAPES = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
-    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+    | {"–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 )
 
 
 def to_latex(report: Report) -> str:
-    """Returns a tabular per set of budgets: scores with their spread, retention below 100 %.
+    """Returns one tabular per set of budgets and resolution.
 
-    Chance stands beside the benchmark's name; `--` is missing, an empty cell not planned.
+    Its columns are the scores with their spread, the retentions [%] and chance. `--` marks a
+    missing number; a cell that is not planned is empty.
     """
     shared: dict[tuple[tuple[int, ...], int | None], list[Section]] = {}
     for section in report.sections:
@@ -22,6 +23,14 @@ def to_latex(report: Report) -> str:
         _tabular(sections, [a for a in report.aggregates if a.resolution == resolution])
         for (_, resolution), sections in shared.items()
     )
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
+    """Returns a plain tabular; `left` are the columns set to the left, the others to the right."""
+    columns = "".join("l" if i in left else "r" for i in range(len(head)))
+    rows = [_row([_text(field) for field in fields]) for fields in (head, *lines)]
+    body = [r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule"]
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}", ""])
 
 
 def _tabular(sections: list[Section], aggregates: list[Aggregate]) -> str:

@@ -32,11 +32,12 @@ NESTED = "each of {num} pretrainings, with all that follows from it, counts as o
 
 
 def to_markdown(report: Report, *, link: Link | None = None) -> str:
-    """Returns the aggregates, then a table per benchmark, then what the columns mean.
+    """Returns the aggregates, then a table per benchmark, then notes that explain the columns.
 
     Args:
-      report: at least one benchmark.
-      link: address of the page of a cell; None leaves the cell plain.
+      report: a report of at least one benchmark.
+      link: function from a cell to its page's address; where it gives None, or is None itself, the
+        cell is not linked.
     """
     blocks = [
         _aggregates(list(same), _budgets(report, resolution))
@@ -59,7 +60,7 @@ def to_markdown(report: Report, *, link: Link | None = None) -> str:
 
 
 def _given(report: Report) -> str:
-    """Returns the words for what the intervals are conditional on."""
+    """Returns the part of the notes that says what the intervals are conditional on."""
     if all(cell.expected <= 1 for section in report.sections for cell in section.cells):
         return ONE_SEED
     num = report.num_pretrainings
@@ -67,12 +68,12 @@ def _given(report: Report) -> str:
 
 
 def number(value: float | None) -> str:
-    """Returns one decimal, or the dash of a missing value."""
+    """Returns the value with one decimal, or a dash if it is missing."""
     return MISSING if value is None else f"{value + 0.0:.1f}"
 
 
 def score_text(cell: Cell) -> str:
-    """Returns `61.2 ± 1.3`, with the seeds there are if some are missing; "" if not planned.
+    """Returns `61.2 ± 1.3`, with `(2/3)` if seeds are missing; "" if the cell is not planned.
 
     † marks a cell that rests on an artifact kept although its code has changed.
     """
@@ -84,13 +85,13 @@ def score_text(cell: Cell) -> str:
 
 
 def margin_text(cell: Cell) -> str:
-    """Returns `38.2 ± 2.1`, the margin over chance and its error; ✗ marks one that is too small."""
+    """Returns `38.2 ± 2.1`, the margin over chance and its error; ✗ marks a margin too small."""
     error = "" if cell.error is None or cell.margin is None else f" ± {cell.error:.1f}"
     return f"{number(cell.margin)}{error}{' ✗' if cell.above_chance is False else ''}"
 
 
 def retention_text(entry: Aggregate) -> str:
-    """Returns the retention; if rows are missing, a dash and what the others give."""
+    """Returns the retention; if benchmarks are missing, a dash and the mean of the others."""
     if entry.retention is not None:
         return number(entry.retention)
     there = f"{entry.rows}/{entry.expected} rows"
@@ -98,7 +99,7 @@ def retention_text(entry: Aggregate) -> str:
 
 
 def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
-    """Returns `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks`, and on how many for sure."""
+    """Returns `parcel − mqt at 64: +2.1 [0.4, 3.9], 27 benchmarks; better on 9, worse on 1`."""
     num = len(entry.benchmarks)
     there = (
         f"{num} benchmarks" if num == num_benchmarks else f"{num} of {num_benchmarks} benchmarks"
@@ -109,7 +110,7 @@ def comparison_text(entry: Comparison, num_benchmarks: int) -> str:
 
 
 def difference_text(entry: Comparison) -> str:
-    """Returns `+2.1 [0.4, 3.9]`; * marks one that stands when corrected for many benchmarks."""
+    """Returns `+2.1 [0.4, 3.9]`; * marks a difference significant after Holm's correction."""
     if entry.low is None or entry.high is None:
         return f"{entry.mean:+.1f}"
     star = " *" if entry.is_sure else ""
@@ -127,7 +128,7 @@ def _partial(value: float, there: str) -> str:
 
 
 def _budgets(report: Report, resolution: int | None) -> tuple[int, ...]:
-    """Returns the budgets of a resolution: its sections share them, and so a table's columns."""
+    """Returns the budgets of a resolution, which all its sections share."""
     return next(s.budgets for s in report.sections if s.resolution == resolution)
 
 
@@ -146,7 +147,7 @@ def _aggregates(entries: list[Aggregate], budgets: Sequence[int]) -> str:
 
 
 def _section(section: Section, link: Link | None) -> str:
-    """Returns two tables, since one of all columns is wider than a page of the UI."""
+    """Returns the tables of a section; scores and intervals are apart to fit a page of the UI."""
     scores, spreads = [], []
     for method in section.methods:
         cells = [section.cell(method, b) for b in section.budgets]
@@ -206,7 +207,7 @@ def _interval(cell: Cell) -> str:
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: Sequence[int]) -> str:
-    """Returns a Markdown table; `left` are the columns that begin at the left."""
+    """Returns a Markdown table; `left` holds the numbers of the columns aligned to the left."""
     rule = [":--" if i in left else "--:" for i in range(len(head))]
     rows = [[text.replace("|", "\\|") for text in row] for row in (head, rule, *lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -1,4 +1,4 @@
-"""Draws mean scores against what an answer costs, as a PNG: which method to take at which cost."""
+"""Draws mean scores against the cost of an answer, as a PNG with the Pareto front."""
 
 import io
 import statistics
@@ -17,10 +17,10 @@ COSTS: dict[str, Callable[[Cell], float | None]] = {
 MEASURED = {"measured ms of an answer": lambda cell: cell.answer_ms}
 FRONT_COLOR = "#BBBBBB"
 _MAX_TICKS = 6
-"""Different costs that a panel names; of more of them it names powers of two."""
+"""Number of different costs up to which the x axis marks each of them; above, powers of two."""
 
 Points = dict[tuple[str, int], list[Cell]]
-"""Method, budget -> its cells, one per benchmark, each with a score."""
+"""(method, budget) -> its cells, one per benchmark, each with a score."""
 
 
 def pareto(report: Report, path: Path) -> None:
@@ -36,13 +36,14 @@ def latency(report: Report, path: Path) -> None:
 def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] = COSTS) -> bytes:
     """Returns a PNG of mean scores against costs: tokens, GFLOPs and key-value cache of a prompt.
 
-    A row of panels per resolution and number of images in a prompt; a point is a method at a
-    budget, its score and its cost averaged over the benchmarks of the row. Only points with all of
-    these are drawn. The grey line is the Pareto front: what nothing beats at the same cost or less.
+    There is a row of panels per resolution and number of images in a prompt. A point is a method at
+    a budget, with score and cost averaged over the benchmarks of the row. A point is drawn only if
+    every one of these benchmarks has both. The grey line is the Pareto front: no point scores as
+    much at the same cost or less.
 
     Args:
-      report: with the cells.
-      of: name of a cost -> it, of a cell; None where it is unknown.
+      report: the report whose cells are drawn.
+      of: name of a cost -> function from a cell to that cost, None if unknown.
     """
     groups = _groups(report)
     with style():
@@ -72,7 +73,7 @@ def pareto_png(report: Report, of: Mapping[str, Callable[[Cell], float | None]] 
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns the (cost, score) points that no other one matches at the same cost or less."""
+    """Returns the (cost, score) points whose score no other point reaches at that cost or less."""
     kept: list[tuple[float, float]] = []
     for cost, score in sorted(points, key=lambda point: (point[0], -point[1])):
         if not kept or score > kept[-1][1]:
@@ -81,7 +82,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _groups(report: Report) -> dict[tuple[int | None, int], list[Section]]:
-    """Returns (resolution, number of images) -> the benchmarks whose prompts have these."""
+    """Returns (resolution, number of images in a prompt) -> benchmarks."""
     groups: dict[tuple[int | None, int], list[Section]] = {}
     for section in report.sections:
         cost = next((c.cost for c in section.cells if c.cost), None)

@@ -10,9 +10,9 @@ from typing import Any
 
 from flows.report.cells import Cell, Report, Section
 
-# Okabe and Ito's colours, told apart with every kind of colour blindness; black is the
-# reference's. Markers repeat the difference for prints without colour; there is one more of them,
-# so that no two of 56 methods look alike.
+# Okabe and Ito's colours, which people with any colour blindness can tell apart; black is kept for
+# the reference. Markers tell methods apart in prints without colour. 7 and 8 have no common factor,
+# so the first 56 methods all look different.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8C6D31")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 REFERENCE_COLOR = "#1A1A1A"
@@ -53,8 +53,8 @@ def plot(report: Report, path: Path) -> None:
 def plot_png(report: Report) -> bytes:
     """Returns a PNG of mean scores with their standard deviations against the budget.
 
-    Chance is a dotted line, the reference at its full budget a dashed one with its deviation
-    shaded; other methods are lines over their budgets. Missing cells leave a gap.
+    Chance is a dotted line. The reference at its full budget is a dashed line with its deviation
+    shaded. Each other method is a line over its budgets; a missing cell leaves a gap.
     """
     with style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -81,7 +81,7 @@ def plot_png(report: Report) -> bytes:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Sets our style over Matplotlib's defaults, whatever the user's own settings are."""
+    """Sets our style over Matplotlib's defaults, ignoring the user's own settings."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -92,7 +92,7 @@ def style() -> Iterator[None]:
 
 
 def looks(report: Report) -> dict[str, tuple[str, str]]:
-    """Returns colour and marker of each method but the references', in the order of the plan."""
+    """Returns method -> (colour, marker) in the order of the plan, without the references."""
     references = {s.reference for s in report.sections}
     methods = dict.fromkeys(m for s in report.sections for m in s.methods if m not in references)
     looks = zip(itertools.cycle(COLORS), itertools.cycle(MARKERS), strict=False)

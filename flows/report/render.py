@@ -12,26 +12,63 @@ from flows.report.markdown import Link, to_markdown
 
 COSTS = ("tokens", "tflops", "kv_mb")
 COLUMNS = (
-    "benchmark", "method", "budget", "mean", "std", "n", "expected", "retention", "low", "high",
-    "chance", "error", "margin", "above_chance", "accepted", "metric", "scores", "group",
-    "resolution", "unseen", *COSTS,
-)  # fmt: skip
+    "benchmark",
+    "method",
+    "budget",
+    "mean",
+    "std",
+    "n",
+    "expected",
+    "retention",
+    "low",
+    "high",
+    "chance",
+    "error",
+    "margin",
+    "above_chance",
+    "accepted",
+    "metric",
+    "scores",
+    "group",
+    "resolution",
+    "unseen",
+    *COSTS,
+)
 AGGREGATE_COLUMNS = (
-    "name", "resolution", "method", "budget", "rows", "expected", "mean", "retention", "partial",
-)  # fmt: skip
+    "name",
+    "resolution",
+    "method",
+    "budget",
+    "rows",
+    "expected",
+    "mean",
+    "retention",
+    "partial",
+)
 COMPARISON_COLUMNS = (
-    "method", "other", "budget", "benchmarks", "mean", "low", "high", "p", "holm", "over", "better",
+    "method",
+    "other",
+    "budget",
+    "benchmarks",
+    "mean",
+    "low",
+    "high",
+    "p",
+    "holm",
+    "over",
+    "better",
     "worse",
-)  # fmt: skip
+)
 
 
 def render(report: Report, form: str, *, link: Link | None = None) -> str:
     """Returns the report in one of `FORMATS`.
 
     Args:
-      report: at least one benchmark.
+      report: a report of at least one benchmark.
       form: "md", "csv", "json" or "latex".
-      link: address of the page of a cell, for Markdown; None leaves the cell plain.
+      link: function from a cell to its page's address, for Markdown; where it gives None, or is
+        None itself, the cell is not linked.
     """
     if form == "md":
         return to_markdown(report, link=link)
@@ -41,9 +78,9 @@ def render(report: Report, form: str, *, link: Link | None = None) -> str:
 
 
 def to_csv(report: Report) -> str:
-    """Returns one line per planned cell; empty fields are missing numbers, never 0.
+    """Returns one line per planned cell; an empty field is a missing number, never 0.
 
-    Column `scores` holds the seeds as `seed=score` joined by spaces.
+    Column `scores` holds one `seed=score` per seed, joined by spaces.
     """
     cells = [(s, c) for s in report.sections for c in s.cells if c.expected]
     rows = [{**_numbers(c), "group": s.group, "resolution": s.resolution} for s, c in cells]
@@ -51,14 +88,17 @@ def to_csv(report: Report) -> str:
 
 
 def aggregates_to_csv(report: Report) -> str:
-    """Returns one line per aggregate, method and budget; `partial` is over the `rows` there are."""
+    """Returns one line per aggregate, method and budget.
+
+    Column `partial` is the mean retention over the `rows` that are complete so far.
+    """
     return to_csv_lines(AGGREGATE_COLUMNS, [vars(a) for a in report.aggregates])
 
 
 def comparisons_to_csv(report: Report) -> str:
     """Returns one line per comparison: those of each benchmark, then those over several.
 
-    The last column is there only where the report holds several resolutions.
+    Column `resolution` appears only if the report holds several resolutions.
     """
     found = [c for s in report.sections for c in s.comparisons] + list(report.comparisons)
     rows = [{**vars(c), "benchmarks": " ".join(c.benchmarks)} for c in found]
@@ -69,14 +109,14 @@ def comparisons_to_csv(report: Report) -> str:
 
 
 def latency_to_csv(report: Report) -> str:
-    """Returns the measured time of an answer of every cell that has one, a line each [ms]."""
+    """Returns one line per cell with a measured time of an answer [ms]."""
     cells = (cell for section in report.sections for cell in section.cells)
     rows = [vars(cell) | {"answer_ms": cell.answer_ms} for cell in cells if cell.answer_ms]
     return to_csv_lines(("benchmark", "method", "budget", "answer_ms"), rows)
 
 
 def to_json(report: Report) -> str:
-    """Returns everything there is, with the scores of each seed and their artifacts' keys."""
+    """Returns the whole report, with the score of each seed and its artifact's key."""
     sections = [
         {
             "benchmark": section.benchmark,
@@ -115,13 +155,13 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 def _numbers(cell: Cell) -> dict[str, Any]:
     seeds = " ".join(f"{s.seed}={s.score:.4f}" for s in cell.scores)
     own = {name: getattr(cell, name) for name in ("margin", "above_chance", "accepted")}
-    # As text: a small model's would all be 0.0000.
+    # Formatted here, since four decimals would show a small model's costs as 0.0000.
     costs = {name: f"{getattr(cell.cost, name):.6g}" for name in COSTS if cell.cost}
     return {**vars(cell), **dict.fromkeys(COSTS), **own, **costs, "scores": seeds}
 
 
 def to_csv_lines(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
-    """Returns a table as CSV: numbers with four decimals, and nothing where one is missing."""
+    """Returns a table as CSV: floats with four decimals, None as an empty field."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

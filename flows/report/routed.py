@@ -1,14 +1,14 @@
-"""Judges budgets chosen per input: against a random mixture of budgets of the same mean cost.
+"""Compares budgets chosen per input with a random mixture of budgets of the same mean cost.
 
     score ^        o 256      --- a mixture: each item at one of two budgets, by lot
           |   _--o 64         ... the router, from threshold 1 (all at the least) to 0
           | o 16
           +----------> mean tokens, log2
 
-Of all mixtures of that cost it is the one that scores most: of two budgets, between which the line
-lies highest. Nobody gets more without looking at the input, so a router that knows nothing does not
-gain. Its expected score is known from the items' scores at each budget; nothing is drawn. Which two
-is read off the same scores, which favours the mixture a little.
+Of all mixtures of that mean cost, the best one is taken: that of the two budgets whose line is
+highest there. Nothing that ignores the input can score more, so a router that knows nothing has no
+gain. The mixture's expected score follows from the items' scores at each budget; nothing is drawn.
+The two budgets are picked by the same scores, which favours the mixture a little.
 """
 
 import csv
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from flows.report import latex
 from flows.report.cells import Plan, Report
 from flows.report.interval import Interval, Paired, estimate
 from flows.report.items import by_source
@@ -32,15 +33,30 @@ from flows.report.plot import COLORS, DPI, PANEL_INCHES, draw_legend, style
 from infra.store.store import Artifact
 from model.router.files import ANSWERS, NEEDS
 
-_ROLE = "routed/chosen"  # Of five parts with its key, which no cell's role has.
+_ROLE = "routed/chosen"  # A whole role has five parts, so it is not taken for a cell's, of four.
 _MOST_THRESHOLDS = 200
-"""Of a curve: quantiles of the chances that there are."""
+"""Largest number of distinct chances used as thresholds of a curve; above, their quantiles."""
 
 COLUMNS = (
-    "over", "modality", "method", "seeds", "tokens", "score", "mixture",
-    "gain", "gain_low", "gain_high", "area", "area_low", "area_high",
-    "other_seed", "other_seed_low", "other_seed_high", "oracle", "oracle_other_seed",
-)  # fmt: skip
+    "over",
+    "modality",
+    "method",
+    "seeds",
+    "tokens",
+    "score",
+    "mixture",
+    "gain",
+    "gain_low",
+    "gain_high",
+    "area",
+    "area_low",
+    "area_high",
+    "other_seed",
+    "other_seed_low",
+    "other_seed_high",
+    "oracle",
+    "oracle_other_seed",
+)
 
 NOTES = """\
 Tokens and score at the router's own threshold, which was chosen before any of these items was \
@@ -54,7 +70,7 @@ included, and by the next seed's. 95 % intervals are over seeds and items.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoutedKey:
-    """Which evaluation at chosen budgets: a benchmark's row, a method, a transfer seed."""
+    """The key of an evaluation at chosen budgets: benchmark, method and transfer seed."""
 
     benchmark: str
     method: str
@@ -65,7 +81,7 @@ class RoutedKey:
 
     @classmethod
     def of_role(cls, role: str) -> "RoutedKey | None":
-        """Returns the key whose `str` is the role of a report's input; None if it is none."""
+        """Returns the key whose `str` is the role of a report's input; None for other roles."""
         match role.split("/"):
             case ["routed", "chosen", benchmark, method, seed]:
                 return cls(benchmark=benchmark, method=method, seed=int(seed))
@@ -75,14 +91,14 @@ class RoutedKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Routed:
-    """One checkpoint's items: what its router says of them, and what each budget scores.
+    """One checkpoint's items: the output of its router for each, and the score at each budget.
 
     Attributes:
-      budgets: ascending [tokens per image].
-      sources: picture of each item, in the order of their ids.
-      need: chance that each budget but the largest is not enough.
-      chosen: places of the budgets chosen at the router's own threshold.
-      scores: 0-1, at each budget.
+      budgets: budgets, ascending [tokens per image].
+      sources: picture of each item, in the order of the items' ids.
+      need: predicted chance that a budget is not enough, for each budget but the largest.
+      chosen: index into `budgets` of the budget chosen at the router's own threshold.
+      scores: score at each budget, 0-1.
     """
 
     budgets: tuple[int, ...]
@@ -111,22 +127,24 @@ class Routed:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What choosing per input is worth to a method on a benchmark, or over several.
+    """The gain of choosing budgets per input, for a method on one benchmark or over several.
 
     Attributes:
-      over: the benchmark, or "all".
+      over: name of the benchmark, or "all".
       modality: "image" or "video".
-      seeds: how many there are.
+      seeds: number of seeds.
       tokens: mean budget chosen [tokens per image].
-      score: at these, 0-100.
-      mixture: of a random mixture of budgets at the same mean cost.
+      score: mean score at the chosen budgets, 0-100.
+      mixture: score of the best random mixture of budgets with the same mean cost, 0-100.
       gain: score - mixture [points].
-      area: mean gain over all thresholds.
-      other: the same, scored with the next seed's answers; None with one seed.
-      oracle: gain of an oracle over a mixture at its own mean cost.
-      oracle_other: the same, scored with the next seed's answers; None with one seed.
+      area: mean gain over all thresholds [points].
+      other: `area` when one seed's choices are scored with the next seed's answers; None with one
+        seed.
+      oracle: gain of an oracle, which takes each item's cheapest best budget, over the mixture of
+        the oracle's mean cost [points].
+      oracle_other: `oracle` scored with the next seed's answers; None with one seed.
       curve: (mean tokens, score) from threshold 1 to 0, averaged over seeds.
-      fixed: budget -> score, averaged over seeds.
+      fixed: pairs of a budget and its score, averaged over seeds.
     """
 
     over: str
@@ -148,13 +166,13 @@ class Judged:
 def judge(plan: Plan, artifacts: Mapping[str, Artifact], report: Report) -> list[Judged]:
     """Returns the judgement of every benchmark and method that has budgets chosen per input.
 
-    After them those over several benchmarks, images and video apart. Seeds whose scores the report
+    Judgements over several benchmarks follow, images and video apart. Seeds whose scores the report
     leaves out are left out here, too.
 
     Args:
-      plan: of the study.
-      artifacts: role -> what the report is made from.
-      report: of the same artifacts.
+      plan: the study's plan.
+      artifacts: role -> input artifact of the report.
+      report: report of the same artifacts.
     """
     cells = [cell for section in report.sections for cell in section.cells]
     told = {(one.benchmark, one.method, one.seed) for cell in cells for one in cell.scores}
@@ -168,7 +186,7 @@ def judge(plan: Plan, artifacts: Mapping[str, Artifact], report: Report) -> list
 
 
 def judged(plan: Plan, found: Mapping[tuple[str, str], Mapping[int, Routed]]) -> list[Judged]:
-    """Returns the judgements of `judge`, from (benchmark, method) -> seed -> items."""
+    """Returns the judgements of `judge`; `found` is (benchmark, method) -> seed -> items."""
     rows: list[tuple[Judged, Mapping[str, Paired], list[int]]] = []
     for one in (plan, *plan.also):
         for benchmark in one.benchmarks:
@@ -232,7 +250,7 @@ def _row(
     gain = estimate([paired["gain"]], draws)
     several = len(runs) > 1
     others = [run.scored_by(other) for run, other in _with_next(runs)]
-    best = [run.scores.argmax(axis=1) for run in runs]  # The first of equals is the least.
+    best = [run.scores.argmax(axis=1) for run in runs]  # Of equal budgets, the smallest.
     first = runs[0]
     return Judged(
         over=benchmark,
@@ -256,7 +274,7 @@ def _row(
 
 
 def _paired(runs: Sequence[Routed], training: str) -> dict[str, Paired]:
-    """Returns gains and areas by seed and picture."""
+    """Returns gains and areas, with their items by seed and picture, for the intervals."""
     others = [run.scored_by(other) for run, other in _with_next(runs)]
 
     def of(rows: Sequence[Routed], values: Callable[[Routed], np.ndarray]) -> Paired:
@@ -272,15 +290,15 @@ def _paired(runs: Sequence[Routed], training: str) -> dict[str, Paired]:
 
 
 def gains(run: Routed, places: Int[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    """Returns by how much each item scores more than in a random mixture of equal mean cost [0-1].
+    """Returns each item's gain over the best random mixture of the same mean cost, in 0-1 units.
 
-    The mixture is of the two budgets that score most at that mean cost. It is the items' own cost,
-    so one that costs more moves the mixture up its line: what it moves it by is taken off the item,
-    which leaves the mean as it is and makes the spread that of the difference.
+    The mixture's mean cost is that of the items, so an item that costs more moves the mixture up
+    its line. That shift is subtracted from the item's gain. The shifts sum to 0, so the mean gain
+    stays the same, and the spread over items becomes that of the difference.
 
     Args:
       run: the items.
-      places: of the budget that each one has.
+      places: index of the budget that each item is given.
     """
     cost = _tokens(run, places)
     mean = float(cost.mean())
@@ -293,7 +311,7 @@ def gains(run: Routed, places: Int[np.ndarray, " N"]) -> Float[np.ndarray, " N"]
 
 
 def _beside(budgets: Sequence[int], scores: Sequence[float], mean: float) -> tuple[int, int]:
-    """Returns the places of the two budgets whose mixture of a mean cost scores most."""
+    """Returns the indices of the two budgets whose mixture scores most at a mean cost."""
 
     def score(pair: tuple[int, int]) -> float:
         low, high = pair
@@ -311,11 +329,15 @@ def mixture_at(budgets: Sequence[int], scores: Sequence[float], mean: float) -> 
 
 
 def areas(run: Routed) -> Float[np.ndarray, " N"]:
-    """Returns each item's mean gain over all thresholds, each doubling of tokens alike [0-1]."""
+    """Returns each item's mean gain over all thresholds, in 0-1 units.
+
+    It is the area between the router's curve and the best mixtures, over log2 of the mean tokens,
+    divided by the width.
+    """
     points = [(math.log2(_tokens(run, p).mean()), gains(run, p)) for p in _choices(run)]
     x = np.array([at for at, _ in points])
     steps = np.diff(x)
-    weights = np.zeros(len(x))  # The trapezoid rule's.
+    weights = np.zeros(len(x))  # Weights of the trapezoid rule.
     weights[:-1] += steps / 2
     weights[1:] += steps / 2
     width = math.log2(run.budgets[-1] / run.budgets[0])
@@ -329,11 +351,12 @@ def _budgets(artifact: Artifact) -> tuple[int, ...]:
 
 
 def _choices(run: Routed) -> list[np.ndarray]:
-    """Returns the places chosen at thresholds from 1 to 0: from all least to all largest."""
+    """Returns the chosen indices at falling thresholds, from all smallest to all largest."""
     values = np.unique(run.need)
     if len(values) > _MOST_THRESHOLDS:
         values = np.quantile(values, np.linspace(0, 1, _MOST_THRESHOLDS))
     thresholds = [1.0, *values[::-1].tolist(), -1.0]
+    # The need falls with the budget, so the count is the index of the smallest sufficient budget.
     return [(run.need > threshold).sum(axis=1) for threshold in thresholds]
 
 
@@ -366,13 +389,13 @@ def _taken(run: Routed, places: np.ndarray) -> Float[np.ndarray, " N"]:
 
 
 def _modality(plan: Plan, benchmark: str) -> str:
-    """A pair of images is no video."""
+    """Returns "video" for prompts of three images or more; a pair of images is no video."""
     images = next((c.num_images for c in plan.costs if benchmark in c.benchmarks), 1)
     return "video" if images > 2 else "image"
 
 
 def to_csv(rows: Sequence[Judged]) -> str:
-    """Returns a line per judgement; empty fields are unknown."""
+    """Returns one CSV line per judgement; empty fields are unknown."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -388,22 +411,35 @@ def to_csv(rows: Sequence[Judged]) -> str:
     return text.getvalue()
 
 
+_HEAD = (
+    "over",
+    "of",
+    "method",
+    "tokens @auto",
+    "score @auto",
+    "mixture",
+    "gain",
+    "area",
+    "area on another seed",
+    "oracle",
+    "oracle on another seed",
+)
+_LEFT = (0, 1, 2)
+"""Columns of `_HEAD` that hold words."""
+
+
 def to_markdown(rows: Sequence[Judged]) -> str:
-    """Returns the section of a report on budgets chosen per input."""
-    head = [
-        "over",
-        "of",
-        "method",
-        "tokens @auto",
-        "score @auto",
-        "mixture",
-        "gain",
-        "area",
-        "area on another seed",
-        "oracle",
-        "oracle on another seed",
-    ]
-    lines = [
+    """Returns the report's section on budgets chosen per input."""
+    return f"## Budgets chosen per input\n\n{table(_HEAD, _lines(rows), left=_LEFT)}\n{NOTES}"
+
+
+def to_latex(rows: Sequence[Judged]) -> str:
+    """Returns the table of `to_markdown` as a tabular, for after those of the scores."""
+    return latex.table(_HEAD, _lines(rows), left=_LEFT)
+
+
+def _lines(rows: Sequence[Judged]) -> list[list[str]]:
+    return [
         [
             row.over,
             row.modality,
@@ -419,7 +455,6 @@ def to_markdown(rows: Sequence[Judged]) -> str:
         ]
         for row in rows
     ]
-    return f"## Budgets chosen per input\n\n{table(head, lines, left=(0, 1, 2))}\n{NOTES}"
 
 
 def _interval(found: Interval | None) -> str:
@@ -429,7 +464,7 @@ def _interval(found: Interval | None) -> str:
 
 
 def plot_png(rows: Sequence[Judged]) -> bytes:
-    """Returns a PNG of the curves over their mixtures, a panel for each benchmark and method."""
+    """Returns a PNG with a panel per benchmark and method: the router's curve and the mixtures."""
     drawn = [row for row in rows if row.curve]
     with style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg

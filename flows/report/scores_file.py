@@ -1,4 +1,4 @@
-"""Reads a file of published scores into a report: what a study's own table would show."""
+"""Reads a file of published scores into a report, which is shown like a study's own."""
 
 import csv
 import dataclasses
@@ -13,15 +13,22 @@ from flows.report.spread import t_interval
 from pipelines.benchmarks.registry import main_suite
 
 COLUMNS = (
-    "group", "benchmark", "resolution", "budget", "method", "score_mean", "score_std", "pg2_score",
-)  # fmt: skip
+    "group",
+    "benchmark",
+    "resolution",
+    "budget",
+    "method",
+    "score_mean",
+    "score_std",
+    "pg2_score",
+)
 REFERENCE = "vanilla"
 
 _MAIN = [(benchmark, row.titles[0]) for benchmark, row in main_suite()]
 _VIDEO = tuple(title for benchmark, title in _MAIN if benchmark.num_frames)
 _IMAGE = tuple(title for benchmark, title in _MAIN if not benchmark.num_frames)
-# The paper's own selections at 224 px: the 27 headline rows, and the rows whose means give its
-# "top 3" figures, which it does not name (no other three give them).
+# The paper's own selections of benchmarks at 224 px: the 27 headline rows, and the two "top 3". The
+# paper does not name the rows of a "top 3"; these are the only three whose means give its figures.
 SUITES = {
     "headline": _VIDEO + _IMAGE,
     "headline video": _VIDEO,
@@ -52,15 +59,15 @@ class _Row:
 def read_scores(path: str | Path, *, seeds: int = 3) -> Report:
     """Returns the report of a CSV file with the header `COLUMNS`.
 
-    One line is one method on one benchmark at one resolution and budget. An empty `score_mean`,
-    or no line where the file's other lines of that resolution make one expected, is a missing
-    cell; an empty `score_std` is an unknown spread. `pg2_score` is the reference, vanilla at the
-    largest budget of that resolution; it has no spread. Aggregates: every group, every
-    resolution ("all"), and the paper's `SUITES`.
+    One line is one method on one benchmark at one resolution and budget. At each resolution every
+    benchmark is expected with every method and budget; a cell without a line, or with an empty
+    `score_mean`, is missing. An empty `score_std` is an unknown spread. `pg2_score` is the
+    reference, vanilla at the largest budget of that resolution; it has no spread. Aggregates:
+    every group, every resolution ("all"), and the paper's `SUITES`.
 
     Args:
       path: a local CSV file.
-      seeds: runs behind each mean and deviation, for the intervals.
+      seeds: number of runs behind each mean and deviation, for the intervals.
 
     Raises:
       ScoreFileError: if the file is not as described.
@@ -168,7 +175,7 @@ def _check_agreement(rows: Sequence[_Row], path: str | Path) -> None:
 
 
 def _sections(rows: list[_Row], seeds: int) -> list[Section]:
-    """Returns one section per benchmark of rows that share a resolution."""
+    """Returns one section per benchmark; all rows share a resolution."""
     budgets = tuple(sorted({r.budget for r in rows}, reverse=True))
     methods = tuple(dict.fromkeys(r.method for r in rows))
     found = {(r.benchmark, r.method, r.budget): r for r in rows}

@@ -1,4 +1,4 @@
-"""`parcel results`: the table of a run, or of a file of scores."""
+"""`parcel results`: shows the table of a run, or of a file of scores."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from flows.study.runs import results_of
 from infra.store.store import Artifact, Store
 
 OF_RUNS = ("comparisons", "cells", "auto")
-"""Further formats, of a run only: CSV of every comparison, of every score on its own, and of what
-choosing a budget per input is worth."""
+"""Further formats, for runs only: CSV of every comparison, of every single score, and of the gain
+from budgets chosen per input."""
 
 
 def show_results(
@@ -24,11 +24,11 @@ def show_results(
     """Returns a results table as text.
 
     Args:
-      store: where runs are.
+      store: the store that holds the runs.
       run: a study's name; None with `scores`.
       form: one of `FORMATS`, or of `OF_RUNS` with a run.
       scores: a score file, instead of a run.
-      mixed: whether a run's scores of several library versions and accelerators are averaged.
+      mixed: whether to average a run's scores over several library versions and accelerators.
 
     Raises:
       ConfigError: if the request or the score file is wrong.
@@ -71,7 +71,10 @@ def _auto(results: Artifact, run: str) -> str:
 
 
 def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, Plan]:
-    """Returns the report of a results artifact's inputs, and its plan; `mixed` has every score."""
+    """Returns the report of a results artifact's inputs, and its plan.
+
+    With `mixed` the report holds the scores of every platform.
+    """
     from flows.report.gather import gather
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)

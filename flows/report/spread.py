@@ -1,4 +1,4 @@
-"""How far scores of a few seeds spread: sample deviation, and Student's t interval from it."""
+"""The spread of scores over a few seeds: sample deviation, and Student's t interval."""
 
 import functools
 import math
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 LEVEL = 0.05
-"""Share of intervals that may miss the truth; and the chance up to which a difference counts."""
+"""Share of intervals that may miss the truth, and largest p-value of a significant difference."""
 
 
 def summarize(values: Sequence[float]) -> dict[str, Any]:
     """Returns `mean`, `std` (ddof=1) and `n` of some scores.
 
-    The mean is None without values; std is None below two. The mean is the exactly rounded one, so
-    the order of the values does not matter.
+    The mean is None without values; std is None below two. The mean is computed exactly and then
+    rounded, so the order of the values does not matter.
     """
     if not values:
         return {"mean": None, "std": None, "n": 0}
@@ -23,9 +23,9 @@ def summarize(values: Sequence[float]) -> dict[str, Any]:
 
 
 def t_interval(mean: float, std: float | None, num: int) -> tuple[float, float] | None:
-    """Returns the two-sided 95 % Student t interval of a mean, None for fewer than two values.
+    """Returns the two-sided 95 % Student t interval of a mean; None for fewer than two values.
 
-    It covers the spread between seeds only, not that of the evaluation's samples, and is not
+    It covers the spread between seeds only, not that between the evaluation's items. It is not
     clipped to the metric's range: with 3 seeds it reaches 2.48 standard deviations each way.
     """
     if std is None or num < 2:
@@ -50,7 +50,7 @@ def t_quantile(freedom: int) -> float:
 
 
 def _central_probability(t: float, freedom: int) -> float:
-    """Returns P(|T| <= t), the closed form for whole degrees of freedom.
+    """Returns P(|T| <= t) by the closed form for whole degrees of freedom.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
     """

@@ -15,8 +15,8 @@ class ResultsSpec:
     """The tables of a study.
 
     Attributes:
-      plan: which cells there should be.
-      accepted: cells that rest on an artifact that was kept although its code has changed since.
+      plan: the cells that the tables should have.
+      accepted: cells that rest on an artifact that was accepted although its code changed since.
     """
 
     plan: Plan
@@ -29,7 +29,7 @@ def make(work: Work) -> Iterator[Progress]:
     from flows.report.pareto import latency, pareto
     from flows.report.plot import plot
     from flows.report.render import FORMATS, comparisons_to_csv, latency_to_csv, render
-    from flows.report.routed import judge, plot_png, to_csv, to_markdown
+    from flows.report.routed import judge, plot_png, to_csv, to_latex, to_markdown
 
     spec: ResultsSpec = work.config
     report = gather(spec.plan, spec.accepted, work.artifacts, work.recall)
@@ -42,13 +42,15 @@ def make(work: Work) -> Iterator[Progress]:
         for name in ("results.md", "linked.md"):
             with (work.out / name).open("a") as told_there:
                 told_there.write(f"\n{to_markdown(judged)}")
+        with (work.out / "results.latex").open("a") as tables:
+            tables.write(f"\n{to_latex(judged)}")
         (work.out / "auto.csv").write_text(to_csv(judged))
         (work.out / "auto.png").write_bytes(plot_png(judged))
     plot(report, work.out / "results.png")
     pareto(report, work.out / "pareto.png")
     told = sorted(path for path in work.out.iterdir() if path.is_file())
     work.content = listing_sha256({path.name: file_sha256(path) for path in told})
-    # Not of the contents: measured times are others whenever the same is made again.
+    # After the content digest: measured times differ each time the same results are made.
     latency(report, work.out / "latency.png")
     (work.out / "latency.csv").write_text(latency_to_csv(report))
     work.counts["cells"] = sum(cell.n for section in report.sections for cell in section.cells)

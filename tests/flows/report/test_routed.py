@@ -18,6 +18,7 @@ from flows.report.routed import (
     mixture_at,
     plot_png,
     to_csv,
+    to_latex,
     to_markdown,
 )
 
@@ -44,12 +45,19 @@ def items(seed: int, knows: float, threshold: float = 0.5) -> Routed:
 
 def plan(*benchmarks: str, seeds: tuple[int, ...] = (1, 2, 3)) -> Plan:
     costs = [
-        Cost(benchmarks=(name,), method="parcel", budget=16, num_images=16 if "vid" in name else 1,
-             tflops=1.0, kv_mb=1.0)
+        Cost(
+            benchmarks=(name,),
+            method="parcel",
+            budget=16,
+            num_images=16 if "vid" in name else 1,
+            tflops=1.0,
+            kv_mb=1.0,
+        )
         for name in benchmarks
-    ]  # fmt: skip
-    return Plan(methods=("parcel",), benchmarks=benchmarks, budgets=BUDGETS, seeds=seeds,
-                costs=tuple(costs))  # fmt: skip
+    ]
+    return Plan(
+        methods=("parcel",), benchmarks=benchmarks, budgets=BUDGETS, seeds=seeds, costs=tuple(costs)
+    )
 
 
 @given(seed=st.integers(0, 1000), knows=st.floats(0, 1))
@@ -98,9 +106,12 @@ def test_choices_by_lot_gain_nothing_and_knowing_gains():
 def between_two(run: Routed, ratio: int) -> Routed:
     """The same items between two budgets, where a blind router is a mixture of these."""
     return Routed(
-        budgets=(16, 16 * ratio), sources=run.sources, need=run.need[:, 1:], chosen=run.chosen // 2,
+        budgets=(16, 16 * ratio),
+        sources=run.sources,
+        need=run.need[:, 1:],
+        chosen=run.chosen // 2,
         scores=run.scores[:, [0, 2]],
-    )  # fmt: skip
+    )
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
@@ -130,6 +141,10 @@ def test_images_and_video_are_told_apart_and_written():
     assert float(read[0]["area_low"]) == pytest.approx(rows[0].area.low, abs=1e-4)
     assert float(read[3]["oracle_other_seed"]) == pytest.approx(rows[3].oracle_other, abs=1e-4)
     assert "| vid_a | video | parcel |" in to_markdown(rows)
+    head, *lines = [line for line in to_latex(rows).splitlines() if " & " in line]
+    assert len(lines) == len(rows) == 6
+    assert lines[2].startswith(r"vid\_a & video & parcel & ")
+    assert {line.count(" & ") for line in lines} == {head.count(" & ")}
     assert plot_png(rows) == plot_png(rows)
     assert plot_png(rows).startswith(b"\x89PNG")
 
@@ -138,6 +153,7 @@ def test_with_one_seed_there_is_no_other():
     (row,) = judged(plan("chart", seeds=(1,)), {("chart", "parcel"): {1: items(1, 0.5)}})
     assert (row.other, row.oracle_other) == (None, None)
     assert to_csv([row]).splitlines()[1].split(",")[13] == ""
+    assert to_latex([row]).count(" & --") == 2
 
 
 def test_a_role_is_read_as_it_is_written():
