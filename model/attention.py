@@ -1,11 +1,11 @@
-"""The core of attention, in the layout that the hardware at hand is fast with.
+"""The core of attention, in the memory layout that is fastest on the current hardware.
 
-A TPU or GPU multiplies in any layout, and is slow only where an array must be copied into another:
-it gets plain einsums over (batch, position, head, channel), as the projections write them. A CPU
-is fast only row by row. There weights are kept as (keys, queries), so that both products of the
-forward pass and all four of the backward pass read them in order: with 256 features and 4 heads of
-16, on two cores, the forward pass is 4 x and forward with backward 1.4 x as fast as the einsums
-and their derivative (jax 0.10.2, November 2026).
+A TPU or GPU multiplies in any layout, and loses time only where an array must be copied to another
+layout: it runs plain einsums on arrays as the projections write them. A CPU is fast only when it
+reads memory row by row. There, attention weights are stored as (keys, queries), so that both
+products of the forward pass and all four of the backward pass read them in order: with 256 features
+and 4 heads of 16, on two cores, the forward pass is 4 x and forward with backward 1.4 x as fast as
+the einsums and their derivative (jax 0.10.2, November 2026).
 """
 
 import functools
@@ -27,14 +27,14 @@ def attention(
     mask: Bool[Array, "#B #N #S"] | None,
     cap: float,
 ) -> Float[Array, "B N K G h"]:
-    """Returns the values each query reads: softmax over the keys it sees, in float32.
+    """Returns each query's mean of the values, weighted by a float32 softmax over the keys it sees.
 
     Args:
-      queries: scaled; K groups of G heads, which share a key head.
-      keys: of every position.
-      values: of every position.
-      mask: which query sees which key; None is all.
-      cap: logits become cap * tanh(logit / cap) before masking; 0 is off.
+      queries: scaled queries; K groups of G heads, each group sharing one key head.
+      keys: keys of all positions.
+      values: values of all positions.
+      mask: True where a query sees a key; None lets every query see every key.
+      cap: soft-cap: logits become cap * tanh(logit / cap) before masking; 0 is off.
     """
     return (by_rows if platform() == "cpu" else by_einsum)(queries, keys, values, mask, cap)
 
@@ -46,9 +46,9 @@ def by_einsum(
     mask: Bool[Array, "#B #N #S"] | None,
     cap: float,
 ) -> Float[Array, "B N K G h"]:
-    """Returns `attention`, by plain einsums; its derivative keeps what was read and no weights."""
-    # Heads before positions: written as the projections write them, arrays are not copied, and the
-    # heads of a group are more rows of one product.
+    """Computes `attention` by plain einsums; the backward pass keeps outputs, not weights."""
+    # Heads come before positions: the projections write their arrays like that, so nothing is
+    # copied, and the heads of a group become more rows of one matrix product.
     q = jnp.transpose(queries, (0, 2, 3, 1, 4))
     k, v = jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
     return jnp.transpose(_heads_first(q, k, v, mask, cap), (0, 3, 1, 2, 4))
@@ -86,7 +86,8 @@ def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"
     weights = jnp.exp(logits - log_total)
     full = {"preferred_element_type": jnp.float32}
     d_weights = jnp.einsum("bkgnh,bksh->bkgns", gradient, values, **full)
-    # What a query read, times its gradient, is the mean that the softmax takes off.
+    # The softmax's derivative subtracts the weighted mean of `d_weights`. That mean equals the
+    # product of a query's output and the output's gradient, which is cheaper to compute.
     mean = jnp.sum(gradient.astype(jnp.float32) * read.astype(jnp.float32), axis=-1, keepdims=True)
     d_logits = weights * (d_weights - mean)
     d_logits = (d_logits if slope is None else d_logits * slope).astype(keys.dtype)
@@ -99,7 +100,7 @@ def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"
 def _capped(
     queries: Array, keys: Array, mask: Array | None, cap: float
 ) -> tuple[Float[Array, "B K G N S"], Float[Array, "B K G N S"] | None]:
-    """Returns capped and masked logits, and the slope of the cap; None without one."""
+    """Returns the capped and masked logits, and the cap's derivative, or None without a cap."""
     logits = jnp.einsum("bkgnh,bksh->bkgns", queries, keys, preferred_element_type=jnp.float32)
     slope = None
     if cap:
@@ -120,9 +121,9 @@ def by_rows(
     mask: Bool[Array, "#B #N #S"] | None,
     cap: float,
 ) -> Float[Array, "B N K G h"]:
-    """Returns `attention`, with weights as (keys, queries) and a derivative of its own."""
+    """Computes `attention` with weights stored as (keys, queries) and a hand-written derivative."""
     batch, length, kv_heads, groups, channels = queries.shape
-    # The heads of a group read the same keys: they stand side by side, as more queries.
+    # The heads of a group share their keys, so they are laid side by side as more queries.
     q = jnp.transpose(queries, (0, 2, 4, 3, 1)).reshape(batch, kv_heads, channels, -1)
     k, v = jnp.transpose(keys, (0, 2, 1, 3)), jnp.transpose(values, (0, 2, 3, 1))
     if mask is not None:
@@ -161,6 +162,8 @@ def _forward(queries: Array, keys: Array, values: Array, mask: Array | None, cap
 
 def _backward(cap: float, saved: tuple, gradient: Float[Array, "B K h N"]) -> tuple:
     queries, keys, values, _, weights, inverse, tanh, read = saved
+    # As in `_heads_backward`, `share` is the mean that the softmax's derivative subtracts. The
+    # saved weights are not normalized: the factor `inverse` goes into the smaller arrays instead.
     full = gradient.astype(jnp.float32)
     share = jnp.sum(full * read, axis=2, keepdims=True) * inverse
     scaled = (full * inverse).astype(values.dtype)

@@ -1,4 +1,4 @@
-"""The check that every configuration of this package makes of its numbers."""
+"""The check that every configuration of this package runs on its numbers."""
 
 import dataclasses
 from typing import Any
@@ -8,9 +8,9 @@ def check_positive(config: Any, path: str, zero_ok: tuple[str, ...] = ()) -> Non
     """Raises ValueError unless every number of a dataclass is above 0.
 
     Args:
-      config: a dataclass; fields that are no numbers are passed over.
-      path: its key in a study's file, for the message.
-      zero_ok: fields that may be 0.
+      config: the dataclass to check; fields that are not numbers are skipped.
+      path: the config's key in a study's file, for the error message.
+      zero_ok: names of the fields that may be 0.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

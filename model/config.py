@@ -1,6 +1,6 @@
 """A model's configuration. Frozen and hashable, so a configuration is static under `jit`.
 
-Each part's configuration lies beside the part; here they are joined, and checked together.
+The configuration of each part is defined next to that part; here they are joined and checked.
 """
 
 import dataclasses
@@ -23,23 +23,24 @@ class ModelConfig:
     Attributes:
       vision: the image tower.
       text: the decoder.
-      connector: what lies between them.
+      connector: the module between them, which turns image features into soft tokens.
       attn_softcap: cap c of attention logits, c * tanh(x / c); 0 is off. On in pretraining; the
         paper turns it off in transfers, big_vision's transfer recipe keeps it.
       final_softcap: the same on output logits (published: 30 in pretraining, 0 in transfers).
-      projector_init: "zeros" as published, for towers that are pretrained; "xavier" for training
-        from nothing, where zeros would keep the image from the decoder for the first steps.
-      position_init: "normal" as published, or "sincos", fixed 2-D features to start from: a tower
-        that starts from nothing then tells places apart from the first steps. Learned on in both.
-      dtype: of activations and matrix products; parameters, norms and softmax stay float32.
-      remat: what the backward pass makes again. "none": nothing, every array waits in memory.
-        "minimal": what is cheap: outputs of attention and the decoder's matrix products are kept.
-        "full": each block, from its input: least memory, about 1.3 x the arithmetic.
-      scan_layers: one program for all blocks of a tower: compiles fast at depth. Off unrolls them,
-        and lets the last block skip what no output reads: faster for models a few blocks deep.
-      loss_chunk: positions of each row whose vocabulary-wide logits exist at a time [tokens].
+      projector_init: "zeros" as published, for pretrained towers; "xavier" for training from
+        scratch, where zeros would hide the image from the decoder in the first steps.
+      position_init: "normal" as published, or "sincos": fixed 2-D features as initial values, so
+        that a tower trained from scratch tells places apart from the start. Both are trained.
+      dtype: dtype of activations and matrix products; parameters, norms and softmax stay float32.
+      remat: what the backward pass recomputes. "none": nothing; every array stays in memory.
+        "minimal": cheap arrays; outputs of attention and the decoder's matrix products are kept.
+        "full": each block, from its input; least memory, about 1.3 x the arithmetic.
+      scan_layers: whether one compiled body serves all blocks of a tower, which compiles fast for
+        deep towers. Off unrolls the blocks and lets the last one skip rows that no output reads,
+        which is faster for models a few blocks deep.
+      loss_chunk: number of positions per row whose vocabulary-wide logits exist at a time [tokens].
 
-    The last three say where numbers lie while they are computed, not which: no step's identity.
+    The last three change memory and speed, not results, so they are no part of a step's identity.
     """
 
     vision: VisionConfig = VisionConfig()

@@ -1,4 +1,4 @@
-"""Names of the files that `model` writes. Importing them costs nothing: no JAX comes with them.
+"""Names of the files that `model` writes. Importing this module is cheap: it does not import JAX.
 
 checkpoint   model.json, params.json, params-…, tokenizer.model, mask_codec.npz, digest.txt,
              metrics.jsonl, watch.jsonl
@@ -11,16 +11,16 @@ CONFIG, PARAMS, TOKENIZER = "model.json", "params.json", "tokenizer.model"
 MASK_CODEC, DIGEST = "mask_codec.npz", "digest.txt"
 
 METRICS = "metrics.jsonl"
-"""Beside a trained checkpoint: loss, gradients, speed and lost time by step; see `train.log`."""
+"""File beside a trained checkpoint: loss, gradients, speed and lost time by step (`train.log`)."""
 
 WATCH = "watch.jsonl"
-"""Beside it, where a stage was watched: losses and scores on what it does not train on, by step."""
+"""File beside it, if the stage was watched: losses and scores on held-out data, by step."""
 
 PROFILE = "profile"
-"""Folder beside it, where some of its steps were traced: what TensorBoard and XProf read."""
+"""Folder beside it, if some of its steps were traced: the profile, for TensorBoard and XProf."""
 
 CODEC_REPORT = "codec.json"
-"""Beside a codec: on how many crops it was tried, and its mean IoU on them."""
+"""File beside a codec: the number of crops it was tested on, and its mean IoU on them."""
 
 PREDICTIONS, SCORE = "predictions.jsonl", "score.json"
 

@@ -1,6 +1,6 @@
-"""What the model says to the compiler: which hardware a program is for, what to keep, what to make.
+"""Hints to the compiler: the target hardware, arrays to keep, arrays to write to memory.
 
-None of it changes a result by more than rounding.
+None of them changes a result by more than rounding.
 """
 
 from collections.abc import Callable
@@ -11,32 +11,32 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
 KEPT = "kept"
-"""Name of arrays that the backward pass finds in memory where `remat` is "minimal": outputs of
-matrix products and of attention. Norms, activations and weights of attention are made again."""
+"""Name of the arrays that `remat="minimal"` keeps for the backward pass: outputs of matrix products
+and of attention. Norms, activations and attention weights are recomputed."""
 
 Arrays = TypeVar("Arrays")
 
 
 def platform() -> str:
-    """Returns the platform of the program being written down: "cpu", "gpu" or "tpu"."""
-    # A program for hardware that this process has not knows it from its mesh.
+    """Returns the platform of the program being traced: "cpu", "gpu" or "tpu"."""
+    # When the target is hardware that this process lacks, only the mesh knows the platform.
     mesh = jax.sharding.get_abstract_mesh()
     device = None if mesh.empty else mesh.abstract_device
     return device.platform if device else jax.default_backend()
 
 
 def kept(x: Array) -> Array:
-    """Returns an array that the backward pass need not make again; see `KEPT`."""
+    """Returns `x`, marked as an array that the backward pass need not recompute; see `KEPT`."""
     return checkpoint_name(x, KEPT)
 
 
 def policy(remat: str) -> Callable[..., bool]:
-    """Returns `checkpoint`'s policy: the arrays that a block keeps beside its input."""
+    """Returns the policy for `jax.checkpoint`: which arrays a block keeps besides its input."""
     return jax.checkpoint_policies.save_only_these_names(*([KEPT] if remat == "minimal" else []))
 
 
 def made(x: Arrays) -> Arrays:
-    """Returns arrays that are in memory before anything reads them.
+    """Returns the arrays, forced into memory before anything reads them.
 
     XLA likes to compute an activation inside each matrix product that reads it, once per tile of
     the product: on a TPU that can take longer than the product. A CPU never does it.

@@ -1,4 +1,4 @@
-"""Where a stage's randomness comes from: one seed for each thing that is drawn.
+"""The seeds of a stage: one for each thing that is drawn at random.
 
 | purpose | what it controls                                                                      |
 |---------|---------------------------------------------------------------------------------------|
@@ -24,8 +24,8 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 def seed_of(seed: int, purpose: Purpose) -> int:
     """Returns the seed of one purpose, in 0 ... 2**32 - 1.
 
-    The seeds of a stage's purposes, and those of neighbouring stages, have nothing to do with each
-    other: NumPy's `SeedSequence` mixes every bit of seed and purpose into every bit of the result.
+    Seeds of different purposes, and those of neighbouring stages, are unrelated: NumPy's
+    `SeedSequence` mixes every bit of seed and purpose into every bit of the result.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(PURPOSES.index(purpose),))
     return int(sequence.generate_state(1)[0])
@@ -43,5 +43,5 @@ class Seeds:
 
     @classmethod
     def of(cls, seed: int) -> "Seeds":
-        """Returns the seeds that a stage's own seed stands for."""
+        """Returns the seeds of all purposes, derived from a stage's one seed."""
         return cls(**{purpose: seed_of(seed, purpose) for purpose in PURPOSES})

@@ -1,23 +1,24 @@
-"""How a training step lies on many devices: rows of the batch stay, weights come and go.
+"""The layout of a training step on many devices: batch rows stay in place, weights are gathered.
 
-Every device has some rows of the batch, and nothing of them ever moves: the loss is one
-`jax.shard_map`, in which the only traffic is of weights and their gradients. (Left to the
-compiler's partitioner, the decoder's activations followed the embedding instead: split along
-their width, the batch copied to every chip, 259 GB of temporaries on each of 256.)
+Every device holds some rows of the batch, and these never move: the loss is one `jax.shard_map`,
+whose only traffic is weights and their gradients. (Under the compiler's own partitioner, the
+decoder's activations followed the embedding instead: they were split along their width, and the
+batch was copied to every chip, with 259 GB of temporaries on each of 256 chips.)
 
-Weights lie in parts along a mesh axis (fully sharded data parallelism). `whole` gathers those of
-one layer where that layer is computed, in the dtype of the activations, and adds their gradients
-up in float32 on the way back:
+Weights are split along a mesh axis (fully sharded data parallelism). `whole` gathers the weights of
+one layer where that layer is computed, in the dtype of the activations, and sums their gradients in
+float32 on the way back:
 
     forward   part ──cast──▶ all-gather ──▶ whole weight
     backward  part ◀── sum over replicas ◀── reduce-scatter ◀──float32── gradient
 
-The mesh has two axes. Weights are split along "fsdp", whose chips are neighbours; "replica" holds
-as many copies, so that a gather asks few chips and a sum over copies moves parts only. A tower too
-narrow for "fsdp" may be split along "replica" instead, unless copies lie in different TPU slices.
+The mesh has two axes. Weights are split along "fsdp", whose chips are neighbours, and copied along
+"replica": a gather then involves few chips, and a sum over copies moves parts only. A tower too
+narrow for "fsdp" may be split along "replica" instead, unless the copies are on different TPU
+slices.
 
-Where several processes have a mesh together, each holds the parts of its own devices only: it
-hands in its own rows of a batch, and no device ever has an array that is split.
+Where several processes share a mesh, each holds only the parts on its own devices and hands in only
+its own rows of a batch.
 """
 
 import functools
@@ -49,17 +50,18 @@ _MIN_BYTES = 4 * 2**20
 _TILE_ROWS = 8
 """Rows of a tile of a TPU's memory: a part of 36 rows takes the room of 40."""
 _MOST_PADDING = 0.05
+"""Most rows of padding that a part may need, as a share of its rows."""
 
 
 def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) -> Mesh:
     """Returns the mesh over all devices, or the given ones.
 
-    Of several TPU slices each holds whole copies of the weights, at least one: only sums of
-    gradients cross between slices, whose network is slow.
+    Each of several TPU slices holds at least one whole copy of the weights, so that only sums of
+    gradients cross the slow network between slices.
 
     Args:
-      devices: to use.
-      num_replicas: copies of the weights; of several slices, the least multiple of theirs.
+      devices: the devices to use; None takes all.
+      num_replicas: copies of the weights; raised to a multiple of the number of TPU slices.
 
     Raises:
       ValueError: if the copies do not divide the devices.
@@ -78,25 +80,25 @@ def make_mesh(devices: Sequence[Any] | None = None, *, num_replicas: int = 1) ->
 
 
 def _slices(devices: Iterable[Any]) -> set[int]:
-    # A GPU has a slice index, too, that of its host, whose network is that of all; a chip of one
-    # slice that is only compiled for has none.
+    # A GPU's slice index only names its host, and all hosts share one network: GPUs count as one
+    # slice. A TPU chip that is only compiled for has no index if there is just one slice.
     return {getattr(d, "slice_index", 0) if d.platform == "tpu" else 0 for d in devices}
 
 
 @functools.cache
 def num_slices(mesh: Mesh) -> int:
-    """Returns how many TPU slices a mesh spans; 1 where its devices are of none."""
+    """Returns the number of TPU slices that a mesh spans; 1 if its devices are not TPUs."""
     return len(_slices(mesh.devices.flat)) if isinstance(mesh, Mesh) else 1
 
 
 def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
-    """Returns how one parameter (or moment) is split: along the largest axis that fits its rows.
+    """Returns how a parameter or moment is split: along the largest mesh axis that fits its rows.
 
     Args:
-      path: its name, parts joined by "/".
+      path: the parameter's name, parts joined by "/".
       shape: its shape.
       itemsize: bytes of one element.
-      mesh: of the devices.
+      mesh: the mesh of devices.
     """
     rule = next(how for pattern, how in RULES if re.match(pattern, path))
     if rule == "replicate" or len(shape) < 2 or np.prod(shape) * itemsize <= _MIN_BYTES:
@@ -109,7 +111,7 @@ def spec_of(path: str, shape: tuple[int, ...], itemsize: int, mesh: Mesh) -> P:
 
 
 def _fits(rows: int, parts: int) -> bool:
-    """Returns whether parts are equal, and whole tiles up to a little padding."""
+    """Returns whether the parts would be equal, and fill whole tiles up to a little padding."""
     if rows % parts:
         return False
     padding = -(rows // parts) % _TILE_ROWS
@@ -117,7 +119,7 @@ def _fits(rows: int, parts: int) -> bool:
 
 
 def specs(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree's `PartitionSpec`s; every leaf's by the rule of its path."""
+    """Returns the tree of `PartitionSpec`s, each chosen by its leaf's path; see `spec_of`."""
 
     def spec(path: Sequence[Any], leaf: Any) -> P:
         name = "/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
@@ -127,18 +129,18 @@ def specs(tree: Any, mesh: Mesh) -> Any:
 
 
 def shardings(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree's `NamedSharding`s; see `specs`."""
+    """Returns the tree of `NamedSharding`s; see `specs`."""
     return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(tree, mesh))
 
 
 def shard_tree(tree: Any, mesh: Mesh) -> Any:
-    """Returns the tree on the mesh (see `specs`); every process gives all of it.
+    """Returns the tree placed on the mesh (see `specs`); every process passes the whole tree.
 
-    An array that lies so already stays as it is.
+    An array that is already placed like this is returned as it is.
 
     Args:
-      tree: arrays, or what has a shape and a dtype and gives the parts that it is asked for.
-      mesh: of the devices.
+      tree: arrays, or objects with a shape and a dtype that return the parts they are indexed by.
+      mesh: the mesh of devices.
     """
     tree = jax.tree.map(lambda x: x if hasattr(x, "shape") else np.asarray(x), tree)
 
@@ -157,8 +159,8 @@ def shard_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array
     """Returns the batch on the mesh, split along its first dimension.
 
     Args:
-      batch: its rows; of several processes each gives its own.
-      mesh: of the devices.
+      batch: rows of the batch; each of several processes passes its own.
+      mesh: the mesh of devices.
 
     Raises:
       ValueError: if the devices do not divide the batch.
@@ -175,18 +177,18 @@ def shard_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array
 
 
 def on_host(array: jax.Array) -> np.ndarray:
-    """Returns a whole array; if several processes have parts of it, each of them must ask."""
+    """Returns a whole array; if several processes hold parts of it, all of them must call this."""
     if array.is_fully_addressable:
         return np.asarray(array)
     return multihost_utils.process_allgather(array, tiled=True)
 
 
 def whole(part: Float[Array, "*R C"], dtype: DTypeLike) -> Float[Array, "*S C"]:
-    """Returns a weight as its layer reads it; in a step on one device, just as it is.
+    """Returns the whole weight for the layer that reads it; on one device, the weight as it is.
 
     Args:
-      part: this device's rows of it (or all, where it is not split).
-      dtype: of the activations; vectors (scales and biases) keep their own.
+      part: this device's rows of the weight (all rows, if it is not split).
+      dtype: dtype of the activations; vectors (scales and biases) keep their own.
     """
     axes = jax.sharding.get_abstract_mesh().manual_axes
     if not axes:
@@ -204,6 +206,8 @@ def _gather(
     weight = part.astype(dtype)
     if split:
         weight = jax.lax.all_gather(weight, split, axis=part.ndim - 2, tiled=True)
+    # Typed as varying along the axes it is copied on, so that its gradient reaches
+    # `_gather_backward` device by device, before any sum.
     return jax.lax.pcast(weight, copied, to="varying") if copied else weight
 
 
@@ -215,8 +219,8 @@ def _gather_backward(
     dtype: DTypeLike, split: tuple, copied: tuple, _: None, gradient: Array
 ) -> tuple[Array]:
     del dtype
-    # Each device has the gradient of its own rows of the batch: hundreds of bfloat16 numbers would
-    # be added up, with 8 bits each.
+    # The sum runs over the rows of all devices. In bfloat16, with 8 significant bits, hundreds of
+    # terms would lose too much.
     gradient = gradient.astype(jnp.float32)
     if split:
         rows = gradient.ndim - 2
@@ -228,18 +232,18 @@ _gather.defvjp(_gather_forward, _gather_backward)
 
 
 def own(x: Array) -> Array:
-    """Returns an array that each device is going to change by its own rows."""
+    """Returns `x`, typed as different on each device, for a loop that adds this device's rows."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return jax.lax.pcast(x, axes, to="varying") if axes else x
 
 
 def first_row(num_rows: int) -> Int[Array, ""] | int:
-    """Returns the number, in the whole batch, of the first of this device's rows."""
+    """Returns the index of this device's first row in the whole batch."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return jax.lax.axis_index(axes) * num_rows if axes else 0
 
 
 def mean_of_rows(mean: Float[Array, ""]) -> Float[Array, ""]:
-    """Returns the mean over all rows, of the mean over this device's."""
+    """Returns the mean over all rows, given the mean over this device's rows."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return jax.lax.pmean(mean, axes) if axes else mean

@@ -8,8 +8,8 @@ The structure is hashable: pass it as a static argument. Sequence layout and mas
   mask_ar 0                                 0                  1            1
 ```
 Token i sees token j iff cumsum(mask_ar)[j] <= cumsum(mask_ar)[i] and j is valid: images, prefix
-and separator see each other, the suffix sees them and what is before it. Positions count the
-valid tokens, so a masked slot is as good as absent.
+and separator see each other, the suffix sees them and what is before it. Positions count only
+valid tokens, so a masked slot has the same effect as an absent one.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ from model.vision.siglip import Siglip
 Params = dict[str, typing.Any]
 Structure = nnx.GraphDef
 AnyArray = Array | np.ndarray
-"""As callers have them: still on the host, or on a device."""
+"""An array on the host or on a device."""
 Images = Float[AnyArray, "B I H W 3"] | UInt8[AnyArray, "B I H W 3"]
 
 
 class Seen(typing.NamedTuple):
-    """Images that the vision tower has seen: it need not look again for another budget.
+    """Images already encoded by the vision tower, which need not run again for another budget.
 
     Attributes:
-      features: of every image, in the dtype of the activations.
+      features: the tower's features of every image, in the dtype of the activations.
     """
 
     features: Float[Array, "B I P C"]
@@ -54,7 +54,7 @@ class Vlm(nnx.Module):
     """Vision tower, connector, projector and decoder."""
 
     def __init__(self, cfg: ModelConfig, key: Array) -> None:
-        # A key per part: what all methods share starts out equal, whatever their connector draws.
+        # One key per part: parts that all methods share start out equal, whatever the connector is.
         rngs = {part: nnx.Rngs(jax.random.fold_in(key, i)) for i, part in enumerate(_PARTS)}
         self.cfg = cfg
         self.vision = Siglip(cfg, rngs=rngs["vision"])
@@ -83,7 +83,7 @@ class Slots:
 
     def __post_init__(self) -> None:
         if isinstance(self.budget, int):
-            # To `jit`, a Python integer is of another type than an array: a program of its own.
+            # `jit` types a Python integer differently from an array and would compile both.
             object.__setattr__(self, "budget", np.int32(self.budget))
 
 
@@ -91,13 +91,13 @@ class Prompt(typing.NamedTuple):
     """The input of a batch: images, then text.
 
     Attributes:
-      images: frames or image pairs along I, in [-1, 1] or bytes, or what the tower saw in them;
+      images: frames or image pairs along I, in [-1, 1] or bytes, or already encoded as `Seen`;
         each gets the same budget.
       text: token ids, prefix first, padded on the right; lengths may differ.
-      mask_input: 1 on real tokens, 0 on padding; None: all are real, as training has it.
-      mask_ar: 0 where a token is seen by those before it too, 1 where it opens a causal step;
-        None is zeros: a prefix and nothing more.
-      real: False on rows that only fill the batch; None: all are real.
+      mask_input: 1 on real tokens, 0 on padding; None means that all are real, as in training.
+      mask_ar: 0 where earlier tokens see the token too, 1 where it starts a causal step; None
+        means all zeros: a prefix without a suffix.
+      real: False on rows that only fill up the batch; None means that all are real.
     """
 
     images: Images | Seen
@@ -124,7 +124,7 @@ class Example(typing.NamedTuple):
 
     @property
     def prompt(self) -> Prompt:
-        """The tokens that are read. Padding is last and causal: nothing that counts sees it."""
+        """The part that the model reads. Padding is last and causal: no real token sees it."""
         return Prompt(self.images, self.text[:, :-1], mask_ar=self.mask_ar[:, :-1])
 
 
@@ -149,7 +149,7 @@ def init_params(cfg: ModelConfig, seed: int) -> Params:
 
 
 def abstract_params(cfg: ModelConfig) -> Params:
-    """Returns the shapes and dtypes of the parameters, in no memory."""
+    """Returns the shapes and dtypes of the parameters, without allocating them."""
     return jax.eval_shape(lambda: split(Vlm(cfg, jax.random.key(0)))[1])
 
 
@@ -160,21 +160,21 @@ def image_features(structure: Structure, params: Params, images: Images) -> Floa
 
 @functools.partial(jax.jit, static_argnames="structure")
 def see(structure: Structure, params: Params, images: Images) -> Seen:
-    """Returns images as the vision tower sees them, for prompts at several budgets."""
+    """Returns images encoded by the vision tower, for prompts at several budgets."""
     return Seen(image_features(structure, params, images))
 
 
 def soft_tokens(
     structure: Structure, params: Params, images: Images, slots: Slots
 ) -> tuple[Float[Array, "B S D"], Bool[Array, "B S"]]:
-    """Returns the projected soft tokens, S = I * bucket, and which of them count."""
+    """Returns the projected soft tokens, S = I * bucket, and which are within the budget."""
     return _soft_tokens(merge(structure, params), images, slots)
 
 
 def text_logits(
     structure: Structure, params: Params, prompt: Prompt, slots: Slots
 ) -> Float[Array, "B T V"]:
-    """Returns next-token logits at every text position: all at once, so for small inputs."""
+    """Returns next-token logits of every text position at once; for small inputs only."""
     model = merge(structure, params)
     rows, _ = embed_sequence(model, prompt, slots)
     return model.text.logits(model.text(rows, num_rows=prompt.text.shape[1]))
@@ -190,14 +190,14 @@ def token_losses(
 ) -> Float[Array, "B T"]:
     """Returns the cross-entropy of each target, T = T1 - 1; 0 where `mask_loss` is 0.
 
-    To look at: what is learned from is `loss`, which alone has a derivative. Logits exist for
-    `cfg.loss_chunk` positions of each row at a time; positions without loss are skipped.
+    For inspection: it has no derivative; training uses `loss`. Logits exist for `cfg.loss_chunk`
+    positions of each row at a time; positions without loss are skipped.
 
     Args:
       structure: the model's structure.
       params: its parameters.
-      example: what to read and to predict.
-      slots: for soft tokens.
+      example: images and text to read, and targets to predict.
+      slots: room for soft tokens.
       label_smoothing: probability mass moved from the target to all other tokens.
     """
     model = merge(structure, params)
@@ -216,16 +216,16 @@ def loss(
     label_smoothing: float = 0.0,
     dropout: Dropout | None = None,
 ) -> Float[Array, ""]:
-    """Returns the sum of `token_losses` times `weights`, which say which targets count.
+    """Returns the sum of `token_losses` times `weights`.
 
     Args:
       structure: see `token_losses`.
       params: see `token_losses`.
       example: see `token_losses`; its `mask_loss` is not read.
       slots: see `token_losses`.
-      weights: of the targets; 0 skips one.
+      weights: weight of each target; 0 skips the target.
       label_smoothing: see `token_losses`.
-      dropout: what the decoder drops; None is nothing.
+      dropout: dropout in the decoder; None drops nothing.
     """
     model = merge(structure, params)
     targets, hidden = _read(model, example, slots, dropout)
@@ -235,7 +235,7 @@ def loss(
 def _read(
     model: Vlm, example: Example, slots: Slots, dropout: Dropout | None
 ) -> tuple[Int32[Array, "B T"], Float[Array, "B T D"]]:
-    """Returns the targets, and what the decoder makes of the text before each."""
+    """Returns the targets, and the decoder's output for the text before each."""
     targets = jnp.asarray(example.text)[:, 1:]
     rows, _ = embed_sequence(model, example.prompt, slots)
     return targets, model.text(rows, num_rows=targets.shape[1], dropout=dropout)
@@ -244,9 +244,9 @@ def _read(
 def embed_sequence(
     model: Vlm, prompt: Prompt, slots: Slots, *, causal: bool = False
 ) -> tuple[Rows, Bool[Array, "B L"]]:
-    """Returns soft tokens and text joined, with positions and the prefix-LM mask; which are valid.
+    """Returns soft tokens and text joined, with positions and prefix-LM mask, and which are valid.
 
-    `causal` makes every token, of images too, see only what is before it.
+    `causal` makes every token, soft tokens included, see only itself and earlier ones.
     """
     soft, soft_valid = _soft_tokens(model, prompt.images, slots)
     text = model.text.embed(jnp.asarray(prompt.text), dtype=soft.dtype)
@@ -255,10 +255,10 @@ def embed_sequence(
     mask_ar = jnp.zeros_like(prompt.text) if prompt.mask_ar is None else prompt.mask_ar
     steps = jnp.concatenate([jnp.zeros_like(soft_valid, mask_ar.dtype), mask_ar], axis=1)
     # Each 1 opens a step: tokens of one step see each other and all earlier ones. With a 1 at
-    # every token, each is a step of its own, which is plain causal attention.
+    # every token, each token is its own step, which is plain causal attention.
     steps = jnp.cumsum(jnp.ones_like(steps) if causal else steps, axis=1)
     mask = (steps[:, None, :] <= steps[:, :, None]) & valid[:, None, :]
-    # Counting valid tokens only, a text stands where it would without the masked slots before it.
+    # Only valid tokens are counted, so text has the positions it would have without masked slots.
     positions = jnp.cumsum(valid.astype(jnp.int32), axis=1) - 1
     return Rows(x, positions, mask), valid
 
@@ -278,8 +278,8 @@ def _soft_tokens(
     features = features.reshape(batch * count, patches, width)
     bucket, budget = slots.bucket, jnp.asarray(slots.budget, jnp.int32)
     tokens = model.projector(model.connector(features, bucket=bucket, budget=budget))
-    # Slots from `budget` on hold something, but nobody sees it: they are masked as keys, take no
-    # position, and their own rows are never read.
+    # Slots beyond `budget` hold arbitrary values, but nothing reads them: they are masked as keys,
+    # take no position, and their own rows are never used.
     valid = jnp.tile(jnp.arange(bucket) < budget, count)
     shape = (batch, count * bucket)
     return tokens.reshape(*shape, -1), jnp.broadcast_to(valid[None], shape)

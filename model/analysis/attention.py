@@ -1,4 +1,4 @@
-"""Where the queries of a connector look, without a change to the connector."""
+"""Attention weights of a connector's queries, recorded without a change to its code."""
 
 import functools
 import typing
@@ -15,12 +15,12 @@ from model.vision.layers import Attention
 
 
 class Watched(typing.NamedTuple):
-    """A connector's output, and where its queries looked.
+    """A connector's output, and the attention weights of its queries.
 
     Attributes:
       tokens: the soft tokens, not yet projected.
-      weights: of each query's attention to the features, averaged over heads, each row sums to 1;
-        None where there are no queries, or their attention is not named.
+      weights: each query's attention to the features, averaged over heads; each row sums to 1.
+        None if there are no queries, or the connector's `feature_attention` does not name theirs.
     """
 
     tokens: Float[Array, "B N C"]
@@ -28,7 +28,7 @@ class Watched(typing.NamedTuple):
 
 
 class WatchedAttention:
-    """An attention layer's own layers, keeping the weights that it mixes its values with.
+    """Stand-in for an attention layer that has the same parameters and keeps its weights.
 
     The programs of training and decoding never hold these weights as one array.
     """
@@ -66,12 +66,12 @@ def watch(
     features: Float[Array, "B P C"],
     budget: int,
 ) -> Watched:
-    """Runs a connector on features, and keeps its queries' attention to them.
+    """Runs a connector on features, and returns its queries' attention to them as well.
 
     Args:
       cfg: the model.
-      params: of the connector.
-      features: of the vision tower.
+      params: parameters of the connector.
+      features: features of the vision tower.
       budget: soft tokens per image, one the connector serves.
     """
     structure, _ = nnx.split(nnx.eval_shape(lambda: build_connector(cfg, rngs=nnx.Rngs(0))))
@@ -82,7 +82,7 @@ def watch(
 
 
 def _watch_features(connector: typing.Any) -> WatchedAttention | None:
-    """Puts a watched layer in the place of the cross-attention from queries to features."""
+    """Replaces the cross-attention from queries to features by a watched layer, and returns it."""
     path = getattr(connector, "feature_attention", None)
     if path is None:
         return None

@@ -1,4 +1,4 @@
-"""FLOPs of a connector as XLA counts them in its program, where no formula says."""
+"""FLOPs of a connector as XLA counts them in its program, for connectors without a formula."""
 
 import functools
 import typing
@@ -16,7 +16,7 @@ from model.connector.build import build_connector
 def counted_flops(cfg: ModelConfig, budget: int) -> int:
     """Returns the FLOPs of the connector for one image, at a budget, without compiling it.
 
-    Norms, softmax and activations count, which formulas leave out; the body of a loop counts once.
+    Unlike in formulas, norms, softmax and activations count; the body of a loop counts once.
     """
     structure, params = nnx.split(nnx.eval_shape(lambda: build_connector(cfg, rngs=nnx.Rngs(0))))
     shape = (1, cfg.vision.num_patches, cfg.vision.width)

@@ -8,8 +8,8 @@ from typing import Any
 
 from model.analysis.measure import FEATURES, POOLED, QUERIES, Curve
 
-# Okabe and Ito's colours, told apart with every kind of colour blindness; dashes and markers
-# repeat the difference for prints without colour.
+# Okabe and Ito's colours, which people with any kind of colour blindness can distinguish; dashes
+# and markers help in prints without colour.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _FEATURES_COLOR = "#767676"
 _MARKERS = {FEATURES: "", POOLED: "o", QUERIES: "s"}
@@ -47,9 +47,9 @@ def draw_concentration(checkpoints: Sequence[Measured], num_images: int, path: P
     """Writes the PNG of cumulative spectral concentration: features and pooled tokens.
 
     Args:
-      checkpoints: those compared.
-      num_images: behind the curves, for the title.
-      path: of the PNG.
+      checkpoints: checkpoints to compare.
+      num_images: number of images behind the curves, for the title.
+      path: path of the PNG.
     """
     with _figure(path) as axes:
         for entry, curve, look in _lines(checkpoints, (FEATURES, POOLED)):
@@ -63,9 +63,9 @@ def draw_profiles(checkpoints: Sequence[Measured], num_images: int, path: Path) 
     """Writes the PNG of normalized radial mean power: features, pooled tokens and queries.
 
     Args:
-      checkpoints: those compared.
-      num_images: behind the curves, for the title.
-      path: of the PNG.
+      checkpoints: checkpoints to compare.
+      num_images: number of images behind the curves, for the title.
+      path: path of the PNG.
     """
     with _figure(path) as axes:
         for entry, curve, look in _lines(checkpoints, (FEATURES, POOLED, QUERIES)):

@@ -1,9 +1,9 @@
-"""The arithmetic of one prefill and the size of its key-value cache, by the paper's formulas.
+"""FLOPs of one prefill and the size of its key-value cache, by the paper's formulas.
 
-A multiply-add is two FLOPs; norms, activations, positions, softmax and the cutting into patches
-are left out. Source: PARCEL, appendix "FLOP and KV-Cache Calculations". Formulas of connectors
-that appendix does not spell out are sums of its terms, for the layers `model.connector` has. A
-connector of one's own is counted by its own formula or, where it states none, by XLA.
+A multiply-add is two FLOPs; norms, activations, positions, softmax and the patch embedding are
+left out. Source: PARCEL, appendix "FLOP and KV-Cache Calculations". For connectors that the
+appendix does not cover, its terms are summed over the layers in `model.connector`. For a user's
+own connector, its own formula counts or, if it has none, XLA.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Modality:
     """The size of a prompt.
 
     Attributes:
-      name: of the modality.
+      name: name of the modality.
       num_images: images or frames, each with its own budget.
       text_tokens: tokens of the prefix.
     """
@@ -43,7 +43,7 @@ class Modality:
 IMAGE = Modality(name="image", num_images=1, text_tokens=128 + 1)
 VIDEO = Modality(name="video", num_images=16, text_tokens=64 + 1)
 MODALITIES = (IMAGE, VIDEO)
-"""The paper's: the longest prefix of PaliGemma's evaluations, and its separator."""
+"""The paper's prompts: text is the longest prefix in PaliGemma's evaluations, and its separator."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ class Flops:
 
     Attributes:
       vision: the image tower, over all images.
-      connector: between tower and projector.
-      projector: soft tokens to the decoder's width.
+      connector: the connector, between tower and projector.
+      projector: the projection of soft tokens to the decoder's width.
       decoder: all blocks, over soft tokens and text.
       head: the vocabulary's logits at every text position.
     """
@@ -78,8 +78,8 @@ class Row:
       connector: the method.
       budget: soft tokens per image.
       modality: "image" or "video".
-      tflops: of one prefill [1e12 FLOPs].
-      kv_mb: its key-value cache [2**20 bytes], which the paper calls MB.
+      tflops: FLOPs of one prefill [1e12 FLOPs].
+      kv_mb: size of its key-value cache [2**20 bytes], which the paper calls MB.
     """
 
     connector: str
@@ -90,10 +90,10 @@ class Row:
 
 
 def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
-    """Returns the cost of one prompt, at a budget that the connector serves.
+    """Returns the FLOPs of one prompt's prefill, at a budget that the connector serves.
 
     Raises:
-      ValueError: if it does not serve it.
+      ValueError: if it does not serve the budget.
     """
     budgets.check_budget(cfg, budget)
     vision, text, images = cfg.vision, cfg.text, modality.num_images
@@ -110,9 +110,9 @@ def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
 
 
 def update_flops(cfg: ModelConfig, budget: int, modality: Modality, batch_size: int) -> float:
-    """Returns the cost of one training update: backward takes twice what forward does.
+    """Returns the FLOPs of one training update: the backward pass takes twice the forward pass's.
 
-    What is computed again to save memory counts as nothing.
+    Recomputation to save memory does not count.
     """
     return 3.0 * batch_size * prefill_flops(cfg, budget, modality).total
 
@@ -120,7 +120,7 @@ def update_flops(cfg: ModelConfig, budget: int, modality: Modality, batch_size: 
 def kv_cache_bytes(
     cfg: ModelConfig, budget: int, modality: Modality, *, scalar_bytes: int = BFLOAT16_BYTES
 ) -> int:
-    """Returns the size of the keys and values one prefill leaves, in all layers [bytes]."""
+    """Returns the size of the keys and values that one prefill caches, in all layers [bytes]."""
     return sequence_length(budget, modality) * kv_bytes_per_token(cfg, scalar_bytes=scalar_bytes)
 
 
@@ -131,12 +131,12 @@ def kv_bytes_per_token(cfg: ModelConfig, *, scalar_bytes: int = BFLOAT16_BYTES) 
 
 
 def sequence_length(budget: int, modality: Modality) -> int:
-    """Returns the tokens the decoder reads: soft tokens of every image, then the text."""
+    """Returns the number of tokens in the decoder: soft tokens of every image, and the text."""
     return modality.num_images * budget + modality.text_tokens
 
 
 def connector_flops(cfg: ModelConfig, budget: int) -> int:
-    """Returns the cost of the connector for one image."""
+    """Returns the FLOPs of the connector for one image."""
     routing = cfg.connector.routing
     if routing.module is None:
         return _own_flops(cfg, budget)
@@ -154,7 +154,7 @@ def connector_flops(cfg: ModelConfig, budget: int) -> int:
 
 
 def patch_flops(cfg: ModelConfig, modality: Modality) -> int:
-    """Returns the cost of the first layer, pixels to patches, which the paper leaves out."""
+    """Returns the FLOPs of the first layer, pixels to patches, which the paper leaves out."""
     vision = cfg.vision
     return 2 * modality.num_images * vision.num_patches * 3 * vision.patch_px**2 * vision.width
 
@@ -184,12 +184,12 @@ def with_connectors(
     settings: Mapping[typing.Any, ConnectorConfig] | None = None,
     own: Iterable[str] = (),
 ) -> Iterator[ModelConfig]:
-    """Yields the model with each connector its sizes allow, vanilla first.
+    """Yields the model with each connector that its sizes allow, vanilla first.
 
     Args:
       cfg: the model.
-      settings: of connectors by kind, where they differ from the model's.
-      own: kinds of the user's own, which come last.
+      settings: connector settings by kind, where they differ from the model's.
+      own: the user's own kinds of connectors, which come last.
     """
     for kind in (*KINDS, *own):
         shared = dataclasses.replace(cfg.connector, buckets=())
@@ -212,8 +212,8 @@ def efficiency(
 
     Args:
       models: one per connector.
-      at: budgets, of which each model gives those it serves; None takes all it serves.
-      modalities: prompts.
+      at: budgets to list, if a model serves them; None lists all that it serves.
+      modalities: prompts to list.
     """
     wanted = None if at is None else set(at)
     rows = []
@@ -236,14 +236,14 @@ def row(cfg: ModelConfig, budget: int, modality: Modality) -> Row:
 
 
 def _own_flops(cfg: ModelConfig, budget: int) -> int:
-    """Returns the cost of a connector of one's own for one image.
+    """Returns the FLOPs of a user's own connector for one image.
 
     Raises:
-      ValueError: if its formula gives something else than a count.
+      ValueError: if its formula does not return a count.
     """
     formula = getattr(own_class(cfg.connector.kind), "flops", None)
     if formula is None:
-        # JAX comes with it, and formulas are asked for where there is none.
+        # Imported here because it imports JAX, which places that need only formulas may lack.
         from model.analysis.counted import counted_flops
 
         return counted_flops(cfg, budget)
@@ -258,7 +258,7 @@ def _own_flops(cfg: ModelConfig, budget: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Layers:
-    """Sizes a connector's layers have for one image; `budget` = `anchors` + `queries`."""
+    """Sizes of a connector's layers for one image; `budget` = `anchors` + `queries`."""
 
     width: int
     hidden: int
@@ -268,26 +268,26 @@ class _Layers:
     queries: int
 
     def among_all(self) -> int:
-        """Self-attention over anchors and queries."""
+        """Returns the FLOPs of self-attention over anchors and queries."""
         return _attention(self.budget, self.budget, self.width)
 
     def to_anchors(self) -> int:
-        """Cross-attention from queries to anchors."""
+        """Returns the FLOPs of cross-attention from queries to anchors."""
         return _attention(self.queries, self.anchors, self.width)
 
     def to_features(self) -> int:
-        """Cross-attention from queries to the vision tower's features."""
+        """Returns the FLOPs of cross-attention from queries to the vision tower's features."""
         return _attention(self.queries, self.patches, self.width)
 
     def query_mlp(self) -> int:
-        """The MLP of queries."""
+        """Returns the FLOPs of the queries' MLP."""
         return _mlp(self.queries, self.width, self.hidden)
 
 
 _MODULES: dict[Module, tuple[Callable[[_Layers], int], ...]] = {
     "Vanilla": (),
     "M3": (),
-    # Its pooled cells are what queries are elsewhere: two self-attentions and an MLP over them.
+    # Its pooled cells count as queries: two self-attentions and an MLP over them.
     "M3SelfAttention": (_Layers.among_all, _Layers.among_all, _Layers.query_mlp),
     "Mqt": (_Layers.to_features,),
     "MqtSelfAttention": (_Layers.to_features, _Layers.among_all, _Layers.query_mlp),
@@ -299,12 +299,12 @@ _READS: dict[str | None, tuple[Callable[[_Layers], int], ...]] = {
     "anchors": (_Layers.to_anchors,),
     "anchors and queries": (_Layers.among_all,),
 }
-"""The layers of each module, and of what its queries read first. They run where there are queries
-only: at a budget of anchors alone, the connector is a pooling."""
+"""Layers of each module, and layers for what its queries read first. They run only if there are
+queries: at a budget of anchors alone, the connector just pools."""
 
 
 def _attention(rows: int, keys: int, width: int) -> int:
-    """Query and output projections of `rows`, key and value ones of `keys`, both products."""
+    """Returns the FLOPs of attention from `rows` to `keys`: four projections, two products."""
     return 4 * (rows + keys) * width**2 + 4 * rows * keys * width
 
 
@@ -313,7 +313,10 @@ def _mlp(rows: int, width: int, hidden: int) -> int:
 
 
 def _decoder_block(cfg: ModelConfig, rows: int, keys: int) -> int:
-    """One Gemma-2 block of which only `rows` are computed beyond their keys and values."""
+    """Returns the FLOPs of a Gemma-2 block: keys and values of `keys` tokens, all else of `rows`.
+
+    `rows` is smaller if only the last tokens' outputs are needed.
+    """
     text = cfg.text
     projections = (
         4 * text.width * text.head_dim * (rows * text.num_heads + keys * text.num_kv_heads)

@@ -25,11 +25,11 @@ class Curve:
     """A radial profile, averaged over images.
 
     Attributes:
-      what: "features" of the vision tower; "pooled" soft tokens on their own grid; the features as
-        "queries" weigh them.
-      budget: soft tokens per image; None for the features, which know none.
+      what: kind of curve: "features" of the vision tower, "pooled" soft tokens on their own grid,
+        or "queries", which is the features as queries weigh them.
+      budget: soft tokens per image; None for the features, which have no budget.
       grid: side of the grid it was computed on.
-      mean_power: of each radial bin, 1 to grid / 2 cycles per image side.
+      mean_power: mean power in each radial bin, 1 to grid / 2 cycles per image side.
     """
 
     what: str
@@ -67,7 +67,7 @@ def measure(
       cfg: the model.
       params: its parameters.
       images: pixels as in training; at least one.
-      at: budgets, all of which the connector serves.
+      at: budgets to measure at; the connector must serve all of them.
 
     Raises:
       ValueError: if a budget is not served, or there is no image.
@@ -92,7 +92,7 @@ def measure(
 def _features(
     cfg: ModelConfig, params: vlm.Params, images: Sequence[np.ndarray]
 ) -> Iterator[tuple[Float[np.ndarray, "B P C"], int]]:
-    """Yields the tower's features, and how many of the batch are real images."""
+    """Yields the tower's features of a batch, and how many of its images are not padding."""
     size = min(_BATCH, len(images))
     for start in range(0, len(images), size):
         chosen = list(images[start : start + size])
@@ -121,7 +121,7 @@ def _spectra(
         if pooled and routing.kernel != 1:  # Vanilla's tokens are the features themselves.
             side = round(pooled**0.5)
             if side * side != pooled:
-                continue  # A connector of one's own whose tokens lie on no square grid.
+                continue  # A user's own connector whose tokens do not form a square grid.
             cells = _grid(tokens[:count, :pooled], side)
             yield POOLED, budget, side, spectral.power_spectrum(cells)
         if weights is not None:

@@ -1,4 +1,4 @@
-"""What devices could compute, at most."""
+"""Peak speed of devices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,16 @@ from typing import Any
 from infra.chips.topology import PEAK_FLOPS
 
 _CHIPS = (
-    ("H200", "h200"), ("H100", "h100"), ("A100", "a100"), ("v6", "v6e"), ("v5p", "v5p"),
-    ("v5 lite", "v5e"), ("v5e", "v5e"), ("v4", "v4"),
-)  # fmt: skip
-"""Part of the name that JAX gives a device -> the chip."""
+    ("H200", "h200"),
+    ("H100", "h100"),
+    ("A100", "a100"),
+    ("v6", "v6e"),
+    ("v5p", "v5p"),
+    ("v5 lite", "v5e"),
+    ("v5e", "v5e"),
+    ("v4", "v4"),
+)
+"""Part of the name that JAX gives a device, and the chip; the first match counts."""
 
 
 def peak_tflops(devices: Sequence[Any]) -> float | None:

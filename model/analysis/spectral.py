@@ -18,7 +18,7 @@ _CHUNK = 1 << 22  # Complex numbers transformed at a time: 64 MiB.
 
 
 def remove_dc(grid: Float[np.ndarray, "*B H W C"]) -> Float[np.ndarray, "*B H W C"]:
-    """Returns the grid less each channel's spatial mean, in float64."""
+    """Returns the grid minus each channel's spatial mean, in float64."""
     grid = np.asarray(grid, np.float64)
     return grid - grid.mean(axis=(-3, -2), keepdims=True)
 
@@ -49,10 +49,10 @@ def radial_mean_power(power: Float[np.ndarray, "*B H W"]) -> Float[np.ndarray, "
     """Returns the mean power of the frequencies in each ring of width 1.
 
     Ring r holds the frequencies at distance [r - 1/2, r + 1/2) of 0, up to the Nyquist radius;
-    what lies beyond, in the corners, is left out. A mean, so wide rings weigh no more.
+    frequencies beyond, in the corners, are left out. Being a mean, a wide ring weighs no more.
 
     Args:
-      power: as `power_spectrum` returns it.
+      power: power spectra from `power_spectrum`.
     """
     height, width = power.shape[-2:]
     distance = np.hypot(*np.meshgrid(_frequencies(height), _frequencies(width), indexing="ij"))
@@ -68,7 +68,7 @@ def normalized(mean_power: Float[np.ndarray, "*B R"]) -> Float[np.ndarray, "*B R
     """Returns each bin's share of the sum over all bins.
 
     Args:
-      mean_power: a radial profile; of a dataset, the mean of its images' profiles.
+      mean_power: a radial profile; for a dataset, the mean of its images' profiles.
     """
     return mean_power / (np.sum(mean_power, axis=-1, keepdims=True) + EPSILON)
 
@@ -81,13 +81,14 @@ def concentration(mean_power: Float[np.ndarray, "*B R"]) -> Float[np.ndarray, "*
 def attended_power_spectrum(
     features: Float[np.ndarray, "H W C"], weights: Float[np.ndarray, "Q P"]
 ) -> Float[np.ndarray, "H W"]:
-    """Returns the mean power spectrum of the features as each query weighs them.
+    """Returns the power spectrum of the features as a query weighs them, averaged over queries.
 
-    Queries have no grid of their own; this is the spectrum of where they look. Each query's
-    weights are scaled to a spatial mean of 1, and multiply the features before the transform.
+    Queries have no grid of their own, so the spectrum is that of the features they attend to. Each
+    query's weights are scaled to a spatial mean of 1, and multiply the features before the
+    transform.
 
     Args:
-      features: of the vision tower, on their grid.
+      features: features of the vision tower, on their grid.
       weights: softmax weights of each query, averaged over heads; P = H * W, row by row.
     """
     height, width, channels = features.shape

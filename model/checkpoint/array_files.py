@@ -1,8 +1,9 @@
 """Files of named arrays, read and written one array at a time: npz, safetensors, Orbax.
 
-Nothing is memory-mapped: a read array is the caller's alone, so memory is what the caller holds.
-safetensors is a length, a JSON header and the bytes (github.com/huggingface/safetensors, README);
-its Python package writes a file from all tensors at once, which no 3B model fits beside itself.
+Nothing is memory-mapped: every array that is read is a copy, so the caller controls the memory.
+A safetensors file is a length, a JSON header and the bytes (github.com/huggingface/safetensors,
+README). Its Python package is not used: to write a file it needs all tensors in memory at once,
+which is too much for a 3B model.
 """
 
 import dataclasses
@@ -30,13 +31,13 @@ DTYPES = {
     "I32": np.dtype("<i4"),
     "I64": np.dtype("<i8"),
 }
-"""Types of a safetensors file by the code it has for them."""
+"""Array types by their code in a safetensors header."""
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One array of a file: what it is, and how to get it."""
+    """One array of a file: its shape and type, and a function that reads it."""
 
     shape: Shape
     dtype: np.dtype
@@ -44,11 +45,11 @@ class Entry:
 
 
 class Arrays(Mapping[str, np.ndarray]):
-    """Named arrays, each read when asked for, and again when asked again.
+    """Named arrays in files; every access reads the array from its file.
 
     Attributes:
-      entries: name -> what there is.
-      metadata: texts a safetensors file carries besides.
+      entries: name -> entry of the array.
+      metadata: texts from a safetensors file's header.
     """
 
     def __init__(self, entries: Mapping[str, Entry], metadata: Mapping[str, str] | None = None):
@@ -57,12 +58,12 @@ class Arrays(Mapping[str, np.ndarray]):
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Name -> shape, without reading."""
+        """Shape of every array by name, without reading any."""
         return {name: entry.shape for name, entry in self.entries.items()}
 
     @property
     def dtypes(self) -> set[np.dtype]:
-        """Types of all arrays, without reading."""
+        """Set of all arrays' types, without reading any."""
         return {entry.dtype for entry in self.entries.values()}
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -76,10 +77,10 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 def read_npz(path: Path) -> Arrays:
-    """Returns the arrays of an `.npz`; two opaque bytes are bfloat16, as big_vision stores it.
+    """Returns the arrays of an `.npz`; its type V2 (two opaque bytes) is big_vision's bfloat16.
 
     Raises:
-      ValueError: if the file is no `.npz`, or holds pickled objects.
+      ValueError: if the file is not an `.npz`, or holds pickled objects.
     """
     entries = {}
     try:
@@ -112,7 +113,7 @@ def _npz_member(path: Path, name: str) -> np.ndarray:
 
 
 def write_npz(path: Path, arrays: Iterator[tuple[str, np.ndarray]], dtype: np.dtype) -> None:
-    """Writes an `.npz` array by array, bfloat16 as two opaque bytes."""
+    """Writes an `.npz` array by array, with bfloat16 as type V2 (two opaque bytes)."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays:
             stored = np.ascontiguousarray(array, dtype)
@@ -126,7 +127,7 @@ def read_safetensors(path: Path) -> Arrays:
     """Returns the tensors of a safetensors file.
 
     Raises:
-      ValueError: if the file is cut off, or holds a type that no checkpoint of ours has.
+      ValueError: if the file is cut off, or a tensor's type is not in `DTYPES`.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -160,7 +161,7 @@ def read_safetensors_folder(folder: Path) -> Arrays:
     """Returns the tensors of `model.safetensors`, or of the shards its index names.
 
     Raises:
-      ValueError: if there is neither, or a shard or tensor of the index is absent.
+      ValueError: if there is neither, or a shard or tensor that the index names is missing.
     """
     if not (folder / INDEX).exists():
         if not (folder / SINGLE).exists():
@@ -180,10 +181,10 @@ def read_safetensors_folder(folder: Path) -> Arrays:
 def safetensors_header(
     shapes: Mapping[str, Shape], dtypes: Mapping[str, np.dtype], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int]]:
-    """Returns the header of a safetensors file, and the first byte of each tensor in it.
+    """Returns the header of a safetensors file, and the offset of each tensor in that file.
 
     Raises:
-      ValueError: if the format has no such type.
+      ValueError: if a type is not in `DTYPES`.
     """
     codes = {known: code for code, known in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -206,7 +207,7 @@ def safetensors_header(
 
 
 class SafetensorsWriter:
-    """Writes a safetensors file whose tensors come in any order."""
+    """Writer of a safetensors file that accepts its tensors in any order."""
 
     def __init__(
         self, path: Path, shapes: Mapping[str, Shape], dtype: np.dtype, metadata: Mapping[str, str]
@@ -228,7 +229,7 @@ class SafetensorsWriter:
         self._file.write(flat.view(np.uint8).data)
 
     def close(self) -> None:
-        """Ends the file.
+        """Closes the file.
 
         Raises:
           ValueError: if a tensor was not written.
@@ -242,7 +243,7 @@ def read_orbax(folder: Path) -> Arrays:
     """Returns the arrays of an Orbax checkpoint by path, parts joined by "/".
 
     Raises:
-      ValueError: if the folder is none.
+      ValueError: if the folder is not an Orbax checkpoint.
     """
     import orbax.checkpoint as ocp
 
@@ -275,6 +276,7 @@ def _orbax_leaf(folder: Path, keys: tuple[str, ...]) -> np.ndarray:
     import jax
     import orbax.checkpoint as ocp
 
+    # A template with this leaf only: with `partial_restore`, Orbax leaves out all others.
     item: Any = jax.ShapeDtypeStruct((), np.float32)
     want: Any = ocp.RestoreArgs(restore_type=np.ndarray)
     for key in reversed(keys):

@@ -1,4 +1,4 @@
-"""Frozen dataclasses ⇄ JSON."""
+"""Conversion of frozen dataclasses to JSON and back."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ def config_to_json(config: Any) -> str:
 
 
 def config_from_json(cls: type[_T], text: str) -> _T:
-    """Returns the dataclass of that JSON, checked as when built by hand.
+    """Returns the dataclass that a JSON text describes; its `__post_init__` checks it as usual.
 
     Raises:
       ValueError: if a key is unknown.
@@ -24,6 +24,7 @@ def config_from_json(cls: type[_T], text: str) -> _T:
 
 
 def _build(hint: Any, value: Any) -> Any:
+    """Returns a JSON value as its type hint wants it: dataclasses and tuples are rebuilt."""
     if value is None:
         return None
     origin = typing.get_origin(hint)

@@ -1,4 +1,4 @@
-"""One conversion, start to end; `parcel convert` checks its outcome afterwards."""
+"""A conversion from start to end; `parcel convert` checks its result afterwards."""
 
 import dataclasses
 import math
@@ -23,16 +23,16 @@ _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """A conversion that is asked for.
+    """A requested conversion.
 
     Attributes:
       paths: source and target, or the target alone with `siglip` and `gemma`.
-      siglip, gemma: the towers of a Stage 0 instead of a source.
-      tokenizer: SentencePiece file for the checkpoint made.
-      config: Hugging Face's `config.json` where none lies beside the source.
-      dtype: of what is written for other codebases; "" is what it was imported from.
-      seed: of the rows that a Stage 0 adds to the embedding.
-      check: reference inputs and outputs, an `.npz`, for `decode.reference_check.check_file`.
+      siglip, gemma: the towers for Stage 0, instead of a source.
+      tokenizer: SentencePiece file for the new checkpoint.
+      config: Hugging Face's `config.json`; None takes the one beside the source.
+      dtype: type of exported tensors; "" takes the type before the import, or float32 without one.
+      seed: seed of the rows that Stage 0 adds to the embedding.
+      check: `.npz` of reference inputs and outputs, for `decode.reference_check.check_file`.
     """
 
     paths: tuple[Path, ...]
@@ -69,11 +69,11 @@ class Request:
 
 
 def convert(request: Request) -> Iterator[str]:
-    """Yields a line on each part that was done.
+    """Converts a checkpoint; yields a line of text for each finished part.
 
     Raises:
       RequestError: if the request is wrong.
-      ValueError: if the source is not whole.
+      ValueError: if the source is incomplete.
     """
     target = request.paths[-1]
     if request.outward:

@@ -1,4 +1,4 @@
-"""One digest for a tree of parameters: the same content, the same digest, wherever it lies."""
+"""Digest of a tree of parameters, which depends on their content, not on where they are stored."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the nested dict of paths."""
+    """Returns the nested dict of leaves that are named by their paths."""
     tree: dict[str, Any] = {}
     for path, leaf in leaves.items():
         *parents, name = path.split("/")

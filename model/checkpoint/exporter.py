@@ -1,6 +1,6 @@
-"""Our checkpoints -> Hugging Face's layout, or big_vision's.
+"""Export of our checkpoints to Hugging Face's layout or big_vision's.
 
-One parameter is in memory at a time.
+Parameters are read and written one at a time, to save memory.
 """
 
 import json
@@ -21,17 +21,17 @@ from model.checkpoint.target import RequestError, whole
 from model.files import DIGEST, TOKENIZER
 
 SHARD_BYTES = 4_500_000_000
-"""Most bytes of a shard, unless one tensor has more. Source: transformers' default of 5 GB."""
+"""Largest size of a shard, unless one tensor is larger. Source: transformers' default of 5 GB."""
 
 
 def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> None:
     """Writes a checkpoint of ours for another codebase.
 
     Args:
-      checkpoint: a folder of ours, of the vanilla model.
+      checkpoint: folder of our checkpoint, which must be a vanilla model.
       out: `X.safetensors` (one file, its config.json in the header), `X.npz` (big_vision), or a
         folder for Hugging Face's layout: shards, index, config.json.
-      dtype: float32 or bfloat16; None is what the checkpoint was imported from, else float32.
+      dtype: float32 or bfloat16; None takes the type before the import, or float32 without one.
 
     Raises:
       RequestError: if the model has a connector, or `out` exists.
@@ -85,12 +85,12 @@ def write_tensors(
 
     Args:
       shards: file -> the tensors that it holds.
-      tensors: each of them once.
-      dtype: of them all.
-      metadata: texts of each file's header.
+      tensors: (name, array) of every tensor, each once.
+      dtype: type in which all tensors are written.
+      metadata: texts for every file's header.
 
     Raises:
-      ValueError: if one has another shape, or does not come.
+      ValueError: if a tensor has another shape than announced, or is missing.
     """
     writers = {
         name: writer
@@ -105,14 +105,14 @@ def write_tensors(
 
 
 def _metadata(config: dict[str, Any]) -> dict[str, str]:
-    """Returns a file's header texts: transformers wants the format, we the configuration."""
+    """Returns texts for a file's header: transformers needs the format, our importer the config."""
     return {"format": "pt", "config": json.dumps(config)}
 
 
 def shards_in(
     folder: Path, shapes: Mapping[str, Shape], dtype: np.dtype
 ) -> dict[Path, dict[str, Shape]]:
-    """Splits tensors into files of a folder, and writes the index where they are several."""
+    """Assigns tensors to files in a folder, and writes the index if there are several files."""
     groups: list[dict[str, Shape]] = [{}]
     filled = total = 0
     for name, shape in shapes.items():
@@ -132,11 +132,11 @@ def shards_in(
 
 
 def _rows_above(checkpoint: Path, params: Arrays, origin: dict[str, Any] | None) -> np.ndarray:
-    """Returns the embedding's rows above the vocabulary: the imported ones, or the mean row."""
+    """Returns the embedding's rows above the vocabulary: those imported, or copies of the mean."""
     if (checkpoint / ORIGIN_ROWS).exists():
         return np.load(checkpoint / ORIGIN_ROWS)
     embedding = params[EMBEDDING]
     if origin is not None:
-        return embedding[:0]
+        return embedding[:0]  # The imported checkpoint had no such rows.
     mean = np.mean(embedding, axis=0, dtype=np.float64).astype(np.float32)
     return np.tile(mean, (PADDED_ROWS, 1))

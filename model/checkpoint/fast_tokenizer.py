@@ -1,7 +1,8 @@
-"""A SentencePiece vocabulary as the `tokenizer.json` that Hugging Face's tokenizers read.
+"""Conversion of a SentencePiece vocabulary to Hugging Face's `tokenizer.json`.
 
-Byte-pair merges are not in a SentencePiece file; they are what its pieces can be put together from,
-by score. Source: transformers `convert_slow_tokenizer.py`, GemmaConverter.
+A SentencePiece file does not list its byte-pair merges. They are recovered from its pieces: two
+pieces merge if together they spell a third one, and its score ranks the merge.
+Source: transformers `convert_slow_tokenizer.py`, GemmaConverter.
 """
 
 import dataclasses
@@ -16,12 +17,13 @@ from model.text.tokenizer import PAD_ID, UNK_ID, Tokenizer
 from pipelines.records.codes import EXTRA_TOKENS
 
 IMAGE_TOKEN = "<image>"
-"""Holds a soft token's place; its id is the first that no text has."""
+"""Placeholder of a soft token; its id is the first after those of the vocabulary."""
 
 _PROBE = "  a  B\tﬁ "
+"""Text that a normalizing tokenizer would change: extra spaces, a tab, a ligature."""
 
 _NORMAL, _USER_DEFINED, _BYTE, _BPE = 1, 4, 6, 2
-"""Types of a piece, and of a model. Source: sentencepiece `sentencepiece_model.proto`."""
+"""Types of pieces, and the type of a byte-pair model. Source: `sentencepiece_model.proto`."""
 
 
 class _Piece(typing.NamedTuple):
@@ -35,11 +37,11 @@ class FastTokenizer:
     """A tokenizer in Hugging Face's form.
 
     Attributes:
-      files: name -> text: `tokenizer.json` and `tokenizer_config.json`.
-      image_token_id: of `IMAGE_TOKEN`.
-      separator_id: of what stands between prefix and suffix.
-      bos_id: begins a row.
-      eos_id: ends an answer.
+      files: name -> text of `tokenizer.json` and `tokenizer_config.json`.
+      image_token_id: id of `IMAGE_TOKEN`.
+      separator_id: id of the token between prefix and suffix.
+      bos_id: id of the token that begins a row.
+      eos_id: id of the token that ends an answer.
     """
 
     files: dict[str, str]
@@ -50,10 +52,10 @@ class FastTokenizer:
 
 
 def fast_tokenizer(path: Path) -> FastTokenizer:
-    """Returns the form of a SentencePiece file that gives the ids of `Tokenizer`.
+    """Returns a SentencePiece file in Hugging Face's form, which gives the same ids as `Tokenizer`.
 
     Raises:
-      ValueError: if it is not byte-pair encoding of the text as it is, with bytes for the rest.
+      ValueError: if it is not byte-pair encoding without normalization and with byte fallback.
     """
     import sentencepiece
 
@@ -68,7 +70,8 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
     if not any(piece.type == _BYTE for piece in pieces):
         raise ValueError(f"tokenizer {path.name} must have a piece for each byte (byte_fallback).")
     names = [piece.text for piece in pieces]
-    # Taken out of a text before anything merges: what its maker defined, such as "\n", and ours.
+    # Matched as a whole before any merging: pieces that the vocabulary's maker defined, such as
+    # "\n", and our location and mask tokens.
     added = {piece.text: i for i, piece in enumerate(pieces) if piece.type == _USER_DEFINED}
     added |= {token: known.encode(token)[0] for token in EXTRA_TOKENS}
     special = {names[i]: i for i in (PAD_ID, known.eos_id, known.bos_id, UNK_ID)}
@@ -124,7 +127,7 @@ def _added(name: str, i: int, *, special: bool) -> dict[str, Any]:
 
 
 def _merges(scores: dict[str, float]) -> list[list[str]]:
-    """Returns the pairs that merge, the first to merge first."""
+    """Returns the pairs of pieces that merge, by descending priority."""
     found = []
     for piece, score in scores.items():
         for cut in range(1, len(piece)):
@@ -138,9 +141,12 @@ def _merges(scores: dict[str, float]) -> list[list[str]]:
 def _read(model: bytes) -> tuple[int, list[_Piece]]:
     """Returns the type of a SentencePiece model, and its pieces.
 
-    `sentencepiece_model_pb2` would need the protobuf of its own build beside the pipelines'.
+    The file is parsed by hand, because `sentencepiece_model_pb2` needs another build of protobuf
+    than the pipelines.
     """
     model_type, pieces = 1, []
+    # Field 1 is a piece (text, score, type); field 2 has the trainer's settings, where field 3 is
+    # the type of the model.
     for field, value in _fields(model):
         if field == 1:
             found = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL, **dict(_fields(value))}
@@ -152,7 +158,7 @@ def _read(model: bytes) -> tuple[int, list[_Piece]]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yields number and value of a message's fields. Source: protobuf.dev, "Encoding"."""
+    """Yields (number, value) of a message's fields. Source: protobuf.dev, "Encoding"."""
     at = 0
 
     def varint() -> int:

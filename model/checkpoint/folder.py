@@ -7,8 +7,8 @@ tokenizer.model  where there is one: a converted checkpoint may lack it
 mask_codec.npz   where there is one
 digest.txt       content digest of the parameters
 
-What reads one takes a folder, or a place in a bucket (see `infra.store.places`): the parameters
-are then read from there, the rest from this machine's cache.
+Functions that read a checkpoint take a folder, or a place in a bucket (see `infra.store.places`).
+In a bucket, the parameters are read in place, all other files from this machine's cache.
 """
 
 import shutil
@@ -51,7 +51,7 @@ def save_checkpoint(
       params: nested dict of arrays.
       tokenizer: SentencePiece file; None for none.
       mask_codec: `.npz` of the codec; None for none.
-      put: stores the files of parameters elsewhere; None stores them in `out`.
+      put: function that stores the parameter files elsewhere; None stores them in `out`.
     """
     folder = Path(out).absolute()
     (folder / CONFIG).write_text(config_to_json(model))
@@ -101,15 +101,15 @@ def params_of(checkpoint: Checkpoint) -> ParamsReader:
 
 
 def params_digest_of(checkpoint: Checkpoint) -> str:
-    """Returns the content digest of a checkpoint's parameters, computed anew."""
+    """Returns the content digest of a checkpoint's parameters, computed from their values."""
     return params_digest(load_params(checkpoint))
 
 
 def checked_digest(checkpoint: Checkpoint) -> str:
-    """Returns the content digest that a checkpoint states, after computing it anew.
+    """Returns the content digest that a checkpoint states, after checking it on the parameters.
 
     Raises:
-      ValueError: if it states another one, or the folder holds no finished checkpoint.
+      ValueError: if the digests differ, or the folder holds no finished checkpoint.
     """
     found = params_digest_of(checkpoint)
     stated = stated_digest(checkpoint)
@@ -147,13 +147,13 @@ def stated_digest(checkpoint: Checkpoint) -> str:
     """Returns the content digest that a checkpoint states.
 
     Raises:
-      FileNotFoundError: if it is not finished.
+      FileNotFoundError: if the checkpoint is not finished.
     """
     return (_small(checkpoint) / DIGEST).read_text().strip()
 
 
 def _small(checkpoint: Checkpoint) -> Path:
-    """Returns a local folder with all but the parameters."""
+    """Returns a local folder with all files of a checkpoint but the parameters."""
     return open_place(checkpoint).whole(_SMALL)
 
 

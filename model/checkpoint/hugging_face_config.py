@@ -1,7 +1,7 @@
-"""transformers' `config.json` of a PaliGemma 2 ⇄ what our configuration needs of it.
+"""Reading and writing of transformers' `config.json` for PaliGemma 2.
 
-Defaults are those of transformers' Gemma2Config and SiglipVisionConfig: files leave out what
-equals them.
+Defaults are those of transformers' Gemma2Config and SiglipVisionConfig: files leave out fields
+that equal them.
 """
 
 import typing
@@ -14,15 +14,15 @@ from model.config import ModelConfig
 from pipelines.records.codes import EXTRA_TOKENS
 
 GEMMA_PIECES = 256_000
-"""Rows of Gemma's embedding that are pieces; published files have up to 128 unused ones more."""
+"""Number of pieces in Gemma's embedding; published files have up to 128 unused rows more."""
 VOCAB_SIZE = GEMMA_PIECES + len(EXTRA_TOKENS)
-"""Rows that mean something in every published PaliGemma."""
+"""Number of embedding rows that are in use in every published PaliGemma."""
 PADDED_ROWS = 64
-"""Rows transformers adds for `<image>` and for alignment. Source: its PaliGemma 2 converter."""
+"""Number of rows that transformers adds, for `<image>` and alignment. Source: its converter."""
 
 ORIGIN, ORIGIN_ROWS = "hugging_face.json", "hugging_face_rows.npy"
-"""What an imported checkpoint has beyond our parameters: its config, and the rows above the
-vocabulary. They lie beside ours, so that going back gives the same tensors."""
+"""Files that an import keeps beside our parameters: the original config, and the embedding rows
+above the vocabulary. With them, an export gives the same tensors again."""
 
 _EPSILON = 1e-6
 _FIXED = (
@@ -32,20 +32,20 @@ _FIXED = (
     ("vision_config", "layer_norm_eps", _EPSILON),
     ("vision_config", "hidden_act", "gelu_pytorch_tanh"),
 )
-"""What our model has built in."""
+"""Settings that are built into our model: section, field, the only accepted value."""
 
 
 class Facts(typing.NamedTuple):
-    """Facts that the shapes of a checkpoint do not tell.
+    """Facts that the shapes in a checkpoint do not show.
 
     Attributes:
-      vision_heads: of the image tower.
+      vision_heads: heads of the image tower.
       num_heads: query heads of the decoder.
       num_kv_heads: key and value heads of the decoder.
       head_dim: channels of a decoder head.
       vocab_size: rows of the embedding that count; the file may have more.
-      attn_softcap, final_softcap: 0 is off.
-      sliding_window: of every second layer [tokens]; 0 is none.
+      attn_softcap, final_softcap: soft-caps of the attention's and the output's logits; 0 is off.
+      sliding_window: attention window of every second layer [tokens]; 0 is none.
       rope_base: base wavelength of the rotary positions.
     """
 
@@ -64,7 +64,7 @@ def read_config(config: Mapping[str, Any]) -> Facts:
     """Returns the facts of a `config.json`.
 
     Raises:
-      ValueError: if it is not a PaliGemma 2, or one our decoder does not compute.
+      ValueError: if it is not a PaliGemma 2, or has settings that our model does not support.
     """
     text, vision = config.get("text_config", {}), config.get("vision_config", {})
     kinds = config.get("model_type"), text.get("model_type")
@@ -123,12 +123,12 @@ def write_config(cfg: ModelConfig, rows: int, dtype: np.dtype) -> dict[str, Any]
 
     Args:
       cfg: a vanilla model.
-      rows: of the embedding as written, rows for `<image>` included.
-      dtype: of the tensors.
+      rows: number of rows of the written embedding, including those above the vocabulary.
+      dtype: type of the tensors.
     """
     vision, text = cfg.vision, cfg.text
     kinds = [("sliding" if i % 2 == 0 else "full") + "_attention" for i in range(text.depth)]
-    # One field of two names: older releases of transformers read `torch_dtype`.
+    # The same field under two names: older releases of transformers read `torch_dtype`.
     types = {"dtype": dtype.name, "torch_dtype": dtype.name}
     return {
         "architectures": ["PaliGemmaForConditionalGeneration"],

@@ -1,6 +1,6 @@
-"""Checkpoints of other codebases -> ours.
+"""Import of other codebases' checkpoints.
 
-An import holds our float32 parameters once, and one array of the source at a time.
+An import needs memory for our float32 parameters, and for one array of the source at a time.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ from model.files import CONFIG, TOKENIZER
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A checkpoint of another codebase, its names and shapes checked, nothing of it read yet.
+    """A checkpoint of another codebase: names and shapes are checked, arrays are not read yet.
 
     Attributes:
-      model: what it is.
-      arrays: by the names of the file.
+      model: configuration of the model.
+      arrays: its arrays, by their names in the file.
       origin: "big_vision" or "Hugging Face".
-      config: Hugging Face's `config.json`; None where there is none.
-      tokenizer: a tokenizer beside it, if any.
+      config: Hugging Face's `config.json`; None if there is none.
+      tokenizer: the tokenizer's file beside it, if there is one.
     """
 
     model: ModelConfig
@@ -61,10 +61,10 @@ def open_source(path: Path, config: Path | None = None) -> Source:
 
     Args:
       path: an `.npz` of big_vision, a `.safetensors`, or a folder of them.
-      config: Hugging Face's `config.json` where none lies beside.
+      config: Hugging Face's `config.json`; None takes the one beside the tensors, or in the file.
 
     Raises:
-      RequestError: if the path is nothing of these, or tensors lack their configuration.
+      RequestError: if the path is none of these, or the tensors come without a configuration.
       ValueError: naming parameters that are missing, unknown or of another shape.
     """
     if path.suffix == ".npz" and path.is_file():
@@ -84,7 +84,7 @@ def open_source(path: Path, config: Path | None = None) -> Source:
 
 
 def big_vision_source(arrays: Arrays) -> Source:
-    """Returns arrays under big_vision's names, checked; raises as `open_source`."""
+    """Returns the checked source of arrays with big_vision's names; raises as `open_source`."""
     origin, found = "big_vision", big_vision_keys(arrays)
     translate.check_big_vision(found)
     shapes = {key: arrays.entries[name].shape for key, name in found.items()}
@@ -131,7 +131,7 @@ def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
     """Writes a checkpoint folder of ours and returns its digest.
 
     Args:
-      source: what to read.
+      source: the checkpoint to import.
       out: folder to make.
       tokenizer: SentencePiece file; None takes the one beside the source, if there is one.
 
@@ -141,7 +141,8 @@ def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
     tokenizer = tokenizer or source.tokenizer
     if tokenizer is not None:
         check_tokenizer(tokenizer, source.model)
-    # Of transposed views the writer would make copies, of all at once beside them.
+    # Transposed views are copied here, one by one: the writer would copy all of them at once, and
+    # keep the originals.
     params = unflatten({path: np.ascontiguousarray(x) for path, x in source.parameters()})
     with whole(out) as folder:
         folder.mkdir()
@@ -153,7 +154,7 @@ def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
 
 
 def check_tokenizer(path: Path, model: ModelConfig | None = None) -> None:
-    """Raises an error unless a tokenizer's file loads, with no more tokens than a model's rows."""
+    """Raises an error unless a tokenizer loads and has no more tokens than the embedding rows."""
     from model.text.tokenizer import Tokenizer
 
     if not path.is_file():
@@ -172,6 +173,7 @@ def check_tokenizer(path: Path, model: ModelConfig | None = None) -> None:
 
 
 def _keep_origin(source: Source, folder: Path) -> None:
+    """Stores the config and the embedding's extra rows: an export then gives the same tensors."""
     dtypes = source.arrays.dtypes
     config = dict(source.config or {})
     config["dtype"] = "bfloat16" if dtypes == {BFLOAT16} else "float32"

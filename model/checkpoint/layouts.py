@@ -1,4 +1,4 @@
-"""How other codebases lay an array out: what makes it ours, and what makes it theirs again."""
+"""Conversions between our layout of an array and other codebases' layouts."""
 
 import typing
 from collections.abc import Callable
@@ -11,11 +11,11 @@ Heads = Callable[[ModelConfig], int]
 
 
 class Layout(typing.NamedTuple):
-    """Both directions only move axes: values pass through untouched.
+    """Two functions that convert an array's layout; they move, merge and split axes only.
 
     Attributes:
-      read: gives our array from theirs.
-      write: gives theirs from ours; what ours merged is split by the configuration.
+      read: function from their array to ours.
+      write: function from our array to theirs; the configuration says how merged axes are split.
     """
 
     read: Callable[[np.ndarray], np.ndarray]
@@ -25,28 +25,28 @@ class Layout(typing.NamedTuple):
 SAME = Layout(lambda x: x, lambda x, cfg: x)
 TRANSPOSED = Layout(lambda x: x.T, lambda x, cfg: x.T)
 ROWS = Layout(lambda x: x[0], lambda x, cfg: x[None])
-"""(1, rows, width) there, (rows, width) here."""
+"""Theirs is (1, rows, width), ours (rows, width)."""
 OIHW = Layout(lambda x: x.transpose(2, 3, 1, 0), lambda x, cfg: x.transpose(3, 2, 0, 1))
-"""A convolution's kernel as PyTorch keeps it; ours is (height, width, in, out)."""
+"""Theirs is PyTorch's kernel (out, in, height, width), ours is (height, width, in, out)."""
 
 
 def vision_heads(cfg: ModelConfig) -> int:
-    """Returns the heads of the image tower."""
+    """Returns the number of heads in the image tower."""
     return cfg.vision.num_heads
 
 
 def query_heads(cfg: ModelConfig) -> int:
-    """Returns the query heads of the decoder."""
+    """Returns the number of query heads in the decoder."""
     return cfg.text.num_heads
 
 
 def key_heads(cfg: ModelConfig) -> int:
-    """Returns the key and value heads of the decoder."""
+    """Returns the number of key and value heads in the decoder."""
     return cfg.text.num_kv_heads
 
 
 def merged(axis: int, heads: Heads) -> Layout:
-    """Heads and their channels: axes `axis` and `axis + 1` there, one axis here."""
+    """Returns the layout with heads and channels on axes `axis` and `axis + 1`, merged in ours."""
     return Layout(
         lambda x: x.reshape(
             *x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :]
@@ -58,7 +58,10 @@ def merged(axis: int, heads: Heads) -> Layout:
 
 
 def heads_first(heads: Heads) -> Layout:
-    """(layers, heads, width, channels) there, (layers, width, heads * channels) here."""
+    """Returns the layout with separate heads.
+
+    Theirs is (layers, heads, width, channels), ours (layers, width, heads * channels).
+    """
     last = merged(2, heads)
     return Layout(
         lambda x: last.read(x.transpose(0, 2, 1, 3)),

@@ -22,21 +22,22 @@ from model.checkpoint.layouts import (
 )
 
 LM_HEAD = "lm_head.weight"
-"""Hugging Face's output matrix: the embedding again, where a file has it at all."""
+"""Hugging Face's name of the output matrix, a copy of the embedding that only some files have."""
 EMBEDDING, HUGGING_FACE_EMBEDDING = "text/embedding", "language_model.model.embed_tokens.weight"
-"""The one parameter that has more rows elsewhere: ours, and Hugging Face's name."""
+"""Our and Hugging Face's name of the embedding, which may have more rows in other codebases."""
 
 
 class Name(typing.NamedTuple):
-    """One parameter.
+    """Names and layouts of one parameter.
 
     Attributes:
       ours: path in our nested dict, joined by "/".
       big_vision: key in an `.npz`, without a leading `params/`.
-      big_vision_layout: of the whole array, or of its part.
-      hugging_face: key in safetensors, `{i}` where there is one per layer.
-      hugging_face_layout: of one layer's array.
-      part: place on axis 1 of a big_vision array that holds several of ours; None holds one.
+      big_vision_layout: layout of the array in big_vision, or of our part of it.
+      hugging_face: key in safetensors, with `{i}` for the layer if every layer has one.
+      hugging_face_layout: layout of the array in Hugging Face, of one layer.
+      part: index on axis 1 of a big_vision array that holds several of our parameters; None if it
+        holds only this one.
     """
 
     ours: str
@@ -52,17 +53,20 @@ class NamesError(ValueError):
 
 
 def big_vision_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Returns key without `params/` -> key; beside `params/` nothing else counts (optimizer)."""
+    """Returns a dict: key without `params/` -> key.
+
+    If any key begins with `params/`, all others are left out: they belong to the optimizer.
+    """
     whole = list(keys)
     inside = [key for key in whole if key.startswith("params/")]
     return {key.removeprefix("params/"): key for key in inside or whole}
 
 
 def hugging_face_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Returns key as the hub had it in 2024 -> key as it is; buffers are left out.
+    """Returns a dict: name that the key had on the hub in 2024 -> key. Buffers are left out.
 
-    Later releases of transformers call `language_model.model.` `model.language_model.`, and
-    `vision_tower.vision_model.` `model.vision_tower.`.
+    Later releases of transformers renamed `language_model.model.` to `model.language_model.`, and
+    `vision_tower.vision_model.` to `model.vision_tower.`.
 
     Raises:
       NamesError: if two keys mean the same parameter.
@@ -92,29 +96,55 @@ _HF_LAYER = _HF_TEXT + "layers.{i}."
 def _vision() -> list[Name]:
     patches, post = _HF_IMG + "embeddings.", _HF_IMG + "post_layernorm."
     table = [
-        Name("vision/patches/kernel", "img/embedding/kernel", SAME,
-             patches + "patch_embedding.weight", OIHW),
-        Name("vision/patches/bias", "img/embedding/bias", SAME,
-             patches + "patch_embedding.bias", SAME),
-        Name("vision/positions", "img/pos_embedding", ROWS,
-             patches + "position_embedding.weight", SAME),
-        Name("vision/norm/scale", "img/Transformer/encoder_norm/scale", SAME,
-             post + "weight", SAME),
+        Name(
+            "vision/patches/kernel",
+            "img/embedding/kernel",
+            SAME,
+            patches + "patch_embedding.weight",
+            OIHW,
+        ),
+        Name(
+            "vision/patches/bias",
+            "img/embedding/bias",
+            SAME,
+            patches + "patch_embedding.bias",
+            SAME,
+        ),
+        Name(
+            "vision/positions",
+            "img/pos_embedding",
+            ROWS,
+            patches + "position_embedding.weight",
+            SAME,
+        ),
+        Name(
+            "vision/norm/scale", "img/Transformer/encoder_norm/scale", SAME, post + "weight", SAME
+        ),
         Name("vision/norm/bias", "img/Transformer/encoder_norm/bias", SAME, post + "bias", SAME),
-    ]  # fmt: skip
+    ]
     for ours, bv, hf in (("attn_norm", "0", "layer_norm1"), ("mlp_norm", "1", "layer_norm2")):
         for part, hf_part in (("scale", "weight"), ("bias", "bias")):
             table.append(
-                Name(f"vision/blocks/{ours}/{part}", f"{_BV_IMG}LayerNorm_{bv}/{part}", SAME,
-                     f"{_HF_BLOCK}{hf}.{hf_part}", SAME)
-            )  # fmt: skip
+                Name(
+                    f"vision/blocks/{ours}/{part}",
+                    f"{_BV_IMG}LayerNorm_{bv}/{part}",
+                    SAME,
+                    f"{_HF_BLOCK}{hf}.{hf_part}",
+                    SAME,
+                )
+            )
     for ours, bv, hf in (("up", "0", "fc1"), ("down", "1", "fc2")):
-        table += _linear(f"vision/blocks/mlp/{ours}", f"{_BV_IMG}MlpBlock_0/Dense_{bv}",
-                         f"{_HF_BLOCK}mlp.{hf}")  # fmt: skip
+        table += _linear(
+            f"vision/blocks/mlp/{ours}", f"{_BV_IMG}MlpBlock_0/Dense_{bv}", f"{_HF_BLOCK}mlp.{hf}"
+        )
     for part, hf in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
-        table += _linear(f"vision/blocks/attn/{part}", _BV_ATTN + part,
-                         f"{_HF_BLOCK}self_attn.{hf}",
-                         merged(2, vision_heads), merged(1, vision_heads))  # fmt: skip
+        table += _linear(
+            f"vision/blocks/attn/{part}",
+            _BV_ATTN + part,
+            f"{_HF_BLOCK}self_attn.{hf}",
+            merged(2, vision_heads),
+            merged(1, vision_heads),
+        )
     out = "vision/blocks/attn/out", _BV_ATTN + "out", f"{_HF_BLOCK}self_attn.out_proj"
     return table + _linear(*out, merged(1, vision_heads))
 
@@ -123,10 +153,11 @@ def _linear(
     ours: str, big_vision: str, hugging_face: str, kernel: Layout = SAME, bias: Layout = SAME
 ) -> list[Name]:
     return [
-        Name(f"{ours}/kernel", f"{big_vision}/kernel", kernel,
-             f"{hugging_face}.weight", TRANSPOSED),
+        Name(
+            f"{ours}/kernel", f"{big_vision}/kernel", kernel, f"{hugging_face}.weight", TRANSPOSED
+        ),
         Name(f"{ours}/bias", f"{big_vision}/bias", bias, f"{hugging_face}.bias", SAME),
-    ]  # fmt: skip
+    ]
 
 
 def _text() -> list[Name]:

@@ -1,10 +1,10 @@
-"""Parameters as files: safetensors of about a gigabyte each, and an index of them all.
+"""Parameters in files: safetensors of about a gigabyte each, with one index.
 
-params.json                        where each array lies, and a checksum of each piece of each file
-params-00000-of-00002.safetensors  the arrays by name; the same arrays give the same bytes
+params.json                        place of each array, and a checksum of each piece of each file
+params-00000-of-00002.safetensors  the arrays by name; equal arrays give equal bytes
 
-They are written and read by pieces, on a disk or straight to and from a bucket: nothing is copied
-to the node, and who wants a part of an array gets the pieces that hold it.
+Files are written and read in pieces, on a disk or directly in a bucket: no file is first copied to
+the node, and to read a part of an array, only the pieces that hold it are fetched.
 """
 
 import dataclasses
@@ -29,27 +29,27 @@ Put = Callable[[str, Content], None]
 """Stores a file under a name."""
 
 FILE_BYTES = 2**30
-"""Most bytes of a file, unless one array has more. Files are written side by side."""
+"""Largest size of a file, unless one array is larger. Files are written in parallel."""
 
 PIECE = 2**20
-"""What has a checksum of its own [bytes]."""
+"""Length of the pieces of a file that have a checksum each [bytes]."""
 
 _READ = 16 * PIECE
-"""Most that one request brings [bytes]."""
+"""Largest range that one request reads [bytes]."""
 
 _AT_ONCE = 8
-"""Files written, and ranges read, at a time."""
+"""Number of files written, or ranges read, at the same time."""
 
 _REREADS = 3
-"""Of what came over a network with other checksums."""
+"""Number of times that a range is fetched again over a network if its checksums do not match."""
 
 
 class ParamsFile:
-    """A safetensors file that has not been written: its bytes, wherever one looks.
+    """A safetensors file that is not written yet, but whose bytes can already be read in ranges.
 
     Attributes:
-      size: [bytes].
-      starts: array -> its first byte.
+      size: size of the file [bytes].
+      starts: array name -> offset of its first byte.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -58,13 +58,14 @@ class ParamsFile:
             {name: array.shape for name, array in arrays.items()}, types, {}
         )
         self._parts = [(0, memoryview(header))]
-        for name in sorted(arrays):  # As the header has them.
+        for name in sorted(arrays):  # The header has the same order.
             flat = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
             self._parts.append((self.starts[name], flat.data))
         self.size = max(start + len(part) for start, part in self._parts)
 
     def read(self, start: int, length: int) -> bytes:
         """Returns a range of its bytes."""
+        # A part outside the range gives an empty cut.
         cuts = (part[max(start - at, 0) : max(start + length - at, 0)] for at, part in self._parts)
         return b"".join(cuts)
 
@@ -84,7 +85,7 @@ def write_arrays(arrays: Mapping[str, np.ndarray], put: Put) -> dict[str, Any]:
     """Writes named arrays, and returns their index, which `ParamsReader` takes.
 
     Args:
-      arrays: by name, in the order of the files.
+      arrays: arrays by name, in the order in which they fill the files.
       put: stores one file; called by several threads.
     """
     groups = _groups(arrays)
@@ -128,7 +129,7 @@ def _groups(arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Range:
-    """Bytes of a file, and where they go."""
+    """A range of a file, and the buffer that its bytes fill."""
 
     file: str
     start: int
@@ -136,10 +137,10 @@ class _Range:
 
 
 class Source(Protocol):
-    """Where files are read in ranges, such as a `Place`.
+    """A reader of files in ranges, such as a `Place`.
 
     Attributes:
-      uri: the place, for people.
+      uri: address of the files, for messages.
       is_local: whether reading costs no request.
     """
 
@@ -151,7 +152,7 @@ class Source(Protocol):
         ...
 
     def read(self, name: str, start: int, length: int, *, fresh: bool = False) -> bytes:
-        """Returns a range; `fresh` where what came before was wrong."""
+        """Returns a range; `fresh` bypasses any cache, after an earlier read gave wrong bytes."""
         ...
 
 
@@ -165,11 +166,11 @@ def read_index(place: Place) -> dict[str, Any]:
 
 
 class ParamsReader:
-    """Arrays in files, each read when it is asked for. Safe to share between threads.
+    """A reader of arrays in files, each on request. Safe to share between threads.
 
     Args:
-      source: of the files.
-      index: of the arrays.
+      source: reader of the files.
+      index: index of the arrays, from `write_arrays`.
     """
 
     def __init__(self, source: Source, index: Mapping[str, Any]) -> None:
@@ -179,7 +180,7 @@ class ParamsReader:
 
     @property
     def arrays(self) -> Arrays:
-        """All of them by path, none read yet."""
+        """All arrays by path, none of them read yet."""
         return Arrays(
             {
                 path: Entry(self.shape(path), self.dtype(path), lambda path=path: self.read(path))
@@ -199,9 +200,9 @@ class ParamsReader:
         """Returns an array, or a part of it, reading the pieces that hold that part.
 
         Args:
-          path: of the array.
+          path: path of the array.
           index: a slice per axis, without steps, as `jax.make_array_from_callback` gives them;
-            axes that are not named are whole.
+            axes without a slice are read whole.
 
         Raises:
           ValueError: if a checksum does not match.
@@ -211,7 +212,7 @@ class ParamsReader:
         return array
 
     def read_all(self, wanted: Mapping[str, Sequence[slice]]) -> dict[str, np.ndarray]:
-        """Returns several arrays, or parts of them, read together; as `read` does."""
+        """Returns several arrays, or parts of them, read in parallel; see `read`."""
         found, ranges = {}, []
         for path, index in wanted.items():
             found[path] = self._prepare(path, index, ranges)
@@ -220,7 +221,7 @@ class ParamsReader:
         return found
 
     def _prepare(self, path: str, index: Sequence[slice], ranges: list[_Range]) -> np.ndarray:
-        """Returns the array to be filled, and adds the ranges of the file that fill it."""
+        """Returns an array to be filled, and appends the file ranges that fill it to `ranges`."""
         shape, dtype = self.shape(path), self.dtype(path)
         cuts = [*index, *[slice(None)] * (len(shape) - len(index))]
         bounds = [cut.indices(n)[:2] for cut, n in zip(cuts, shape, strict=True)]
@@ -228,8 +229,9 @@ class ParamsReader:
         out = np.empty(lengths, dtype)
         if not out.size:
             return out
+        # `cut` is the last axis that is not read whole. What is wanted of it and of all axes after
+        # it is contiguous: one run in the file for each index of the axes before.
         cut = max((i for i, n in enumerate(shape) if lengths[i] != n), default=-1)
-        # What follows the last axis that is cut lies in one run.
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         run = math.prod(lengths[cut:]) if cut >= 0 else out.size
         above = [range(*bound) for bound in bounds[: max(cut, 0)]]
@@ -245,13 +247,14 @@ class ParamsReader:
 
     @staticmethod
     def _split(file: str, start: int, out: memoryview) -> Iterator[_Range]:
-        """Yields a range in parts that end where pieces do, none longer than a request brings."""
+        """Yields a range in parts that end where pieces end and fit one request each."""
         while len(out):
             length = min(_READ - start % _READ, len(out))
             yield _Range(file, start, out[:length])
             start, out = start + length, out[length:]
 
     def _fill(self, wanted: _Range) -> None:
+        # Checksums are of whole pieces, so the range is widened to piece boundaries.
         first = wanted.start // self._piece
         stop = -(-(wanted.start + len(wanted.out)) // self._piece)
         skipped = wanted.start - first * self._piece
@@ -259,7 +262,7 @@ class ParamsReader:
         wanted.out[:] = memoryview(pieces)[skipped : skipped + len(wanted.out)]
 
     def _checked(self, file: str, first: int, stop: int) -> bytes:
-        """Returns some pieces of a file, compared with their checksums."""
+        """Returns pieces `first` to `stop` of a file, after comparing their checksums."""
         begin = first * self._piece
         length = min(stop * self._piece, self._place.size(file)) - begin
         for number in range(1 if self._place.is_local else 1 + _REREADS):
@@ -274,11 +277,11 @@ class ParamsReader:
 
 
 class StoredArray:
-    """An array in a checkpoint, of which only what is asked for is read.
+    """An array in a checkpoint; indexing reads the requested part only.
 
     Args:
-      reader: of the checkpoint.
-      path: of the array.
+      reader: reader of the checkpoint.
+      path: path of the array.
     """
 
     def __init__(self, reader: ParamsReader, path: str) -> None:
@@ -289,7 +292,7 @@ class StoredArray:
         return self._reader.read(self._path, index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        del copy  # What was read is the caller's alone.
+        del copy  # Every read gives a new array.
         return np.asarray(self[()], dtype)
 
 

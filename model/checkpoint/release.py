@@ -1,9 +1,11 @@
-"""Our checkpoints -> a folder that transformers loads, connector and all budgets included.
+"""Release of a checkpoint as a folder that transformers loads, with the connector and all budgets.
 
-config.json, generation_config.json   what `released/configuration_parcel.py` reads
-model.safetensors, or shards          PaliGemma's names, and `connector.…`
-tokenizer.json, processor_config.json of `released/processing_parcel.py`
-*_parcel.py                           the model in torch, copied as it is
+config.json             settings for `released/configuration_parcel.py`
+generation_config.json  defaults of `generate`
+model.safetensors       parameters, or several shards of them: PaliGemma's names, `connector.…`
+tokenizer.json          the tokenizer, with its tokenizer_config.json
+processor_config.json   settings for `released/processing_parcel.py`
+*_parcel.py             the model in torch, a verbatim copy
 """
 
 import dataclasses
@@ -31,25 +33,30 @@ from model.files import CONFIG
 CODE = Path(__file__).with_name("released")
 
 _LAYERS = {
-    "query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj",
-    "up": "fc1", "down": "fc2",
-}  # fmt: skip
-"""Our linear layers of a connector -> the torch modules that the towers share with it."""
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "out": "out_proj",
+    "up": "fc1",
+    "down": "fc2",
+}
+"""Our name of a connector's linear layer -> its name in the torch classes `Attention` and `Mlp`."""
 
 
 def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelConfig:
     """Writes a checkpoint for transformers into an existing folder, and returns its configuration.
 
     Args:
-      checkpoint: of any of our connectors; a place in a bucket is read from there.
+      checkpoint: the checkpoint, with a built-in connector; one in a bucket is read in place.
       out: an empty folder.
-      dtype: float32 or bfloat16, of the tensors.
+      dtype: type of the written tensors, float32 or bfloat16.
 
     Raises:
       RequestError: if the connector is one of the user's own.
       ValueError: if the checkpoint is not finished, or its tokenizer has no form for transformers.
     """
-    # Before anything imports it: a class of the user's own may not be there.
+    # Checked on the raw JSON: loading the configuration would import a user's own connector class,
+    # which may not be installed here.
     config = (open_place(checkpoint).whole((CONFIG,)) / CONFIG).read_text()
     kind = json.loads(config)["connector"]["kind"]
     if kind not in KINDS:
@@ -134,6 +141,7 @@ def _theirs(path: str) -> str:
 
 def _laid_out(path: str, params: Arrays) -> np.ndarray:
     array = params[path]
+    # torch's linear layers keep their weights as (out, in), ours as (in, out).
     return array.T if path.endswith("/kernel") else array
 
 

@@ -1,15 +1,15 @@
-"""Points that a training stage can go on from: its whole state, written beside its next steps.
+"""Resume points of a training stage: its whole state, written while the next steps run.
 
 <points>/<step>-<start>/<rank>-params-….safetensors   parts of the state that a process holds
-                        <rank>.json                   where each lies, and checksums; written last
+                        <rank>.json                   index of the parts, checksums; written last
 
-<points> is a folder, or a place in a bucket. A point is whole once each of the processes has
-written its `<rank>.json`. <start> is another word each time the stage is started: who was stopped,
-and wakes, writes where nobody else does.
+<points> is a folder, or a place in a bucket. A point is complete once every process has written
+its `<rank>.json`. <start> is a random word, new each time the stage starts: a process that was
+stopped and wakes up later still writes to its own folder, not to that of its successor.
 
-The files are written and read with the store's own verbs, as a checkpoint's are (`params_files`):
-compared with what was sent, and tried again. What Orbax sends to a bucket has no checksum, and it
-waits for ever for a server that stalls.
+The files are written and read through the store, as a checkpoint's are (`params_files`), with
+checksums and retries. Orbax is not used: it sends no checksums to a bucket, and waits forever for
+a server that stalls.
 """
 
 import contextlib
@@ -31,17 +31,18 @@ from infra.store.places import BUCKET, open_files
 from model.checkpoint.params_files import ParamsReader, write_arrays
 
 _KEPT = 2
+"""Number of complete points that are kept."""
 _OFFERED = 8
-"""Most points that are tried, the newest first."""
+"""Largest number of points that a restore tries, the newest first."""
 _AT_ONCE = 8
-"""Arrays that are read at a time."""
+"""Number of arrays that are read at the same time."""
 _MOST_SAID = 512
-"""Of what a process tells the others [bytes]."""
+"""Longest message between processes; the rest is cut off [bytes]."""
 _LOOK_EVERY = 0.5
-"""Between two looks for what the other processes have written [s]."""
+"""Time between two checks of what the other processes have written [s]."""
 
 Region = tuple[tuple[int, int], ...]
-"""Of an array: first and last index + 1, for each axis."""
+"""A block of an array: first index, and last index + 1, for each axis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Part:
     """A part of an array of the state, in this process's own memory.
 
     Attributes:
-      path: of the array in the state.
-      start: index of its first element.
+      path: path of the array in the state.
+      start: index of the part's first element in the array.
       data: its elements.
     """
 
@@ -62,13 +63,13 @@ class Part:
 def own_parts(state: Any) -> list[Part]:
     """Returns copies of the parts of a state that this process is to write.
 
-    Of parts that several devices hold, one does. The state may be changed afterwards.
+    A part that several devices hold is returned for one of them only. The state may change later.
     """
     leaves = list(_leaves(state))
-    for _, leaf in leaves:
+    for _, leaf in leaves:  # All transfers are started before the first one is waited for.
         leaf.copy_to_host_async()
     return [
-        # Copied: the next step takes over the memory that a CPU's arrays lie in.
+        # A copy: on a CPU, `shard.data` shares memory that the next step is given to overwrite.
         Part(
             path,
             tuple(start for start, _ in _region(shard.index, leaf.shape)),
@@ -81,16 +82,17 @@ def own_parts(state: Any) -> list[Part]:
 
 
 class ResumePoints:
-    """The points of a stage; one that is not whole, or was changed, is never gone on from.
+    """The resume points of a stage; incomplete or damaged ones are never used.
 
-    Where several processes train together, each of them makes one of these and calls the same.
+    If several processes train together, each has its own instance, and all make the same calls.
 
     Attributes:
-      damaged: what was wrong with points newer than the one to go on from; they are deleted.
+      damaged: messages about points that are newer than the restored one and could not be used;
+        they are deleted.
     """
 
     def __init__(self, place: str | Path) -> None:
-        """Opens them.
+        """Opens the points in a place.
 
         Args:
           place: a folder, or gs://bucket/prefix.
@@ -107,20 +109,21 @@ class ResumePoints:
         self._saving: Future[None] | None = None
         self._leaving = threading.Event()
         self._news = threading.Event()
+        # The first process chooses <start> and the points to try, so that all of them agree.
         said = " ".join([uuid.uuid4().hex[:8], *self._found()[:_OFFERED]]) if not self._rank else ""
         self._start, *self._offered = _of_all(said)[0].split()
         self._kept: list[str] = []
         self.damaged: tuple[str, ...] = ()
 
     def restore(self, template: Any) -> tuple[int, Any, Mapping[str, str]] | None:
-        """Returns (updates done, state, notes) of the newest whole point; None if there is none.
+        """Returns (updates done, state, notes) of the newest usable point; None if there is none.
 
         Args:
-          template: a state of the same tree, shapes and types; its shardings may be others than
-            those of the state that was saved.
+          template: a state of the same tree, shapes and types; its shardings may differ from those
+            of the saved state.
 
         Raises:
-          OSError: if what is there cannot be read.
+          OSError: if a point cannot be read.
         """
         while self._offered:
             name, found, reason = self._offered[0], None, ""
@@ -133,10 +136,10 @@ class ResumePoints:
                 reason = f"its index has no {error}"
             except FileNotFoundError as error:
                 reason = f"{error} is not there any more"
-            # Each reads its own parts: what one of them finds damaged, none goes on from.
+            # Each process reads its own parts only; if one finds damage, all skip the point.
             reason = next(filter(None, _of_all(reason)), "")
             if not reason:
-                self._kept = self._offered[::-1]  # Those before it go when there is a newer one.
+                self._kept = self._offered[::-1]  # Oldest first: `_write` deletes from the front.
                 return found
             told = f"resumable checkpoint of step {_step(name)} is not used: {reason}"
             self.damaged = (*self.damaged, told)
@@ -146,15 +149,16 @@ class ResumePoints:
         return None
 
     def save(self, step: int, parts: Sequence[Part], notes: Mapping[str, Path]) -> None:
-        """Begins to write the state as it is after `step` updates; `news` tells of its end.
+        """Starts to write the state after `step` updates, in a thread; `news` reports the end.
 
         Args:
           step: updates done.
-          parts: of the state, see `own_parts`.
-          notes: name -> file of this process whose text, as it is now, belongs to the point.
+          parts: this process's parts of the state, from `own_parts`.
+          notes: name -> local file whose current text is stored with the point, if it exists; the
+            first process's notes are used.
 
         Raises:
-          OSError: if the one before could not be written.
+          OSError: if the point before could not be written.
         """
         self.wait()
         there = {} if self._rank else {n: path for n, path in notes.items() if path.exists()}
@@ -163,10 +167,10 @@ class ResumePoints:
         self._saving = self._writer.submit(self._write, name, parts, texts)
 
     def news(self) -> bool:
-        """Returns whether a point has become whole since this was asked last.
+        """Returns whether a point was completed since the last call.
 
         Raises:
-          OSError: if one could not be written.
+          OSError: if a point could not be written.
         """
         if self._saving is not None and self._saving.done():
             self.wait()
@@ -175,17 +179,17 @@ class ResumePoints:
         return is_new
 
     def wait(self) -> None:
-        """Waits until what is being written is whole, or is all that this process has of it.
+        """Waits until this process has written its parts; the first one, until all others have.
 
         Raises:
-          OSError: if it could not be written.
+          OSError: if the point could not be written.
         """
         if self._saving is not None:
             saving, self._saving = self._saving, None
             saving.result()
 
     def close(self) -> None:
-        """Waits for what this process writes."""
+        """Waits until this process has written its parts."""
         self._leaving.set()
         self._writer.shutdown()
 
@@ -204,36 +208,37 @@ class ResumePoints:
         self._files.put(f"{name}/{self._rank}.json", json.dumps(index).encode())
         if self._rank:
             return
+        # The first process alone finds out when a point is complete, and deletes older ones.
         while len(_ranks(self._files.listing(name))) < self._size:
             if self._leaving.wait(_LOOK_EVERY):
                 return
         self._kept.append(name)
         self._news.set()
         while len(self._kept) > _KEPT:
-            with contextlib.suppress(OSError):  # What stays is in nobody's way.
+            with contextlib.suppress(OSError):  # A point that stays does no harm.
                 self._files.remove(self._kept[0])
             del self._kept[0]
 
     def _check_held(self) -> None:
-        """Refuses to write where another process has taken the stage over, and its folder."""
+        """Raises an error if the folder is gone: another process has taken over the stage."""
         if not self._place.startswith(BUCKET) and not Path(self._place).is_dir():
             raise FileNotFoundError(f"{self._place} is another process's now.")
 
     def _found(self) -> list[str]:
-        """Returns the names of what may be points, the newest first."""
+        """Returns the names of folders that may be points, the newest first."""
         names = self._files.folders("")
         return sorted((n for n in names if n.partition("-")[0].isdigit()), key=_step, reverse=True)
 
 
 class _Point:
-    """A point that was found.
+    """A complete point that was found.
 
     Args:
-      files: of all points.
-      name: its name.
+      files: the files of all points.
+      name: name of the point.
 
     Raises:
-      ValueError: if it is not whole.
+      ValueError: if it is not complete.
     """
 
     def __init__(self, files: Files, name: str) -> None:
@@ -263,17 +268,17 @@ class _Point:
                 self._parts.setdefault(path, []).append((rank, key, tuple(start)))
 
     def read(self, template: Any) -> Any:
-        """Returns the state, of which only what this process's devices hold is read.
+        """Returns the state; only the regions that this process's devices hold are read.
 
         Raises:
-          ValueError: if it does not have all of it, or a checksum does not match.
+          ValueError: if a part of the state is missing, or a checksum does not match.
         """
         leaves = dict(_leaves(template))
         devices = {
             path: leaf.sharding.addressable_devices_indices_map(leaf.shape).values()
             for path, leaf in leaves.items()
         }
-        wanted = sorted(
+        wanted = sorted(  # A set: devices that hold the same region share one read.
             {
                 (path, _region(index, leaves[path].shape))
                 for path in leaves
@@ -298,7 +303,8 @@ class _Point:
         return jax.tree.unflatten(jax.tree.structure(template), restored)
 
     def _read(self, path: str, region: Region, dtype: np.dtype) -> np.ndarray:
-        """Returns a region of an array, from the parts that it was written in."""
+        """Returns a region of an array, put together from the parts that were written."""
+        # Written parts do not overlap, so the region is complete once as many elements are filled.
         out = np.empty([stop - start for start, stop in region], dtype)
         filled = 0
         for rank, key, start in self._parts.get(path, ()):
@@ -315,7 +321,7 @@ class _Point:
 
 
 class _Source:
-    """The files that one process wrote of a point; see `params_files.Source`."""
+    """A reader of the files that one process wrote for a point; see `params_files.Source`."""
 
     def __init__(self, files: Files, point: str, rank: int, sizes: Mapping[str, int]) -> None:
         self.uri, self.is_local = f"{files.uri}/{point}", not files.uri.startswith(BUCKET)
@@ -325,7 +331,7 @@ class _Source:
         return self._sizes[name]
 
     def read(self, name: str, start: int, length: int, *, fresh: bool = False) -> bytes:
-        del fresh  # Nothing is kept of what came before.
+        del fresh  # Nothing is cached.
         return self._files.read_range(self._begins + name, start, length)
 
 
@@ -334,7 +340,7 @@ def _step(name: str) -> int:
 
 
 def _ranks(there: Iterable[str]) -> list[int]:
-    """Returns the processes that have written all of their parts, from a point's files."""
+    """Returns the ranks that have written all their parts, according to a point's files."""
     return sorted(int(file.removesuffix(".json")) for file in there if file.endswith(".json"))
 
 
@@ -350,12 +356,12 @@ def _region(index: Sequence[slice], shape: Sequence[int]) -> Region:
 
 
 def _slices(region: Iterable[tuple[int, int]], start: Iterable[int]) -> tuple[slice, ...]:
-    """Returns where a region lies in an array whose first element has the index `start`."""
+    """Returns the slices of a region in an array whose first element has the index `start`."""
     return tuple(slice(a - at, b - at) for (a, b), at in zip(region, start, strict=True))
 
 
 def _of_all(word: str) -> list[str]:
-    """Returns the words of all processes, by rank; all of them call this together."""
+    """Returns the messages of all processes, by rank; all of them must call this together."""
     if jax.process_count() == 1:
         return [word]
     said = np.zeros(_MOST_SAID, np.uint8)

@@ -1,4 +1,4 @@
-"""A model's configuration, read off the shapes of its arrays."""
+"""Inference of a model's configuration from the shapes of its arrays."""
 
 import math
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ _Q, _KV = "llm/layers/attn/q_einsum/w", "llm/layers/attn/kv_einsum/w"
 
 
 def big_vision_facts(shapes: Mapping[str, Shape]) -> Facts:
-    """Returns the facts in big_vision's attention kernels: heads are an axis of their own there.
+    """Returns the facts in big_vision's attention kernels, where heads are a separate axis.
 
     Args:
-      shapes: of every array, keys without `params/`.
+      shapes: shape of every array, by its key without `params/`.
 
     Raises:
       ValueError: if a kernel has too few axes.
@@ -35,10 +35,10 @@ def model_config(shapes: Mapping[str, Shape], facts: Facts) -> ModelConfig:
 
     Args:
       shapes: our path -> shape, as `translate.our_shapes` gives them.
-      facts: what shapes do not tell.
+      facts: facts that the shapes do not show.
 
     Raises:
-      ValueError: if what sizes are read off is absent, or the image's grid is not square.
+      ValueError: if an array that gives sizes is missing, or the image's grid is not square.
     """
     try:
         patch_px, _, _, width = shapes["vision/patches/kernel"]

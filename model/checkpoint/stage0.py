@@ -1,6 +1,6 @@
-"""Stage 0: a SigLIP image tower and a Gemma-2 decoder, pretrained apart, as one checkpoint.
+"""Stage 0: a checkpoint from a SigLIP image tower and a Gemma-2 decoder, pretrained separately.
 
-Both are brought under big_vision's PaliGemma names; `importer` does the rest.
+Both get big_vision's PaliGemma names here; `importer` does the rest.
 Source: big_vision `models/vit.py` and `models/ppp/gemma.py` (their `load`), recipes.md section 1.5.
 """
 
@@ -18,7 +18,7 @@ from model.checkpoint.target import RequestError
 from pipelines.records.codes import EXTRA_TOKENS
 
 EXTRA_STD = 0.02
-"""Deviation of the rows of new tokens. Source: PaliGemma, arXiv 2407.07726, section 5.3."""
+"""Standard deviation of new tokens' rows. Source: PaliGemma, arXiv 2407.07726, section 5.3."""
 
 _UNSCANNED = re.compile(r"/encoderblock_(\d+)/")
 _LAYER = re.compile(r"^layer_(\d+)/")
@@ -31,11 +31,12 @@ def open_towers(siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: 
     Args:
       siglip: big_vision's `.npz`: two towers or the image tower, layers scanned or not.
       gemma: Orbax folder of Gemma 2.
-      pieces: of the tokenizer: rows above are cut off, then 1152 loc and seg rows are added.
-      seed: of the added rows.
+      pieces: number of the tokenizer's pieces: embedding rows above are cut off, then 1152 loc and
+        seg rows are added.
+      seed: seed of the added rows.
 
     Raises:
-      RequestError: if a path is not what it must be.
+      RequestError: if a path is not such a file or folder.
       ValueError: naming parameters that are missing, unknown or of another shape.
     """
     if not (siglip.suffix == ".npz" and siglip.is_file()):
@@ -78,12 +79,15 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
         name = key.removeprefix("params/").removeprefix("transformer/")
         entries[name.removesuffix("/w")] = entry
     stacked = _stacked(entries, _LAYER, "layers/")
+    # Keys come with or without a last part `/w`; big_vision has it on attention kernels only.
     named = {
         f"llm/{key}{'/w' if key.endswith(_GEMMA_W) else ''}": entry
         for key, entry in stacked.items()
     }
     gating, linear = "llm/layers/mlp/gating_einsum", "llm/layers/mlp/linear"
     if gating in named and linear in named and len(named[gating].shape) == 4:
+        # Some files have the gating kernel transposed, as (hidden, width); the down projection,
+        # which is (hidden, width) in all of them, tells which number is which.
         hidden, width = named[linear].shape[-2:]
         if named[gating].shape[-2:] == (hidden, width) and hidden != width:
             named[gating] = _swapped(named[gating])
@@ -94,7 +98,7 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
 
 
 def _stacked(entries: dict[str, Entry], layer: re.Pattern, scanned: str) -> dict[str, Entry]:
-    """Joins the arrays of single layers on a new first axis; others stay."""
+    """Returns the entries with the arrays of single layers stacked on a new first axis."""
     together: dict[str, Entry] = {}
     groups: dict[str, dict[int, Entry]] = {}
     for key, entry in entries.items():

@@ -1,4 +1,4 @@
-"""Where a conversion writes: all of it, or nothing."""
+"""The target of a conversion, which is written completely or not at all."""
 
 import contextlib
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 class RequestError(ValueError):
-    """The request is wrong: a path, or an option that does not go with it."""
+    """The user's request is wrong: a bad path, or an option that does not fit."""
 
 
 @contextlib.contextmanager
 def whole(out: Path) -> Iterator[Path]:
-    """Yields a path to write a file or make a folder at, which becomes `out` if all goes well.
+    """Yields a temporary path for a file or folder, and renames it to `out` if the body succeeds.
 
     Raises:
-      RequestError: if `out` exists, or the folder it is to lie in does not.
+      RequestError: if `out` exists and is not an empty folder, or its parent folder is missing.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise RequestError(f"DST must not exist yet, got {out}; name another, or remove it.")

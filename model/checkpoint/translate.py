@@ -1,7 +1,7 @@
-"""Arrays of other codebases -> ours and back, parameter by parameter.
+"""Translation of other codebases' arrays to ours and back, parameter by parameter.
 
-Arrays come as mappings, so that a file's can be read one at a time, and leave as iterators:
-nothing here holds more than one parameter, unless the caller does.
+Inputs are mappings, which may read each array on access, and outputs are iterators. So a whole
+checkpoint is in memory only if the caller collects it.
 """
 
 import collections
@@ -28,14 +28,14 @@ Shape = tuple[int, ...]
 Arrays = Mapping[str, np.ndarray]
 
 _LISTED = 6
-"""Names an error lists before it only counts."""
+"""Number of names that an error lists; it only counts the rest."""
 
 
 def from_big_vision(arrays: Arrays) -> Params:
     """Returns our nested dict, float32, from the arrays of a big_vision PaliGemma 2 checkpoint.
 
     Raises:
-      NamesError: naming the keys that are missing, or left over.
+      NamesError: if keys are missing or unknown, naming them.
     """
     return unflatten(dict(read_big_vision(arrays)))
 
@@ -44,7 +44,7 @@ def from_hugging_face(arrays: Arrays) -> Params:
     """Returns our nested dict, float32, from the tensors of a Hugging Face PaliGemma 2 checkpoint.
 
     Raises:
-      NamesError: naming the keys that are missing, or left over.
+      NamesError: if keys are missing or unknown, naming them.
     """
     return unflatten(dict(read_hugging_face(arrays)))
 
@@ -70,7 +70,7 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
             yield name.ours, _float32(name.hugging_face_layout.read(whole))
             continue
         stack = np.zeros((0,), np.float32)
-        for i in range(count):
+        for i in range(count):  # The stack is allocated at the first layer, which has the shape.
             layer = name.hugging_face_layout.read(arrays[found[_layer(name, i)]])
             stack = stack if i else np.empty((count, *layer.shape), np.float32)
             stack[i] = layer
@@ -78,13 +78,13 @@ def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def to_big_vision(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (big_vision key, array) of a whole checkpoint, given ours by path."""
+    """Yields (big_vision key, array) of a whole checkpoint, given our parameters by path."""
     for key, pieces in _big_vision_pieces(params, cfg):
         yield f"params/{key}", np.stack(pieces, axis=1) if len(pieces) > 1 else pieces[0]
 
 
 def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (Hugging Face key, array) of a whole checkpoint, given ours by path."""
+    """Yields (Hugging Face key, array) of a whole checkpoint, given our parameters by path."""
     for name in TABLE:
         ours = params[name.ours]
         if "{i}" not in name.hugging_face:
@@ -95,7 +95,7 @@ def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.
 
 
 def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
-    """Returns the shape of every array of a big_vision checkpoint of a model, in no memory."""
+    """Returns the shape of every array in a model's big_vision checkpoint, without any data."""
     return {
         f"params/{key}": (one[0].shape[0], len(one), *one[0].shape[1:])
         if len(one) > 1
@@ -105,14 +105,14 @@ def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
 
 
 def hugging_face_shapes(cfg: ModelConfig) -> dict[str, Shape]:
-    """Returns the shape of every tensor of a Hugging Face checkpoint of a model, in no memory."""
+    """Returns the shape of every tensor in a model's Hugging Face checkpoint, without any data."""
     return {key: one.shape for key, one in to_hugging_face(_no_memory(cfg), cfg)}
 
 
 def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-    """Returns the shape each of our parameters gets from a file of either codebase.
+    """Returns the shape of each of our parameters, given the shapes in a file of either codebase.
 
-    Those whose source has too few axes are left out: `check_shapes` finds them.
+    Parameters whose source has too few axes are left out: `check_shapes` finds them.
     """
     theirs = hugging_face_keys(shapes)
     hugging_face = any(name.hugging_face in theirs for name in TABLE)
@@ -120,6 +120,7 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
     ours: dict[str, Shape] = {}
     for name in TABLE:
         key = name.hugging_face.replace("{i}", "0") if hugging_face else name.big_vision
+        # Layouts convert arrays, so a zero that is broadcast to the shape stands in for the data.
         blank = np.broadcast_to(np.int8(0), shapes[found[key]])
         try:
             if hugging_face:
@@ -135,12 +136,12 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
 
 def check_big_vision(found: Collection[str]) -> None:
-    """Raises an error naming the keys that are missing and unknown, if any are."""
+    """Raises an error if keys are missing or unknown, naming them."""
     _check_names({name.big_vision for name in TABLE}, found, "big_vision")
 
 
 def check_hugging_face(found: Collection[str]) -> None:
-    """Raises an error naming the keys that are missing and unknown, if any are."""
+    """Raises an error if keys are missing or unknown, naming them."""
     _check_names(_all_layers(found), set(found) - {LM_HEAD}, "Hugging Face")
 
 
@@ -154,7 +155,7 @@ def _check_names(expected: Collection[str], found: Collection[str], origin: str)
 
 
 def check_shapes(expected: Mapping[str, Shape], found: Mapping[str, Shape], origin: str) -> None:
-    """Raises an error naming what has another shape than the rest of the file asks for."""
+    """Raises an error if arrays' shapes do not fit the rest of the file, naming them."""
     wrong = [
         f"{key}: {found[key]} for {expected[key]}"
         for key in expected
@@ -179,7 +180,7 @@ def _big_vision_pieces(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, 
 
 
 def _no_memory(cfg: ModelConfig) -> dict[str, np.ndarray]:
-    """Returns zeros in every parameter's shape that share one byte."""
+    """Returns an array of every parameter's shape, each a zero byte that is broadcast to it."""
     shapes = flatten(vlm.abstract_params(cfg))
     return {path: np.broadcast_to(np.int8(0), leaf.shape) for path, leaf in shapes}
 
@@ -193,16 +194,17 @@ def _layer(name: Name, index: int) -> str:
 
 
 def _depth(name: Name, found: Iterable[str]) -> int | None:
-    """Returns how many layers of a parameter's tower a file has; None for one outside them."""
+    """Returns how many layers a file has in a parameter's tower; None if it belongs to no layer."""
     before, _, after = name.hugging_face.partition("{i}")
     if not after:
         return None
+    # Any parameter of the tower counts, so that a layer that lacks only this one is found missing.
     tower = re.compile(re.escape(before) + r"(\d+)\.")
     return 1 + max((int(m[1]) for m in map(tower.match, found) if m), default=0)
 
 
 def _all_layers(found: Collection[str]) -> set[str]:
-    """Returns every key a file with that many layers must have."""
+    """Returns every key that a file must have, given the number of layers that it shows."""
     expected = set()
     for name in TABLE:
         count = _depth(name, found)

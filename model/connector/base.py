@@ -1,12 +1,12 @@
 """The interface of every connector: image features in, soft tokens at a budget out.
 
-    class Ripple(nnx.Module):                     # a connector of one's own
+    class Ripple(nnx.Module):                     # a user's own connector
         routing = Routing(reads="nothing")        # serves every even budget
 
         def __init__(self, cfg, *, rngs): …       # cfg.vision.width, .num_patches, cfg.connector…
         def __call__(self, features, *, bucket, budget): …
 
-`model.connector.contract` checks what is said here.
+`model.connector.contract` checks these requirements.
 """
 
 import typing
@@ -16,10 +16,10 @@ from jaxtyping import Array, Float, Int32
 
 
 class Connector(typing.Protocol):
-    """One method. The projector to the decoder's width comes after it and is shared by all.
+    """One connector. The projector to the decoder's width comes after it and is shared by all.
 
-    Its class is a `flax.nnx.Module`, made as `Class(cfg, rngs=rngs)` of a `ConnectedConfig`, with
-    float32 parameters. Beside this, the class of a connector of one's own has
+    Its class is a `flax.nnx.Module` with float32 parameters, constructed as `Class(cfg, rngs=rngs)`
+    from a `ConnectedConfig`. The class of a user's own connector must also have
 
       routing: a `routing.Routing`, which says what budgets it serves.
 
@@ -35,12 +35,12 @@ class Connector(typing.Protocol):
     ) -> Float[Array, "B N C"]:
         """Returns `bucket` slots per image, the first `budget` of which are soft tokens.
 
-        What the other slots hold is unspecified; the first ones do not depend on it.
+        The other slots hold unspecified values, on which the first ones do not depend.
 
         Args:
-          features: of the vision tower, one per patch of a square grid, row by row.
-          bucket: slots, static; one of the connector's shapes.
-          budget: soft tokens wanted, at most `bucket` and of the same anchors.
+          features: features of the vision tower, one per patch of a square grid, row by row.
+          bucket: number of slots, static; one of the connector's shapes.
+          budget: number of soft tokens, at most `bucket` and with as many anchors.
         """
         ...
 

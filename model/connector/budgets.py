@@ -1,4 +1,4 @@
-"""Soft-token budgets: which a connector serves, in which shape bucket, and which a step draws.
+"""Soft-token budgets: those that a connector serves, their shape buckets, and the draw of a step.
 
 | method                               | at 224 px        | at 448 px              | anchors       |
 |--------------------------------------|------------------|------------------------|---------------|
@@ -22,10 +22,10 @@ import numpy as np
 from model.connector.config import ConnectedConfig
 from model.connector.routing import Routing
 
-# Mean step cost over all budgets, relative to one program per budget (which is a multiple of 8:
-# the TPU's tile makes others no faster). At 224 px 1.03 or less, by the times of the 3B step
-# compiled for v4:8x8x4. At 448 px 1.03 or less, by its FLOPs with that stage's 512 text tokens;
-# with 128 it would be 1.04, and no other 12 programs do better.
+# Chosen for a low mean step cost over all budgets, relative to one program per budget (in multiples
+# of 8: the TPU's tile makes sizes between them no faster). At 224 px it is 1.03 or less, by the
+# times of the 3B step compiled for v4:8x8x4. At 448 px it is 1.03 or less, by the step's FLOPs with
+# that stage's 512 text tokens; with 128 it would be 1.04, and no other 12 programs do better.
 _ROUTED_BUCKETS = {
     16: (40, 62, 96, 128, 160, 192, 232, 256),
     32: (62, 160, 254, 344, 432, 520, 608, 696, 784, 864, 944, 1024),
@@ -146,14 +146,14 @@ def _check_buckets(cfg: ConnectedConfig) -> None:
 def training_budgets(cfg: ConnectedConfig, listed: tuple[int, ...] | None) -> tuple[int, ...]:
     """Returns the budgets a stage draws from: those of its list that the connector serves.
 
-    One list serves several methods: of [16, 64, 256], vanilla draws 256.
+    One list suits several methods: from [16, 64, 256], vanilla draws 256.
 
     Args:
-      cfg: the model.
+      cfg: config of the model.
       listed: `train.budgets`; None takes every budget the connector serves.
 
     Raises:
-      ValueError: if it serves none of them.
+      ValueError: if the connector serves none of them.
     """
     served = supported_budgets(cfg)
     if listed is None:
@@ -175,9 +175,9 @@ def draw_budget(
     A pure function of its arguments, so that every host, and every resumed run, draws the same.
 
     Args:
-      cfg: the model.
-      seed: of the budgets (see `seeds`).
-      step: the update it is for.
+      cfg: config of the model.
+      seed: seed of the budgets (see `seeds`).
+      step: number of the update.
       listed: see `training_budgets`.
     """
     choices = training_budgets(cfg, listed)
@@ -191,13 +191,14 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
         return served
     if routing.sizes:
         most = len(_ROUTED_BUCKETS[32])
-        return served[:: -max(1, -(-len(served) // most))][::-1]  # The largest is among them.
+        # Thinned from the largest downwards, so that the largest is among them.
+        return served[:: -max(1, -(-len(served) // most))][::-1]
     known = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
     if grid in known:
         return tuple(size for size in known[grid] if size >= served[0])
     if routing.anchor_grids:
-        # Anchors change at each count but the first: no bucket may reach across, so one ends
-        # just below each of them.
+        # The number of anchors changes at each count but the first. A bucket has one number of
+        # anchors, so one must end just below each of these counts.
         return (*(count - 2 for count in routing.anchor_counts(grid)[1:]), grid * grid)
     step = max(grid * grid // 8, 2)
     return tuple(sorted({*range(step, grid * grid, step), grid * grid}))

@@ -1,4 +1,4 @@
-"""The connector a configuration names: one of ours, or a class of the user's own."""
+"""Builds the connector that a configuration names: a built-in one, or a user's own class."""
 
 import typing
 

@@ -1,4 +1,4 @@
-"""Which connector a model has, and what else connectors read of a model."""
+"""The configuration of a connector, and the fields of a model that connectors read."""
 
 import dataclasses
 import typing
@@ -10,21 +10,21 @@ from model.vision.config import VisionConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectorConfig:
-    """How image features become soft tokens.
+    """The configuration of a connector, which turns image features into soft tokens.
 
-    What the papers leave open has its default marked [inferred].
+    Defaults of settings that the papers leave open are marked [inferred].
 
     Attributes:
-      kind: the method: a name of `routing.ROUTINGS`, or a class of one's own, "module:Class".
+      kind: the method: a name in `routing.ROUTINGS`, or a user's own class as "module:Class".
       num_heads: attention heads; must divide the vision width (papers: 12 on 1152).
       mlp_dim: hidden channels of the MLP of PARCEL and of the capacity controls; 0 means the
         vision tower's.
       buckets: declared shapes [tokens per image]; empty means the method's own list.
       mqt_keys: what MQT's queries attend to: "content", features plus positions [inferred], or
-        "positional", positions alone, as the released MQT-LLaVA code does. For `mqt_sa` too.
+        "positional", positions alone, as in the released MQT-LLaVA code. Applies to `mqt_sa` too.
       parcel_key_positions: whether PARCEL adds fixed positions to its cross-attention keys; off
-        [inferred], as SigLIP features carry positions already. For its ablations too.
-      query_std: deviation of the initial query bank [inferred].
+        [inferred], as SigLIP features carry positions already. Applies to its ablations too.
+      query_std: standard deviation of the initial query bank [inferred].
     """
 
     kind: str = "vanilla"
@@ -41,7 +41,7 @@ class ConnectorConfig:
 
     @property
     def routing(self) -> Routing:
-        """How the method makes soft tokens."""
+        """The method's entry in `routing.ROUTINGS`, or that of the user's own class."""
         return routing_of(self.kind)
 
 

@@ -1,12 +1,12 @@
-"""What a connector promises, tried on the connector itself: `parcel check-connector`.
+"""Checks that a connector keeps its promises, by running it: `parcel check-connector`.
 
     programs    one program per declared shape; the budget is an argument of it
     budgets     every budget gives its number of tokens
     dtypes      float32 parameters; tokens in the dtype of the features
-    images      no image sees another one of its batch
+    images      the tokens of an image do not depend on other images of its batch
     masking     a budget in a larger shape gives the tokens of its own shape
     gradients   ... and its gradients, all finite; every parameter has one
-    nesting     what a budget trains is part of what a larger one trains
+    nesting     a larger budget trains all parameters that a smaller one trains
 
 Masking is what lets a few compiled shapes serve every budget; nesting is what lets one set of
 weights do so. Where anchors change between two budgets, a larger one may train fewer queries: only
@@ -31,14 +31,14 @@ from model.connector.build import build_connector
 from model.connector.config import ConnectedConfig
 
 TOLERANCE = 1e-4
-"""Of tokens and gradients, relative. Rounding of float32 is 1.1e-5 for PARCEL at width 1152; a slot
-that should not be read makes some 1e-1."""
+"""Largest relative error of tokens and gradients. float32 rounding gives 1.1e-5 for PARCEL at width
+1152; reading a slot that should not be read gives about 1e-1."""
 
 _FAINT = 1e-4
-"""Share of the largest gradient of all, below which one may be rounding, as of a key's bias."""
+"""Share of the largest gradient below which a gradient may be rounding, such as a key's bias's."""
 
 _BATCH, _SHAPES, _BUDGETS = 2, 3, 16
-"""Images, shapes that are compiled, and budgets whose number of tokens is looked at."""
+"""Number of images, of compiled shapes, and of budgets whose number of tokens is checked."""
 
 _FAST = {"xla_backend_optimization_level": 0}
 """Programs run once; optimizing them would take most of the time."""
@@ -49,9 +49,9 @@ class Finding:
     """One promise, and whether it is kept.
 
     Attributes:
-      name: of the promise.
-      kept: whether it is.
-      told: how it is kept, or where it is not; one line.
+      name: name of the promise.
+      kept: whether it is kept.
+      told: how it is kept, or where it is broken; one line.
     """
 
     name: str
@@ -68,17 +68,17 @@ class _Result(typing.NamedTuple):
 
 
 def check(cfg: ConnectedConfig) -> Iterator[Finding]:
-    """Yields whether a connector keeps each promise; an error of its own breaks the promise.
+    """Yields for each promise whether a connector keeps it; an exception breaks the promise.
 
     Args:
-      cfg: the model that it is part of.
+      cfg: config of the model that it is part of.
     """
     tried = _Tried(cfg)
     first, *others = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
     found = _keeps(tried, first)
     yield found
     for name in others:
-        # All begin with its programs.
+        # All other checks start by tracing its programs.
         yield (
             _keeps(tried, name)
             if found.kept
@@ -90,15 +90,15 @@ def _keeps(tried: "_Tried", name: str) -> Finding:
     promise: Callable[[], str] = getattr(tried, name)
     try:
         return Finding(name=name, kept=True, told=promise())
-    except Exception as error:  # Whatever its own lines raise.
+    except Exception as error:  # A user's connector may raise anything.
         return Finding(name=name, kept=False, told=_in_a_line(error))
 
 
 def check_shapes(cfg: ConnectedConfig) -> None:
-    """Checks what costs no compilation: that a connector is made, traced, and typed as it should.
+    """Checks without compiling that a connector can be built and traced, with the right dtypes.
 
     Args:
-      cfg: the model that it is part of.
+      cfg: config of the model that it is part of.
 
     Raises:
       ValueError: naming the promise that is broken, in one line.
@@ -126,7 +126,7 @@ def _in_a_line(error: Exception) -> str:
 
 
 class _Tried:
-    """A connector on drawn features; what it computed is remembered."""
+    """A connector run on random features; its results are cached."""
 
     def __init__(self, cfg: ConnectedConfig) -> None:
         self.cfg = cfg
@@ -138,7 +138,7 @@ class _Tried:
         self._results: dict[tuple[int, int], _Result] = {}
 
     def programs(self) -> str:
-        """The budget may not be looked at while a program is made: it has no value then."""
+        """Traces every shape; code that reads the budget's value fails, as a trace has none."""
         for shape in self.shapes:
             self._traced(shape.size, np.float32)
         return f"{len(self.shapes)} for {len(self.served)} budgets"
@@ -199,7 +199,7 @@ class _Tried:
             for name, a, b in zip(
                 names, [*masked.by_params, masked.by_features], theirs, strict=True
             ):
-                # What is much smaller than the whole is known with fewer digits.
+                # A gradient that is much smaller than the whole has fewer correct digits.
                 scale = max(float(np.linalg.norm(b)), 1e-2 * whole, 1e-30)
                 if not (far := float(np.linalg.norm(a - b)) / scale) <= TOLERANCE:
                     raise _BrokenError(
@@ -245,7 +245,7 @@ class _Tried:
     @functools.cached_property
     def _params(self) -> typing.Any:
         state = nnx.state(build_connector(self.cfg, rngs=nnx.Rngs(7)))
-        # What begins at zero (biases, a gate) hides what depends on it.
+        # Parameters that start at zero (biases, a gate) would hide what depends on them.
         draw = np.random.default_rng(1)
 
         def drawn(x: typing.Any) -> typing.Any:
@@ -276,7 +276,7 @@ class _Tried:
         return tokens
 
     def _run(self, bucket: int, budget: int, features: typing.Any = None) -> _Result:
-        """Returns the tokens that count and the gradients; remembered for the usual features."""
+        """Returns the tokens within the budget and the gradients; cached for default features."""
         if features is None and (bucket, budget) in self._results:
             return self._results[bucket, budget]
 
@@ -302,7 +302,7 @@ class _Tried:
         return found
 
     def _masked(self) -> list[tuple[Bucket, int]]:
-        """Returns shapes, and the budget of each that leaves most of its slots masked."""
+        """Returns (shape, budget) pairs: for some shapes, the budget that masks most slots."""
         pairs = []
         for shape in self.shapes:
             held = [b for b in self.served if budgets.bucket_of(self.cfg, b) == shape]
@@ -311,9 +311,9 @@ class _Tried:
         return _some(pairs)
 
     def _unlike(self) -> list[int]:
-        """Returns budgets that may have parameters of their own.
+        """Returns budgets that may train different parameters.
 
-        These are all of a pooling, and one for each number of anchors.
+        For a pooling these are all budgets; otherwise, one for each number of anchors.
         """
         if self.cfg.connector.routing.reads is None:
             return list(self.served)

@@ -4,7 +4,7 @@ Source: Matryoshka Multimodal Models, arXiv:2405.17430; `llava/model/llava_arch.
 pools after its projector; with an affine projector the order makes no difference. Where every
 step draws one grid, this is PARCEL's one-forward-pass variant of it.
 
-`m3` and `m3_sa` serve 4, 16, 64 and 256 soft tokens at 224 px, 1024 besides at 448 px. The
+`m3` and `m3_sa` serve 4, 16, 64 and 256 soft tokens at 224 px, and also 1024 at 448 px. The
 ablations `avgpool4` and `avgpool2` are the same pooling with one grid for all steps: kernels of
 4 x 4 and 2 x 2 patches, which leave 16 and 64 soft tokens at 224 px, 64 and 256 at 448 px.
 """

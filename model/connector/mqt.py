@@ -39,8 +39,8 @@ class Mqt(nnx.Module):
         positions = sincos_positions(self.grid, width, features.dtype)
         bank = self.queries[:bucket].astype(features.dtype) + positions[:bucket]
         queries = jnp.broadcast_to(self.query_norm(bank)[None], (batch, bucket, width))
-        # Cut here, not after the attention: queries do not see each other, so the first `bucket`
-        # give what they would give among all.
+        # The bank is cut before the attention, not after it: queries do not see each other, so the
+        # first `bucket` give the same outputs as among all.
         keys = jnp.broadcast_to(positions[None], features.shape)
         if not self.positional_keys:
             keys = keys + features
@@ -50,8 +50,8 @@ class Mqt(nnx.Module):
 class MqtSelfAttention(nnx.Module):
     """MQT, then self-attention and an MLP: as many parameters and layers as PARCEL.
 
-    They stand after the cross-attention [inferred]: before it, the queries would read each other
-    only, and never an image. Source: PARCEL, section Ablations, "MQT w/ Self-Attention".
+    Both come after the cross-attention [inferred]: before it, the queries would read only each
+    other, and never an image. Source: PARCEL, section Ablations, "MQT w/ Self-Attention".
     """
 
     feature_attention = "mqt.attn"

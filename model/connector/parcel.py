@@ -11,8 +11,8 @@ stated there; they are SigLIP's here: pre-norm, residual around each part, biase
 | parcel_vit_only | as parcel     | nothing                           | as parcel                 |
 | parcel_dual     | as parcel     | anchors                           | as parcel                 |
 
-The last four are its ablations (section Ablations). The paper says no more of them than this
-table; all else is PARCEL's [inferred].
+The last four are its ablations (section Ablations). The paper describes them no further than this
+table; the rest is as in PARCEL [inferred].
 """
 
 import jax.numpy as jnp

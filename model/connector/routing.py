@@ -1,14 +1,14 @@
-"""How the methods differ: one value for each kind of connector, in one table.
+"""The table of connector kinds: how each makes soft tokens, as one `Routing` value.
 
-A method pools features, or asks them with learned queries, or does both:
+A method pools features, or reads them with learned queries, or does both:
 
     pooling           [ cells of one grid            ]   vanilla, avgpool2, avgpool4, m3, m3_sa
     queries           [ q0 q1 q2 ...                 ]   mqt, mqt_sa
     anchors, queries  [ cells of one grid | q0 q1 ...]   parcel and its ablations
 
-Budgets, their checks, the modules and the arithmetic of `analysis` read these values; none of
-them asks for a kind by name. A connector of one's own brings its value, as the attribute `routing`
-of its class (see `base.Connector`).
+Budgets, their checks, the modules and the arithmetic of `analysis` read these values; none of them
+tests for a kind by name. A user's own connector brings its value as the attribute `routing` of its
+class (see `base.Connector`).
 """
 
 import dataclasses
@@ -17,35 +17,45 @@ import typing
 from infra.references import load
 
 Kind = typing.Literal[
-    "vanilla", "m3", "mqt", "parcel", "avgpool4", "avgpool2", "parcel_fixed4", "parcel_fixed2",
-    "parcel_vit_only", "parcel_dual", "mqt_sa", "m3_sa",
-]  # fmt: skip
+    "vanilla",
+    "m3",
+    "mqt",
+    "parcel",
+    "avgpool4",
+    "avgpool2",
+    "parcel_fixed4",
+    "parcel_fixed2",
+    "parcel_vit_only",
+    "parcel_dual",
+    "mqt_sa",
+    "m3_sa",
+]
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
 Module = typing.Literal["Vanilla", "M3", "M3SelfAttention", "Mqt", "MqtSelfAttention", "Parcel"]
 Reads = typing.Literal["nothing", "anchors", "anchors and queries"]
 
 DOUBLING = tuple(2**i for i in range(1, 11))
-"""Sides of grids that double from 2 on; those that divide no patch grid are passed over."""
+"""Sides of grids that double from 2 on; those that do not divide the patch grid are skipped."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Routing:
-    """How a method makes soft tokens out of a square grid of features.
+    """The way in which a method makes soft tokens out of a square grid of features.
 
     Without any of `kernel`, `grids` and `sizes`, every even budget is served, from the fewest
     anchors (or 2) to as many tokens as there are patches.
 
     Attributes:
-      module: the class of `model.connector` that builds it; None in a connector of one's own.
+      module: the class of `model.connector` that builds it; None for a user's own connector.
       kernel: side of the cells of its only pooling; 0 where it has none, or several [patches].
-      grids: sides of the grids it pools to, of which a budget takes one [cells].
-      sizes: budgets one by one, even and ascending; those above the number of patches are passed
-        over [tokens].
-      anchor_grids: sides of the grids of pooled anchors; a budget takes the finest that it holds
-        and that is at most half the patch grid [cells].
+      grids: sides of the grids it pools to; each budget uses one of them [cells].
+      sizes: list of budgets, even and ascending; those above the number of patches are skipped
+        [tokens].
+      anchor_grids: sides of the grids of pooled anchors; a budget uses the finest grid that fits
+        into it and whose side is at most half the patch grid's [cells].
       reads: what the queries read before they read the features; None where there are no queries,
-        and each budget is a program of its own.
+        and each budget has its own program.
 
     Raises:
       ValueError: if these contradict each other.
@@ -88,17 +98,17 @@ class Routing:
 
     @property
     def has_attention(self) -> bool:
-        """Whether a module of ours has attention layers, whose heads must divide the width."""
+        """Whether it is a built-in with attention layers, whose heads must divide the width."""
         return self.module not in (None, "Vanilla", "M3")
 
     @property
     def has_parameters(self) -> bool:
-        """Whether something of it is trained; a connector of one's own is taken to have some."""
+        """Whether it has parameters to train; a user's own connector is assumed to have some."""
         return self.module not in ("Vanilla", "M3")
 
     @property
     def factor(self) -> int:
-        """Divides the side of every patch grid that the method can work on [patches]."""
+        """The number that must divide the side of the patch grid [patches]."""
         if self.anchor_grids:
             return 2 * self.anchor_grids[0]
         return self.grids[0] if self.grids else max(self.kernel, 1)
@@ -141,9 +151,9 @@ makes `parcel_fixed2`'s 64."""
 
 
 def routing_of(kind: str) -> Routing:
-    """Returns how a method makes soft tokens: one of this table, or of one's own, "module:Class".
+    """Returns the routing of a method: one of this table, or a user's own class, "module:Class".
 
-    One of one's own is imported, and JAX with it.
+    A user's own class is imported, and JAX with it.
 
     Raises:
       ValueError: if there is no such method, or its class does not state its routing; in one line.
@@ -153,10 +163,10 @@ def routing_of(kind: str) -> Routing:
 
 
 def own_class(kind: str) -> typing.Any:
-    """Returns the class of a connector of one's own.
+    """Returns the class of a user's own connector.
 
     Raises:
-      ValueError: if there is none, or it lacks what `base.Connector` asks of a class; in one line.
+      ValueError: if there is none, or it lacks what `base.Connector` requires; in one line.
     """
     if ":" not in kind:
         raise ValueError(

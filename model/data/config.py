@@ -1,4 +1,4 @@
-"""How training batches are drawn, and how large they are."""
+"""The configuration of training batches: how they are drawn, and how large they are."""
 
 import dataclasses
 

@@ -30,18 +30,18 @@ of images take 1.4 times as long on 2 cores (`perf/loader.py`)."""
 _DECODE_THREADS = 2
 _PREFETCHED_BATCHES = 3
 _EXPECTED_BATCHES = 8
-"""Batches whose records are on their way before one is made: a new window begins with a burst."""
+"""Batches whose records are requested ahead, because a new window starts with a burst of reads."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """One example of a batch: where its record lies.
+    """One example of a batch, as the place of its record.
 
     Attributes:
-      part: of the data.
-      position: of the record in its part.
-      visit: passes over the part before this one.
-      number: of the example in the stream of examples.
+      part: name of the part of the data.
+      position: index of the record in its part.
+      visit: number of passes over the part before this one.
+      number: index of the example in the stream of examples.
     """
 
     part: str
@@ -53,20 +53,20 @@ class Draw:
 class Examples:
     """The endless stream of training examples of one or more datasets.
 
-    Every part is shuffled anew for each pass over it (see `order`); parts are interleaved by
-    weight. The examples of a batch have as many images as each other: batches of pictures and
-    batches of clips take turns, by the same weights.
+    Every pass over a part has its own shuffle (see `order`); parts are interleaved by weight. All
+    examples of a batch have the same number of images: batches of pictures and batches of clips
+    take turns, by the same weights.
 
     Args:
       data: datasets, as in `StagePaths`.
-      config: its mixture and sampling.
-      seeds: of the order, and of the texts drawn from each record.
+      config: config of the batches.
+      seeds: seeds of the stage; those of the order and the texts are used.
       image_px: least side of the stored images [pixels].
 
     Attributes:
-      parts: by name.
-      num_images: images per example, a number for each shape of batches; all records of a part
-        have as many.
+      parts: the parts by name.
+      num_images: images per example, one number for each shape of batches; all records of a part
+        have the same number.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class Examples:
         }
         self._num_records = sum(len(self.parts[name]) for name in names)
         self._stored = {name: len(self.parts[name][0].window()) for name in names}
+        # Mixed in two levels: first the batch's number of images, then the part of each example.
         by_shape: dict[int, dict[str, Fraction]] = {}
         for name, num_images in self._stored.items():
             by_shape.setdefault(min(config.max_frames, num_images), {})[name] = weights[name]
@@ -107,7 +108,7 @@ class Examples:
         return self._shapes[step][0]
 
     def draws(self, step: int, rows: slice = slice(None)) -> tuple[Draw, ...]:
-        """Returns the examples of one batch, or some of its rows; those of a lane lie together."""
+        """Returns the examples of one batch, or of some rows; a lane's examples are consecutive."""
         return self._drawn(step, rows.indices(self._config.batch_size)[:2])
 
     def _draw(self, step: int, rows: tuple[int, int]) -> tuple[Draw, ...]:
@@ -116,7 +117,7 @@ class Examples:
         turns = size // self._lanes
         draws = []
         for row in range(*rows):
-            # All lanes together take a part's next examples, one each.
+            # At each turn, all lanes draw from the same part, one example each.
             lane, turn = divmod(row, turns)
             part, taken = self._mixtures[num_images][batch * turns + turn]
             visit, order = taken * self._lanes + lane, self._orders[part]
@@ -126,12 +127,12 @@ class Examples:
         return tuple(draws)
 
     def steps_of(self, part: str, position: int, num_steps: int) -> Iterator[int]:
-        """Yields the steps whose batches have a record, in order; `draws` the other way round.
+        """Yields the steps whose batches have a record, in order; the inverse of `draws`.
 
         Args:
-          part: of the data.
-          position: of the record in its part.
-          num_steps: steps that are looked at, from the first.
+          part: name of the part of the data.
+          position: index of the record in its part.
+          num_steps: number of steps to search, from the first.
         """
         turns = self._config.batch_size // self._lanes
         shapes = (n for n, mixture in self._mixtures.items() if part in mixture)
@@ -148,7 +149,7 @@ class Examples:
         return self.parts[draw.part][draw.position]
 
     def expect(self, step: int, rows: slice = slice(None)) -> None:
-        """Has the records of a batch fetched that will soon be asked for; does not wait."""
+        """Starts to fetch the records of a batch that will soon be needed; does not wait."""
         for draw in self.draws(step, rows):
             self.parts[draw.part].expect(draw.position)
 
@@ -163,13 +164,13 @@ class Examples:
         )
 
     def images(self, draw: Draw, record: Record) -> tuple[bytes, ...]:
-        """Returns the encoded images of one example: of a video, the window that is drawn.
+        """Returns the encoded images of one example; for a video, those of the drawn window.
 
         Raises:
-          ValueError: if they are not as many as those of its part's first record.
+          ValueError: if their number differs from that of the part's first record.
         """
         found, expected = len(record.window()), self._stored[draw.part]
-        if found != expected:  # As datasets of version 0.2.0 may have it.
+        if found != expected:  # Possible in datasets of version 0.2.0.
             raise ValueError(
                 f"record {record.id!r} of part {draw.part!r} has {found} images, the first one "
                 f"{expected}; prepare the dataset again, which keeps them apart."
@@ -180,9 +181,9 @@ class Examples:
 def samples_of_step(
     data: str | Sequence[str], config: BatchConfig, seeds: Seeds, step: int
 ) -> list[tuple[str, str, str]]:
-    """Returns (record id, prefix, suffix) of what one update saw, in the order of the batch.
+    """Returns (record id, prefix, suffix) of the examples of one update, in the batch's order.
 
-    Masks of a suffix are still markers.
+    Masks in a suffix are still markers.
     """
     examples = Examples(data, config, seeds)
     samples = []
@@ -198,13 +199,13 @@ class Loader:
 
     Args:
       data: datasets, as in `StagePaths`.
-      config: of batches.
-      tokenizer: of the texts.
-      mask_codec: of the masks; None where there are none.
+      config: config of the batches.
+      tokenizer: tokenizer of the texts.
+      mask_codec: codec of the masks; None where there are no masks.
       image_px: side of the model's images [pixels].
-      seeds: of order, texts and windows.
-      host: which part of every batch is made here; all hosts' together are the batch.
-      num_hosts: that read the same batches.
+      seeds: seeds of the stage; those of the order and the texts are used, for windows too.
+      host: index of this host, which makes its own rows of every batch.
+      num_hosts: number of hosts that share every batch.
 
     Raises:
       ValueError: if the hosts do not divide the batch, or the data do not fit the config.
@@ -244,11 +245,12 @@ class Loader:
         records = [self.examples.record(draw) for draw in draws]
         self._masks.prepare(records)
         px = self._image_px
-        # One allocation, decoded into: memory that threads allocate is slow to be had again.
+        # Threads decode into one allocation: memory that they allocate themselves is slow to reuse.
         num_images = self.examples.images_of(step)
         images = np.empty((len(records), num_images, px, px, 3), np.uint8)
         encoded = list(map(self.examples.images, draws, records))
-        # A thread gets its share at once: handing over one image costs a tenth of decoding it.
+        # A thread gets its whole share as one task: submitting a single image costs a tenth of
+        # decoding it.
         shares = [slice(first, None, _DECODE_THREADS) for first in range(_DECODE_THREADS)]
         decoded = [
             self._pool.submit(_decode_all, images[share], encoded[share]) for share in shares

@@ -1,4 +1,4 @@
-"""Which part each example is of: weights are kept exactly, and nothing is counted."""
+"""The assignment of examples to parts, by exact weights and without running counts."""
 
 import bisect
 import functools
@@ -13,7 +13,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def exact(weight: Fraction | float) -> Fraction:
-    """Returns a weight as it is written: 0.1 is a tenth."""
+    """Returns a weight as the exact decimal that is written: 0.1 is a tenth."""
     return Fraction(str(weight))
 
 
@@ -21,12 +21,12 @@ def weights_of(mixture: Mapping[str, float], sizes: Mapping[str, int]) -> dict[s
     """Returns the weight of each part that is drawn from.
 
     Args:
-      mixture: part -> weight, which the parts of a name with other numbers of images share by
-        their records; empty takes all parts by their records.
-      sizes: part -> its records.
+      mixture: name -> weight. Parts of that name that differ in number of images share the weight
+        by their records. An empty mixture weights all parts by their records.
+      sizes: part -> its number of records.
 
     Raises:
-      ValueError: if there is no such part.
+      ValueError: if the mixture names a part that does not exist.
     """
     if not mixture:
         return {name: Fraction(size) for name, size in sizes.items()}
@@ -42,9 +42,10 @@ def weights_of(mixture: Mapping[str, float], sizes: Mapping[str, int]) -> dict[s
 
 
 class Mixture(Generic[Name]):
-    """Endless streams, merged by weight; the example of a number is found without those before it.
+    """Endless streams merged by weight; any example is found without computing those before it.
 
-    Of any first k examples a stream has its share of k, give or take fewer than there are streams.
+    Among the first k examples, a stream has its share of k, with an error below the number of
+    streams.
 
         weights {a: 2, b: 1}   a0 a1 b0 a2 a3 b1 …
 
@@ -64,8 +65,8 @@ class Mixture(Generic[Name]):
 
     def __getitem__(self, number: int) -> tuple[Name, int]:
         """Returns the stream of an example, and the example's number in it."""
-        # Of `number` examples, those of the streams from here on; and of one more. The stream
-        # whose count differs is the one that the example is of.
+        # `before` and `after` count the examples of this stream and all later ones, among the first
+        # `number` and among one more. The example belongs to the stream whose own count grows.
         before, after, rest = number, number + 1, self._total
         for name, weight in zip(self._names, self._weights, strict=True):
             others_before = before * (rest - weight) // rest
@@ -79,20 +80,21 @@ class Mixture(Generic[Name]):
         return name in self._names
 
     def number(self, name: Name, taken: int) -> int:
-        """Returns the number of a stream's example among all; `self[number]` the other way round.
+        """Returns the number of a stream's example among all; the inverse of `self[number]`.
 
         Args:
-          name: of the stream, which the mixture has.
-          taken: the example's number in it.
+          name: name of a stream of the mixture.
+          taken: the example's number in its stream.
         """
         weight = self._weights[self._names.index(name)]
-        # Its share of that many examples is more than `taken`, however the others round.
+        # An upper bound: of that many examples, the stream has more than `taken` even after
+        # rounding. `_count` never falls, so bisection finds the number below it.
         enough = (taken + 1 + len(self._names)) * self._total // weight + 1
         counts = functools.partial(self._count, name)
         return bisect.bisect_right(range(enough + 1), taken, key=counts) - 1
 
     def _count(self, name: Name, number: int) -> int:
-        """Returns how many of the first `number` examples are of a stream."""
+        """Returns how many of the first `number` examples belong to a stream."""
         rest = self._total
         for other, weight in zip(self._names, self._weights, strict=True):
             others = number * (rest - weight) // rest

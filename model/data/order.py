@@ -1,22 +1,22 @@
 """The order in which the records of a part are visited: a pure function of its size and a seed.
 
-A part that fits one window is shuffled as a whole. Of a larger one, blocks of neighbours are
-shuffled over all of it, and records within windows of many blocks, so that whoever reads needs few
-blocks at a time and reads each once a pass:
+A part that fits one window is shuffled as a whole. In a larger one, blocks of neighbours are
+shuffled over the whole part, then records within windows of many blocks. A reader thus needs few
+blocks at a time, and reads each block once per pass:
 
     10 records, blocks of 3, windows of 2 blocks
     blocks   [6 7 8] [9] [0 1 2] [3 4 5]
     windows  [6 7 8 9 0 1] [2 3 4 5]
     visits   [9 1 6 0 8 7] [4 2 5 3]
 
-A large batch is read by several hosts. So that each has blocks of its own, the shuffled blocks are
-cut into as many stretches as there are *lanes*, each with windows of its own, and visits take
-turns: visit v is the next one of lane v modulo lanes.
+A large batch is read by several hosts. So that hosts read different blocks, the sequence of
+shuffled blocks is cut into stretches of equal length, the *lanes*, each with its own windows. Lanes
+take turns: visit v is the next visit of lane v modulo the number of lanes.
 
     two lanes [6 7 8 9 0] [1 2 3 4 5] with windows of 3 records
     visits    8 2 6 1 7 3 0 5 9 4
 
-Every pass is shuffled anew.
+Every pass has its own shuffle.
 """
 
 import functools
@@ -29,24 +29,25 @@ from jaxtyping import Int
 from model.data.shuffle import shuffled, unshuffled
 
 WINDOW_BLOCKS = 128
-"""Blocks of a window: 128 MB of records or less, see `pipelines.records.blocks`."""
+"""Blocks per window: 128 MB of records or less, see `pipelines.records.blocks`."""
 
 _LANE_EXAMPLES = 32
-"""Examples of a batch that a lane has at least: as many hosts as there are lanes may share it."""
+"""Fewest examples of a batch per lane; as many hosts as there are lanes may share the batch."""
 
 _LANE_BLOCKS = 32
-"""Blocks of a window of one lane among many; together they have a block open for every example of
-the batch, so one of 31 companions of a block is expected in an example's batch."""
+"""Blocks per window of a lane, if there are many lanes. All lanes together then have a block open
+for every example of the batch, so of the 31 other examples of its lane in the batch, about one is
+expected to come from the same block as an example."""
 
 _ROUNDS = 4
-"""Of the permutation, as grain's own shuffle has them."""
+"""Rounds of the permutation, as in grain's own shuffle."""
 
 _PASSES_AT_ONCE = 4096
-"""In which a record is looked for at a time, at most: arrays of 32 kB."""
+"""Most passes in which a record is looked for at a time; arrays then have 32 kB."""
 
 
 def lanes_of(batch_size: int) -> int:
-    """Returns how many lanes the batches of a size are read in: a power of two that divides it."""
+    """Returns the number of lanes for batches of a size: a power of two that divides the size."""
     lanes = 1
     while batch_size % (2 * lanes) == 0 and batch_size // (2 * lanes) >= _LANE_EXAMPLES:
         lanes *= 2
@@ -59,13 +60,13 @@ def window_len(block: int, lanes: int, window_blocks: int = WINDOW_BLOCKS) -> in
 
 
 class Order:
-    """The order of visits, each found without those before it.
+    """The order of visits; any visit is found without computing those before it.
 
     Args:
-      length: of the part [records].
-      block: neighbours that are read together [records].
-      seed: of every pass, in [0, 2**32).
-      lanes: see above.
+      length: length of the part [records].
+      block: number of neighbours that are read together [records].
+      seed: seed of the shuffles of all passes, in [0, 2**32).
+      lanes: number of lanes; see the module's docstring.
       window_blocks: blocks of the windows of all lanes together, where lanes are few.
     """
 
@@ -81,22 +82,24 @@ class Order:
         self._length, self._block, self._seed, self._lanes = length, block, seed, lanes
         self._is_small = length <= block * window_blocks
         self._window = window_len(block, lanes, window_blocks)
-        # As `grain.MapDataset.range(length).seed(seed).shuffle()` has it.
+        # The seed that `grain.MapDataset.range(length).seed(seed).shuffle()` uses.
         self._whole_seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
         self._drawn = functools.lru_cache(maxsize=4)(self._draw)
-        # The blocks that are open at a time: each is looked up once, not once for every record.
+        # Room for all blocks that are open at a time, so that the place of each is computed once,
+        # not once for every record.
         open_blocks = lanes * (self._window // block + 1)
         self._shuffled = functools.lru_cache(maxsize=2 * open_blocks)(self._shuffle_block)
 
     def position(self, visit: int) -> int:
-        """Returns which record the visit of a number is to; passes are `length` visits long."""
+        """Returns the index of the record that a visit reads; a pass is `length` visits long."""
         number, turn = divmod(visit, self._length)
         if self._is_small:
             seed = (self._whole_seed + number) % 2**32
             return shuffled(turn, self._length - 1, seed, _ROUNDS)
         short_at, blocks_seed, windows_seed = self._drawn(number)
         place = self._place(turn, windows_seed)
-        # The last block of the part may be a short one; the others change places around it.
+        # The part's last block may be short. A pass puts it after `short_at` full blocks and
+        # shuffles the full ones around it.
         full, short = divmod(self._length, self._block)
         after = place - short_at * self._block
         if 0 <= after < short:
@@ -105,7 +108,7 @@ class Order:
         return self._shuffled(block, blocks_seed) * self._block + offset
 
     def visits(self, position: int) -> Iterator[int]:
-        """Yields the visits to a record, one of every pass, for ever."""
+        """Yields the numbers of the visits to a record, one per pass, without end."""
         first, count = 0, 1
         while True:
             passes = np.arange(first, first + count)
@@ -113,7 +116,7 @@ class Order:
             first, count = first + count, min(2 * count, _PASSES_AT_ONCE)
 
     def _turns(self, position: int, passes: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
-        """Returns which visit of each pass is to a record; `position` the other way round."""
+        """Returns, for each pass, the visit that reads a record; the inverse of `position`."""
 
         def undone(places: Any, lasts: Any, seeds: np.ndarray) -> np.ndarray:
             places, lasts, seeds = np.broadcast_arrays(places, lasts, seeds % 2**32)
@@ -121,6 +124,7 @@ class Order:
 
         if self._is_small:
             return undone(position, self._length - 1, self._whole_seed + passes)
+        # Undoes `position` from its end: the block's place, then lane and window, then the turn.
         drawn = [self._draw(number) for number in passes.tolist()]
         short_at, blocks_seed, windows_seed = np.array(drawn, np.int64).T
         full, short = divmod(self._length, self._block)
@@ -142,7 +146,7 @@ class Order:
         return (first + undone(inside, last, seed)) * self._lanes + lane
 
     def _place(self, turn: int, windows_seed: int) -> int:
-        """Returns the place in the shuffled blocks of a visit of one pass."""
+        """Returns a visit's place in the sequence of shuffled blocks of its pass."""
         step, lane = divmod(turn, self._lanes)
         each, more = divmod(self._length, self._lanes)  # The first `more` lanes have one more.
         start = lane * each + min(lane, more)
@@ -151,18 +155,18 @@ class Order:
         return start + first + shuffled(inside, last, seed, _ROUNDS)
 
     def _shuffle_of(self, lane: int, window: int, windows_seed: int) -> tuple[int, int, int]:
-        """Returns a window's first record in its lane, its last one from there, and its seed."""
+        """Returns a window's start in its lane, its last index counted from there, and its seed."""
         each, more = divmod(self._length, self._lanes)
         first = window * self._window
         last = min(self._window, each + (lane < more) - first) - 1
         return first, last, (windows_seed + lane * (each // self._window + 1) + window) % 2**32
 
     def _shuffle_block(self, block: int, seed: int) -> int:
-        """Returns which block of the part comes at that place, of one pass."""
+        """Returns which full block of the part comes at place `block` in one pass."""
         last = self._length // self._block - 1
         return shuffled(block, last, seed, _ROUNDS)
 
     def _draw(self, number: int) -> tuple[int, int, int]:
-        """Returns, for one pass, full blocks before the short one, and seeds of both shuffles."""
+        """Returns, for one pass, the full blocks before the short one, and both shuffles' seeds."""
         drawn = np.random.SeedSequence([self._seed, number]).generate_state(3).tolist()
         return drawn[0] % (self._length // self._block + 1), drawn[1], drawn[2]

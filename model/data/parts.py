@@ -14,8 +14,8 @@ class Joined(Sequence[Record]):
     """The records of all parts of one name, one part after the other.
 
     Attributes:
-      num_bytes: of their shards.
-      block: neighbours that are read together [records].
+      num_bytes: size of their shards [bytes].
+      block: number of neighbours that are read together [records].
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -23,7 +23,7 @@ class Joined(Sequence[Record]):
         self._parts = parts
         self._starts = list(itertools.accumulate(map(len, parts), initial=0))
         self.block = block_len(self.num_bytes, len(self))
-        # Blocks are those of the whole, as the order of visits has them, not of each part.
+        # Blocks are counted over the joined parts, as in the order of visits, not within each part.
         for part, start in zip(parts, self._starts, strict=False):
             part.read_by(self.block, start)
 
@@ -38,7 +38,7 @@ class Joined(Sequence[Record]):
         return itertools.chain.from_iterable(self._parts)
 
     def expect(self, position: int) -> None:
-        """Has a record fetched that will soon be asked for; see `Part.expect`."""
+        """Starts to fetch a record that will soon be needed; see `Part.expect`."""
         part, place = self._find(position)
         part.expect(place)
 
@@ -52,10 +52,10 @@ class Joined(Sequence[Record]):
 
 
 def records_by_id(parts: Mapping[str, Joined]) -> Iterator[Record]:
-    """Yields the records of all parts by id; few of them are in memory, since shards are sorted.
+    """Yields the records of all parts in order of id; few are in memory, as shards are sorted.
 
     Raises:
-      ValueError: if one is not.
+      ValueError: if a shard is not sorted by id.
     """
     previous = ""
     shards = (shard for part in parts.values() for shard in part.shards())
@@ -99,9 +99,9 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
 
 
 def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:
-    """Returns, for each dataset, the names that its non-empty parts have among those of all.
+    """Returns, for each dataset, its non-empty parts -> the name under which parts are joined.
 
-    Parts of one name whose records have other numbers of images are not joined.
+    Parts of one name whose records differ in number of images get different names.
     """
     shapes = [
         {

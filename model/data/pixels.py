@@ -1,4 +1,4 @@
-"""Encoded images to pixels."""
+"""The decoding of images to pixels."""
 
 import io
 import struct
@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 _FRAME = struct.Struct(">BHHB")
-"""Of a JPEG's frame header: bits of a sample, height, width, components."""
+"""Fields of a JPEG's frame header: bits of a sample, height, width, components."""
 
 
 def decode_images(
@@ -26,7 +26,7 @@ def decode_images(
 
 
 def decode_into(pixels: UInt8[np.ndarray, "I H W 3"], images: Sequence[bytes]) -> None:
-    """Fills an array with what `decode_images` returns."""
+    """Fills an array with the pixels that `decode_images` returns."""
     count, wanted = len(images), len(pixels)
     first: dict[int, int] = {}
     for slot in range(wanted):
@@ -41,11 +41,11 @@ def decode_into(pixels: UInt8[np.ndarray, "I H W 3"], images: Sequence[bytes]) -
 def _pixels(encoded: bytes, image_px: int) -> UInt8[np.ndarray, "H W 3"]:
     size = (image_px, image_px)
     if jpeg_size(encoded) == size:
-        # The decoder as `Image.open` would set it up, without a fifth of its time: for a walk
-        # through the headers and a copy by the piece (`perf/loader.py`).
+        # Calls the decoder directly, set up as `Image.open` would. That saves a fifth of the time:
+        # a walk through the headers, and a copy piece by piece (`perf/loader.py`).
         try:
             image = Image.frombytes("RGB", size, encoded, "jpeg", "RGB", "")
-        except ValueError:  # It is cut off; what follows says so.
+        except ValueError:  # The file is cut off; `Image.open` below reports it.
             pass
         else:
             return np.frombuffer(image.tobytes(), np.uint8).reshape(*size, 3)
@@ -57,10 +57,10 @@ def _pixels(encoded: bytes, image_px: int) -> UInt8[np.ndarray, "H W 3"]:
 
 
 def jpeg_size(encoded: bytes) -> tuple[int, int] | None:
-    """Returns width and height of a JPEG of three components of 8 bits; None of anything else.
+    """Returns (width, height) of a JPEG with three components of 8 bits; None for anything else.
 
-    Source: ITU-T T.81, B.1.1 and B.2.2: segments of a marker and a length, of which a frame's
-    header is one.
+    Source: ITU-T T.81, B.1.1 and B.2.2: a JPEG consists of segments, each with a marker and a
+    length; the frame header is one of them.
     """
     at = 2 if encoded.startswith(b"\xff\xd8") else len(encoded)
     while at + 10 <= len(encoded) and encoded[at] == 0xFF:

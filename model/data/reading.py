@@ -1,4 +1,4 @@
-"""What reading costs: requests of a bucket, and memory, told before anything is read."""
+"""Estimates of the cost of reading, before anything is read: requests to a bucket, and memory."""
 
 import dataclasses
 import math
@@ -15,9 +15,9 @@ class PartSize:
     """A part, or all parts of one name together.
 
     Attributes:
-      num_records: of it.
-      num_bytes: of its shards.
-      num_shards: that it lies in.
+      num_records: number of its records.
+      num_bytes: size of its shards [bytes].
+      num_shards: number of its shards.
     """
 
     num_records: int
@@ -34,12 +34,12 @@ class PartSize:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one training reads.
+    """The reads of one training.
 
     Attributes:
-      requests_per_record: ranged reads; one brings a block of neighbours.
-      bytes_per_record: mean [bytes].
-      window_bytes: what all its windows hold, over all hosts [bytes].
+      requests_per_record: ranged reads per record; one read brings a block of neighbours.
+      bytes_per_record: mean size of a record [bytes].
+      window_bytes: size of all windows together, over all hosts [bytes].
     """
 
     requests_per_record: float
@@ -48,11 +48,11 @@ class Reading:
 
 
 def reading_of(parts: Mapping[str, PartSize], config: BatchConfig) -> Reading:
-    """Returns requests and bytes that a training reads of the parts of its data.
+    """Returns the requests and bytes that a training needs to read its data.
 
     Args:
-      parts: by name; those that a mixture does not name are left out.
-      config: of its batches, whose mixture names only parts there are.
+      parts: sizes of the parts by name; those that a mixture does not name are left out.
+      config: config of the batches, whose mixture names only parts that exist.
     """
     sizes = {name: part for name, part in parts.items() if part.num_records}
     mixture, counts = dict(config.mixture), {name: p.num_records for name, p in sizes.items()}
@@ -63,7 +63,7 @@ def reading_of(parts: Mapping[str, PartSize], config: BatchConfig) -> Reading:
         part = sizes[name]
         mean = part.num_bytes / part.num_records
         block = block_len(part.num_bytes, part.num_records)
-        # A pass reads each block once; where a shard ends within one, it is two ranges.
+        # A pass reads each block once; a block in which a shard ends takes two ranges.
         ranges = math.ceil(part.num_records / block) + part.num_shards - 1
         requests += weight / total * min(1.0, ranges / part.num_records)
         read += weight / total * mean

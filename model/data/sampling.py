@@ -1,4 +1,4 @@
-"""Which texts and frames of a record one visit trains on: a pure function; nothing is counted."""
+"""The choice of a record's texts and frames for one visit: pure functions, without counters."""
 
 import zlib
 
@@ -7,8 +7,8 @@ import numpy as np
 from pipelines.records.schema import Record, SuffixSampling
 
 _PREFIX, _WORDS, _WINDOW = 1, 2, 3
-"""Ends of the entropy of one example's draws, so that they do not draw alike; the suffix's has
-none."""
+"""Last number of the entropy of each kind of draw, so that the kinds draw independently; draws of a
+suffix have none."""
 
 
 def choose_texts(
@@ -16,20 +16,20 @@ def choose_texts(
 ) -> tuple[str, int]:
     """Returns a prefix, and which of the record's suffixes follows it.
 
-    Of several prefixes of a suffix each draw takes any.
+    If a suffix has several prefixes, every visit draws one of them independently.
 
     Source: big_vision `choice_no_replacement` (`pp/ops_general.py`); there a counter per record
-    tells the visit, and is lost when a run is resumed.
+    knows the visit, and is lost when a run is resumed.
 
     Args:
-      record: what is visited.
+      record: the record that is visited.
       how: see `TrainConfig.sampling`.
-      seed: of texts (see `seeds`).
+      seed: seed of texts (see `seeds`).
       visit: how often the record was visited before.
-      number: of the example in the stream of examples.
+      number: index of the example in the stream of examples.
 
     Raises:
-      ValueError: if it has no suffix.
+      ValueError: if the record has no suffix.
     """
     count = len(record.suffixes)
     if not count:
@@ -43,11 +43,11 @@ def choose_texts(
 
 
 def choose_window(record: Record, *, seed: int, visit: int) -> int:
-    """Returns which window of a video one visit looks at: each once before any again.
+    """Returns which window of a video one visit uses; each is used once before any repeats.
 
     Args:
-      record: what is visited.
-      seed: of texts (see `seeds`).
+      record: the record that is visited.
+      seed: seed of texts (see `seeds`).
       visit: how often the record was visited before.
     """
     return _walk(record, record.num_windows, seed, visit, _WINDOW)
@@ -59,7 +59,7 @@ def words_generator(seed: int, number: int) -> np.random.Generator:
 
 
 def _walk(record: Record, count: int, seed: int, visit: int, *entropy: int) -> int:
-    """Returns which of `count` a visit takes; every `count` visits take each once."""
+    """Returns which of `count` items a visit takes; every `count` visits take each item once."""
     if count == 1:
         return 0
     walk, place = divmod(visit, count)

@@ -1,11 +1,11 @@
-"""grain's `index_shuffle` made whole, and its inverse, of many shuffles at once.
+"""grain's `index_shuffle` with one error repaired, and its inverse for many shuffles at once.
 
-grain shuffles 0..last by a Feistel network on as many bits as hold `last`, at least sixteen, which
-is applied until the number is in range again. A network is undone round by round, so a shuffle is
-undone without looking through what it shuffles.
+grain shuffles 0..last by a Feistel network on as many bits as hold `last`, at least sixteen; it
+applies the network until the number is in range again. A Feistel network can be undone round by
+round, so a shuffle is inverted without a search.
 
-Of 2**16, 2**18, … as `last` grain makes no permutation: it takes one bit too few, and nothing is
-ever shuffled to `last`. There `last` changes places with a number that the seed names.
+For `last` = 2**16, 2**18, … grain's shuffle is no permutation: it takes one bit too few, and no
+number is ever shuffled to `last`. Here, `last` then swaps places with a number chosen by the seed.
 
 Source: grain `_src/python/experimental/index_shuffle/index_shuffle.cc`; the rounds are those of the
 cipher Simon, eprint.iacr.org/2013/404, the keys those of C++'s `std::seed_seq`.
@@ -20,14 +20,16 @@ from jaxtyping import Int
 
 _MIN_BITS = 16
 _ODD_BITS = 0xAAAAAAAAAAAAAAA
-"""Powers of two that are none of four: a network has two halves, so an even number of bits."""
+"""Mask of the powers of two that are not powers of four. A network has two equal halves, so an even
+number of bits."""
 _WORD = 0xFFFFFFFF
 _FEW = 16
-"""So few are quicker undone one by one: a step of arrays takes as long as 16 of integers."""
+"""Up to this many numbers are undone faster one by one: an array step takes as long as 16 integer
+steps."""
 
 
 def shuffled(number: int, last: int, seed: int, rounds: int) -> int:
-    """Returns the place in 0..last that a number is shuffled to; the arguments as below."""
+    """Returns the place in 0..last that a number is shuffled to; arguments as in `unshuffled`."""
     if not _is_short(last):
         return index_shuffle(number, max_index=last, seed=seed, rounds=rounds)
     partner = seed % (last + 1)
@@ -46,10 +48,10 @@ def unshuffled(
     """Returns the numbers that are shuffled to these places.
 
     Args:
-      places: in 0..last.
+      places: shuffled numbers, each in 0..last.
       lasts: highest number of each shuffle.
-      seeds: of the shuffles, in [0, 2**32).
-      rounds: of the network, an even number.
+      seeds: seed of each shuffle, in [0, 2**32).
+      rounds: rounds of the network, an even number.
     """
     short, partners = _is_short(lasts), seeds % (lasts + 1)
     swapped = np.where(short & (places == lasts), partners, places)
@@ -58,7 +60,7 @@ def unshuffled(
 
 
 def _is_short(last: Any) -> Any:
-    """Says whether grain takes a bit too few for 0..last."""
+    """Returns whether grain takes a bit too few for 0..last."""
     return (last >= 1 << _MIN_BITS) & (last & (last - 1) == 0) & (last & _ODD_BITS == 0)
 
 
@@ -69,11 +71,12 @@ def _by_grain(
     rounds: int,
 ) -> Int[np.ndarray, " N"]:
     """Returns the numbers that grain shuffles to these places."""
-    # Two halves of `width` bits; as in grain, 65,536 is held to fit sixteen.
+    # The network has two halves of `width` bits. Like grain, this takes 65,536 to fit in sixteen.
     bits = np.ceil(np.log2(np.maximum(lasts, 1))).astype(np.int64)
     width = np.maximum(bits + bits % 2, _MIN_BITS) // 2
     keys, numbers = _keys(seeds, rounds), np.array(places, np.int64)
     going = np.flatnonzero(lasts > 0)
+    # grain applied the network until the number was in range, so undo it until it is in range.
     while going.size > _FEW:
         numbers[going] = _undone(numbers[going], keys[:, going], width[going])
         going = going[numbers[going] > lasts[going]]
@@ -87,7 +90,7 @@ def _by_grain(
 
 
 def _undone(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
-    """Returns the value that one application of the network takes to this; of arrays, to each."""
+    """Returns the value that one application of the network turns into `value`; arrays allowed."""
     mask = (1 << width) - 1
     left, right = (value >> width) & mask, value & mask
 
@@ -102,7 +105,7 @@ def _undone(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
 
 
 def _keys(seeds: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, "K N"]:
-    """Returns the numbers that `std::seed_seq{seed}` generates, up to 38 of each seed."""
+    """Returns the numbers that `std::seed_seq{seed}` generates, up to 38 per seed."""
     third = 3 if count >= 7 else (count - 1) // 2
     near = (count - third) // 2
     words = np.full((count, len(seeds)), 0x8B8B8B8B, np.int64)

@@ -1,4 +1,4 @@
-r"""Token rows: BOS prefix "\n" suffix EOS, with what is causal and what is supervised.
+r"""Token rows, BOS prefix "\n" suffix EOS, with masks of causal and of supervised tokens.
 
     train   [BOS p p \n s s EOS 0 0]      mask_ar   [0 0 0 0 1 1 1 1 1]
                                           mask_loss [0 0 0 0 1 1 1 0 0]
@@ -26,7 +26,7 @@ class TextRow:
 
 
 def train_row(tokenizer: Tokenizer, prefix: str, suffix: str, text_len: int) -> TextRow:
-    """Returns a row of text_len + 1 tokens; what is longer is cut, so EOS may be lost."""
+    """Returns a row of text_len + 1 tokens; longer texts are cut, so EOS may be lost."""
     read = prefix_ids(tokenizer, prefix)
     written = [*tokenizer.encode(suffix), tokenizer.eos_id]
     return TextRow(
@@ -41,10 +41,10 @@ def fit_words(
 ) -> str:
     """Returns a suffix that fits: words of a longer one are dropped at random, the others kept.
 
-    What is read off a picture stays in raster order and ends with EOS (PaliGemma, arXiv:2407.07726,
-    section 3.2.5: "ocr").
+    Text that is read off a picture stays in raster order and ends with EOS (PaliGemma,
+    arXiv:2407.07726, section 3.2.5: "ocr").
     """
-    room = text_len - len(prefix_ids(tokenizer, prefix))  # Of text_len + 1, EOS has one.
+    room = text_len - len(prefix_ids(tokenizer, prefix))  # EOS takes one of text_len + 1 tokens.
     if len(tokenizer.encode(suffix)) <= room:
         return suffix
     words = suffix.split(" ")

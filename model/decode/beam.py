@@ -3,10 +3,11 @@
 Source of the rule: big_vision `trainers/proj/paligemma/predict_fns.py` (`_beam_decode`).
 
 - The score of a hypothesis is the sum of its tokens' log-probabilities; no length normalization.
-- At each step every live hypothesis, ended now, competes with the best finished one of its row; a
-  tie leaves the older one, or the one whose live hypothesis ranks first.
-- Each live hypothesis is continued by its `num_beams` + 1 likeliest tokens; without the stop token,
-  the `num_beams` best stay alive. Ties go to the hypothesis that ranks first, then to the lower id.
+- At each step every live hypothesis is also ended with the stop token, and competes with the best
+  finished one of its row. Ties go to the older one, then to the hypothesis that ranks first.
+- Each live hypothesis is continued by its `num_beams` + 1 likeliest tokens; the `num_beams` best
+  continuations without the stop token stay alive. Ties go to the hypothesis that ranks first, then
+  to the lower id.
 - A row is done once its best finished hypothesis is better than every live one.
 """
 
@@ -26,11 +27,11 @@ class Hypotheses(typing.NamedTuple):
     """The hypotheses of each row so far: `n` live ones, and the best finished one.
 
     Attributes:
-      step: tokens of every live hypothesis.
-      tokens: of the live ones, best first.
-      scores: of the live ones.
-      best_tokens: of the finished one, its stop token included; PAD behind it.
-      best_score: of the finished one.
+      step: number of tokens in every live hypothesis.
+      tokens: tokens of the live ones, best first.
+      scores: scores of the live ones.
+      best_tokens: tokens of the finished one, with the stop token; then PAD.
+      best_score: score of the finished one.
     """
 
     step: Int32[Array, ""]
@@ -58,17 +59,17 @@ def search(
     num_beams: int,
     stop: int,
 ) -> Int32[Array, "B M"]:
-    """Returns the best continuation of each prompt that ends in `stop`, PAD behind it.
+    """Returns the best continuation of each prompt that ends in `stop`, filled up with PAD.
 
-    A single live hypothesis is not greedy decoding: an answer that ended earlier can still be
+    One live hypothesis is not greedy decoding: an answer that ended earlier can still be
     preferred. big_vision decodes tasks without beams greedily; so does `decoding.decode`.
 
     Args:
       structure: the model's structure.
       params: its parameters.
-      prompt: to continue; rows that are not real come back as PAD.
-      slots: for soft tokens.
-      max_new_tokens: M; every answer ends within it.
+      prompt: prompts to continue; rows that are not real come back as PAD.
+      slots: room for soft tokens.
+      max_new_tokens: longest answer, M; every answer ends within it.
       num_beams: live hypotheses, at least 1.
       stop: token that ends an answer.
 
@@ -103,7 +104,8 @@ def search(
         found, cache = state
         logits, cache = _read(model, start, found, cache)
         found, parents = grow(found, logits, num_beams, stop)
-        # A hypothesis that is continued twice has its cache copied, one that is not loses it.
+        # Reorders the caches: a hypothesis that is continued twice has its cache copied, one that
+        # is not continued loses it.
         index = parents[None, :, :, None, None, None]
         return found, _Cache(*(jnp.take_along_axis(part, index, axis=2) for part in cache))
 
@@ -122,10 +124,10 @@ def grow(
     ended = write(found.tokens, jnp.full((batch, live, 1), stop, jnp.int32))
     finished = jnp.concatenate([found.best_tokens[:, None], ended], axis=1)
     ends = jnp.concatenate([found.best_score[:, None], found.scores + logs[:, :, stop]], axis=1)
-    best = jnp.argmax(ends, axis=1)[:, None]  # The first of equals, like `top_k`.
+    best = jnp.argmax(ends, axis=1)[:, None]  # Takes the first of equals, like `top_k`.
 
-    # One of a hypothesis's likeliest tokens may be the stop token, which does not go on: with one
-    # token more, `num_beams` continuations are left even if all of the best come from one.
+    # One of a hypothesis's likeliest tokens may be the stop token, which is no continuation. With
+    # one token more, `num_beams` continuations are left even if all come from one hypothesis.
     steps, tokens = jax.lax.top_k(logs, num_beams + 1)
     sums = found.scores[:, :, None] + steps
     sums = jnp.where(tokens != stop, sums, jnp.finfo(sums.dtype).min)

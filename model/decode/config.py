@@ -1,11 +1,11 @@
-"""How answers are decoded, as configuration: no JAX comes with it."""
+"""The configuration of decoding; importing it does not import JAX."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen.
+    """The rule by which the next token is chosen.
 
     Attributes:
       temperature: 0 takes the likeliest token (greedy); above, draws from logits / temperature.
@@ -24,13 +24,13 @@ class SamplingParams:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """The choice of a benchmark, or of a question; the default is greedy.
+    """The way in which answers of a benchmark, or to a question, are decoded; greedy by default.
 
     Attributes:
       beams: live hypotheses of beam search; 1 is no beam search.
       temperature: above 0 draws from logits / temperature; 0 takes the likeliest token.
       top_p: draws from the fewest tokens that hold this much probability; 1 is all of them.
-      seed: of the draws.
+      seed: seed of the draws.
     """
 
     beams: int = 1
@@ -54,5 +54,5 @@ class Decoding:
 
     @property
     def sampling(self) -> SamplingParams:
-        """How `generate` chooses tokens."""
+        """The part that `generate` reads: how it chooses tokens."""
         return SamplingParams(temperature=self.temperature, top_p=self.top_p)

@@ -1,4 +1,4 @@
-"""How answers are decoded: greedily, by beam search, or drawn."""
+"""The decoding of answers: greedy, by beam search, or by sampling."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from model.decode.generate import generate
 
 
 def program(decoding: Decoding, number: int) -> tuple[Any, dict[str, Any]]:
-    """Returns the jitted function that decodes so, and the arguments only it has.
+    """Returns the jitted function for this decoding, and its extra arguments.
 
-    `number` is of the batch: batches of one seed draw differently.
+    `number` is the batch's number: batches with the same seed draw differently.
     """
     if decoding.beams > 1:
         return search, {"num_beams": decoding.beams}
@@ -35,17 +35,17 @@ def decode(
     decoding: Decoding,
     number: int = 0,
 ) -> Int32[Array, "B M"]:
-    """Returns the answer's tokens to each prompt: the stop token last, then PAD.
+    """Returns the tokens of the answer to each prompt: the stop token last, then PAD.
 
     Args:
       structure: the model's structure.
       params: its parameters.
-      prompt: to answer.
-      slots: for soft tokens.
-      max_new_tokens: M.
+      prompt: prompts to answer.
+      slots: room for soft tokens.
+      max_new_tokens: longest answer, M.
       stop: token that ends an answer.
       decoding: how tokens are chosen.
-      number: of this batch, see `program`.
+      number: number of this batch; see `program`.
     """
     function, extra = program(decoding, number)
     return function(

@@ -1,8 +1,8 @@
 """Decoding with a key-value cache: one program per (bucket, text length) shape.
 
-The cache has the dtype of the activations, `ModelConfig.dtype`: bfloat16 where they are, float32
-where they are. (big_vision's is bfloat16 even beside float32 activations; then decoding with a
-cache would not equal reading everything anew.)
+The cache has the dtype of the activations, `ModelConfig.dtype`. (big_vision's cache is bfloat16
+even with float32 activations; then decoding with a cache would not equal reading the whole sequence
+again.)
 """
 
 import functools
@@ -26,7 +26,7 @@ class Prefilled(typing.NamedTuple):
     """The start of decoding: the prompt has been read.
 
     Attributes:
-      logits: of the first new token.
+      logits: logits of the first new token.
       past: cached keys and values of images and prompt, in the dtype of the activations.
       lengths: position of the first new token, per row.
     """
@@ -67,13 +67,13 @@ def generate(
     Args:
       structure: the model's structure.
       params: its parameters.
-      prompt: to continue.
-      slots: for soft tokens.
-      max_new_tokens: M.
-      sampling: how to choose; anything but greedy needs `key`.
-      key: of the random draws; the token of step i is drawn with `fold_in(key, i)`.
-      stop: token that ends a row; None goes on to `max_new_tokens`.
-      causal: images and prompts are causal too, whatever `mask_ar` says: what transformers does
+      prompt: prompts to continue.
+      slots: room for soft tokens.
+      max_new_tokens: longest continuation, M.
+      sampling: how to choose tokens; anything but greedy needs `key`.
+      key: key of the random draws; the token of step i is drawn with `fold_in(key, i)`.
+      stop: token that ends a row; None always writes `max_new_tokens`.
+      causal: whether images and prompts are causal too, regardless of `mask_ar`, as in transformers
         when `generate` gets no `token_type_ids`.
     """
     if sampling.temperature and key is None:
@@ -103,8 +103,8 @@ def generate(
             state.tokens, token[:, None], state.step, axis=1
         )
         state = state._replace(tokens=tokens, done=done)
-        # The last token needs no logits after it: without this, each answer would cost one pass
-        # through the decoder too many.
+        # No logits are needed after the last token. Without this, each answer would cost one extra
+        # pass through the decoder.
         return jax.lax.cond(
             go_on(state._replace(step=state.step + 1)),
             lambda s: _extend(model, start, s, token),
@@ -122,7 +122,7 @@ def prefill(
     rows, valid = vlm.embed_sequence(model, prompt, slots, causal=causal)
     hidden, kept = model.text.run(rows, num_rows=prompt.text.shape[1])
     assert kept is not None
-    # Prompts are padded on their right, so each row's last real token lies elsewhere.
+    # Prompts are padded on the right, so the last real token is at another place in each row.
     last = jnp.sum(vlm.text_valid(prompt).astype(jnp.int32), axis=1) - 1
     final = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
     past = Cached(kept[0], kept[1], valid[:, None, :], rows.positions)
@@ -131,7 +131,7 @@ def prefill(
 
 
 def unreal(prompt: vlm.Prompt) -> Bool[Array, " B"]:
-    """Returns which rows only fill the batch: they are done before they begin."""
+    """Returns which rows only fill up the batch; they count as done from the start."""
     if prompt.real is None:
         return jnp.zeros(prompt.text.shape[0], bool)
     return ~jnp.asarray(prompt.real)
@@ -150,7 +150,7 @@ def choose(
 
 
 def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
-    """Returns the likeliest tokens: as few as together reach `top_p`."""
+    """Returns a mask of the fewest likeliest tokens that together reach `top_p`."""
     order = jnp.argsort(-logits, axis=-1)
     sorted_probs = jnp.take_along_axis(jax.nn.softmax(logits, axis=-1), order, axis=-1)
     # A token stays if those before it do not reach `top_p` yet: the one that crosses it does too.
@@ -159,7 +159,7 @@ def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
 
 
 def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array, " B"]) -> _State:
-    """Returns the state after reading the token of `state.step`: its cache row, the next logits."""
+    """Reads the token of `state.step`; returns the state with its cache row and the next logits."""
     x = model.text.embed(token[:, None], dtype=state.keys.dtype)
     batch, slots = state.tokens.shape
     positions = start.lengths[:, None] + state.step

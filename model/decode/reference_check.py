@@ -1,9 +1,10 @@
-"""Reference inputs through a checkpoint: how far its outputs are from another codebase's.
+"""Checks of a checkpoint's outputs against another codebase's, on reference inputs.
 
-Keys of the file and what they mean: a reference made with transformers has `pixel_values_nchw`,
-one made with big_vision `image_nhwc`; `prefix_ids` and `suffix_ids` are the text, and every other
-key is an output. Logits of big_vision are without the final soft-cap, as it trains; transformers'
-greedy tokens see images and prompt causally, as its `generate` does without `token_type_ids`.
+Keys of the reference file and their meaning: a reference made with transformers has
+`pixel_values_nchw`, one made with big_vision `image_nhwc`; `prefix_ids` and `suffix_ids` are the
+text, and every other key is an output. Logits of big_vision are without the final soft-cap, as in
+its training; transformers' greedy tokens see images and prompt causally, as its `generate` does
+without `token_type_ids`.
 """
 
 import dataclasses
@@ -30,18 +31,23 @@ TOLERANCE = 1e-4
 
 INPUTS = ("pixel_values_nchw", "image_nhwc", "video_btHWC", "prefix_ids", "suffix_ids")
 OUTPUTS = (
-    "vision_last_hidden", "projected_soft_tokens", "soft_tokens",
-    "logits", "video_logits", "loss", "greedy_ids",
-)  # fmt: skip
+    "vision_last_hidden",
+    "projected_soft_tokens",
+    "soft_tokens",
+    "logits",
+    "video_logits",
+    "loss",
+    "greedy_ids",
+)
 
 
 class Finding(typing.NamedTuple):
-    """One output compared.
+    """The comparison of one output.
 
     Attributes:
-      key: of the reference file.
-      error: largest relative error; of tokens, the fraction that differs.
-      tolerance: what it may be.
+      key: the output's key in the reference file.
+      error: largest relative error; for tokens, the fraction that differs.
+      tolerance: largest error accepted.
     """
 
     key: str
@@ -59,11 +65,11 @@ class CheckError(ValueError):
 
 
 def check_file(checkpoint: Path, file: Path) -> Iterator[str]:
-    """Yields how far each output of a reference file is from a checkpoint's, a line each.
+    """Yields a line for each output of a reference file: how far the checkpoint's is from it.
 
     Args:
-      checkpoint: a folder of ours, or what another codebase reads: it is read from disk, so that
-        a conversion is checked together with what it wrote.
+      checkpoint: checkpoint folder in our format or another codebase's. It is read from disk, so
+        that a conversion is checked together with the files it wrote.
       file: reference inputs and outputs, an `.npz`.
 
     Raises:
@@ -121,7 +127,7 @@ def compare(
 ) -> Iterator[Finding]:
     """Yields how far each output of a reference file is from ours, in the file's order.
 
-    Keys of no known meaning are passed over: `uncompared` names them.
+    Keys without a known meaning are skipped; `uncompared` names them.
 
     Raises:
       ValueError: if the file lacks inputs, or outputs.
@@ -140,7 +146,7 @@ def uncompared(expected: Mapping[str, np.ndarray]) -> list[str]:
 
 
 class _Run:
-    """One model and one file; what several outputs share is computed once."""
+    """One model and one reference file; inputs that several outputs share are prepared once."""
 
     def __init__(
         self, model: ModelConfig, params: vlm.Params, expected: Mapping[str, np.ndarray]
@@ -187,7 +193,7 @@ class _Run:
 
     @functools.cached_property
     def text(self) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids, and 1 on those of the suffix."""
+        """Token ids, and a mask that is 1 on the suffix."""
         prefix, suffix = self.expected["prefix_ids"], self.expected["suffix_ids"]
         ids = np.concatenate([prefix, suffix], axis=1).astype(np.int32)
         ar = np.concatenate([np.zeros_like(prefix), np.ones_like(suffix)], axis=1)
@@ -216,7 +222,7 @@ class _Run:
     def _greedy(self, key: str) -> Finding:
         expected = self.expected[key]
         prompt = np.asarray(self.expected["prefix_ids"], np.int32)
-        # One slot of padding: the cache must not depend on its length.
+        # Padded by one slot, which must not change the answers.
         ids = np.pad(prompt, ((0, 0), (0, 1)))
         real = np.broadcast_to(np.arange(ids.shape[1]) < prompt.shape[1], ids.shape)
         ours = generate(
@@ -232,6 +238,6 @@ class _Run:
 
     def _close(self, key: str, ours: typing.Any) -> Finding:
         expected = self.expected[key]
-        if key.endswith("logits"):  # Rows above the vocabulary are no tokens.
+        if key.endswith("logits"):  # Entries beyond the vocabulary belong to no token.
             expected = expected[..., : self.model.text.vocab_size]
         return Finding(key, relative_error(np.asarray(ours), expected), TOLERANCE)

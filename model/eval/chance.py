@@ -1,4 +1,4 @@
-"""What can be scored without looking: the best guess from the training texts or masks alone."""
+"""Scores of a baseline that never looks: the best guess from training texts or masks alone."""
 
 import dataclasses
 from collections import Counter, defaultdict
@@ -21,11 +21,11 @@ _THRESHOLDS = np.linspace(0.02, 0.8, 40)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Blind:
-    """What a guess without pixels scores.
+    """Scores of a guess made without pixels.
 
     Attributes:
-      score: of all records, 0-100.
-      rows: of each record its id, source_sha256 and score, as in `predictions.jsonl`.
+      score: score of all records, 0-100.
+      rows: id, source_sha256 and score of each record, as in `predictions.jsonl`.
     """
 
     score: float
@@ -35,8 +35,9 @@ class Blind:
 def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
     """Returns the scores of a guess that never sees the pixels it is asked about.
 
-    Texts: the most common training suffix of the same prefix; of all, for a prefix never trained
-    on. Masks: the mean training mask, cut where its IoU with the training masks is best.
+    For texts, the guess is the most common training suffix of the same prefix, or of all prefixes
+    if that one was never trained on. For masks, it is the mean training mask, cut off at the
+    threshold where its IoU with the training masks is best.
 
     Args:
       train_dir: the dataset the transfer trains on [path].
@@ -78,7 +79,7 @@ class _Guess:
             self._overall.update(record.suffixes)
 
     def best(self, prefix: str) -> str:
-        """Returns the most common suffix; of equally common ones the first by alphabet."""
+        """Returns the most common suffix; of equally common ones, the first in string order."""
         counts = self._by_prefix.get(prefix, self._overall)
         return min(counts, key=lambda suffix: (-counts[suffix], suffix)) if counts else ""
 

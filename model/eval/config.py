@@ -1,4 +1,4 @@
-"""How a split is evaluated, as configuration: no JAX comes with it."""
+"""The configuration of an evaluation; importing it does not import JAX."""
 
 import dataclasses
 
@@ -8,14 +8,14 @@ from model.eval.metrics.registry import get_metric
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """How a split is decoded and scored.
+    """The configuration with which a split is decoded and scored.
 
     Attributes:
-      metric: a name of the registry.
+      metric: a metric's name in the registry.
       batch_size: examples decoded together; the last batch is filled up.
-      text_len: prefix and separator, and as many tokens again for the answer [tokens].
+      text_len: length of prefix and separator; the answer may be as long again [tokens].
       max_frames: most images of one example; longer videos are thinned out.
-      decoding: greedy by default; beams or drawn where a benchmark asks for it.
+      decoding: greedy by default; beam search or sampling where a benchmark asks for it.
     """
 
     metric: str = "exact_match"

@@ -1,4 +1,4 @@
-"""Budgets chosen per input: what a frozen checkpoint's head learns from, and what it chooses."""
+"""Budgets chosen per input: trains a router head on a frozen checkpoint, and applies it."""
 
 import json
 import typing
@@ -49,19 +49,20 @@ def train_router(
     config: RouterConfig,
     out: Path,
 ) -> Generator[Progress, None, dict[str, float]]:
-    """Trains the head of a checkpoint; it leaves `head.npz`, `router.json` and `losses.jsonl`.
+    """Trains a checkpoint's router head; writes `head.npz`, `router.json` and `losses.jsonl`.
 
     Args:
-      checkpoint: which stays as it is.
-      data: prepared dataset that it was not trained on, of the benchmark that it was.
-      budgets: to choose from, ascending; the connector serves all [tokens].
-      decode: its batches and lengths, as they are evaluated.
-      config: of the head.
-      out: an existing folder.
+      checkpoint: the checkpoint, which stays unchanged.
+      data: prepared dataset of the benchmark the checkpoint was trained for, but not trained on.
+      budgets: budgets to choose from, ascending; the connector serves all of them [tokens].
+      decode: batch size and lengths, as in the evaluation.
+      config: config of the router.
+      out: existing folder to write to.
 
     Returns:
-      Numbers of interest: items, the share of those for which each budget is the least enough one,
-      and the head's cross-entropy on left-out items beside that of a constant [nats].
+      A summary: the number of items, for each budget the share of items for which it is the
+      smallest that is enough, and the head's cross-entropy on left-out items together with that of
+      a constant prediction [nats].
     """
     loaded = _load(checkpoint)
     masks = MaskTokens(loaded.codec)
@@ -73,7 +74,7 @@ def train_router(
             for r in records
         ]
         batch = stack_rows(_filled(texts, decode.batch_size))
-        # Images that the tower has seen stand for the images.
+        # `vlm` accepts encoded images in place of images; only the type of `Example` does not.
         images = typing.cast("vlm.Images", seen.images)
         example = vlm.Example(
             images=images,
@@ -88,7 +89,7 @@ def train_router(
         ]
         num = wanted.sum(axis=1)
         means = np.stack([loss.sum(axis=1) / np.maximum(num, 1) for loss in by_budget], axis=1)
-        # Of a prefix that fills the row, no suffix is left to have a loss.
+        # A prefix that fills the row leaves no suffix, and so no loss.
         told = [place for place in range(len(records)) if num[place]]
         features.append(seen.features[told])
         losses.append(means[told])
@@ -136,19 +137,19 @@ def route(
 ) -> Generator[Progress, None, dict[str, float]]:
     """Gives each item of a split the checkpoint's answer at the budget chosen for it.
 
-    It leaves predictions and score as `evaluate` does, and `needs.jsonl`: for each item the chance
-    that each budget is not enough, the budget chosen, and its score at every budget.
+    It writes predictions and score as `evaluate` does, and `needs.jsonl`: for each item the
+    probability that each budget is not enough, the chosen budget, and the score at every budget.
 
     Args:
-      checkpoint: which answered.
+      checkpoint: the checkpoint that answered.
       router: folder that `train_router` wrote.
       data: the split that was answered.
-      decode: as it was answered.
-      answers: budget -> folder of the predictions there [tokens].
-      out: an existing folder.
+      decode: config with which it was answered.
+      answers: budget -> folder of the predictions at this budget [tokens].
+      out: existing folder to write to.
 
     Returns:
-      Mean budget chosen [tokens per image].
+      Mean of the chosen budgets [tokens per image].
     """
     head = Head.load(router / HEAD)
     threshold = json.loads((router / ROUTER).read_text())["threshold"]
@@ -175,7 +176,7 @@ def route(
     (out / NEEDS).write_text("".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines))
     least = head.budgets[0]
     known = Answered(texts={least: texts}, seconds={least: []})
-    # All answers are known, so nothing is decoded; it scores and writes them.
+    # All answers are known, so `evaluate` decodes nothing; it only scores and writes them.
     yield from evaluate(checkpoint, data=data, config=decode, out={least: str(out)}, known=[known])
     return {"tokens": round(float(np.mean([line["budget"] for line in lines])), 4)}
 
@@ -188,7 +189,7 @@ class _Seen(typing.NamedTuple):
 def _look(
     loaded: Loaded, data: str, decode: EvalConfig, least: int
 ) -> Iterator[tuple[Progress, Sequence[Record], _Seen]]:
-    """Yields the records of a dataset in batches, with what a budget is chosen by."""
+    """Yields a dataset's records in batches, with the features that a budget is chosen by."""
     served.check_budget(loaded.model, least)
     px, structure = loaded.model.vision.image_px, vlm.structure(loaded.model)
     parts = open_parts([data], px)
@@ -210,7 +211,7 @@ def _look(
 
 
 def _batches(records: Iterator[Record], decode: EvalConfig) -> Iterator[list[Record]]:
-    """Yields records of as many images each, as many as are evaluated together."""
+    """Yields batches of records with equal numbers of images, in the size of the evaluation."""
     groups: dict[int, list[Record]] = {}
     for record in records:
         group = groups.setdefault(_num_images(record, decode), [])
@@ -232,7 +233,7 @@ T = typing.TypeVar("T")
 
 
 def _filled(rows: Sequence[T], size: int) -> list[T]:
-    """Returns as many rows as a program takes; the last is repeated."""
+    """Returns the rows, filled up to `size` by repeating the last."""
     return [*rows, *[rows[-1]] * (size - len(rows))]
 
 
@@ -246,7 +247,7 @@ def _rows(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _constant(labels: np.ndarray, num: int) -> float:
-    """Returns the cross-entropy of saying the same of every item: how often each cut is passed."""
+    """Returns the cross-entropy of a constant prediction: the rate at which each cut is passed."""
     share = np.clip([(labels > k).mean() for k in range(num - 1)], 1e-12, 1 - 1e-12)
     return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)).sum())
 

@@ -41,12 +41,12 @@ from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
 
 _PREFETCHED = 2
-"""Batches made ahead of the one that is decoded."""
+"""Number of batches made ahead of the one that is decoded."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A checkpoint in memory: its parameters as a nested dict, and who reads and writes for it."""
+    """A checkpoint in memory: config, parameters as a nested dict, tokenizer and mask codec."""
 
     model: ModelConfig
     params: dict[str, Any]
@@ -60,7 +60,7 @@ class Answered:
 
     Attributes:
       texts: budget -> record's id -> the answer.
-      seconds: budget -> time of an answer, of each whole batch but the first [s].
+      seconds: budget -> mean time of an answer in each full batch but the first [s].
     """
 
     texts: dict[int, dict[str, str]]
@@ -68,7 +68,7 @@ class Answered:
 
     @classmethod
     def none(cls, budgets: Iterable[int]) -> "Answered":
-        """Returns no answers, to add to."""
+        """Returns an empty collection, to add answers to."""
         budgets = list(budgets)
         return cls(texts={b: {} for b in budgets}, seconds={b: [] for b in budgets})
 
@@ -79,12 +79,12 @@ class Answered:
             self.seconds[budget] += other.seconds[budget]
 
     def to_json(self) -> str:
-        """Returns it as text."""
+        """Returns the answers as JSON text."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Answered":
-        """Reads what `to_json` wrote."""
+        """Returns the answers that `to_json` wrote."""
         raw = json.loads(text)
         return cls(**{part: {int(b): of for b, of in raw[part].items()} for part in raw})
 
@@ -99,23 +99,23 @@ def evaluate(
 ) -> Generator[Progress, None, dict[int, float]]:
     """Scores a checkpoint; when exhausted, `out` holds predictions and score of each budget.
 
-    The split is read as it is decoded: a few batches of its images are in memory, and the vision
-    tower looks at each once, for all budgets. Of a video its first window counts.
+    The split is read while it is decoded: only a few batches of images are in memory, and the
+    vision tower runs once per image for all budgets. Of a video, only the first window is used.
 
     `predictions.jsonl` has a row per record, by id; `score.json` the metric, its score (0-100),
     the number of records, the sum of their scores and, where there is a breakdown, its parts.
 
     Args:
-      checkpoint: written by `fit`: a folder, or a place in a bucket.
+      checkpoint: checkpoint written by `fit`: a folder, or a place in a bucket.
       data: prepared dataset, all of whose records are scored; as in `StagePaths`.
       config: how to decode and score.
-      out: budget, soft tokens per image that the connector serves -> an existing folder [path].
-      known: what `answer` returned for pieces of the split; only what is in none is decoded, and
-        the files are those without them.
+      out: budget (soft tokens per image, which the connector serves) -> existing folder [path].
+      known: results of `answer` for pieces of the split. Only the other records are decoded; the
+        written files are the same with or without these.
 
     Returns:
-      Budget -> time that an answer took, vision tower included: the median over whole batches, the
-      first, which compiles, apart [s]; no budget where there was no such batch.
+      Budget -> time per answer, vision tower included: the median over full batches without the
+      first, which compiles [s]. Budgets without such a batch are absent.
 
     Raises:
       ValueError: if a budget is not served, or the metric reads masks and there is no codec.
@@ -136,12 +136,12 @@ def evaluate_loaded(
     """Scores parameters that are in memory already, as `evaluate` does.
 
     Args:
-      loaded: what to score.
+      loaded: the checkpoint to score.
       data: as in `evaluate`.
       config: likewise.
       out: likewise.
       known: likewise.
-      limit: most records, the first by id; None takes all.
+      limit: number of records to score, the first by id; None takes all.
     """
     metric = get_metric(config.metric)
     if metric.reads_masks and loaded.codec is None:
@@ -178,18 +178,18 @@ def answer(
     piece: int,
     num_pieces: int,
 ) -> Generator[Progress, None, Answered]:
-    """Returns the answers to a piece of a split, for `evaluate` to put together.
+    """Returns the answers to a piece of a split, for `evaluate` to combine.
 
-    Its batches are some of those that `evaluate` makes of the whole: an answer may depend on its
-    batch's place in memory, and now does not depend on who gives it.
+    A piece consists of batches that `evaluate` would make of the whole split. In its last digits an
+    answer may depend on its batch; with equal batches, it does not depend on who decodes it.
 
     Args:
       checkpoint: as in `evaluate`.
       data: likewise.
       config: likewise.
       budgets: soft tokens per image.
-      piece: counted from 0.
-      num_pieces: of the split.
+      piece: number of the piece, from 0.
+      num_pieces: number of pieces of the split.
     """
     loaded = _load(checkpoint, stated_digest(checkpoint))
     found = Answered.none(budgets)
@@ -226,7 +226,7 @@ def _answers(
         if batch is not None:
             answered = Answered.none(served)
             began = time.perf_counter()
-            # On their way to the device once, and of one batch only.
+            # Images go to the device once for all budgets, one batch at a time.
             batch["image"] = jax.block_until_ready(
                 vlm.see(structure, loaded.params, batch["image"])
             )
@@ -281,10 +281,10 @@ def _batches(
     loaded: Loaded,
     is_wanted: Callable[[int, Sequence[Record]], bool],
 ) -> Iterator[tuple[Sequence[Record], Batch | None]]:
-    """Yields (records, batch) with a batch or two prepared in the background; None if not wanted.
+    """Yields (records, batch), prepared ahead in the background; batch is None if not wanted.
 
-    The examples of a batch have as many images as each other, so none's answer depends on those
-    beside it; batches with as many images are of one shape.
+    All examples of a batch have the same number of images, so no answer depends on its neighbours,
+    and batches with the same number of images have the same shape.
     """
     size, px = config.batch_size, loaded.model.vision.image_px
 
@@ -302,6 +302,7 @@ def _batches(
 
     groups = _grouped(records, size, lambda record: _num_images(record, config))
     made = itertools.starmap(make, enumerate(groups))
+    # A single thread advances the iterator, so batches stay in order while they are made ahead.
     with ThreadPoolExecutor(1) as pool:
         waiting: collections.deque[Future[tuple[Sequence[Record], Batch | None] | None]]
         waiting = collections.deque(pool.submit(next, made, None) for _ in range(_PREFETCHED))
@@ -317,7 +318,7 @@ def _num_images(record: Record, config: EvalConfig) -> int:
 def _grouped(
     records: Iterator[Record], size: int, key: Callable[[Record], int]
 ) -> Iterator[Sequence[Record]]:
-    """Yields up to `size` records that share a key, in the order in which a group is whole."""
+    """Yields groups of up to `size` records that share a key, in the order in which they fill."""
     groups: dict[int, list[Record]] = {}
     for record in records:
         group = groups.setdefault(key(record), [])
@@ -346,7 +347,7 @@ def _decode(
 
 @functools.lru_cache(maxsize=2)
 def _load(checkpoint: str, digest: str) -> Loaded:
-    """Loads a checkpoint once for all budgets; `digest` tells a folder written anew."""
+    """Loads a checkpoint once for all budgets; a folder that is rewritten has another `digest`."""
     del digest
     place = open_place(checkpoint)
     codec = mask_codec_path(place)

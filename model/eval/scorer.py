@@ -18,19 +18,20 @@ from model.eval.metrics.scores import (
 from pipelines.records.schema import Record
 
 _COPIES = 1024
-"""Of every item, beside which one more or less of them is a small change of its weight."""
+"""Copies of every item in `Totals.pseudo_values`; next to them, one copy more or less changes an
+item's weight only a little."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What some predictions are worth.
+    """The scores of some predictions.
 
     Attributes:
-      items: in the order they were added.
-      result: of all.
-      pseudo_values: one per item, on the scale of their scores: their plain mean is the score of
-        all, and they spread as it would with other items (`Totals.pseudo_values`). None where
-        the score is the plain mean of the items' own.
+      items: score of each prediction, in the order they were added.
+      result: score of all of them.
+      pseudo_values: one number per item, on the scale of item scores. Their plain mean is the score
+        of all; their spread shows how that score varies over samples of items (see
+        `Totals.pseudo_values`). None where the score already is the plain mean of item scores.
     """
 
     items: tuple[Item, ...]
@@ -47,8 +48,8 @@ class Scored:
 class Scorer:
     """Collects predictions of one metric.
 
-    A metric that needs the whole corpus (CIDEr and its document frequencies) is scored by `finish`;
-    all others as they are added.
+    Predictions of a metric that needs the whole corpus (CIDEr, for its document frequencies) are
+    scored by `finish`, all others when they are added.
     """
 
     def __init__(self, name: str) -> None:
@@ -74,14 +75,14 @@ class Scorer:
 
     @property
     def num(self) -> int:
-        """How many predictions were added."""
+        """Number of predictions added so far."""
         return len(self._items) + len(self._waiting)
 
     def merge(self, other: Self) -> None:
         """Adds the predictions of another scorer, after those of this one.
 
         Raises:
-          ValueError: if it is of another metric.
+          ValueError: if the other scorer has another metric.
         """
         if other.name != self.name:
             raise ValueError(f"metric must be {self.name!r} to be merged, got {other.name!r}.")
@@ -157,19 +158,19 @@ class Totals:
         return Result(total=whole, parts=found)
 
     def pseudo_values(self, metric: Metric, items: Sequence[Item]) -> tuple[float, ...] | None:
-        """Returns the items' pseudo-values; None where the score is the plain mean of theirs.
+        """Returns the items' pseudo-values; None where the score is the plain mean of item scores.
 
-        score + N · (how the score moves with the item's weight), a number for each of N items. For
-        a plain mean that is the item's own score. For a mean over parts, or for BLEU, which is a
-        ratio of sums, it is what an item would have to score to pull a plain mean as hard: what is
-        known of plain means, such as their intervals, then holds for these scores.
+        The pseudo-value of each of N items is score + N · (derivative of the score by the item's
+        weight). For a plain mean that is the item's own score. For a mean over parts, or for BLEU,
+        which is a ratio of sums, it is the item score that would move a plain mean by as much.
+        Methods for plain means, such as their intervals, then apply to the pseudo-values.
 
         Source: the infinitesimal jackknife; Efron, "The Jackknife, the Bootstrap and Other
         Resampling Plans", 1982, chapter 6.
 
         Args:
-          metric: of the items.
-          items: all that were added.
+          metric: metric of the items.
+          items: all items that were added.
         """
         parts = self._parts.get(metric.mean_over, {})
         if is_whole := len(parts) <= 1:
@@ -186,6 +187,7 @@ class Totals:
             name = "" if is_whole else item.groups.get(metric.mean_over)
             if name not in copies:
                 return 0.0
+            # A central difference: the score with one copy of the item more, and with one less.
             sums = copies[name]
             sums.add(item)
             more = score(sums)
@@ -199,7 +201,7 @@ class Totals:
 
 
 def fields_of(record: Record) -> dict[str, Any]:
-    """Returns the fields metrics may read; of several objects, the one `prefix` refers to."""
+    """Returns the fields metrics may read; of several masks, the one that `prefix` refers to."""
     return {
         **record.meta,
         "id": record.id,

@@ -1,8 +1,8 @@
 """Masks ⇄ 16 segmentation tokens: the VQ-VAE of PaliGemma's `<segNNN>` tokens.
 
 Source: big_vision `pp/proj/paligemma/segmentation.py` and `evaluators/proj/paligemma/transfers/
-segmentation.py`; Ning et al., arXiv:2301.02229. Files hold the names and PyTorch layouts of the
-published `vae-oid.npz`, so that one loads too.
+segmentation.py`; Ning et al., arXiv:2301.02229. Our files have the names and PyTorch layouts of the
+published `vae-oid.npz`, so that the published file loads, too.
 """
 
 import functools
@@ -29,11 +29,11 @@ Params = dict[str, jax.Array]
 class MaskCodec:
     """A trained codec.
 
-    Widths and kernels are those of its arrays, so that files of any size load.
+    Its widths are those of the given arrays, so that files of any size load.
 
     Raises:
-      ValueError: if names of `vae-oid.npz` are missing, or arrays do not fit each other. Further
-        names, like a quantizer's running means, are passed over.
+      ValueError: if names of `vae-oid.npz` are missing, or arrays do not fit each other. Other
+        names, such as a quantizer's running means, are ignored.
     """
 
     def __init__(self, params: Mapping[str, np.ndarray]) -> None:
@@ -55,7 +55,7 @@ class MaskCodec:
             return cls({name: file[name] for name in file.files})
 
     def encode(self, mask: Bool[np.ndarray, "H W"], box: Box) -> list[int]:
-        """Returns the 16 token numbers of a mask inside a box ."""
+        """Returns the 16 token numbers of a mask inside a box."""
         return self.encode_crops(crop_mask(mask, box)[None])[0].tolist()
 
     def encode_crops(self, crops: Float[np.ndarray, "N 64 64"]) -> Int[np.ndarray, "N 16"]:
@@ -64,7 +64,7 @@ class MaskCodec:
         return np.concatenate([*rows, np.zeros((0, SEG_PER_MASK), np.int32)])[: len(crops)]
 
     def decode(self, ids: Int[np.ndarray, " 16"] | list[int]) -> Float[np.ndarray, "64 64"]:
-        """Returns the mask inside its box: above 0 is inside, about [-1, 1]."""
+        """Returns the mask within its box, with values in about [-1, 1]: above 0 is the object."""
         return self.decode_many(np.asarray(ids, np.int32)[None])[0]
 
     def decode_many(self, ids: Int[np.ndarray, "N 16"]) -> Float[np.ndarray, "N 64 64"]:
@@ -99,6 +99,7 @@ def init_params(config: MaskCodecConfig, seed: int) -> Params:
         elif name == _CODEBOOK:
             value = rng.normal(0, 1, shape)
         else:
+            # In a transposed convolution of stride 2, an output pixel sums 4 of the 16 weights.
             transposed = name.startswith("decoder.") and shape[-1] == 4
             fan_in = shape[0] * 4 if transposed else np.prod(shape[1:])
             value = rng.normal(0, np.sqrt(2 / fan_in), shape)
@@ -118,6 +119,7 @@ def encode_features(params: Params, crops: Float[Array, "N 64 64"]) -> Float[Arr
 
 def nearest_codes(params: Params, features: Float[Array, "N 4 4 E"]) -> Int[Array, "N 16"]:
     """Returns the number of the nearest codeword (squared distance), row by row of the grid."""
+    # Without the features' own squares, which are the same for every codeword.
     flat = features.reshape(features.shape[0], SEG_PER_MASK, -1)
     codes = params[_CODEBOOK]
     distances = jnp.sum(codes**2, axis=-1)[None, None] - 2 * jnp.einsum("nte,ce->ntc", flat, codes)
@@ -125,7 +127,7 @@ def nearest_codes(params: Params, features: Float[Array, "N 4 4 E"]) -> Int[Arra
 
 
 def decode_features(params: Params, grid: Float[Array, "N 4 4 E"]) -> Float[Array, "N 64 64"]:
-    """Returns the decoder's masks."""
+    """Returns the masks that the decoder makes of grids of codewords."""
     x = jax.nn.relu(_conv(params, "decoder.0", grid))
     for layer in (2, 3):
         x = _residual(params, f"decoder.{layer}", x)
@@ -135,7 +137,7 @@ def decode_features(params: Params, grid: Float[Array, "N 4 4 E"]) -> Float[Arra
 
 
 def look_up(params: Params, ids: Int[Array, "N 16"]) -> Float[Array, "N 4 4 E"]:
-    """Returns the grid of codewords."""
+    """Returns the grids of codewords that token numbers stand for."""
     return params[_CODEBOOK][ids].reshape(ids.shape[0], 4, 4, -1)
 
 
@@ -179,7 +181,7 @@ def _conv(params: Params, name: str, x: jax.Array, *, stride: int = 1) -> jax.Ar
 
 
 def _upsample(params: Params, name: str, x: jax.Array) -> jax.Array:
-    """A transposed 4x4 convolution of stride 2, as PyTorch's with padding 1."""
+    """Returns a transposed 4x4 convolution of stride 2, equal to PyTorch's with padding 1."""
     kernel = jnp.transpose(params[f"{name}.weight"], (2, 3, 1, 0))  # IOHW -> HWOI
     y = jax.lax.conv_transpose(
         x,

@@ -7,17 +7,17 @@ from infra.store.digest import NOT_IDENTITY
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskCodecConfig:
-    """Widths of the codec and how long it is trained, or the file of a trained one.
+    """Size and training of the mask codec, or the file of a trained one.
 
     Attributes:
-      path: a codec to use as it is, like the published `vae-oid.npz`; None trains one on the
-        study's masks. With it, what follows is unused, but for `max_crops`.
+      path: file of a trained codec, like the published `vae-oid.npz`; None trains one on the
+        study's masks. With a file, all other settings but `max_crops` are unused.
       width: channels of the encoder, and of the decoder before its four halvings; a multiple of 8.
       embed_dim: width of a codeword (512 in the published file).
       train_steps: updates; the first third trains without the codebook.
       batch_size: crops per update.
       peak_lr: learning rate after warm-up.
-      max_crops: at most this many masks are trained on, or tried on a codec that is given.
+      max_crops: largest number of masks to train on, or to test a given codec on.
     """
 
     path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)

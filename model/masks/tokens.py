@@ -1,4 +1,4 @@
-"""Masks of records: where each lies, and suffixes with their segmentation tokens filled in."""
+"""Masks of records: the box of each, and suffixes with their segmentation tokens filled in."""
 
 import re
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ def located_masks(record: Record) -> list[tuple[Box, str]]:
 
 
 class MaskTokens:
-    """Fills `<mask>` of suffixes with the codec's tokens; each record is encoded once.
+    """Replaces `<mask>` in suffixes by the codec's tokens; each record is encoded once.
 
-    Safe to share between threads; two that meet a record at once encode it alike.
+    Safe to share between threads: two that encode the same record at once get the same tokens.
     """
 
     def __init__(self, codec: MaskCodec | None) -> None:
@@ -39,7 +39,7 @@ class MaskTokens:
         self._known: dict[str, tuple[str, ...]] = {}
 
     def prepare(self, records: Sequence[Record]) -> None:
-        """Encodes the masks of all records not seen before, in one go.
+        """Encodes the masks of all records not seen before, all together.
 
         Raises:
           ValueError: if there are masks and no codec.
@@ -60,7 +60,8 @@ class MaskTokens:
             self._known[key] = tuple(format_mask(next(rows)) for _ in masks)
 
     def fill(self, record: Record, number: int) -> str:
-        """Returns a suffix with every marker replaced; `prepare` has seen the record."""
+        """Returns suffix `number` with every marker replaced; needs an earlier `prepare` of it."""
+        # A record's tokens are in the order of its markers, over all suffixes.
         before = sum(suffix.count(MASK_MARKER) for suffix in record.suffixes[:number])
         filled = record.suffixes[number]
         for tokens in self._known.get(record.id, ())[before:]:

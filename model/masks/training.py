@@ -54,14 +54,14 @@ def fit_codec(
 ) -> Iterator[Progress]:
     """Trains a codec; when exhausted, `out` holds `mask_codec.npz` and `codec.json`.
 
-    The first third of the updates trains encoder and decoder alone; the codebook then starts
-    from the clusters of what the encoder gives. Deterministic in its arguments.
+    The first third of the updates trains encoder and decoder without the codebook, which then
+    starts from clusters of the encoder's outputs. Deterministic in its arguments.
 
     Args:
       crops: masks in their boxes, 64x64, bool or in [0, 1].
-      config: widths and length of the training.
+      config: size of the codec and length of the training.
       out: an existing folder [path].
-      seed: of initial values and order, which have seeds of their own (see `seeds`).
+      seed: seed from which those of initial values and order are derived (see `seeds`).
 
     Raises:
       ValueError: if there are no crops.
@@ -101,12 +101,12 @@ def fit_codec(
 def adopt_codec(
     crops: np.ndarray | Sequence[np.ndarray], config: MaskCodecConfig, out: str
 ) -> Iterator[Progress]:
-    """Takes the codec at `config.path`; when exhausted, `out` holds what `fit_codec` leaves.
+    """Copies the codec at `config.path`; when exhausted, `out` holds the files of `fit_codec`.
 
-    The report has the IoU of decode(encode(crop)) with the crop, where there are crops.
+    The report has the IoU of decode(encode(crop)) with the crop, if there are crops.
 
     Raises:
-      ValueError: if the file is absent, or no codec.
+      ValueError: if the file is missing, or is not a codec.
     """
     path = Path(config.path or "")
     if not path.is_file():
@@ -137,7 +137,7 @@ def _learning_rate(config: MaskCodecConfig, step: int) -> float:
 
 
 def _optimizer(rate: jax.Array | float = 0.0) -> optax.GradientTransformation:
-    """The rate is an argument of the step, so that one program serves all of them."""
+    """Returns the optimizer; the rate is an argument, so that one program serves all steps."""
     return optax.chain(
         optax.clip_by_global_norm(1.0), optax.scale_by_adam(b2=_B2), optax.scale(-rate)
     )  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def _step(
 
 
 def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
-    """Squared error in [-1, 1], the codebook's distance and the encoder's commitment."""
+    """Returns the squared error in [-1, 1], plus the codebook loss and the commitment loss."""
     features = encode_features(params, crops)
     codes = look_up(params, nearest_codes(params, features))
     # The nearest code has no gradient. Forward this is the code; backward the bracket is a

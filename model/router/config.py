@@ -1,17 +1,17 @@
-"""How the budget of an input is chosen, as configuration: no JAX comes with it."""
+"""Settings of the router, which chooses an input's budget; they do not import JAX."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RouterConfig:
-    """A head that says the least budget that is enough for an input.
+    """Settings of a head that predicts the least budget that is enough for an input.
 
     Attributes:
-      epsilon: a budget is enough if the suffix's loss is at most so far above that of the largest
-        budget [nats per token].
-      threshold: a budget is passed over if the chance that it is not enough is above this; 0 takes
-        the largest budget always, 1 the least.
+      epsilon: a budget is enough if the suffix's loss exceeds that at the largest budget by at most
+        this [nats per token].
+      threshold: a budget is skipped if the probability that it is not enough is above this; 0
+        always takes the largest budget, 1 the least.
     """
 
     epsilon: float = 0.05

@@ -1,4 +1,4 @@
-"""What a budget is chosen by: what the decoder would read at the least budget, and no more."""
+"""Features that a budget is chosen by: statistics of the decoder's inputs at the least budget."""
 
 import functools
 
@@ -15,14 +15,14 @@ def pooled(
 ) -> Float[Array, "B F"]:
     """Returns mean and deviation of an input's soft tokens, and the mean of its prompt's embedding.
 
-    F = 3 D. No layer of the decoder runs: it costs the connector at the least budget, beside the
-    vision tower, which the chosen budget needs anyway.
+    F = 3 D. No layer of the decoder runs. The only extra cost is the connector at the least budget,
+    because the chosen budget needs the vision tower anyway.
 
     Args:
       structure: the model's structure.
       params: its parameters.
       prompt: images and prefix, as they are decoded.
-      slots: of the least budget, without masked ones.
+      slots: slots of the least budget, none of them masked.
     """
     rows, valid = vlm.embed_sequence(vlm.merge(structure, params), prompt, slots)
     length = prompt.text.shape[1]

@@ -1,4 +1,4 @@
-"""Names of the files in artifacts of routers, and of evaluations at chosen budgets.
+"""Names of files in artifacts: of routers, and of evaluations at budgets that a router chose.
 
 router  head.npz, router.json, losses.jsonl
 routed  needs.jsonl, beside the files of `predictions`
@@ -8,7 +8,7 @@ HEAD, ROUTER, LOSSES = "head.npz", "router.json", "losses.jsonl"
 """A router's parameters, its settings, and the losses at every budget that it learned from."""
 
 NEEDS = "needs.jsonl"
-"""Beside predictions at budgets chosen per item: the chances, the choice, the scores at each."""
+"""File beside predictions at chosen budgets: each item's probabilities, choice and scores."""
 
 ANSWERS = "answers/"
-"""Begins the role of the predictions at one budget, as an input of these; the budget ends it."""
+"""Start of an input's role: `answers/64` is the role of the predictions at budget 64."""

@@ -1,10 +1,10 @@
-"""An ordinal head: from features of an input to the least budget that is enough for it.
+"""An ordinal classifier: it predicts, from an input's features, the least budget that is enough.
 
     P(budget k is not enough) = sigmoid(w · x - cut[k])        cut[0] <= cut[1] <= ...
 
-One direction `w` for all budgets, so that a larger one is never less likely to be enough. Source:
-CORAL, Cao et al., arXiv:1901.07884. The loss is convex: the same items give the same head, and
-there is no seed, no learning rate and no number of steps.
+All budgets share one direction `w`, so that a larger one is never less likely to be enough. Source:
+CORAL, Cao et al., arXiv:1901.07884. The loss is convex: the same items give the same head, without
+a seed, a learning rate or a number of steps.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from scipy import optimize, special
 
 _DECAYS = (1.0, 1e-1, 1e-2, 1e-3)
-"""Of the weights, tried from the strongest."""
+"""Weight decays that are tried, the strongest first."""
 _FOLDS = 5
 
 
@@ -26,13 +26,13 @@ class Head:
     """The head's parameters.
 
     Attributes:
-      budgets: to choose from, ascending [tokens per image].
-      center: of the features.
-      scale: likewise; what did not vary has 0.
-      weights: of the scaled features.
-      cuts: one for each budget but the largest, ascending.
-      decay: of the weights, as chosen.
-      left_out: mean cross-entropy of items whose sources it had not seen [nats].
+      budgets: budgets to choose from, ascending [tokens per image].
+      center: mean of each feature.
+      scale: factor of each centered feature; 0 for those that did not vary.
+      weights: weights of the scaled features.
+      cuts: one cut for each budget but the largest, ascending.
+      decay: weight decay that was chosen.
+      left_out: mean cross-entropy on items from sources that were left out of the fit [nats].
     """
 
     budgets: tuple[int, ...]
@@ -44,7 +44,7 @@ class Head:
     left_out: float = float("nan")
 
     def need(self, features: Float[np.ndarray, "N F"]) -> Float[np.ndarray, "N K1"]:
-        """Returns the chance that each budget but the largest is not enough; it only falls."""
+        """Returns the probability that each budget but the largest is not enough, descending."""
         rows = (features - self.center) * self.scale
         return special.expit((rows @ self.weights)[:, None] - self.cuts)
 
@@ -71,15 +71,16 @@ class Head:
 
 
 def choose(need: Float[np.ndarray, "N K1"], threshold: float) -> Int[np.ndarray, " N"]:
-    """Returns the place of the least budget that is enough, among the ascending ones."""
+    """Returns the index of the least budget that is enough, among the ascending ones."""
+    # `need` only falls with the budget, so the count of those above the threshold is that index.
     return (need > threshold).sum(axis=1)
 
 
 def least_enough(losses: Float[np.ndarray, "N K"], epsilon: float) -> Int[np.ndarray, " N"]:
-    """Returns the place of the least budget whose loss is within `epsilon` of the largest one's.
+    """Returns the index of the least budget whose loss is within `epsilon` of the largest one's.
 
     Args:
-      losses: of each item at each budget, ascending budgets [nats per token].
+      losses: loss of each item at each of the ascending budgets [nats per token].
       epsilon: see `RouterConfig`.
     """
     return (losses <= losses[:, -1:] + epsilon).argmax(axis=1)
@@ -91,13 +92,13 @@ def fit(
     sources: Sequence[str],
     budgets: tuple[int, ...],
 ) -> Head:
-    """Returns the head of some items; its decay is the one that predicts left-out sources best.
+    """Returns a head fitted to items, with the weight decay that predicts left-out sources best.
 
     Args:
-      features: of each item.
-      labels: place of the least budget that is enough.
-      sources: what each item is about: items of one are left out together.
-      budgets: ascending [tokens].
+      features: features of each item.
+      labels: index of the least budget that is enough for each item.
+      sources: source (picture) of each item; items of one source are left out together.
+      budgets: budgets to choose from, ascending [tokens per image].
 
     Raises:
       ValueError: if there are too few sources to leave some out.
@@ -125,7 +126,7 @@ def fit(
 def cross_entropy(
     head: Head, features: Float[np.ndarray, "N F"], labels: Int[np.ndarray, " N"]
 ) -> float:
-    """Returns the cross-entropy, summed over cuts: its mean over items [nats]."""
+    """Returns the cross-entropy, summed over cuts and averaged over items [nats]."""
     wanted = labels[:, None] > np.arange(len(head.cuts))
     need = np.clip(head.need(features), 1e-12, 1 - 1e-12)
     return float(-np.log(np.where(wanted, need, 1 - need)).sum(axis=1).mean())
@@ -144,7 +145,7 @@ def _fit(features: np.ndarray, labels: np.ndarray, budgets: tuple[int, ...], dec
         logits = (rows @ weights)[:, None] - cuts
         loss = (np.logaddexp(0, logits) - wanted * logits).sum() / len(rows)
         slopes = (special.expit(logits) - wanted) / len(rows)
-        # Cuts too decay, ever so little: where all items are alike they would never end.
+        # Cuts decay a little, too: if all items have the same label, they would grow without end.
         by_weights = rows.T @ slopes.sum(axis=1) + decay * weights
         by_cuts = -slopes.sum(axis=0) + 1e-4 * cuts
         decayed = decay / 2 * weights @ weights + 1e-4 / 2 * cuts @ cuts

@@ -30,12 +30,12 @@ def rotation(positions: Int32[Array, "B L"], head_dim: int, base: float) -> Rota
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / head_dim
     wavelengths = np.float32(base) ** exponents
     angles = positions.astype(jnp.float32)[:, :, None, None] / wavelengths[None, None, None]
-    # Kept from the compiler, which would compute the sines again in every layer.
+    # The barrier keeps the compiler from computing the sines again in every layer.
     return Rotation(*jax.lax.optimization_barrier((jnp.sin(angles), jnp.cos(angles))))
 
 
 def rotate(x: Float[Array, "B L H h"], turn: Rotation) -> Float[Array, "B L H h"]:
-    """Returns `x` with channel i of the first half and of the second turned as one pair."""
+    """Returns `x` with channel i of the first and of the second half rotated as one pair."""
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = [first * turn.cos - second * turn.sin, second * turn.cos + first * turn.sin]
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)
@@ -55,8 +55,8 @@ def attend(
     capped before they are masked; the softmax is in float32.
 
     Args:
-      queries: rotated, not yet scaled.
-      parts: keys, rotated, with their values; the softmax runs over all of them at once.
+      queries: rotated queries, not yet scaled.
+      parts: rotated keys with their values; the softmax runs over all parts together.
       cap: soft-cap of the logits; 0 is none.
     """
     batch, length, heads, head_dim = queries.shape
@@ -65,8 +65,8 @@ def attend(
     if len(parts) == 1:
         keys, values, mask = parts[0]
         return attention(q, keys, values, mask, cap).reshape(batch, length, -1)
-    # Cache and new rows stay apart: joined, their keys would be copied at every token. Only their
-    # logits are joined, as the softmax must run over all of them.
+    # Cache and new rows stay separate arrays: joining them would copy all keys at every token. Only
+    # their logits are joined, as the softmax must run over all of them.
     logits = []
     for part in parts:
         raw = jnp.einsum("blkgh,bskh->bkgls", q, part.keys, preferred_element_type=jnp.float32)

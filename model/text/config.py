@@ -1,4 +1,4 @@
-"""How large a decoder is, and what else its code reads of a model."""
+"""The configuration of a decoder, and the fields of a model that its code reads."""
 
 import dataclasses
 import typing
@@ -19,8 +19,9 @@ class TextConfig:
       num_kv_heads: key and value heads; must divide `num_heads`.
       head_dim: channels of a head; even, as RoPE rotates pairs.
       rope_base: base wavelength of the rotary positions.
-      sliding_window: reach of every second layer, from the first [tokens]; 0 means all of them
-        see everything, as big_vision trains PaliGemma 2 (Gemma 2 itself and transformers: 4096).
+      sliding_window: reach of every second layer, starting with the first [tokens]; 0 lets all
+        layers see everything, as big_vision trains PaliGemma 2 (Gemma 2 itself and transformers:
+        4096).
     """
 
     vocab_size: int = 257_152

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Int32, PRNGKeyArray
 from model.sharding import first_row
 
 Drop = Callable[[Float[Array, "B N D"], int], Float[Array, "B N D"]]
-"""Takes what a branch of a block gives, and the branch's number."""
+"""Function (a block branch's output, the branch's number) -> the output with elements dropped."""
 
 _BRANCHES = 2
 _fold_in_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
@@ -25,8 +25,8 @@ class Dropout(typing.NamedTuple):
     """The dropout of one update.
 
     Attributes:
-      rate: of elements zeroed, static; the others are scaled up to keep the mean [fraction].
-      key: of the update, traced.
+      rate: share of elements zeroed, static; the others are scaled up to keep the mean [fraction].
+      key: random key of the update, traced.
     """
 
     rate: float
@@ -36,7 +36,7 @@ class Dropout(typing.NamedTuple):
         """Returns a function from layer number to that layer's dropout.
 
         Args:
-          positions: of all rows; a branch may have the last ones only.
+          positions: positions of all rows; a branch may be computed for the last ones only.
         """
         # A key for every (example, position), made by folding one number in after the other: two
         # programs of different shapes then agree wherever they compute the same element.

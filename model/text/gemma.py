@@ -75,11 +75,11 @@ class Block(nnx.Module):
           turn: rotations of the L rows.
           mask: which of the L rows each of the last N sees.
           cap: soft-cap of attention logits.
-          past: cached parts, attended to besides.
-          drop: dropout, after attention's norm and before the MLP's, as big_vision has it.
+          past: cached parts, which are attended to as well.
+          drop: dropout, after attention's norm and before the MLP's, as in big_vision.
         """
-        # Every row is read as key and value, but only the mask's rows go on: in the last block
-        # those are the text's, as no output reads the soft tokens after it.
+        # Every row gives a key and a value, but only the mask's rows are computed further: in the
+        # last block those are the text's, as no output reads the soft tokens after it.
         num_rows = mask.shape[1]
         y = self.pre_attn_norm(x)
         key = self._heads(y, self.key, turn)
@@ -98,7 +98,7 @@ class Block(nnx.Module):
         matrix = kernel[...].astype(x.dtype).reshape(x.shape[-1], -1, self.head_dim)
         heads = jnp.einsum("bld,dhk->blhk", x, matrix)
         heads = heads if turn is None else rotate(heads, turn)
-        # Attention reads one head after the other: kept like that, nothing is laid out anew.
+        # Attention reads one head after the other; saved in that layout, nothing is copied later.
         return jnp.swapaxes(kept(jnp.swapaxes(heads, 1, 2)), 1, 2)
 
     def _mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
@@ -111,7 +111,7 @@ class Rows(typing.NamedTuple):
 
     Attributes:
       x: embedded tokens.
-      positions: of the rows.
+      positions: position of each row.
       mask: which of the rows each row sees.
     """
 
@@ -178,10 +178,10 @@ class Gemma(nnx.Module):
         """Returns the last rows, and every layer's keys and values of all rows (if kept).
 
         Args:
-          rows: to run.
+          rows: the rows to run.
           past: parts read before, whose keys and values the rows see too.
-          num_rows: N; None is all of them.
-          dropout: what training drops.
+          num_rows: number of last rows to return, N; None is all of them.
+          dropout: dropout in training; None drops nothing.
           keep_cache: whether keys and values are returned.
         """
         text = self.model.text
@@ -252,7 +252,7 @@ def _gated(gate: Array, up: Array) -> Array:
 
 
 def _backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
-    """Returns the usual gradients, each of the wide arrays made once."""
+    """Returns the usual gradients, with each wide array computed just once; see `made`."""
     gate, up, kernel = saved
     gradient = made(gradient)
     hidden, pull = jax.vjp(_gated, gate, up)

@@ -1,8 +1,8 @@
 """Cross-entropy over a large vocabulary, a few positions at a time.
 
 The logits of all positions of a batch would take more memory than the model. Positions that count
-are moved to the front of their row, and rows are cut into chunks: those in which no row has one
-are skipped. Rows stay whole, so a batch sharded over devices stays where it is.
+are moved to the front of their row, and rows are cut into chunks; chunks without a counting
+position in any row are skipped. Rows stay whole, so a batch sharded over devices stays where it is.
 """
 
 import functools
@@ -25,7 +25,7 @@ def chunked_losses(
     wanted: Bool[Array, "B T"],
     label_smoothing: float,
 ) -> Float[Array, "B T"]:
-    """Returns the loss of each wanted target, 0 elsewhere; to look at, not to differentiate."""
+    """Returns the loss of each wanted target, 0 elsewhere; for inspection, without derivative."""
     order, chunks = _in_chunks(decoder, hidden, targets, wanted)
     hidden, targets, wanted = chunks
     table = decoder.embedding[...].astype(hidden.dtype)
@@ -63,11 +63,11 @@ def _sum(
 def _with_gradient(
     table: Array, hidden: Array, targets: Array, weights: Array, numbers: tuple[float, float]
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Returns the weighted loss, and its gradient by table and hidden rows.
+    """Returns the weighted loss, and its gradient with respect to table and hidden rows.
 
-    The sum's gradient is known up to one factor while its logits are there: made at once, they
-    need not be made again in the backward pass, and nothing of a chunk has to be kept. The table's
-    is added up in float32.
+    The gradient of a sum is known up to one factor, so it is computed here, while a chunk's logits
+    exist. The backward pass need not compute them again, and nothing of a chunk has to be kept. The
+    table's gradient is summed in float32.
     """
 
     def body(i: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -142,9 +142,9 @@ def _of_scores(scores: Array, targets: Array, numbers: tuple[float, float]) -> F
 def _slopes(
     scores: Float[Array, "B C V"], targets: Int32[Array, "B C"], numbers: tuple[float, float]
 ) -> Float[Array, "B C V"]:
-    """Returns the derivative of `_of_scores`: of a softmax, less what the target should have.
+    """Returns the derivative of `_of_scores`: softmax minus the smoothed target distribution.
 
-    JAX's own takes the target's part off in an array of its own, as large as all logits.
+    JAX's own derivative would subtract the target in another array as large as all logits.
     """
     cap, smoothing = numbers
     logits = softcap(scores, cap)
@@ -157,14 +157,14 @@ def _slopes(
 
 
 def _num_counting(counting: Array) -> Int32[Array, ""]:
-    """Returns how many chunks have a counting position: the first ones, as those come first."""
+    """Returns the number of chunks with a counting position; these are the first chunks."""
     return jnp.sum(jnp.any(counting.astype(bool), axis=(1, 2)), dtype=jnp.int32)
 
 
 def smoothed_losses(
     logits: Float[Array, "B T V"], targets: Int32[Array, "B T"], smoothing: float
 ) -> Float[Array, "B T"]:
-    """Returns cross-entropies, less the least value smoothing allows, so that 0 is perfect.
+    """Returns cross-entropies minus the least value that smoothing allows, so that 0 is perfect.
 
     The target has probability 1 - smoothing, every other token an equal share of the rest.
     Source: big_vision `utils.weighted_softmax_xent`.

@@ -12,7 +12,7 @@ PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 """Source: Gemma's tokenizer; also what `train_tokenizer` writes."""
 
 SEPARATOR = "\n"
-"""Stands between prefix and suffix, tokenised on its own."""
+"""Text between prefix and suffix, tokenised on its own."""
 
 _EXTRA = re.compile(f"({TOKEN})")
 _LEFT_OUT = re.compile(f"{TOKEN}|{re.escape(MASK_MARKER)}")
@@ -22,11 +22,11 @@ _MAX_SENTENCES = 200_000
 def train_tokenizer(texts: Iterable[str], out_path: str, vocab_size: int) -> None:
     r"""Writes a SentencePiece model file trained on texts; the same texts give the same bytes.
 
-    Any text survives encode and decode: bytes without a piece have tokens of their own, spaces
-    are kept, and "\n" is one piece.
+    Any text survives encode and decode: bytes without a piece have their own tokens, spaces are
+    kept, and "\n" is one piece.
 
     Args:
-      texts: what records read and write; `<locNNNN>`, `<segNNN>` and `<mask>` in them are left out.
+      texts: prefixes and suffixes of records; `<locNNNN>`, `<segNNN>` and `<mask>` are left out.
       out_path: file to write [path].
       vocab_size: at most this many pieces, without the 1152 extra tokens.
 
@@ -71,7 +71,7 @@ def _plain(texts: Iterable[str]) -> Iterable[str]:
 
 
 class Tokenizer:
-    """A tokenizer file: one of ours, Gemma's, or PaliGemma's with the extra tokens inside."""
+    """A tokenizer file: `train_tokenizer`'s, Gemma's, or PaliGemma's with its extra tokens."""
 
     def __init__(self, path: str | Path) -> None:
         import sentencepiece
@@ -79,6 +79,7 @@ class Tokenizer:
         self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
         self.num_pieces = self._pieces.get_piece_size()
         inside = self._pieces.piece_to_id(EXTRA_TOKENS[0])
+        # A file without the extra tokens is followed by them; PaliGemma's file has them inside.
         first = self.num_pieces if inside == self._pieces.unk_id() else inside
         self._extra_ids = {token: first + i for i, token in enumerate(EXTRA_TOKENS)}
         self._extra_texts = {i: token for token, i in self._extra_ids.items()}

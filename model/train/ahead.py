@@ -1,7 +1,7 @@
-"""Training steps compiled for TPU slices that need not be there.
+"""Training steps compiled for TPU slices that this machine does not have.
 
-libtpu compiles for a slice on a machine that has none: whether a step fits the memory of a chip,
-and what it costs, is known before one is rented.
+libtpu compiles for a slice without its hardware. Whether a step fits the memory of a chip, and what
+it costs, is thus known before a slice is rented.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class TooLarge(Exception):
     """A program asks for more memory than a chip has.
 
     Attributes:
-      asked_bytes: how much.
+      asked_bytes: memory that the program asks for.
     """
 
     def __init__(self, asked_bytes: float) -> None:
@@ -38,9 +38,9 @@ class TooLarge(Exception):
 
 
 def bytes_asked(error: str) -> float | None:
-    """Returns the memory of a chip that a program asked for, as libtpu says; None if it does not.
+    """Returns the memory per chip that libtpu's error says a program needs; None if it names none.
 
-    Far above the limit it names the temporaries alone.
+    Far above the limit, libtpu names only the temporaries.
     """
     found = re.search(r"Used ([\d.]+)G of [\d.]+G hbm|HLO temporaries \(([\d.]+)G\)", error)
     return float(found[1] or found[2]) * GIB if found else None
@@ -50,9 +50,9 @@ class Ahead(typing.NamedTuple):
     """A step compiled for a slice.
 
     Attributes:
-      state_bytes: parameters, moments and batch, on each chip.
-      peak_bytes: the most memory in use, of each chip.
-      cost: of one update, on each chip.
+      state_bytes: size of parameters, moments and batch, on each chip.
+      peak_bytes: the most memory in use at a time, on each chip.
+      cost: cost of one update, on each chip.
     """
 
     state_bytes: float
@@ -62,7 +62,7 @@ class Ahead(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A step written down for a slice, not yet compiled."""
+    """A step lowered for a slice, not yet compiled."""
 
     _lowered: jax.stages.Lowered
     _topology: Topology
@@ -70,11 +70,11 @@ class Lowered:
 
     @property
     def text(self) -> str:
-        """The program, the same for the same computation."""
+        """The program's text; equal computations have equal texts."""
         return self._lowered.as_text()
 
     def compile(self) -> Ahead:
-        """Returns its memory and time on each chip; takes minutes.
+        """Compiles the step and returns its memory and cost on each chip; takes minutes.
 
         Raises:
           TooLarge: if it does not fit.
@@ -86,7 +86,7 @@ class Lowered:
                 raise TooLarge(asked) from None
             raise
         memory: typing.Any = compiled.memory_analysis()
-        # The loss runs over as many chunks as have a target: at most all.
+        # The loss loops over the chunks that have a target; the most is all of them.
         cost = read(
             compiled.as_text() or "",
             num_chips=self._topology.num_chips,
@@ -96,7 +96,7 @@ class Lowered:
 
 
 def topology_mesh(topology: Topology, *, num_replicas: int = 1) -> Mesh:
-    """Returns the mesh of a slice that need not exist.
+    """Returns the mesh of a slice that this machine need not have.
 
     Raises:
       RuntimeError: if libtpu is not installed, or does not know the slice.
@@ -112,14 +112,14 @@ def topology_mesh(topology: Topology, *, num_replicas: int = 1) -> Mesh:
 def lower_ahead(
     model: ModelConfig, train: TrainConfig, topology: Topology, tokens: int, *, num_images: int = 1
 ) -> Lowered:
-    """Returns one update of a training, written down for a slice from shapes alone.
+    """Returns one training update, lowered for a slice from shapes alone.
 
     Args:
-      model: to train.
-      train: how; its `num_replicas` is the mesh's.
+      model: config of the model to train.
+      train: the training recipe; the mesh has its `num_replicas`.
       topology: the slice.
       tokens: slots for soft tokens, per image.
-      num_images: per example.
+      num_images: images per example.
 
     Raises:
       RuntimeError: as `topology_mesh`.

@@ -1,4 +1,4 @@
-"""How one stage is trained."""
+"""The configuration of one training stage."""
 
 import dataclasses
 import re
@@ -18,10 +18,10 @@ class GroupConfig:
     """Parameters that learn at another rate than the others.
 
     Attributes:
-      params: regular expression for the whole of their paths: "vision/.*", "text/embedding".
-      lr: factor on the stage's learning rate, not on its weight decay (big_vision's rule); 0 keeps
-        these parameters as they are, without gradient, moments or part in the norm that is clipped.
-      warmup: as the stage's; None takes that.
+      params: regular expression that their whole paths match: "vision/.*", "text/embedding".
+      lr: factor on the stage's learning rate, not on its weight decay (big_vision's rule); 0
+        freezes these parameters: they have no gradient, no moments and no part in the clipped norm.
+      warmup: linear warm-up [fraction of total steps]; None takes the stage's.
     """
 
     params: str
@@ -46,39 +46,40 @@ class GroupConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """One training stage. Rates and shapes only; the data, the model and the seed come beside it.
+    """One training stage: rates and shapes only. Data, model and seed are given separately.
 
     Attributes:
       batch_size: examples per update, over all devices.
-      total_steps: updates, unless `epochs` says.
-      epochs: passes over all records; None counts `total_steps`.
+      total_steps: number of updates; ignored if `epochs` is set.
+      epochs: passes over all records; None uses `total_steps`.
       peak_lr: learning rate after warm-up.
       warmup: linear warm-up [fraction of total steps].
       schedule: after warm-up: "cosine" to zero, "rsqrt" as in pretraining, or "constant".
       rsqrt_timescale: steps after warm-up over which "rsqrt" falls to 1/√2 [steps].
-      rsqrt_shift: steps that "rsqrt" counts as done after warm-up already: a stage that goes on
-        with the schedule of the one before it [steps].
-      groups: parameters with a rate or a warm-up of their own; the first one that matches counts.
-      weight_decay: per update, times the schedule and not the learning rate (big_vision's rule).
+      rsqrt_shift: steps that "rsqrt" counts as already done after warm-up, so that a stage can
+        continue the schedule of the stage before it [steps].
+      groups: parameters with their own rate or warm-up; the first group that matches counts.
+      weight_decay: share of a weight that an update removes, times the schedule and not the
+        learning rate (big_vision's rule).
       grad_clip: largest global norm of the gradient.
       b2: decay of Adam's second moment.
       label_smoothing: probability moved from the true token to all others.
-      dropout: of the decoder's two residual branches in each block, element by element, as
-        big_vision's Gemma has it; embeddings and the image tower have none [fraction].
-      text_len: prefix, separator and suffix together; longer ones are cut [tokens].
-      budgets: soft-token budgets drawn from during training, each equally often; a connector takes
-        those it serves. None is the connector's own range.
-      mixture: (part, weight) pairs; empty takes every part by its number of records.
+      dropout: rate of dropout in the decoder's two residual branches of each block, element by
+        element, as in big_vision's Gemma; embeddings and the image tower have none [fraction].
+      text_len: length of prefix, separator and suffix together; longer texts are cut [tokens].
+      budgets: soft-token budgets that updates draw from, all equally likely; those that the
+        connector does not serve are skipped. None takes every budget that it serves.
+      mixture: (part, weight) pairs; empty weights every part by its number of records.
       sampling: how one of several suffixes is drawn when a record is visited. "without_replacement"
-        walks a shuffled order of them, one a visit, and shuffles anew when it has had all of them;
-        "choice" and "uniform", the benchmarks' two words for it, draw independently.
+        goes through them in a shuffled order, one per visit, and reshuffles after the last;
+        "choice" and "uniform", the benchmarks' two words for the same, draw independently.
       max_frames: most images of one example; longer videos are thinned out.
       freeze_vision: whether the vision tower keeps its weights.
-      num_replicas: copies of weights and moments, or as many of them as divide the devices; each
-        is split over the devices of its copy. More copies ask fewer neighbours for a weight, and
-        take more memory.
-      save_steps: distance of resumable checkpoints [steps].
-      log_steps: distance of progress reports [steps].
+      num_replicas: copies of weights and moments, each split over its share of the devices; reduced
+        to the greatest common divisor with the number of devices. With more copies, fewer devices
+        take part in gathering a weight, and each holds more.
+      save_steps: interval between resumable checkpoints [steps].
+      log_steps: interval between progress reports [steps].
     """
 
     batch_size: int = 16
@@ -132,17 +133,17 @@ class TrainConfig:
 
     @property
     def batches(self) -> BatchConfig:
-        """The part of it that the loader reads."""
+        """The part of this config that the loader reads."""
         names = (field.name for field in dataclasses.fields(BatchConfig))
         return BatchConfig(**{name: getattr(self, name) for name in names})
 
     def batches_of(self, task: str, batch_size: int) -> BatchConfig:
-        """Returns the same for batches of one task, of another size."""
+        """Returns the loader's config for batches of a single task, with another batch size."""
         mixture = ((task, 1.0),)
         return dataclasses.replace(self.batches, mixture=mixture, batch_size=batch_size)
 
     def in_steps(self, num_records: int) -> "TrainConfig":
-        """Returns the same, its epochs as updates."""
+        """Returns the same config, with epochs converted to a number of updates."""
         if self.epochs is None:
             return self
         total = max(1, round(self.epochs * num_records / self.batch_size))

@@ -1,4 +1,4 @@
-"""Stops a stage whose loss or parameters are no numbers any more, before they are saved."""
+"""Checks that a stage's losses and parameters are finite, before they are saved."""
 
 import math
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import numpy as np
 from model.data.loader import Examples
 
 _NAMED = 64
-"""Most records that an error names."""
+"""Largest number of records that an error names."""
 
 
 class NotFiniteError(RuntimeError):
@@ -17,10 +17,10 @@ class NotFiniteError(RuntimeError):
 
 
 class Losses:
-    """The losses of a stage's steps: reading one waits for the device, so few are read at once.
+    """The losses of a stage's steps. Reading one waits for the device, so they are read rarely.
 
     Args:
-      examples: that the stage trains on.
+      examples: the examples that the stage trains on.
     """
 
     def __init__(self, examples: Examples) -> None:
@@ -28,11 +28,11 @@ class Losses:
         self._unread: dict[int, jax.Array] = {}
 
     def add(self, step: int, loss: jax.Array) -> None:
-        """Notes the loss of a step; does not wait for it."""
+        """Keeps the loss of a step for later; does not wait for it."""
         self._unread[step] = loss
 
     def read(self) -> float:
-        """Returns the last loss, after a look at each one since the last look.
+        """Returns the last loss, after checking every loss since the last read.
 
         Raises:
           NotFiniteError: if one is not finite, with its step and records.
@@ -46,7 +46,7 @@ class Losses:
         return loss
 
     def check(self, step: int, params: Iterable[np.ndarray]) -> None:
-        """Looks at parameters, or parts of them, as a step has left them.
+        """Checks parameters, or parts of them, as they are after a step.
 
         Raises:
           NotFiniteError: if one is not finite: the losses were, so the step's gradient was not.

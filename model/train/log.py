@@ -1,4 +1,4 @@
-"""What a stage tells of itself by step: how well it learns, how fast, and where its time goes."""
+"""The log of a stage by step: how well it learns, how fast, and where its time goes."""
 
 import contextlib
 import functools
@@ -20,25 +20,25 @@ from model.train.config import TrainConfig
 from model.train.step import Told
 
 LOSSES_OF_TIME = ("start", "compile", "input", "save", "watch", "again")
-"""What a stage's time goes to beside its steps: opening its data and parameters, compiling,
-waiting for batches, saving points to go on from, looking at held-out data, and steps that a kill
-undid."""
+"""Names of the ways in which a stage spends time outside its steps: opening its data and
+parameters, compiling, waiting for batches, saving resumable checkpoints, looking at held-out data,
+and repeating steps that a kill undid."""
 
 
 class Lines:
-    """A file of JSON lines by step; a resumed stage goes on where its checkpoint was.
+    """A file of JSON lines by step; a resumed stage continues it from its checkpoint on.
 
-    Of several processes the first one writes it.
+    Where there are several processes, only the first writes it.
 
     Attributes:
-      path: of the file.
-      kept: its last line that stays; None if there is none.
-      cut: its last line after the checkpoint, whose step is done again; None if there is none.
+      path: path of the file.
+      kept: last line up to the checkpoint; None if there is none.
+      cut: last line after the checkpoint, whose step is repeated; None if there is none.
 
     Args:
-      path: of the file; its folder is made.
-      start: updates done before.
-      told: what the file held when the state after them was saved.
+      path: path of the file; its folder is created.
+      start: number of updates done before.
+      told: contents of the file when the state after these updates was saved.
     """
 
     def __init__(self, path: Path, start: int, told: str = "") -> None:
@@ -56,13 +56,14 @@ class Lines:
         self.kept = kept[-1] if kept else None
         self.cut = undone[-1] if undone else None
         path.parent.mkdir(parents=True, exist_ok=True)
-        # As another file: who follows it, as `flows.steps.events` does, sees that it begins anew.
+        # Written as a new file and renamed: a reader that follows the file, as
+        # `flows.steps.events` does, then sees that it starts over.
         anew = path.with_suffix(".anew")
         anew.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
         anew.replace(path)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Writes a line; it has a step."""
+        """Appends a line, which must have a "step"."""
         if not self._is_written:
             return
         with self.path.open("a") as file:
@@ -70,14 +71,14 @@ class Lines:
 
 
 class Clock:
-    """The time of a stage over all attempts at it, and what of it no step was computed in.
+    """The time of a stage over all its attempts, and the part of it spent outside steps.
 
     Attributes:
-      lost: of `LOSSES_OF_TIME` [s].
+      lost: time lost to each of `LOSSES_OF_TIME` [s].
 
     Args:
-      lines: of earlier attempts.
-      began: when this one began [s, by `time.monotonic`].
+      lines: log of earlier attempts.
+      began: when this attempt began [s, by `time.monotonic`].
     """
 
     def __init__(self, lines: Lines, began: float) -> None:
@@ -86,18 +87,20 @@ class Clock:
         self._before = last.get("seconds", 0.0)
         none = dict.fromkeys(LOSSES_OF_TIME, 0.0)
         self.lost = none | last.get("lost", {})
+        # Steps after the checkpoint are repeated, so the time they took is lost too, except for
+        # what was already counted as lost to something else.
         undone = self._before - kept.get("seconds", 0.0)
         told = sum(self.lost.values()) - sum(kept.get("lost", none).values())
         self.lost["again"] += max(undone - told, 0.0)
 
     @property
     def seconds(self) -> float:
-        """Since the stage began, without what lay between attempts [s]."""
+        """Time since the stage began, without the time between attempts [s]."""
         return self._before + time.monotonic() - self._began
 
     @contextlib.contextmanager
     def losing(self, to: str) -> Iterator[None]:
-        """Counts what is done inside as time lost to something."""
+        """Counts the time spent inside as lost to one of `LOSSES_OF_TIME`."""
         before = time.monotonic()
         try:
             yield
@@ -105,7 +108,7 @@ class Clock:
             self.lost[to] += time.monotonic() - before
 
     def waiting(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yields batches; waiting for one counts, though a device may still be at work then."""
+        """Yields batches; waiting for one counts as lost, though a device may be busy meanwhile."""
         while True:
             with self.losing("input"):
                 batch = next(batches, None)
@@ -115,12 +118,12 @@ class Clock:
 
 
 class Speed:
-    """Tokens and FLOPs of steps, between two times that somebody asks.
+    """Counts the tokens and FLOPs of steps, from one reading to the next.
 
     Args:
-      model: what is trained.
-      train: how.
-      devices: that train it.
+      model: config of the model that is trained.
+      train: the training recipe.
+      devices: devices that train it.
     """
 
     def __init__(self, model: ModelConfig, train: TrainConfig, devices: Sequence[Any]) -> None:
@@ -142,10 +145,10 @@ class Speed:
         self._done += self._flops_of(bucket, num_images)
 
     def told(self) -> dict[str, float]:
-        """Returns the speed of the steps since the last call; at the first call, nothing.
+        """Returns the speed of the steps since the last call; the first call returns nothing.
 
-        Those are tokens per second and, of devices whose peak is known, the share of it that the
-        FLOPs of the steps took (MFU), whatever was computed again.
+        The speed is tokens per second and, for devices whose peak is known, the share of the peak
+        that the FLOPs of the steps reached (MFU); recomputed FLOPs do not count.
         """
         now, before = time.monotonic(), self._since
         tokens, flops = self._tokens, self._done
@@ -161,15 +164,15 @@ class Speed:
 def row_of(
     step: int, told: Told, learning_rate: float, budget: int, clock: Clock, speed: Speed
 ) -> dict[str, Any]:
-    """Returns the line of a step.
+    """Returns the log's line for a step.
 
     Args:
-      step: updates done.
-      told: what the last of them told.
-      learning_rate: of that one.
-      budget: of that one [tokens].
-      clock: of the stage.
-      speed: of the steps since the line before.
+      step: number of updates done.
+      told: measurements of the last update.
+      learning_rate: learning rate of the last update.
+      budget: budget of the last update [tokens].
+      clock: clock of the stage.
+      speed: speed of the steps since the line before.
     """
     norms = {part: float(norm) for part, norm in told.norms.items()}
     seconds, lost = clock.seconds, sum(clock.lost.values())
@@ -188,7 +191,7 @@ def row_of(
 
 
 def note_of(row: Mapping[str, Any]) -> str:
-    """Returns a line of the log as those read it who wait."""
+    """Returns a line of the log as a short note for people who watch the run."""
     parts = [f"loss {row['loss']:.3f}"]
     if "tokens_per_second" in row:
         parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")

@@ -46,9 +46,9 @@ class StagePaths:
         parameters.
       tokenizer: SentencePiece file [path].
       mask_codec: `.npz` of the mask codec; needed where records have masks [path].
-      scratch: folder for what is noted meanwhile, this stage's alone [path].
-      out: an existing folder, which becomes a checkpoint's (see `checkpoint.folder`) [path].
-      put: stores the checkpoint's parameters elsewhere than in `out`; None stores them there.
+      scratch: folder for logs, used by this stage alone [path].
+      out: existing folder that becomes the checkpoint's folder (see `checkpoint.folder`) [path].
+      put: function that stores the checkpoint's parameters elsewhere; None stores them in `out`.
       points: folder for resumable checkpoints, or a place in a bucket; "" is one in `scratch`.
     """
 
@@ -63,21 +63,21 @@ class StagePaths:
 
 
 class Preempted(RuntimeError):
-    """The machine is about to be taken away; the state is saved, and can be gone on from."""
+    """The machine is about to be taken away; the state is saved, so training can resume."""
 
 
 class Watch(Protocol):
-    """Who looks at the parameters of a stage every so often; see `model.watch`."""
+    """An observer that looks at a stage's parameters at intervals; see `model.watch`."""
 
     @property
     def every(self) -> int:
-        """Distance of the looks; there is one after the last step as well [steps]."""
+        """Interval between looks; there is one after the last step as well [steps]."""
         ...
 
     def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
-        """Yields findings on parameters, by path and on their devices; they stay as they are.
+        """Yields findings on the parameters, given by path and on their devices.
 
-        A pure function of them, so that a resumed stage finds the same.
+        It does not change them and is a pure function of them: a resumed stage finds the same.
         """
         ...
 
@@ -93,27 +93,28 @@ def fit(
 ) -> Iterator[Progress]:
     """Trains a stage; when exhausted, `paths.out` holds a checkpoint (see `checkpoint.folder`).
 
-    Started again with the same arguments after a kill, it goes on from its last resumable
+    Started again with the same arguments after a kill, it resumes from its last resumable
     checkpoint and ends with the same bytes as a run that was never stopped.
 
     Several processes (`jax.distributed`) train one stage if each calls this with the same
     arguments: each reads its rows of every batch, and the first writes what is not sharded. They
-    share `paths.points`, and what they read. The first tells of points to go on from.
+    share `paths.points` and their inputs. Only the first reports resumable checkpoints.
 
     Args:
-      model: what to train.
-      train: how.
-      paths: what to read, and where to write.
-      seeds: of initial parameters, order and texts of the examples, budgets and dropout.
-      watch: who looks at the parameters meanwhile; None for nobody. They come out the same.
-      profile: first and last step, from 1, of those that JAX's profiler traces into `paths.out`.
-      must_leave: asked after each update, with how many there were; where it says so the state is
-        saved and the stage ends, to be gone on with elsewhere. All processes get the same answer.
+      model: config of the model to train.
+      train: the training recipe.
+      paths: files to read and folders to write to.
+      seeds: seeds of initial parameters, order and texts of the examples, budgets and dropout.
+      watch: observer of the parameters; None for no observer. It does not change the result.
+      profile: first and last step, counted from 1, that JAX's profiler traces into `paths.out`.
+      must_leave: called after each update with the number of updates done. If it returns True, the
+        state is saved and the stage ends, to be resumed elsewhere. All processes get the same
+        answer.
 
     Raises:
       ValueError: if the inputs do not fit together.
       NotFiniteError: if a loss or a parameter is not finite; the last state that was saved is good.
-      Preempted: if it must leave.
+      Preempted: if `must_leave` returned True.
     """
     began = time.monotonic()
     loader = _open_loader(model, train, paths, seeds)
@@ -122,7 +123,7 @@ def fit(
     state = make_state(starting_params(model, paths.init, seeds.init), train, programs.mesh)
     points = ResumePoints(paths.points or Path(paths.scratch) / "resume")
     with contextlib.closing(loader), contextlib.closing(points), contextlib.ExitStack() as traced:
-        # A state without a whole checkpoint before it is that of step 0.
+        # Without a complete checkpoint to restore, this is the state of step 0.
         start, state, notes = points.restore(state) or (0, state, {})
         losses = Losses(loader.examples)
         log = Lines(Path(paths.scratch) / METRICS, start, notes.get(METRICS, ""))
@@ -150,8 +151,8 @@ def fit(
             losses.add(step, told.loss)
             done = step + 1
             leaves = must_leave(done) and done < train.total_steps
-            # The device works on while the host goes on to the next batch: only reading the loss
-            # waits for it, so that is done at some steps alone.
+            # The device computes while the host prepares the next batch. Reading the loss waits for
+            # the device, so it is read at some steps only.
             is_told = done % train.log_steps == 0 or done == train.total_steps or step == start
             is_saved = (done % train.save_steps == 0 and done < train.total_steps) or leaves
             is_watched = watch and (done % watch.every == 0 or done == train.total_steps)
@@ -164,7 +165,7 @@ def fit(
                 row = row_of(done, told, rate, budget, clock, speed)
                 log.add(row)
             if watch and is_watched:
-                # Before the state is saved: what a kill cuts off here is told again after it.
+                # Before the state is saved: findings that a kill cuts off are made again.
                 with clock.losing("watch"):
                     for found in watch.look({**state.trained, **state.frozen}):
                         looks.add({"step": done, **found})
@@ -173,7 +174,8 @@ def fit(
                     _save(points, done, state, losses, noted)
             if leaves:
                 points.wait()
-                # Only the first process waits for all: who leaves before has the others ended.
+                # Only the first process's `wait` covers all processes, and one that exits early
+                # makes JAX end the others. So all meet here before any leaves.
                 multihost_utils.sync_global_devices("all have saved")
                 raise Preempted(f"saved after step {done} of {train.total_steps}, to go on from.")
             is_new = points.news()
@@ -193,7 +195,7 @@ def fit(
 def _save(
     points: ResumePoints, done: int, state: State, losses: Losses, noted: Mapping[str, Path]
 ) -> None:
-    """Begins to write a point to go on from, if the parameters are finite."""
+    """Starts to write a resumable checkpoint, if the parameters are finite."""
     points.wait()  # The host has room for one copy of the state, not for two.
     parts = own_parts(state)
     losses.check(done - 1, (p.data for p in parts if p.path.startswith("trained/")))
@@ -222,14 +224,14 @@ def _open_loader(model: ModelConfig, train: TrainConfig, paths: StagePaths, seed
 def draws_of(
     model: ModelConfig, train: TrainConfig, seeds: Seeds, examples: Examples, steps: range
 ) -> dict[int, tuple[int, int]]:
-    """Returns (budget, images per example) of steps, by step: all that tells their programs apart.
+    """Returns step -> (budget, images per example), which decide the program that a step runs.
 
     Args:
-      model: what is trained.
-      train: how; its budgets.
-      seeds: of the budgets.
-      examples: that are trained on.
-      steps: updates.
+      model: config of the model that is trained.
+      train: the training recipe, which lists the budgets.
+      seeds: seeds of the stage; the budgets' one is used.
+      examples: the examples that are trained on.
+      steps: numbers of the updates.
     """
     return {
         step: (
@@ -243,13 +245,13 @@ def draws_of(
 def rates_of(
     train: TrainConfig, factors: Float[np.ndarray, " groups"], seeds: Seeds, step: int
 ) -> Rates:
-    """Returns the numbers of one step.
+    """Returns the rates and the dropout key of one step.
 
     Args:
-      train: rates, groups and dropout.
-      factors: of the schedules at this step; see `schedules`.
-      seeds: of dropout.
-      step: the update.
+      train: the training recipe: rates, groups and dropout.
+      factors: value of each group's schedule at this step; see `schedules`.
+      seeds: seeds of the stage; dropout's one is used.
+      step: number of the update.
     """
     key = dropout_key(train, seeds.dropout, step)
     learning = [train.peak_lr * float(factor) for factor in factors]
@@ -265,7 +267,7 @@ def _finish(state: State, model: ModelConfig, paths: StagePaths, logs: Sequence[
     params: dict[str, Any] = {}
     is_first = jax.process_index() == 0
     for path, leaf in {**state.trained, **state.frozen}.items():
-        array = on_host(leaf)  # One at a time, and all processes together.
+        array = on_host(leaf)  # One at a time, to save memory; all processes must take part.
         if is_first:
             params[path] = array
     if not is_first:

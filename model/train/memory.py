@@ -1,4 +1,4 @@
-"""What a training step holds in memory, by formula: where no compiler can be asked."""
+"""Formulas for the memory of a training step, for use where no compiler is at hand."""
 
 import functools
 import math
@@ -11,30 +11,32 @@ from model.train.config import TrainConfig
 from model.train.optimizer import split_frozen
 
 _FLOAT32, _BFLOAT16 = 4, 2
-"""Bytes of a number: of parameters, moments and gradients; of activations and gathered weights."""
+"""Bytes of a number: float32 for parameters, moments and gradients, bfloat16 for activations and
+gathered weights."""
 
 
 def step_bytes(
     model: ModelConfig, train: TrainConfig, tokens: int, *, num_images: int = 1, devices: int
 ) -> float:
-    """Returns the most that one device holds in one update [bytes].
+    """Returns the most memory that one device holds during an update [bytes].
 
-    Parameters, two moments and gradients lie in parts on the devices of a copy of the weights; of
-    the weights of two layers and of the vocabulary's table each device has a whole copy, and the
-    table's gradient is added up in float32. Of activations it counts what waits for the backward
-    pass (`model.remat`), what one layer's own backward pass makes again, and a chunk of logits.
-    What a compiler keeps besides, and what lies idle between allocations, is not counted.
+    Parameters, two moments and gradients are split over the devices that share a copy of the
+    weights. Each device also holds the whole weights of two layers, the whole vocabulary table, and
+    the table's gradient in float32. Activations counted are those kept for the backward pass
+    (`model.remat`), those that one layer's backward pass recomputes, and a chunk of logits. Not
+    counted are a compiler's other temporaries and memory that is unused between allocations.
 
     Args:
-      model: that is trained.
-      train: how.
+      model: config of the model that is trained.
+      train: the training recipe.
       tokens: slots for soft tokens, per image.
-      num_images: per example.
-      devices: that share the batch.
+      num_images: images per example.
+      devices: number of devices that share the batch.
     """
     sizes = _sizes(model)
     trained, frozen = split_frozen(sizes, train)  # type: ignore[arg-type]
     parts = devices / math.gcd(train.num_replicas, devices)
+    # Four float32 numbers per trained parameter: itself, its gradient and two moments.
     state = _FLOAT32 * (4 * sum(sizes[p] for p in trained) + sum(sizes[p] for p in frozen)) / parts
     text, vision = model.text, model.vision
     blocks = {"text/blocks/": text.depth, "vision/blocks/": vision.depth}
@@ -57,7 +59,7 @@ def step_bytes(
 
 
 def gathered_bytes(model: ModelConfig) -> float:
-    """Returns the traffic over a device's links in an update whose weights lie in parts [bytes].
+    """Returns the traffic over a device's links in an update with split weights [bytes].
 
     The weights are gathered twice, forward and backward, and their gradients scattered in float32.
     """
@@ -76,14 +78,14 @@ def _sizes(model: ModelConfig) -> Mapping[str, int]:
 
 
 def _vision_bytes(model: ModelConfig, patches: int) -> float:
-    """Returns the bytes that wait of one block of the tower, of one example."""
+    """Returns the bytes that one tower block keeps for the backward pass, for one example."""
     width, mlp = model.vision.width, model.vision.mlp_dim
     kept = {"full": width, "minimal": 2 * width, "none": 8 * width + 2 * mlp}[model.remat]
     return _BFLOAT16 * patches * kept
 
 
 def _text_bytes(model: ModelConfig, read: int) -> float:
-    """Returns the bytes that wait of one block of the decoder, of one example."""
+    """Returns the bytes that one decoder block keeps for the backward pass, for one example."""
     text = model.text
     heads = (text.num_heads + 2 * text.num_kv_heads) * text.head_dim
     products = heads + text.num_heads * text.head_dim + 2 * text.mlp_dim + 2 * text.width
@@ -96,6 +98,6 @@ def _text_bytes(model: ModelConfig, read: int) -> float:
 
 
 def _made_again(width: int, hidden: int, num_heads: int, read: int, seen: int) -> float:
-    """Returns the bytes that one block's backward pass holds of one example."""
+    """Returns the bytes that one block's backward pass recomputes and holds, for one example."""
     scores = _FLOAT32 * num_heads * read * seen
     return _BFLOAT16 * read * (8 * width + 2 * hidden) + scores

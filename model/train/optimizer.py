@@ -1,8 +1,8 @@
-"""The optimizer of big_vision: clip, Adam, learning rate, decay, schedule; made of optax.
+"""The optimizer of big_vision, built from optax: clip, Adam, learning rate, decay, schedule.
 
 Source: big_vision `optax.py` and `utils.py` (`create_learning_rate_schedule`). An update equals
-that formula, written out in float32, up to rounding: about 1e-7 of a parameter, as optax divides
-and multiplies where it clips, and raises Adam's decays to an integer count.
+that formula, written out in float32, up to rounding of about 1e-7 of a parameter: optax clips by
+dividing and multiplying, and raises Adam's decays to an integer count.
 """
 
 import dataclasses
@@ -38,16 +38,16 @@ def optimizer(
 ) -> optax.GradientTransformation:
     """Returns the transformation of gradients (by path) into what is added to the parameters.
 
-    A step builds the chain anew around the rates it is given. The state does not depend on them,
-    so one program serves every rate, and every stage.
+    Each step builds the chain again around its own rates. The optimizer's state does not depend on
+    the rates, so one program serves every rate, and every stage.
 
-    The decay comes after the learning rate, not before it as in AdamW: a step takes away
+    The decay comes after the learning rate, not before it as in AdamW: a step removes
     weight_decay * schedule of a parameter, however small the learning rate is.
 
     Args:
-      train: clipping, Adam's b2, and which parameters are a group.
-      learning: peak learning rate times schedule; where there are groups, of each.
-      decay: weight decay times schedule, likewise; reaches `DECAYED` only.
+      train: the training recipe: clipping, Adam's b2, and the groups of parameters.
+      learning: peak learning rate times schedule; one per group, if there are groups.
+      decay: weight decay times schedule, likewise; applies to `DECAYED` only.
     """
     return optax.chain(
         optax.clip_by_global_norm(train.grad_clip),
@@ -81,7 +81,7 @@ def _rated(
 
 
 def group_of(train: TrainConfig, path: str) -> int:
-    """Returns the place in `train.groups` of a parameter's group; for none, their number."""
+    """Returns the index of a parameter's group in `train.groups`; their number if it is in none."""
     matching = (i for i, g in enumerate(train.groups) if re.fullmatch(g.params, path))
     return next(matching, len(train.groups))
 
@@ -95,8 +95,8 @@ def update_params(
     chain: optax.GradientTransformation, gradients: Flat, state: optax.OptState, params: Flat
 ) -> tuple[Flat, optax.OptState]:
     """Returns the parameters and the optimizer's state after one update."""
-    # optax raises a Python float to the power of an integer count, which strict promotion, where
-    # it is switched on, refuses.
+    # optax raises a Python float to the power of an integer count, which JAX refuses where strict
+    # dtype promotion is on.
     with jax.numpy_dtype_promotion("standard"):
         updates, state = chain.update(gradients, state, params)
         changed = optax.apply_updates(params, updates)
@@ -114,7 +114,7 @@ def schedules(train: TrainConfig) -> Float[np.ndarray, "groups steps"]:
 def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
     """Returns the factor on the learning rate at every step, in [0, 1]; a warm-up starts at 0.
 
-    All at once: read one by one, these would make the host wait for the device at every step.
+    They are computed all at once: one by one, the host would wait for the device at every step.
     """
     warmup = train.warmup * train.total_steps
     after = {
@@ -122,7 +122,8 @@ def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
         "rsqrt": functools.partial(_rsqrt, train=train),
         "constant": optax.constant_schedule(1.0),
     }[train.schedule]
-    # A warm-up may end between two steps; one of less than a step is none.
+    # A shifted "rsqrt" starts below 1, so its warm-up must end at that level. A warm-up may end
+    # between two steps; one shorter than a step counts as none.
     level = (1.0 + train.rsqrt_shift / train.rsqrt_timescale) ** -0.5
     level = level if train.schedule == "rsqrt" else 1.0
     before = optax.linear_schedule(0.0, level, warmup) if warmup >= 1 else lambda step: level  # type: ignore[arg-type]
@@ -135,8 +136,8 @@ def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
 def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[Flat, Flat]:
     """Returns (trained, frozen) parameters.
 
-    Frozen ones have no gradient, no moments and no part in the norm that is clipped: the optimizer
-    never sees them, which is simpler than optax's masks over a whole tree.
+    Frozen ones have no gradient, no moments and no part in the clipped norm: the optimizer never
+    sees them, which is simpler than optax's masks over a whole tree.
     """
     still = {i for i, group in enumerate(train.groups) if group.lr == 0}
     frozen = {
@@ -148,7 +149,7 @@ def split_frozen(params: Mapping[str, jax.Array], train: TrainConfig) -> tuple[F
 
 
 def unmatched(train: TrainConfig, paths: Collection[str]) -> list[str]:
-    """Returns the patterns of groups that no parameter has for its first."""
+    """Returns the patterns of groups that are no parameter's first match."""
     reached = {group_of(train, path) for path in paths}
     return [group.params for i, group in enumerate(train.groups) if i not in reached]
 
@@ -158,7 +159,7 @@ def _decayed(params: Flat) -> dict[str, bool]:
 
 
 def _rsqrt(step: Float[Array, " steps"], train: TrainConfig) -> Float[Array, " steps"]:
-    """The inverse square root of the steps after warm-up; optax has no such schedule."""
-    # Steps of the warm-up count below 0 here, and are overruled; they must not become NaN.
+    """Returns the inverse-square-root decay after warm-up; optax has no such schedule."""
+    # During warm-up `step` is negative here. The result is not used, but must not be NaN.
     done = jnp.maximum(step, 0.0) + train.rsqrt_shift
     return jax.lax.rsqrt(1.0 + done / train.rsqrt_timescale)

@@ -1,4 +1,4 @@
-"""Fits a checkpoint of one resolution to another."""
+"""Fits a checkpoint to a model of another resolution."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,13 +15,13 @@ def resize_positions(
 ) -> Float[np.ndarray, "N C"]:
     """Returns position embeddings of a square grid for another one, interpolated bilinearly.
 
-    The corners stay what they are. Equal to `scipy.ndimage.zoom(grid, ..., order=1)`, with which
-    big_vision does it (`models/vit.py:resample_posemb`), but where that rounds the last row out
+    The corners keep their values. Equal to `scipy.ndimage.zoom(grid, ..., order=1)`, which
+    big_vision uses (`models/vit.py:resample_posemb`), except where `zoom` rounds the last row out
     of the grid and returns zeros for it (32 x 32 to 16 x 16, say).
 
     Args:
-      positions: one per patch, row by row.
-      num_patches: of the new grid.
+      positions: one embedding per patch, row by row.
+      num_patches: number of patches of the new grid.
 
     Raises:
       ValueError: if one of the grids is not square.
@@ -32,7 +32,7 @@ def resize_positions(
             f"{POSITIONS} must be of a square grid, got {len(positions)} for {num_patches}."
         )
     grid = positions.reshape(old, old, -1).astype(np.float64)
-    # Bilinear interpolation takes the axes apart: one small matrix serves rows and columns.
+    # Bilinear interpolation is separable: one small matrix serves both rows and columns.
     weights = _weights(old, new)
     resized = np.einsum("ai,bj,ijc->abc", weights, weights, grid, optimize=True)
     return resized.reshape(num_patches, -1).astype(positions.dtype)
@@ -41,7 +41,7 @@ def resize_positions(
 def extend_bank(
     trained: Float[np.ndarray, "M C"], fresh: Float[np.ndarray, "N C"]
 ) -> Float[np.ndarray, "N C"]:
-    """Returns a query bank that starts with the trained queries and goes on with fresh ones.
+    """Returns a query bank that starts with the trained queries and continues with fresh ones.
 
     The bank is ordered, so a budget that was trained before is served by the same queries as
     before. (MQT's fixed positions, by contrast, are those of the new grid.) Source: PARCEL, app.
@@ -55,15 +55,16 @@ def fit_resolution(
     wanted: Mapping[str, Any],
     fresh: Callable[[], Mapping[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Returns a checkpoint's parameters with those changed that depend on the resolution.
+    """Returns a checkpoint's parameters, with those that depend on the resolution adapted.
 
-    Position embeddings are resized, query banks extended; a bank is never cut. What does not fit
-    for another reason is left as it is, for the caller to refuse.
+    Position embeddings are resized, query banks extended; a bank is never cut. Parameters that do
+    not fit for another reason are left for the caller to refuse.
 
     Args:
-      loaded: parameters by path.
-      wanted: of the model, by path; only shapes are read.
-      fresh: returns the model's initial parameters by path; called where a bank is extended.
+      loaded: the checkpoint's parameters by path.
+      wanted: the model's parameters by path; only shapes are read.
+      fresh: function that returns the model's initial parameters by path; called where a bank is
+        extended.
     """
     fitted = dict(loaded)
     for path in (POSITIONS, *QUERIES):
@@ -80,7 +81,7 @@ def fit_resolution(
 
 
 def _weights(old: int, new: int) -> Float[np.ndarray, "N O"]:
-    """Returns how much each new place along one axis takes from each old one."""
+    """Returns the weight of each old place along one axis in each new place."""
     places = np.arange(new) * ((old - 1) / (new - 1)) if new > 1 else np.zeros(1)
     lower = np.clip(np.floor(places).astype(int), 0, max(old - 2, 0))
     share = places - lower

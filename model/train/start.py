@@ -13,14 +13,15 @@ from model.config import ModelConfig
 from model.train.resolution import fit_resolution
 
 _FRESH = "connector/"
-"""Parameters that a checkpoint to start from may lack."""
+"""Prefix of the parameters that a checkpoint to start from may lack."""
 
 
 def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str, Any]:
     """Returns fresh parameters, or a checkpoint's with a fresh connector where it has none.
 
     A checkpoint of another resolution is fitted to the model's (see `resolution`). Where several
-    processes train, arrays of a checkpoint are `StoredArray`s: each reads what its devices get.
+    processes train, arrays of a checkpoint are `StoredArray`s: each process reads only the parts
+    for its own devices.
 
     Raises:
       ValueError: if the checkpoint's parameters do not fit the model, with their names.
@@ -64,9 +65,9 @@ def _loaded(init: str) -> dict[str, Any]:
 
 
 def _fresh_params(model: ModelConfig, seed: int) -> dict[str, Any]:
-    """Returns drawn parameters; where several processes train, in each host's memory."""
+    """Returns random initial parameters; with several processes, in each host's memory."""
     if jax.process_count() == 1:
         return vlm.init_params(model, seed)
-    # What needs several hosts may not fit on any one of their devices.
+    # A model that needs several hosts may not fit on a single device.
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         return vlm.init_params(model, seed)

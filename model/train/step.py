@@ -1,4 +1,4 @@
-"""The training step: one compiled program per shape bucket, and none besides."""
+"""The training step: one compiled program per declared shape, and no others."""
 
 import dataclasses
 import functools
@@ -45,10 +45,10 @@ class State(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What one update tells of itself, on the devices.
+    """Measurements of one update, still on the devices.
 
     Attributes:
-      loss: of its batch, before the update.
+      loss: loss of its batch, before the update.
       norms: top level of the parameters -> norm of its part of the gradient, before clipping.
     """
 
@@ -57,10 +57,10 @@ class Told(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The numbers of one step that are arguments of its program, not part of it.
+    """The numbers of one step that are arguments of its program, not compiled into it.
 
     Attributes:
-      learning: peak learning rate times schedule; of each group, where `train` has groups.
+      learning: peak learning rate times schedule; one per group, where `train` has groups.
       decay: weight decay times schedule, likewise.
       dropout_key: see `dropout_key`; None where nothing is dropped [two words].
     """
@@ -74,9 +74,9 @@ def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
     """Returns the state before the first step, on the mesh.
 
     Args:
-      params: nested dict of arrays; where several processes have the mesh, the same in each.
-      train: how they are trained.
-      mesh: of the devices.
+      params: nested dict of arrays; the same in each of the processes that share the mesh.
+      train: the training recipe.
+      mesh: the mesh of devices.
     """
     trained, frozen = (
         shard_tree(part, mesh) for part in split_frozen(dict(flatten(params)), train)
@@ -84,7 +84,8 @@ def make_state(params: dict[str, Any], train: TrainConfig, mesh: Mesh) -> State:
     init = functools.partial(init_optimizer, train)
     if mesh.size == 1:
         return State(trained, frozen, shard_tree(init(trained), mesh))
-    # Moments are twice the parameters: they begin in parts, on no device as a whole.
+    # Moments are twice as large as the parameters, so they are created in parts, never as a whole
+    # on one device.
     parts = shardings(jax.eval_shape(init, trained), mesh)
     return State(trained, frozen, jax.jit(init, out_shardings=parts)(trained))
 
@@ -93,16 +94,16 @@ class StepPrograms:
     """Compiles at most one program per declared bucket and number of images, when first drawn.
 
     Args:
-      model: what is trained.
-      train: how.
-      mesh: of the devices.
+      model: config of the model that is trained.
+      train: the training recipe.
+      mesh: the mesh of devices.
       num_images: images per example, one number for each shape of batches.
 
     Attributes:
       compile_seconds: time spent compiling so far [s].
 
-    Programs are compiled when they are first asked for, unless they were ahead: from then on,
-    asking for another one is an error.
+    A program is compiled at its first use. After `compile_ahead`, a step that needs a program not
+    compiled yet is an error.
     """
 
     def __init__(
@@ -118,11 +119,11 @@ class StepPrograms:
     def __call__(
         self, state: State, batch: Batch, budget: int, rates: Rates
     ) -> tuple[State, "Told"]:
-        """Returns the state after one update, and what it tells of it; `state` is used up.
+        """Returns the state after one update, and the update's measurements; `state` is consumed.
 
         Raises:
-          ValueError: if the budget lies in none of the declared buckets, or the examples have
-            another number of images than is declared.
+          ValueError: if no declared bucket holds the budget, the examples' number of images is not
+            declared, or a dropout key is missing or superfluous.
           LookupError: if programs were compiled ahead, and this step's was not.
         """
         bucket = budgets.bucket_of(self._model, budget).size
@@ -158,8 +159,8 @@ class StepPrograms:
         """Compiles the programs of some steps, as many at a time as there are cores.
 
         Args:
-          state: before the first of them.
-          draws: (budget, images per example) of each.
+          state: the state before the first of them.
+          draws: (budget, images per example) of each step.
         """
         started = time.monotonic()
         pairs = {(budgets.bucket_of(self._model, budget).size, images) for budget, images in draws}
@@ -178,9 +179,9 @@ class StepPrograms:
     def lower(self, args: tuple[Any, ...]) -> jax.stages.Lowered:
         """Returns the program before it is compiled; arguments may be shapes with shardings."""
         step = functools.partial(_step, model=self._model, train=self._train, mesh=self.mesh)
-        # The new state takes over the memory of the old one (donation), which only works if it
-        # lies on the devices in the same way. `jit` would compile a program it lacks at any call;
-        # compiled ahead, an undeclared shape is an error instead of a stall of minutes.
+        # The new state takes over the memory of the old one (donation), which only works if both
+        # are sharded alike. Plain `jit` would compile a missing program at any call; compiled
+        # explicitly, an undeclared shape is an error instead of a stall of minutes.
         shardings = jax.tree.map(lambda leaf: leaf.sharding, args[0])
         return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None)).lower(*args)
 
@@ -188,7 +189,7 @@ class StepPrograms:
 def abstract_inputs(
     model: ModelConfig, train: TrainConfig, mesh: Mesh, num_images: int
 ) -> tuple[dict[str, Any], Rates]:
-    """Returns the shapes of what a step reads beside its state: a batch, and its numbers."""
+    """Returns the shapes of a step's inputs besides its state: a batch and the rates."""
 
     def rows(*shape: int, dtype: Any = np.int32) -> jax.ShapeDtypeStruct:
         sharding = NamedSharding(mesh, P(AXES))
@@ -197,7 +198,7 @@ def abstract_inputs(
     side = model.vision.image_px
     batch = {name: rows(train.text_len + 1) for name in ("text", "mask_ar", "mask_loss")}
     batch["image"] = rows(num_images, side, side, 3, dtype=np.uint8)
-    # As Python's own numbers are: of float32 only until they meet another type.
+    # Weakly typed, like the Python floats that the compiled program will be called with.
     number: Any = jax.ShapeDtypeStruct((), np.float32, weak_type=True)
     if train.groups:
         number = (number,) * (len(train.groups) + 1)
@@ -206,7 +207,7 @@ def abstract_inputs(
 
 
 def declared_buckets(model: ModelConfig, train: TrainConfig) -> tuple[int, ...]:
-    """Returns the shapes that a stage may compile [tokens per image]."""
+    """Returns the sizes of the buckets that a stage may compile [tokens per image]."""
     drawn = budgets.training_budgets(model, train.budgets)
     return tuple(sorted({budgets.bucket_of(model, budget).size for budget in drawn}))
 
@@ -215,9 +216,9 @@ def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
     """Returns the key of one update's dropout, a pure function of (seed, step); None without.
 
     Args:
-      train: its rate.
-      seed: of dropout (see `seeds`).
-      step: the update.
+      train: the training recipe, which has the rate.
+      seed: seed of dropout (see `seeds`).
+      step: number of the update.
     """
     return np.random.SeedSequence([seed, step]).generate_state(2) if train.dropout else None
 
@@ -225,7 +226,9 @@ def dropout_key(train: TrainConfig, seed: int, step: int) -> np.ndarray | None:
 def step_programs(
     model: ModelConfig, train: TrainConfig, num_images: Sequence[int] = (1,)
 ) -> StepPrograms:
-    """Returns the programs of a stage; stages that differ in numbers only share them."""
+    """Returns the programs of a stage; stages that differ only in rates and steps share them."""
+    # These fields reach a program as arguments or not at all; of a group's rate, only whether it
+    # is 0 (frozen) matters.
     shared = dataclasses.replace(
         train,
         total_steps=1,
@@ -282,7 +285,7 @@ def _step(
 
 
 def norms_of(gradients: Flat) -> dict[str, jax.Array]:
-    """Returns the norm of each top level's part of a gradient."""
+    """Returns top level of the parameters -> norm of its part of a gradient."""
     parts: dict[str, list[jax.Array]] = {}
     for path, leaf in gradients.items():
         parts.setdefault(path.partition("/")[0], []).append(leaf)
@@ -299,7 +302,7 @@ def _backward(
     model: ModelConfig,
     train: TrainConfig,
 ) -> tuple[jax.Array, Flat]:
-    """Returns the loss of all rows, and its gradient by this device's parts of the parameters."""
+    """Returns the loss of all rows, and its gradient for this device's parts of the parameters."""
     key = None if dropout_key is None else jax.random.wrap_key_data(dropout_key)  # type: ignore[arg-type]
     dropout = None if key is None else Dropout(train.dropout, key)
 
@@ -319,17 +322,17 @@ def loss_of_rows(
     label_smoothing: float = 0.0,
     dropout: Dropout | None = None,
 ) -> jax.Array:
-    """Returns the loss of all rows of a batch from this device's, under a `shard_map` or alone.
+    """Returns a batch's loss over all rows, given this device's rows; in a `shard_map` or alone.
 
     Args:
-      params: this device's parts.
-      batch: this device's rows.
-      slots: for soft tokens.
-      model: what is computed.
-      label_smoothing: of the targets.
-      dropout: in the decoder.
+      params: this device's parts of the parameters.
+      batch: this device's rows of the batch.
+      slots: room for soft tokens.
+      model: config of the model.
+      label_smoothing: probability mass moved from the target to all other tokens.
+      dropout: dropout in the decoder; None drops nothing.
     """
-    # Layers of a tower are gathered one by one, where they are computed; all else is small.
+    # Layers of a tower are gathered one by one, where they are computed; all other weights here.
     gathered = {
         path: leaf if "/blocks/" in path else whole(leaf, model.dtype)
         for path, leaf in params.items()

@@ -1,4 +1,4 @@
-"""How large an image tower is, and what else its code reads of a model."""
+"""The configuration of an image tower, and the fields of a model that its code reads."""
 
 import dataclasses
 import typing
@@ -52,9 +52,9 @@ class VisionConfig:
 
 
 class TowerConfig(typing.Protocol):
-    """The fields of a model that the tower reads; `ModelConfig`, which has them, is built on this.
+    """The fields of a model that the tower reads; `ModelConfig` has them.
 
-    The tower cannot name `ModelConfig`: that would be a circle.
+    The tower cannot import `ModelConfig`, whose module imports this one.
     """
 
     @property

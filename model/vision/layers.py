@@ -1,4 +1,4 @@
-"""Layers with biases and LayerNorm, as SigLIP has them; connectors are made of the same ones."""
+"""Layers with biases and LayerNorm, as in SigLIP; connectors use them too."""
 
 import jax
 import jax.numpy as jnp
@@ -80,10 +80,10 @@ class Attention(nnx.Module):
         """Returns, for every query, the mixture of the values it attends to.
 
         Args:
-          queries: N rows asking.
-          keys: S rows asked; `values` go with them.
-          values: what is mixed.
-          visible: which keys exist, the same for the whole batch; None is all.
+          queries: N query rows.
+          keys: S key rows.
+          values: S value rows, one for each key.
+          visible: which keys may be seen, the same for the whole batch; None is all.
         """
         q = self._heads(self.query, queries) * (queries.shape[-1] // self.num_heads) ** -0.5
         k, v = self._heads(self.key, keys), self._heads(self.value, values)

@@ -79,7 +79,7 @@ class Siglip(nnx.Module):
 
         Args:
           images: pixels in [-1, 1], or bytes, which are scaled to it.
-          dtype: of the activations.
+          dtype: dtype of the activations.
         """
         if images.dtype == jnp.uint8:
             images = images.astype(jnp.float32) / 127.5 - 1.0
@@ -90,7 +90,8 @@ class Siglip(nnx.Module):
             return jax.tree.map(lambda part: whole(part, dtype), block)(x), None
 
         if self.remat != "none":
-            # Its matrix products are cheap beside its attention: only what that reads is kept.
+            # The tower's matrix products are cheap next to its attention, so only attention's
+            # outputs are kept.
             body = jax.checkpoint(body, policy=policy(self.remat))
         x, _ = jax.lax.scan(body, x, self.blocks, unroll=self.unroll)
         return self.norm(x)

@@ -1,4 +1,4 @@
-"""What is looked at while a stage trains, as configuration: no JAX comes with it."""
+"""Settings of the evaluations that run while a stage trains; they do not import JAX."""
 
 import dataclasses
 
@@ -9,13 +9,13 @@ from model.train.config import TrainConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProbeConfig:
-    """A transfer small enough to be done again and again, from the parameters of the moment.
+    """Settings of the probe: a small transfer from a stage's current parameters, done repeatedly.
 
     Attributes:
-      model: what is fine-tuned.
-      train: how; a few updates.
-      decode: how its answers are decoded and scored.
-      examples: scored, the first by id.
+      model: config of the model to fine-tune.
+      train: training recipe, with a few updates.
+      decode: settings for decoding and scoring its answers.
+      examples: number of examples to score, the first by id.
     """
 
     model: ModelConfig
@@ -30,13 +30,14 @@ class ProbeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WatchConfig:
-    """How often a stage is looked at, and how closely.
+    """Settings of the evaluations during a stage.
 
     Attributes:
-      every: distance of the looks; there is one after the last step as well [steps].
-      examples: of each task, whose loss is computed, in whole batches of at most the stage's size.
-      budgets: at which, each served by the connector.
-      probe: a small transfer besides; None for none.
+      every: distance between two evaluations; there is one after the last step as well [steps].
+      examples: number of examples of each task whose loss is computed, in whole batches of at most
+        the stage's batch size.
+      budgets: budgets of the evaluations; the connector must serve each.
+      probe: settings of the probe; None for no probe.
     """
 
     every: int

@@ -23,22 +23,23 @@ from model.train.step import loss_of_rows
 from model.watch.config import WatchConfig
 
 _SEEDS = Seeds.of(0)
-"""Of the examples: the same ones at every step, in every stage and every study."""
+"""Seeds that choose the examples: the same ones at every step, in every stage and every study."""
 
 
 class HeldOut:
-    """The loss of a stage's parameters on each task of some records, at each of some budgets.
+    """Held-out losses of a stage's parameters, by task and budget.
 
-    It is the stage's own loss, of the same texts and shapes, without dropout and label smoothing.
+    The loss is the stage's own, with the same texts and shapes, but without dropout and label
+    smoothing.
 
     Args:
-      data: datasets, as in `StagePaths`; a task is a part of theirs.
-      config: how many examples, and at which budgets.
-      model: what is trained.
-      train: how; its batch size bounds that of the examples.
-      mesh: on which its parameters lie.
-      tokenizer: of the texts.
-      mask_codec: of the masks; None where there are none.
+      data: datasets, as in `StagePaths`; each of their parts is a task.
+      config: number of examples, and the budgets.
+      model: config of the model that the stage trains.
+      train: training recipe of the stage; evaluation batches are at most as large as its batches.
+      mesh: mesh that holds the stage's parameters.
+      tokenizer: tokenizer of the texts.
+      mask_codec: codec of the masks; None if there are no masks.
 
     Raises:
       ValueError: if the connector does not serve a budget.
@@ -78,7 +79,7 @@ class HeldOut:
     def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields the mean loss of each task at each budget; see `train.loop.Watch`."""
         for task, loader in self._loaders.items():
-            # Whole batches, of records that are told apart where there are enough.
+            # Whole batches; no record comes twice if there are enough for one batch.
             num = max(1, min(self._config.examples, len(loader.examples)) // self._size)
             sums = dict.fromkeys(self._config.budgets, 0.0)
             for number in range(num):
@@ -92,7 +93,7 @@ class HeldOut:
                 yield {"task": task, "budget": budget, "loss": loss, "examples": examples}
 
     def close(self) -> None:
-        """Stops the threads."""
+        """Stops the loaders' threads."""
         for loader in self._loaders.values():
             loader.close()
 

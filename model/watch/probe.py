@@ -1,4 +1,4 @@
-"""A small transfer, done from the parameters that a stage has at the moment."""
+"""The probe: a small transfer that starts from a stage's current parameters."""
 
 import contextlib
 import functools
@@ -25,23 +25,23 @@ from model.train.step import make_state, step_programs
 from model.watch.config import ProbeConfig
 
 _SEEDS = Seeds.of(0)
-"""Of every probe: scores of two moments differ by the parameters alone."""
+"""Seeds of every probe: scores at two steps differ because of the parameters alone."""
 
 
 class Probe:
-    """Fine-tunes a copy of a stage's parameters for a few updates, and scores what comes of it.
+    """Fine-tunes a copy of a stage's parameters for a few updates, and scores the result.
 
-    Beside the stage's own state there is room for a second one while it runs. Several processes
-    fine-tune it together, in parts as the stage's own; the first alone decodes, on one device,
-    which has room for all parameters, while the others wait for its next step.
+    While it runs, memory must hold a second training state beside the stage's own. Several
+    processes fine-tune together, with the state sharded as the stage's own. Only the first process
+    decodes, on one device, which must hold all parameters; the others wait for its next step.
 
     Args:
-      config: what is done.
-      served: budgets at which it is scored.
+      config: settings of the probe.
+      served: budgets at which the result is scored.
       data: prepared training records, as in `StagePaths`.
-      held_out: prepared records that are scored.
-      tokenizer: of the texts.
-      mask_codec: of the masks; None where there are none.
+      held_out: prepared records to score on.
+      tokenizer: tokenizer of the texts.
+      mask_codec: codec of the masks; None if there are no masks.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Probe:
                 yield {"task": "probe", "budget": budget, **kept}
 
     def _tuned(self, params: Flat) -> dict[str, Any] | None:
-        """Returns all parameters after the probe's own updates, on one device; those given stay.
+        """Returns all parameters after the probe's updates, on one device; `params` do not change.
 
-        None in all processes but the first.
+        All processes but the first get None.
         """
         model, train = self._config.model, self._config.train
         loader = Loader(
@@ -97,7 +97,7 @@ class Probe:
         with contextlib.closing(loader):
             train = train.in_steps(len(loader.examples))
             programs = step_programs(model, train, loader.examples.num_images)
-            # A step uses its state up, so the stage keeps its own.
+            # A step overwrites its state (the buffers are donated), so the probe trains a copy.
             copy = jax.jit(
                 functools.partial(jax.tree.map, jnp.copy),
                 out_shardings=shardings(params, programs.mesh),
@@ -111,7 +111,7 @@ class Probe:
                 state, _ = programs(state, batch, drawn[step][0], rates)
         is_first, device, tuned = jax.process_index() == 0, jax.local_devices()[0], {}
         for path, leaf in {**state.trained, **state.frozen}.items():
-            # One at a time, and all processes together.
+            # Gathered one at a time, to save memory; all processes must call `on_host` together.
             array = leaf if leaf.is_fully_addressable else on_host(leaf)
             if is_first:
                 tuned[path] = jax.device_put(array, device)

@@ -1,4 +1,4 @@
-"""Who looks at a stage while it trains: losses by task and budget, and a small transfer."""
+"""Evaluation of a stage while it trains: losses by task and budget, and the probe."""
 
 import contextlib
 import dataclasses
@@ -20,15 +20,15 @@ from model.watch.probe import Probe
 
 
 class Watcher:
-    """Looks at the parameters of one stage; a `train.loop.Watch`.
+    """Evaluates the parameters of one stage; a `train.loop.Watch`.
 
     Args:
-      config: how often, and how closely.
-      model: what is trained.
-      train: how.
-      paths: of the stage: its tokenizer and codec.
-      held_out: prepared datasets whose losses are told; none where there are none.
-      probe: prepared training and scored records of the probe; None where it has none.
+      config: settings of the evaluations.
+      model: config of the model that the stage trains.
+      train: training recipe of the stage.
+      paths: paths of the stage, for its tokenizer and mask codec.
+      held_out: prepared datasets to compute losses on; empty for no losses.
+      probe: prepared records that the probe trains on and is scored on; None for no probe.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Watcher:
             self._looks.append(self._open.enter_context(contextlib.closing(losses)))
         if config.probe is not None and probe is not None:
             data, scored = probe
-            # On the stage's own mesh: its parameters are there.
+            # The probe needs the stage's own mesh, which holds the parameters.
             copies = train.num_replicas
             as_stage = dataclasses.replace(config.probe.train, num_replicas=copies)
             self._looks.append(
@@ -79,5 +79,5 @@ class Watcher:
             yield from one.look(params)
 
     def close(self) -> None:
-        """Stops the threads."""
+        """Stops the loaders' threads."""
         self._open.close()

@@ -1,7 +1,7 @@
-"""Captions of photographs, figures and screens.
+"""Benchmarks of captions for photographs, figures and screens.
 
 Source: big_vision's transfer configs; rates and sizes from the PaliGemma and PaliGemma 2 reports
-(app. J and B; table 14). Sizes of evaluation splits: the sets' own papers and files.
+(app. J and B; table 14); sizes of evaluation splits from the sets' own papers and files.
 """
 
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name, zero_shot

@@ -1,7 +1,7 @@
-"""Questions about charts, documents, scene text, book covers, diagrams and school books.
+"""Benchmarks of questions about charts, documents, scene text, books, diagrams and school tasks.
 
 Source: big_vision's transfer configs; rates and sizes from the PaliGemma and PaliGemma 2 reports
-(app. J and B; table 14). Sizes of evaluation splits: the sets' own papers and files.
+(app. J and B; table 14); sizes of evaluation splits from the sets' own papers and files.
 """
 
 from pipelines.benchmarks.prompts import CHOICES

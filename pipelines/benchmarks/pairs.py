@@ -1,4 +1,4 @@
-"""Sentences about two images.
+"""Benchmarks of sentences about two images.
 
 Source: big_vision `configs/proj/paligemma/transfers/nlvr2.py`; PaliGemma 2, table 14.
 """
@@ -23,7 +23,7 @@ NLVR = Benchmark(
 )
 
 MARVL_SIZES = {"id": 1_128, "sw": 1_108, "ta": 1_242, "tr": 1_180, "zh": 1_012}
-"""Sentences per language."""
+"""Number of sentences per language."""
 
 BENCHMARKS = by_name(
     NLVR,

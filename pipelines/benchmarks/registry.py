@@ -1,7 +1,7 @@
-"""The benchmarks: prompts, splits, frames, metrics, recipes. One row each, in a file per family.
+"""The table of benchmarks: prompts, splits, frames, metrics, recipes, in a file per family.
 
-Readers of `pipelines.sources` import their family's file, never this one: what is stated of videos
-does not belong to the code that a dataset of charts is made with.
+Readers in `pipelines.sources` import their family's file, never this one, so that the code of a
+dataset of charts does not include the benchmarks of videos.
 """
 
 from pipelines.benchmarks import (
@@ -28,7 +28,7 @@ def get(name: str) -> Benchmark:
     """Returns a benchmark.
 
     Raises:
-      ValueError: if there is none of that name, with the list of those there are.
+      ValueError: if there is no benchmark of that name, with the list of all names.
     """
     if name not in BENCHMARKS:
         raise ValueError(f"benchmark must be one of {', '.join(BENCHMARKS)}, got {name!r}.")
@@ -41,10 +41,10 @@ def main_suite() -> tuple[tuple[Benchmark, Row], ...]:
 
 
 def serving(title: str) -> tuple[Benchmark, Row]:
-    """Returns the benchmark and split behind the row that the paper's tables call `title`.
+    """Returns the benchmark and row that the paper's tables call `title`.
 
     Raises:
-      ValueError: if no benchmark does.
+      ValueError: if no row has that title.
     """
     for benchmark in BENCHMARKS.values():
         for row in benchmark.rows:

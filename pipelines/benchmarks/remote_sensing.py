@@ -1,4 +1,4 @@
-"""Questions about satellite and aerial images; those about counts and areas are left out.
+"""Benchmarks of questions about satellite and aerial images, without those on counts and areas.
 
 Source: big_vision `configs/proj/paligemma/transfers/rsvqa_{lr,hr}.py`; PaliGemma 2, table 14.
 """

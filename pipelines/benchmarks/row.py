@@ -1,4 +1,4 @@
-"""What the registry says of one benchmark."""
+"""The classes that describe one benchmark."""
 
 import dataclasses
 import re
@@ -8,7 +8,7 @@ from typing import Literal
 from pipelines.records.schema import SuffixSampling
 
 Suite = Literal["main", "appendix", "other"]
-"""Of the paper: its 27 rows, those of its appendix, or scored by neither average."""
+"""Average of the paper that a row belongs to: its 27 main rows, its appendix, or neither."""
 
 _FIELD = re.compile(r"\{(\w+)\}")
 _FIELDS = {"text", "choices", "context", "lang"}
@@ -16,19 +16,19 @@ _FIELDS = {"text", "choices", "context", "lang"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a checkpoint is fine-tuned, at one resolution.
+    """Hyperparameters of fine-tuning a checkpoint at one resolution.
 
-    Gradients are clipped at 1, Adam's b2 is 0.999, the schedule a cosine after 5 % warm-up.
+    Gradients are clipped at 1, Adam's b2 is 0.999, and the schedule is a cosine after 5 % warm-up.
 
     Attributes:
       batch_size: examples per update.
-      lr_pg1: peak learning rate of PaliGemma.
-      lr_pg2: that of PaliGemma 2 3B, found at 224 px and used at 448 px as well.
-      decay: whether weights decay, by a tenth of PaliGemma's rate.
+      lr_pg1: peak learning rate for PaliGemma.
+      lr_pg2: peak learning rate for PaliGemma 2 3B, found at 224 px and also used at 448 px.
+      decay: whether weights decay, by a tenth of `lr_pg1`.
       epochs: passes over the training split.
       label_smoothing: probability taken from the true token.
-      dropout: of the language model's residuals.
-      freeze_vision: whether the image tower stays as it is.
+      dropout: dropout rate of the language model's residuals.
+      freeze_vision: whether the vision tower is frozen.
     """
 
     batch_size: int = 256
@@ -42,7 +42,7 @@ class Recipe:
 
     @property
     def weight_decay(self) -> float:
-        """What is taken off a decaying weight per update, in big_vision's terms."""
+        """The part of a decaying weight that an update removes, in big_vision's convention."""
         return self.lr_pg1 / 10 if self.decay else 0.0
 
 
@@ -51,13 +51,14 @@ class Row:
     """One row of the paper's tables: a split that is scored.
 
     Attributes:
-      titles: its names there, at 224 px first; at 448 px some differ.
-      split: of the benchmark's reader.
-      suite: which average it belongs to.
-      size: examples its authors published in all its splits (images where captions are scored);
+      titles: its titles in the tables, the one at 224 px first; at 448 px some differ.
+      split: split of the benchmark's reader.
+      suite: the average that it belongs to.
+      size: published number of examples in all its splits (of images if captions are scored);
         None if unknown.
-      resolutions: sides at which the paper's score file has it; none where it has not [pixels].
-      averaged: further splits whose mean score, with this one's, is the row's score.
+      resolutions: image sides at which the paper's score file has it; empty if it has none
+        [pixels].
+      averaged: further splits; the row's score is the mean over them and `split`.
     """
 
     titles: tuple[str, ...]
@@ -75,29 +76,31 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """How one benchmark is asked, trained and scored.
+    """Prompt, splits, training recipes and metric of one benchmark.
 
     Attributes:
-      name: also the name of its source.
-      config: big_vision's `configs/proj/paligemma/transfers/{config}.py`, where its facts are from.
+      name: name of the benchmark and of its source.
+      config: file big_vision `configs/proj/paligemma/transfers/{config}.py`, the source of its
+        settings.
       prompt: the prefix; {text} is the question, sentence or expression.
-      text_len: prefix, separator and suffix together, and decoding's limit [tokens].
+      text_len: limit on prefix, separator and suffix together, and on decoding [tokens].
       antialias: whether images are filtered when made smaller: "always", "train" only, "never".
-      metric: of `model.eval.metrics`; a study asks there whether it exists.
+      metric: name of a metric of `model.eval.metrics`; a study checks that it exists.
       beams: hypotheses of beam search; 1 is greedy.
-      sampling: how training draws one of several targets.
+      sampling: method by which training draws one of several targets.
       lower: whether targets are lower-cased.
-      tune_split: what models are selected by training on; "" where none is told apart.
-      final_split: what is trained on for a test split's score; "a+b" is both. "" for a zero-shot
-        benchmark.
-      eval_split: what it is scored on, unless one of `rows` is meant.
-      rows: its rows in tables.
+      tune_split: training split for selecting models; "" if there is no separate one.
+      final_split: training split for the final score on a test split, for example "train+val"; ""
+        for a zero-shot benchmark.
+      eval_split: split on which it is scored, unless a split of `rows` is given.
+      rows: its rows in the paper's tables.
       num_train: examples of `final_split`, as published; 0 for a zero-shot benchmark.
-      recipes: side of the images -> how it is fine-tuned [pixels].
-      parent: whose fine-tuned checkpoint is scored, for a zero-shot benchmark.
+      recipes: side of the images [pixels] -> recipe of its fine-tuning.
+      parent: for a zero-shot benchmark, the benchmark whose fine-tuned checkpoint is scored.
       num_frames: frames per video; 0 for images.
-      frame_stride: distance of the frames at 25 frames a second; 26 is about 1 s [frames].
-      eval_window: where the frames of evaluation begin: with the video's, or in its middle.
+      frame_stride: distance between frames, counted at 25 frames a second; 26 is about 1 s
+        [frames].
+      eval_window: start of the frames of evaluation: the video's start, or centred in it.
     """
 
     name: str
@@ -134,21 +137,21 @@ class Benchmark:
 
     @property
     def train_split(self) -> str:
-        """What a run trains on: never what it is scored on, so for some the tuning split."""
+        """The split that a run trains on: `tune_split` if `final_split` overlaps `eval_split`."""
         held_out = _names(self.eval_split) & _names(self.final_split)
         return self.tune_split if held_out else self.final_split
 
     def prefix(self, text: str = "", **fields: str) -> str:
-        """Returns the prefix of one question; what is in `text` is never taken for a field."""
+        """Returns the prefix of one question; braces in `text` are not taken for fields."""
         return fill(self.prompt, text=text, **fields)
 
     def target(self, text: str) -> str:
-        """Returns a training target, lower-cased where this benchmark's are."""
+        """Returns a training target, lower-cased if `lower` is set."""
         return text.lower() if self.lower else text
 
 
 def fill(prompt: str, **fields: str) -> str:
-    """Returns a prompt with its {fields} filled in; what they hold is never taken for one."""
+    """Returns a prompt with its {fields} filled in; braces in their values are not fields."""
     return _FIELD.sub(lambda found: fields[found[1]], prompt)
 
 
@@ -158,7 +161,7 @@ def fields_of(prompt: str) -> set[str]:
 
 
 def _names(split: str) -> set[str]:
-    """Returns the splits of "a+b[:5%]"."""
+    """Returns the names of the splits in "a+b[:5%]", without bounds."""
     return {one.partition("[")[0] for one in split.split("+")} - {""}
 
 
@@ -168,6 +171,6 @@ def by_name(*benchmarks: Benchmark) -> dict[str, Benchmark]:
 
 
 def zero_shot(parent: Benchmark, **changes: object) -> Benchmark:
-    """Returns a benchmark that the checkpoints of `parent` are scored on, asked as it is."""
+    """Returns a benchmark on which checkpoints of `parent` are scored, with the parent's prompt."""
     none = {"tune_split": "", "final_split": "", "num_train": 0, "recipes": {}}
     return dataclasses.replace(parent, parent=parent.name, **{**none, **changes})  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Expressions that refer to one object.
+"""The benchmark of expressions that refer to one object.
 
-Source: big_vision `configs/proj/paligemma/transfers/refcoco_seg.py`; PaliGemma 2, table 14. Sizes:
-sentences of the published splits (github.com/lichengunc/refer), images of "train".
+Source: big_vision `configs/proj/paligemma/transfers/refcoco_seg.py`; PaliGemma 2, table 14. Sizes
+are sentences of the published splits (github.com/lichengunc/refer), and images of "train".
 """
 
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name

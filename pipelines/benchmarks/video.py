@@ -1,8 +1,8 @@
-"""Captions of clips, and questions about them; all at 224 px.
+"""Benchmarks of captions of clips and of questions about clips, all at 224 px.
 
 Source: big_vision `configs/proj/paligemma/transfers/{activitynet,msrvtt,msvd,vatex}_{cap,qa}.py`;
-PaliGemma 2, table 14. Training sizes are those PaliGemma reports, after videos went off line; the
-sizes of evaluation splits are those the authors published.
+PaliGemma 2, table 14. Training sizes are PaliGemma's, made after some videos went offline; sizes of
+evaluation splits are the authors' published ones.
 """
 
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, by_name

@@ -1,7 +1,7 @@
-"""Questions about photographs.
+"""Benchmarks of questions about photographs.
 
 Source: big_vision's transfer configs; rates and sizes from the PaliGemma and PaliGemma 2 reports
-(app. J and B; table 14). Sizes of evaluation splits: the sets' own papers and files.
+(app. J and B; table 14); sizes of evaluation splits from the sets' own papers and files.
 """
 
 from pipelines.benchmarks.prompts import CHOICES
@@ -49,7 +49,7 @@ GQA = Benchmark(
 )
 
 XGQA_LANGUAGES = ("bn", "de", "id", "ko", "pt", "ru", "zh")
-"""English, the eighth, is no part of the average."""
+"""The seven languages of the average; English, the eighth, does not count."""
 
 TALLYQA = Benchmark(
     name="tallyqa",

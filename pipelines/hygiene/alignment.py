@@ -1,4 +1,4 @@
-"""How one fingerprint lies over another, and how alike they are then: a crop moves every edge."""
+"""Alignment of one fingerprint with another, and their likeness then: a crop moves every edge."""
 
 import functools
 
@@ -10,15 +10,15 @@ _LEVELS = ((3.0, 4), (1.2, 4))
 """Blur [cells] and iterations of each level, coarse first."""
 
 _FINE_BLUR = 1.2
-"""Blur under which the aligned maps are compared: a cell of misplacement is forgiven."""
+"""Blur at which the aligned maps are compared [cells]; it forgives a misplacement of one cell."""
 
 _BACKGROUND = 8.0
-"""What is smoother than this is left out of the comparison [cells]: dense text and grass run the
-same way all over the picture, whatever they say."""
+"""Structure smoother than this is left out of the comparison [cells]: the edges of dense text or
+grass have one direction all over the picture, whatever the picture shows."""
 
 _MAX_SCALE = 1.18
 _MAX_SHIFT = 0.1
-"""How far an alignment may go [fraction of the side]; a 10 % crop is a scale of 1.11."""
+"""Largest scale and shift of an alignment [fractions of the side]; a 10 % crop has scale 1.11."""
 
 _CENTRES = ((np.arange(SIDE) + 0.5) / SIDE - 0.5).astype(np.float32)
 
@@ -26,15 +26,15 @@ _CENTRES = ((np.arange(SIDE) + 0.5) / SIDE - 0.5).astype(np.float32)
 def align(
     query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]
 ) -> tuple[float, tuple[Axis, Axis]]:
-    """Returns how alike two maps are, in [-1, 1], and the crop of `other` that `query` shows.
+    """Returns the likeness of two maps, in [-1, 1], and the crop of `other` that `query` shows.
 
-    Lines that cross the picture (frames, axes, grids) do not count: pictures of one template share
-    them, whatever they show.
+    Lines that cross the whole picture (frames, axes, grids) do not count, since pictures made from
+    one template share them.
 
     Args:
       query: a fingerprint.
-      other: the one it may be a crop of, or the other way around.
-      crop: of the rows and columns of `other`, roughly; where the alignment starts.
+      other: a fingerprint of which `query` may be a crop, or the other way around.
+      crop: approximate crop of the rows and columns of `other`, from which the alignment starts.
     """
     q, o = query.astype(np.float32), other.astype(np.float32)
     fitted = _fit(q, o, crop)
@@ -42,7 +42,8 @@ def align(
     down, across = (np.flatnonzero(matrix.sum(1) > 0.99) for matrix in (rows, columns))
     pair = []
     for fields in (q, rows @ o @ columns.T):
-        common = fields[:, down[:, None], across]  # What both maps have.
+        common = fields[:, down[:, None], across]  # The overlap of both maps.
+        # The median of a row or column is the line, if any, that crosses the whole picture there.
         for axis in (2, 1):
             common = common - np.median(common, axis=axis, keepdims=True)
         whole = np.zeros_like(fields)
@@ -53,11 +54,12 @@ def align(
 
 
 def _fit(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> tuple[Axis, Axis]:
-    """Returns the crop of `other` (of rows, of columns) that lies over `query`.
+    """Returns the crop of `other` (of rows, of columns) that matches `query`.
 
-    Gauss-Newton on scale and shift of each axis. Source: Lucas and Kanade, IJCAI 1981.
+    Gauss-Newton on the scale and the shift of each axis. Source: Lucas and Kanade, IJCAI 1981.
     """
     (down, top), (across, left) = crop
+    # Scale and shift of x, then of y; shifts are of the centre, so that scaling does not move it.
     found = np.array([across, left + (across - 1) / 2, down, top + (down - 1) / 2])
     for blur, iterations in _LEVELS:
         q, o = _unit(_blurred(query, blur)), _unit(_blurred(other, blur))
@@ -70,7 +72,7 @@ def _fit(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> tuple
             rest = (q * inside - gain * laid).reshape(-1)
             steps = np.stack([dx * _CENTRES, dx, dy * _CENTRES[:, None], dy]).reshape(4, -1) * gain
             normal = steps @ steps.T
-            normal += np.diag(1e-3 * np.diag(normal) + 1e-9)
+            normal += np.diag(1e-3 * np.diag(normal) + 1e-9)  # Damped, as it may be singular.
             change = np.clip(np.linalg.solve(normal, steps @ rest), -0.05, 0.05)
             found = found + change
             found[::2] = np.clip(found[::2], 1 / _MAX_SCALE, _MAX_SCALE)
@@ -86,7 +88,7 @@ def _axes(found: np.ndarray) -> tuple[Axis, Axis]:
 
 
 def _inside(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Returns 1 where both maps have something, else 0: (64, 64)."""
+    """Returns 1 in the overlap of both maps, else 0: (64, 64)."""
     down, across = ((m.sum(1) > 0.99).astype(np.float32) for m in (rows, columns))
     return down[:, None] * across
 
@@ -102,7 +104,7 @@ def _blurred(fields: np.ndarray, sigma: float) -> np.ndarray:
 
 @functools.cache
 def gaussian(side: int, sigma: float) -> np.ndarray:
-    """Returns the matrix (side, side) that blurs an axis."""
+    """Returns the matrix (side, side) that blurs along an axis."""
     distance = np.arange(side)[:, None] - np.arange(side)
     kernel = np.exp(-0.5 * (distance / sigma) ** 2)
     return (kernel / kernel.sum(1, keepdims=True)).astype(np.float32)

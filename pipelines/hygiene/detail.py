@@ -1,7 +1,7 @@
-"""Whether two pictures are the same: their fine edges, part by part, one laid over the other.
+"""Decides whether two aligned pictures are the same, by comparing their fine edges block by block.
 
-Different pictures may run alike at large: a horizon, a face, the axes of a chart. The same picture
-agrees in nearly all of its parts, however it was changed.
+Different pictures may have the same coarse edges: a horizon, a face, the axes of a chart. Two
+versions of one picture agree in nearly all of their blocks, however one was changed.
 """
 
 import functools
@@ -17,23 +17,24 @@ _SIDE = 192
 """Side at which edges are compared [pixels]."""
 
 _BLOCKS = 12
-"""Parts across."""
+"""Blocks per side."""
 
 _SHIFT = 2
-"""How far each part may lie from where the alignment has it [pixels]."""
+"""Largest further shift of a single block, after the alignment [pixels]."""
 
 _FINE, _SMOOTH = 0.8, 6.0
-"""Edges are blurred by the one, and lose what the other leaves of them [pixels]: parts that run
-one way throughout (grass, text, fences) would agree with all others that do."""
+"""Blurs whose difference is the fine detail [pixels]. Subtracting the smooth part is needed because
+blocks whose edges all have one direction (grass, text, fences) would agree with each other."""
 
 _MARGIN = 0.01
-"""What is left out at the border of the overlap [fraction of the side]."""
+"""Border of the picture that is left out of the overlap [fraction of the side]."""
 
 _WORST, _BEST = 0.15, 0.75
-"""Quantiles, over parts by weight, of what likeness compares."""
+"""Weighted quantiles, over blocks, of the correlations whose ratio is the likeness."""
 
 _CLEAN = 2 / 3
-"""The least that the best parts count as: two pictures do not look alike for agreeing nowhere."""
+"""Lower bound of the best correlation in that ratio, so that pictures that agree nowhere are not
+alike."""
 
 
 class Detail:
@@ -49,14 +50,14 @@ class Detail:
         return edges(self._image)[0]
 
     def likeness(self, other: "Detail", crop: tuple[Axis, Axis]) -> float:
-        """Returns how alike two pictures are, in [0, 1]; 1 is the same picture.
+        """Returns the likeness of two pictures, in [0, 1]; 1 is the same picture.
 
-        It is the correlation of the parts that agree least, over that of those that agree most:
-        re-encoding lowers all of them, another picture some.
+        It is the correlation of the blocks that agree least, divided by that of the blocks that
+        agree most: re-encoding lowers all correlations, another picture only some.
 
         Args:
-          other: what this one may be a crop of, or the other way around.
-          crop: of the rows and columns of `other`, that this picture shows.
+          other: a picture of which this one may be a crop, or the other way around.
+          crop: crop of the rows and columns of `other` that this picture shows.
         """
         (down, top), (across, left) = crop
         box = (left, top, left + across, top + down)
@@ -78,21 +79,21 @@ class Detail:
 
 
 def _inside(scale: float, start: float) -> np.ndarray:
-    """Returns where a crop of one axis lies within the picture: rows or columns of it."""
+    """Returns the rows (or columns) of a crop that lie within the picture."""
     position = start + scale * (np.arange(_SIDE) + 0.5) / _SIDE
     return np.flatnonzero((position > _MARGIN) & (position < 1 - _MARGIN))
 
 
 def _covered(places: np.ndarray) -> np.ndarray:
-    """Returns how much of each part's rows, or columns, is among those given: (12,)."""
+    """Returns the share of each block's rows (or columns) that is in `places`: (12,)."""
     size = _SIDE // _BLOCKS
     return np.bincount(places // size, minlength=_BLOCKS) / size
 
 
 def _fine(fields: np.ndarray, both: tuple) -> np.ndarray:
-    """Returns the fine detail of edges, where both pictures have some; of unit mean square."""
+    """Returns the fine detail of edges in the overlap, scaled to unit mean square."""
     common = fields[both]
-    for axis in (2, 1):  # Lines that cross the picture are their template's.
+    for axis in (2, 1):  # Removes lines that cross the picture, as `align` does.
         common = common - np.median(common, axis=axis, keepdims=True)
     whole = np.zeros_like(fields)
     whole[both] = common
@@ -103,9 +104,10 @@ def _fine(fields: np.ndarray, both: tuple) -> np.ndarray:
 
 
 def _agreement(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the correlation of each part at its best shift, and its weight, (12, 12) each.
+    """Returns the correlation of each block at its best shift, and its weight, (12, 12) each.
 
-    A part without edges in either picture weighs nothing, one with many no more than others.
+    A block without edges in both pictures has weight 0. Weights are capped at 1, so that blocks
+    with very strong edges do not dominate.
     """
     strength = np.square(b).sum(0)
     ours, theirs = _means(np.square(a).sum(0)), _means(strength)

@@ -1,9 +1,9 @@
-"""What a picture looks like, in a form that survives re-encoding, resizing and recolouring.
+"""Fingerprints of pictures that survive re-encoding, resizing and recolouring.
 
-A fingerprint is a map of edges, 64 x 64 cells: which way they run and how strongly. It knows no
-colours: channels are summed, opposite directions count as one, and a contrast enters by its square
-root. What a crop does to it is found by `pipelines.hygiene.alignment`; whether two pictures are
-the same is told by their pixels, in `pipelines.hygiene.detail`.
+A fingerprint is a map of 64 x 64 cells with the direction and strength of the edges in each. It
+does not depend on colours: channels are summed, opposite directions count as one, and contrast
+enters by its square root. `pipelines.hygiene.alignment` finds the crop between two fingerprints;
+`pipelines.hygiene.detail` decides by the pixels whether two pictures are the same.
 """
 
 import functools
@@ -13,13 +13,14 @@ import numpy as np
 from PIL import Image
 
 SIDE = 64
-"""Cells of the map across."""
+"""Cells per side of the map."""
 
 SHAPE = (2, SIDE, SIDE)
-"""Strength times the cosine, and the sine, of the doubled angle of the edge."""
+"""Two maps: edge strength times the cosine, and times the sine, of twice the edge's angle. Doubling
+the angle makes opposite directions equal."""
 
 Axis = tuple[float, float]
-"""A crop of one axis: how much is left, and where it begins [fractions of the side]."""
+"""A crop of one axis: (length, start) [fractions of the side]."""
 
 WHOLE: Axis = (1.0, 0.0)
 _CROPS: tuple[Axis, ...] = ((0.9, 0.0), (0.9, 0.05), (0.9, 0.1))
@@ -27,20 +28,20 @@ WINDOWS: tuple[tuple[Axis, Axis], ...] = (
     (WHOLE, WHOLE),
     *((down, across) for down in _CROPS for across in _CROPS),
 )
-"""Crops (of rows, of columns) that pictures are looked for at; alignment refines the best."""
+"""Crops (of rows, of columns) that the search for candidates tries; alignment refines the best."""
 
 _COARSE = 8
-"""Cells across of the vectors that candidates are looked for with."""
+"""Cells per side of the vectors with which candidates are searched."""
 
 _PIXELS = 2 * SIDE
 """Side at which edges are measured [pixels]."""
 
 _MIN_EDGE = 0.5
-"""Mean gradient below which a picture is blank and looks like all other blank ones [grey levels]"""
+"""Mean gradient below which a picture counts as blank [grey levels]; blank ones all look alike."""
 
 
 def fingerprint(encoded: bytes) -> np.ndarray | None:
-    """Returns the map, int8 of `SHAPE`, of an encoded image; None if it is blank."""
+    """Returns the fingerprint of an encoded image, int8 of `SHAPE`; None if it is blank."""
     with Image.open(io.BytesIO(encoded)) as image:
         small = image.convert("RGB").resize((_PIXELS, _PIXELS), Image.Resampling.BOX)
     fine, strength = edges(small)
@@ -53,6 +54,8 @@ def fingerprint(encoded: bytes) -> np.ndarray | None:
 
 def edges(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
     """Returns an RGB image's edges (2, H, W), as in a fingerprint, and their gradients (H, W)."""
+    # With the structure tensor (xx, yy, xy) of a gradient g: (xx - yy, 2 xy) = |g|^2 (cos 2a,
+    # sin 2a). Dividing by |g|^1.5 leaves the square root of the contrast.
     pixels = np.asarray(image, dtype=np.float32)
     down, across = np.gradient(pixels, axis=(0, 1))
     xx, yy, xy = ((a * b).sum(2) for a, b in ((across, across), (down, down), (across, down)))
@@ -62,7 +65,7 @@ def edges(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coarse_vectors(prints: np.ndarray) -> np.ndarray:
-    """Returns unit vectors (W, N, 192) float32: of every window of N maps, the whole one first."""
+    """Returns unit vectors (W, N, 192) float32 of every window of N maps, the whole map first."""
     maps = prints.astype(np.float32)
     strength = np.hypot(maps[:, 0], maps[:, 1])[:, None]
     fields = np.concatenate([maps, strength], axis=1)
@@ -78,14 +81,14 @@ def coarse_vectors(prints: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def window_matrix(scale: float, start: float) -> np.ndarray:
-    """Returns `interpolation(scale, start)`, remembered."""
+    """Returns `interpolation(scale, start)`, cached."""
     return interpolation(scale, start)
 
 
 def interpolation(scale: float, start: float) -> np.ndarray:
     """Returns the matrix (64, 64) that stretches a crop of one axis to all cells.
 
-    Cells beyond the map count as 0: rows that look there sum to less than 1.
+    Cells outside of the map count as 0, so rows that reach there sum to less than 1.
     """
     position = (np.arange(SIDE) + 0.5) * scale + start * SIDE - 0.5
     low = np.floor(position).astype(np.int64)
@@ -98,6 +101,6 @@ def interpolation(scale: float, start: float) -> np.ndarray:
 
 
 def _pool(fields: np.ndarray, side: int) -> np.ndarray:
-    """Returns means over squares: (..., S, S) -> (..., side, side)."""
+    """Averages over squares: (..., S, S) -> (..., side, side)."""
     block = fields.shape[-1] // side
     return fields.reshape(*fields.shape[:-2], side, block, side, block).mean(axis=(-3, -1))

@@ -1,6 +1,7 @@
-"""Finds the pictures that look like a given one.
+"""Search for the pictures that look like a given one.
 
-Candidates by dot product are aligned; where their fingerprints then agree, pixels decide.
+Candidates are found by a dot product of coarse vectors and then aligned. If their fingerprints
+agree, the pixels decide.
 """
 
 import dataclasses
@@ -14,31 +15,31 @@ from pipelines.hygiene.detail import Detail
 from pipelines.hygiene.fingerprint import SHAPE, WHOLE, WINDOWS, Axis, coarse_vectors
 
 MIN_LIKENESS = 0.3
-"""Pictures at least so alike are the same picture; see `perf/hygiene.py` for the recall."""
+"""Likeness from which two pictures count as the same; see `perf/hygiene.py` for the recall."""
 
 _MIN_COARSE, _MIN_ALIGNED = 0.55, 0.5
-"""Candidates below the one are not aligned, and the pixels of those below the other not read: 90 to
-100 % of planted duplicates pass, by kind of picture and of change."""
+"""Least coarse agreement of candidates that are aligned, and least aligned agreement of those whose
+pixels are read. 90 to 100 % of planted duplicates pass both, depending on picture and change."""
 
 _BATCH = 256
-"""Queries compared at a time: the product with 100,000 pictures then takes 0.1 GB a window."""
+"""Queries compared at a time; the product with 100,000 pictures then takes 0.1 GB per window."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A picture that looks like the query: its row, and how alike, up to 1."""
+    """A picture that looks like the query: its row, and the likeness, up to 1."""
 
     row: int
     likeness: float
 
 
 class Index:
-    """Fingerprints to search in; about 16 kB of memory each.
+    """Index of fingerprints; about 16 kB of memory each.
 
     Args:
-      prints: a fingerprint per row.
-      image: reads the encoded picture of a row.
-      candidates: how many are aligned with a query, at most.
+      prints: fingerprints, one per row.
+      image: function that reads the encoded picture of a row.
+      candidates: most rows that are aligned with a query.
     """
 
     def __init__(
@@ -60,13 +61,13 @@ class Index:
         min_likeness: float = MIN_LIKENESS,
         before: list[int] | None = None,
     ) -> list[list[Found]]:
-        """Returns per query the pictures that look like it, the most alike first.
+        """Returns, for each query, the pictures that look like it, the most alike first.
 
         Args:
           prints: fingerprints of the queries.
-          image: reads the encoded picture of a query.
-          min_likeness: of what is returned.
-          before: per query, only rows below this one are looked at; None looks at all.
+          image: function that reads the encoded picture of a query.
+          min_likeness: least likeness of the returned pictures.
+          before: for each query, the row before which the search ends; None searches all rows.
         """
         found: list[list[Found]] = []
         for start in range(0, len(prints), _BATCH):
@@ -95,14 +96,14 @@ class Index:
     def _shortlist(
         self, batch: np.ndarray, limits: list[int] | None
     ) -> list[list[tuple[int, tuple[Axis, Axis]]]]:
-        """Returns per query the rows to align, each with the crop that fitted best."""
+        """Returns, for each query, the rows to align, each with the crop that fits best."""
         if self._vectors is None:
             return [[] for _ in batch]
         queries = coarse_vectors(batch)
         best = queries[0] @ self._vectors[0].T
         crop = np.zeros(best.shape, dtype=np.int8)
         for window in range(1, len(WINDOWS)):
-            # The query a crop of a row, and a row a crop of the query.
+            # Sign 1: the query is a crop of the row. Sign -1: the row is a crop of the query.
             for sign, scores in (
                 (1, queries[0] @ self._vectors[window].T),
                 (-1, queries[window] @ self._vectors[0].T),
@@ -120,7 +121,7 @@ class Index:
 
 
 def _window(number: int) -> tuple[Axis, Axis]:
-    """Returns the crop of a window; of a negative one, what undoes it."""
+    """Returns the crop of a window; for a negative number, the inverse of the crop."""
     down, across = WINDOWS[abs(number)]
     if number >= 0:
         return down, across

@@ -1,4 +1,4 @@
-"""What hygiene reports: which record looks like which other one, and how much."""
+"""The matches that hygiene reports: pairs of records that look alike."""
 
 import dataclasses
 import json
@@ -15,11 +15,11 @@ class Match:
     """One record that looks like another.
 
     Attributes:
-      id: of the record.
+      id: id of the record.
       kind: "contamination" or "duplicate".
       match: id of the other record.
-      dataset: name of the evaluation set it is in; "" for the record's own dataset.
-      likeness: of the most alike images, up to 1.
+      dataset: name of the other record's evaluation set; "" if both are in one dataset.
+      likeness: likeness of the two most similar images, up to 1.
       exact: whether both were made from the same bytes.
     """
 
@@ -32,7 +32,7 @@ class Match:
 
     @property
     def reason(self) -> str:
-        """Why it would be rejected, in one line."""
+        """The reason of the record's reject, in one line."""
         how = "same file" if self.exact else f"likeness {self.likeness:.2f}"
         if self.kind == CONTAMINATION:
             return f"contamination: shows {self.match} of {self.dataset} ({how})"
@@ -40,7 +40,7 @@ class Match:
 
 
 def read_matches(folder: Path) -> Iterator[Match]:
-    """Yields the matches that hygiene noted beside the dataset in a folder."""
+    """Yields the matches of the screened dataset in a folder."""
     with (folder / MATCHES).open(encoding="utf-8") as lines:
         for line in lines:
             yield Match(**json.loads(line))

@@ -1,4 +1,4 @@
-"""Which records show a picture of an evaluation set, or what an earlier record shows."""
+"""Finds records that show a picture of an evaluation set, or the pictures of an earlier record."""
 
 import collections
 import dataclasses
@@ -32,7 +32,7 @@ def _contamination(
     min_likeness: float,
     candidates: int,
 ) -> list[Match]:
-    """One image of a record is enough: a frame of an evaluation clip, too, gives it away."""
+    """Returns matches with evaluation sets; one shared image, such as a clip's frame, is enough."""
     best: dict[str, Match] = {}
     for dataset, held_out in evaluation.items():
         files = {shown.sha256: shown.id for shown in reversed(held_out.records)}
@@ -56,7 +56,10 @@ def _rank(match: Match) -> tuple[bool, float]:
 
 
 def _duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> list[Match]:
-    """The first of several stays; a clip is a duplicate if more than half of its frames are."""
+    """Returns matches of records with earlier ones; the first of several equal records has none.
+
+    A clip is a duplicate if more than half of its frames are.
+    """
     index = Index(pictures.prints, pictures.image, candidates=candidates)
     rows = list(range(len(pictures.prints)))
     found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness, before=rows)
@@ -64,7 +67,7 @@ def _duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> lis
     known: dict[str, Match | None] = {}
     for shown in pictures.records:
         first = files.setdefault(shown.sha256, shown)
-        if shown.source in known:  # What one record of a file is, all of them are.
+        if shown.source in known:  # All records of a file share one verdict.
             continue
         if first.source != shown.source:
             known[shown.source] = _match(shown, DUPLICATE, first.id, "", 1.0, exact=True)
@@ -78,11 +81,13 @@ def _duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> lis
 
 
 def _near_duplicate(pictures: Pictures, shown: Shown, found: list[list[Found]]) -> Match | None:
+    # Per earlier file, the likeness of each of this record's images that the file shows, too.
     seen: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
     ids: dict[str, str] = {}
     for row in (row for row in shown.rows if row >= 0):
         best: dict[str, float] = {}
-        for one in (Found(row, 1.0), *found[row]):  # An earlier record may own the very image.
+        # A row stores an image once, so the row itself may belong to an earlier record.
+        for one in (Found(row, 1.0), *found[row]):
             owner = pictures.records[pictures.owners[one.row]]
             if owner.source != shown.source:
                 ids.setdefault(owner.source, owner.id)

@@ -1,4 +1,4 @@
-"""The pictures of a dataset: which records show which, and the fingerprint of each."""
+"""The pictures of a dataset: the records that show them, and their fingerprints."""
 
 import dataclasses
 import hashlib
@@ -12,13 +12,13 @@ from pipelines.records.dataset import Dataset
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What one record shows.
+    """The pictures that one record shows.
 
     Attributes:
-      id: of the record.
-      source: the file its pixels come from; records of one file are no duplicates.
+      id: id of the record.
+      source: file of its pixels; records of one file are not duplicates of each other.
       sha256: digest of that file [hex].
-      rows: per image, its row in `Pictures.prints`; -1 for a blank one.
+      rows: for each image, its row in `Pictures.prints`; -1 for a blank image.
     """
 
     id: str
@@ -29,15 +29,15 @@ class Shown:
 
 @dataclasses.dataclass(kw_only=True)
 class Pictures:
-    """The pictures of a dataset, each once.
+    """The distinct pictures of a dataset.
 
     Attributes:
-      records: in the order of the dataset.
-      dataset: where they are read again.
-      prints: fingerprints of different encoded images.
-      owners: per fingerprint, the first record that shows it.
-      places: per fingerprint, that record's part and position, and which of its images it is.
-      num_blank: images that are blank, and so have no fingerprint.
+      dataset: the dataset, from which pictures are read again.
+      records: pictures of each record, in the order of the dataset.
+      prints: fingerprints of the distinct encoded images.
+      owners: for each fingerprint, the first record that shows it, as an index into `records`.
+      places: for each fingerprint, (part, position, image number) of its image in that record.
+      num_blank: number of distinct blank images, which have no fingerprint.
     """
 
     dataset: Dataset
@@ -54,7 +54,7 @@ class Pictures:
 
 
 def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> Pictures:
-    """Returns the pictures of a dataset; calls `tell` after each record."""
+    """Reads the pictures of a dataset; calls `tell` after each record."""
     found = Pictures(dataset=dataset)
     known: dict[bytes, int] = {}
     for part, position in _places(dataset):

@@ -1,9 +1,9 @@
-"""A prepared dataset in, the same one out, with its duplicates and its contamination reported.
+"""Screens a prepared dataset: writes a copy with its duplicates and its contamination reported.
 
-matches.jsonl    one match a line: which record looks like which other one, and how much
+matches.jsonl    one `Match` per line
 hygiene.json     the counts
 
-What the config says is removed goes to `rejects.jsonl`, with the id of what it looks like.
+Records that the config removes go to `rejects.jsonl`, with the id of the record they look like.
 """
 
 import collections
@@ -31,13 +31,13 @@ Action = Literal["off", "report", "remove"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HygieneConfig:
-    """What is looked for in a training dataset, and what is done about it.
+    """Settings of the screening of a training dataset.
 
     Attributes:
-      contamination: records that show a picture of an evaluation set.
-      duplicates: records that show what an earlier record of another file shows.
-      min_likeness: how alike two pictures must be, up to 1, where their bytes differ.
-      candidates: how many pictures are compared in detail with each, at most.
+      contamination: action on records that show a picture of an evaluation set.
+      duplicates: action on records that show the pictures of an earlier record of another file.
+      min_likeness: likeness, up to 1, from which two pictures with different bytes match.
+      candidates: most pictures that are compared in detail with each picture.
     """
 
     contamination: Action = "report"
@@ -69,10 +69,10 @@ def screen(
 
     Args:
       dataset: folder of a prepared training dataset.
-      config: what to look for.
+      config: settings of the screening.
       against: name -> folder of each evaluation dataset.
-      out: absent or empty; `dataset.json` appears last.
-      on_progress: called with the records read and those in all.
+      out: absent or empty folder; `dataset.json` appears last.
+      on_progress: called with (records read, all records).
 
     Raises:
       ValueError: if `out` is not empty.
@@ -106,7 +106,7 @@ def screen(
 
 
 def _count(matches: list[Match]) -> dict[str, int]:
-    """Returns how many records have a match of each kind, and how many of those are exact."""
+    """Returns the numbers of matches and of exact matches of each kind."""
     found: collections.Counter[str] = collections.Counter()
     for kind in (CONTAMINATION, DUPLICATE):
         of_kind = [match for match in matches if match.kind == kind]
@@ -116,7 +116,7 @@ def _count(matches: list[Match]) -> dict[str, int]:
 
 
 def _copy(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
-    """Writes the dataset without some of its records; these join the rejects."""
+    """Writes the dataset without the removed records, which are added to the rejects."""
     rejects = list(dataset.rejects())
     folder = dataset.place.whole("")
     parts = {}
@@ -156,7 +156,7 @@ def _copy(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
 
 
 def write_lines(path: Path, rows: Iterator[dict]) -> None:
-    """Writes a JSON object a line."""
+    """Writes one JSON object per line."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             print(json.dumps(row, sort_keys=True, ensure_ascii=False), file=file)

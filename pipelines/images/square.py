@@ -1,4 +1,4 @@
-"""Encoded images in, square encoded images out."""
+"""Turns encoded images into encoded squares."""
 
 import dataclasses
 import io
@@ -14,18 +14,18 @@ ENCODINGS = ("jpeg", "png")
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 JPEG_QUALITY = 95
 
-# What Pillow raises on bad bytes; found by fuzzing, see the test.
+# Errors that Pillow raises on bad bytes; found by fuzzing, see the test.
 _UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageSpec:
-    """What every stored image looks like, and which inputs are refused.
+    """Format of stored images, and the accepted input sizes.
 
     Attributes:
-      image_px: side of the square it is squashed into [pixels].
+      image_px: side of the square into which an image is squashed [pixels].
       encoding: "jpeg" (quality 95, full chroma) or "png".
-      antialias: filter when making it smaller.
+      antialias: whether images are filtered when made smaller.
       min_side: smallest accepted height or width [pixels].
       max_pixels: largest accepted height * width [pixels].
     """
@@ -51,7 +51,7 @@ class ImageSpec:
 
 
 def prepare_image(data: bytes, spec: ImageSpec) -> tuple[bytes, tuple[int, int]]:
-    """Returns the squashed, encoded image, and the width and height it had upright [pixels].
+    """Returns the squashed, encoded image, and its original upright width and height [pixels].
 
     Raises:
       BadInput: if it cannot be decoded or its size is refused.
@@ -84,10 +84,10 @@ def decode_image(data: bytes, *, min_side: int, max_pixels: int) -> Image.Image:
 
 
 def check_size(width: int, height: int, *, min_side: int, max_pixels: int) -> None:
-    """Refuses what is too small to see or too large to hold.
+    """Refuses images that are too small to see or too large for memory.
 
     Raises:
-      BadInput: naming the size and the bound [pixels].
+      BadInput: if it is refused, naming the size and the bound [pixels].
     """
     if min(width, height) < min_side:
         raise BadInput(f"too small: {width}x{height}, min_side={min_side}")
@@ -96,7 +96,7 @@ def check_size(width: int, height: int, *, min_side: int, max_pixels: int) -> No
 
 
 def squash(image: Image.Image, spec: ImageSpec) -> Image.Image:
-    """Returns the image resized to a square; its shape is not kept (big_vision `resize`)."""
+    """Returns the image resized to a square; its aspect ratio is not kept (big_vision `resize`)."""
     side = (spec.image_px, spec.image_px)
     if image.size == side:
         return image
@@ -132,7 +132,7 @@ def encode_image(image: Image.Image, encoding: str) -> bytes:
 
 
 def _buffer() -> BinaryIO:
-    """Returns a file in memory: into one that the system knows, Pillow encodes without the GIL."""
+    """Returns a file in memory; with an OS-level file, Pillow encodes without holding the GIL."""
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("image"), "w+b", buffering=0)
     return io.BytesIO()

@@ -15,7 +15,7 @@ _LISTS = {
     "runner_options": "further Beam options, without --: project=p",
     "tasks": f"kinds of records made of web images: {', '.join(WEB_TASKS)}; default: all",
 }
-"""Options that take several values -> what they are."""
+"""Option that takes several values -> its help text."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except (RuntimeError, OSError) as error:  # A full disk, a folder one may not read.
+    except (RuntimeError, OSError) as error:  # For example a full disk or an unreadable folder.
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(

@@ -1,4 +1,4 @@
-"""What preparing a dataset is made of."""
+"""The config of preparing a dataset."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from pipelines.video.sampling import FrameSampling
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """How a corpus becomes a dataset.
+    """Settings that turn a corpus into a dataset.
 
     `num_workers`, `runner`, `runner_options`, `stall_s` and `timeout_s` never change its bytes.
 
@@ -23,30 +23,32 @@ class PrepareConfig:
       encoding: "jpeg" (quality 95, full chroma) or "png".
       min_side: smallest accepted height or width of an input [pixels].
       max_pixels: largest accepted height * width of an input [pixels].
-      num_frames: frames per video; None takes the source's own (16; MSVD-QA: 8).
-      frame_stride: their distance at 25 frames a second; None takes the source's own [frames].
+      num_frames: frames per window of a video; None takes the source's number (16; MSVD-QA: 8).
+      frame_stride: distance between frames, counted at 25 frames a second; None takes the source's
+        stride [frames].
       frame_window: "first" starts at the first frame, "centre" in the middle, "random" anywhere.
-      num_windows: windows of frames stored per video. The first is where `frame_window` says, the
-        others are spread evenly; training draws one a visit, evaluation takes the first.
+      num_windows: windows of frames stored per video. The first is placed by `frame_window`, the
+        others are spread evenly. Training draws one each time it visits the record; evaluation
+        takes the first.
       decoder: "pyav", or "decord" to use it where it is exact.
-      clip_cpu_s: most processor time for decoding one clip, of all its threads [s].
-      seed: of random windows and augmentation; each file draws its own from it.
+      clip_cpu_s: most processor time for decoding one clip, summed over threads [s].
+      seed: seed of random windows and augmentation; each file derives its own draws from it.
       augment_resize: share of the images whose resize method is drawn [fraction].
       augment_jpeg: share of the images re-encoded as JPEG of quality 75 to 95 [fraction].
-      augment_crop: most that is cut off an image's width, and off its height [fraction].
-      tasks: kinds of records that are made of web images; none makes all there are.
+      augment_crop: largest part cut off an image's width, and off its height [fraction].
+      tasks: kinds of records made from web images; empty makes all kinds.
       examples_per_task: most records of one task kind per web image.
-      limit: most inputs; those whose ids have the smallest hashes. None takes all.
+      limit: most inputs to take; the ids with the smallest hashes are taken. None takes all.
       num_shards: files per part.
-      shard_by: "id": a record's shard is a hash of its id, and records lie in its order.
-        "archive": that of its archive, among a group of neighbours, and records lie as they were
-        read: archives are read once, in sequence. Sources without archives go by id all the same,
-        and so does what `limit`, or a slice of a split, takes of them.
+      shard_by: "id": a record's shard is a hash of its id, and a shard is sorted by id.
+        "archive": a shard is a group of neighbouring archives, and its records stay in the order
+        they were read, so that each archive is read once, in sequence. Sources without archives
+        are sharded by id anyway, and so is a dataset with a `limit` or of a slice of a split.
       max_reject_rate: the dataset fails above this [fraction of inputs].
-      num_workers: threads that decode and write; 1 stays in the main one.
+      num_workers: threads that decode and write; 1 starts no worker threads.
       runner: Beam runner.
-      runner_options: further Beam options, such as "--project=p".
-      stall_s: time without any worker finishing anything, after which one is taken to be lost
+      runner_options: further Beam options, for example "--project=p".
+      stall_s: time without any worker finishing anything after which a worker is taken for lost
         [s]; a piece of work takes half a minute, and a large archive is one piece.
       timeout_s: longest time for the whole run [s].
     """
@@ -111,7 +113,7 @@ class PrepareConfig:
         )
 
     def image_spec(self, *, antialias: bool) -> ImageSpec:
-        """Returns how images are stored."""
+        """Returns the format of stored images and the accepted input sizes."""
         return ImageSpec(
             image_px=self.image_px,
             encoding=self.encoding,
@@ -121,22 +123,22 @@ class PrepareConfig:
         )
 
     def augmentation(self) -> Augmentation:
-        """Returns how images are changed, for training; frames of videos are not."""
+        """Returns the augmentation of training images; video frames are not augmented."""
         return Augmentation(
             resize=self.augment_resize, jpeg=self.augment_jpeg, crop=self.augment_crop
         )
 
     def unaugmented(self) -> "PrepareConfig":
-        """Returns the same without augmentation."""
+        """Returns this config without augmentation."""
         return dataclasses.replace(self, augment_resize=0.0, augment_jpeg=0.0, augment_crop=0.0)
 
     def for_evaluation(self, window: str) -> "PrepareConfig":
-        """Returns the same with one window of a video, which is not drawn, and no augmentation.
+        """Returns this config with one window per video at a fixed place, and no augmentation.
 
-        Records are sorted by id, as evaluation reads them.
+        Records are sorted by id, the order in which evaluation reads them.
 
         Args:
-          window: "first" or "centre", taken where `frame_window` is "random".
+          window: "first" or "centre", used if `frame_window` is "random".
         """
         chosen = window if self.frame_window == "random" else self.frame_window
         own = {"num_windows": 1, "frame_window": chosen, "shard_by": "id"}
@@ -147,7 +149,7 @@ class PrepareConfig:
         return VideoLimits(decoder=self.decoder, cpu_s=self.clip_cpu_s)
 
     def decode_config(self, spec: SourceSpec, split: str) -> DecodeConfig:
-        """Returns how the media of one split of a source become pixels."""
+        """Returns the decoding settings for one split of a source."""
         return DecodeConfig(
             image=self.image_spec(antialias=spec.antialias_of(split)),
             sampling=FrameSampling(

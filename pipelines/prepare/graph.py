@@ -4,8 +4,8 @@
     units     ─▶ list  ─▶ narrow a list ─▶ cut a shard ─▶ …                   a part of a split
     archives           ─────────────────▶ write a piece ─▶ join a shard        by archive
 
-Each arrow is a reshuffle or a grouping of names and numbers; what they stand for lies in the work
-folder (see `job`), where every step looks first whether it was done before.
+Each arrow is a reshuffle or a grouping of names and numbers. The data they refer to is in the work
+folder (see `job`); every step first checks there whether its output already exists.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pipelines.prepare.reuse import take_shard
 from pipelines.prepare.shards import join_shard, write_archives, write_piece
 from pipelines.video.client import VideoChild
 
-# A quarter of the time that Beam's import takes goes into these; no graph of ours has use for them.
+# These take a quarter of Beam's import time, and our graphs do not use them.
 with without("pandas", "pymongo"):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
@@ -32,32 +32,32 @@ with without("pandas", "pymongo"):
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
     from apache_beam.transforms.environments import ExternalEnvironment
 
-# FnApiRunner's threads lose buffered elements without an error: a timer flushes the buffer while
-# it is written to. Without the timer none was lost.
+# FnApiRunner's threads lose buffered elements without an error, because a timer flushes the buffer
+# while it is written to. With the timer off, no element was lost.
 worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = -1  # type: ignore[assignment]
 
 Units = tuple[int, list[str]]
-"""Number of a list, and the units that are listed in it."""
+"""(number of a list, units that it lists)"""
 
 Archives = tuple[int, int, list[str]]
-"""Shard, piece of it, and the archives that are read for it."""
+"""(shard, piece of that shard, archives read for the piece)"""
 
 _CODE = ("sdk_container_image", "extra_package", "setup_file")
-"""Options of Beam that bring the project's code to workers on other machines."""
+"""Beam options that bring the project's code to workers on other machines."""
 
 _LOCAL, _DATAFLOW = "FnApiRunner", "DataflowRunner"
-"""The runner of this machine, and one whose workers see nothing of it."""
+"""A runner on this machine, and one whose workers cannot see this machine's folders."""
 
 _POLL_S = 0.2
-"""Least time between two looks at what is done [s]."""
+"""Least time between two checks of the progress [s]."""
 
 
 class WorkerLostError(RuntimeError):
-    """The runner failed, or stood still, for no reason that a worker has told."""
+    """The runner failed or stalled, and no worker reported a reason."""
 
 
 class _AtDesk(beam.DoFn):
-    """Work on one run, at a desk that lives as long as its worker."""
+    """Base of the steps: holds a `Desk` and a video decoder for as long as its worker lives."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -71,7 +71,7 @@ class _AtDesk(beam.DoFn):
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Leaves word of an error before the runner buries it in tracebacks."""
+        """Notes an error in the work folder before the runner buries it in tracebacks."""
         try:
             yield
         except Exception as error:
@@ -87,7 +87,7 @@ class _List(_AtDesk):
 
 class _Narrow(_AtDesk):
     def process(self, number: int, num_lists: int, found: Listed) -> Iterator[Listed]:
-        del found  # That it is there means that all lists are.
+        del found  # Only waited for: it exists once all candidate lists do.
         with self.told():
             yield narrow(self.desk, number, num_lists)
 
@@ -100,7 +100,7 @@ class _NameFiles(_AtDesk):
 
 class _Cut(_AtDesk):
     def process(self, shard: int, num_lists: int, listed: Listed) -> Iterator[tuple[int, int]]:
-        del listed  # That it is there means that all lists are.
+        del listed  # Only waited for: it exists once all lists do.
         with self.told():
             num_pieces = cut_shard(self.desk, shard, num_lists)
             if take_shard(self.desk, shard, num_pieces):
@@ -136,10 +136,10 @@ def build(
     """Adds the steps of a run to a pipeline.
 
     Args:
-      pipeline: where to.
+      pipeline: the pipeline to extend.
       job: the run.
-      units: what is listed, where shards go by id.
-      archives: what is read, where they go by archive.
+      units: units to list, if the dataset is sharded by id.
+      archives: archives to read, if it is sharded by archive.
     """
     if job.by_archive:
         pieces = (
@@ -199,7 +199,7 @@ def _union_of(found: Iterable[frozenset[str]]) -> frozenset[str]:
 
 
 def options_of(job: Job) -> PipelineOptions:
-    """Returns the options of the configured runner, the user's last: the last of a name counts."""
+    """Returns the runner's options, the user's last: the last value of an option wins."""
     options = []
     if job.config.runner == _DATAFLOW:
         _check_dataflow(job)
@@ -218,7 +218,7 @@ def pipeline_of(job: Job) -> beam.Pipeline:
       ValueError: if there is no such runner, or it refuses its options.
     """
     options, runner = options_of(job), job.config.runner
-    external: Any = ExternalEnvironment  # Beam's decorators hide what it is.
+    external: Any = ExternalEnvironment  # Beam's decorators hide its type.
     try:
         if runner == _DATAFLOW:
             import google.cloud.dataflow  # pyright: ignore[reportMissingImports] # noqa: F401
@@ -229,11 +229,11 @@ def pipeline_of(job: Job) -> beam.Pipeline:
         ) from None
     try:
         if runner == _LOCAL and options.view_as(PortableOptions).environment_type == "EXTERNAL":
-            # It takes worker pools as others do, but not from the options.
+            # FnApiRunner can use external worker pools, but does not read them from the options.
             pools = external.from_options(options.view_as(PortableOptions))
             return beam.Pipeline(FnApiRunner(default_environment=pools), options)
         return beam.Pipeline(runner, options)
-    except Exception as error:  # Whatever a runner raises of what it does not like.
+    except Exception as error:  # Runners raise any kind of exception for a bad option.
         told = " ".join(str(error).split())
         raise ValueError(
             f"prepare.runner and prepare.runner_options must be what Beam takes, got {runner!r} "
@@ -242,10 +242,10 @@ def pipeline_of(job: Job) -> beam.Pipeline:
 
 
 def _check_dataflow(job: Job) -> None:
-    """Refuses what Dataflow's workers could not reach, before anything starts.
+    """Refuses, before anything starts, a config that Dataflow's workers could not run.
 
     Raises:
-      ValueError: naming the field, its value and the cure.
+      ValueError: if it could not run, naming the field, its value and the fix.
     """
     for field, place in (("data_root", job.data_root), ("the store", job.work)):
         if not place.startswith(BUCKET):
@@ -271,30 +271,30 @@ def run(
     timeout_s: float,
     on_poll: Callable[[], None] = lambda: None,
 ) -> None:
-    """Runs a job on the configured runner; what came of it is in its work folder.
+    """Runs a job on the configured runner; the results are in its work folder.
 
     Args:
       job: the run.
       units: see `build`.
       archives: see `build`.
       timeout_s: longest time [s].
-      on_poll: called now and then while it runs.
+      on_poll: called repeatedly while it runs.
 
     Raises:
-      ValueError, FileNotFoundError: what a worker found wrong with the corpus.
-      RuntimeError: any other error of a worker, in one line: a full disk, for instance.
-      WorkerLostError: if the runner failed without a word, or no worker finished anything for
-        `stall_s`.
-      TimeoutError: if the runner has not come back in time.
+      ValueError, FileNotFoundError: if a worker found an error in the corpus.
+      RuntimeError: on any other error of a worker, in one line, for example a full disk.
+      WorkerLostError: if the runner failed without a reported reason, or no worker finished
+        anything for `stall_s`.
+      TimeoutError: if the runner has not returned in time.
     """
     _supervise(job, lambda pipeline: build(pipeline, job, units, archives), timeout_s, on_poll)
 
 
 def run_naming(job: Job, units: Sequence[Units]) -> None:
-    """Has workers note the names of the files that some units are read from.
+    """Lets workers note the names of the files that some units are read from.
 
     Raises:
-      ValueError, FileNotFoundError, RuntimeError, TimeoutError: as `run`.
+      ValueError, FileNotFoundError, RuntimeError, TimeoutError: as in `run`.
     """
 
     def build_naming(pipeline: beam.Pipeline) -> None:
@@ -314,7 +314,7 @@ def _supervise(
     timeout_s: float,
     on_poll: Callable[[], None],
 ) -> None:
-    """Runs a pipeline in a thread, which is left behind if it stands still."""
+    """Runs a pipeline in a daemon thread, which is abandoned if it stalls."""
     failure: list[BaseException] = []
     files = Desk(job).files
     files.remove(ERROR)
@@ -338,7 +338,8 @@ def _supervise(
         now = work_counts(files)
         if now != seen:
             seen, advanced = now, looked
-        poll_s = max(_POLL_S, 10 * (time.monotonic() - looked))  # Looking is not free in a bucket.
+        # Listing a bucket is slow: at most about a tenth of the time goes into it.
+        poll_s = max(_POLL_S, 10 * (time.monotonic() - looked))
         if thread.is_alive() and looked - began > timeout_s:
             raise TimeoutError(
                 f"{job.config.runner} did not finish within timeout_s={job.config.timeout_s:g}; "
@@ -355,7 +356,7 @@ def _supervise(
 
 
 def _raise(job: Job, error: BaseException, told: Any) -> None:
-    """Raises what a worker said of an error, or what the runner did."""
+    """Raises the error that a worker noted (`told`) or, without one, the runner's error."""
     if told is None:
         if not isinstance(error, Exception):
             raise error

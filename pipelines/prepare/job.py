@@ -1,25 +1,25 @@
-"""What every worker of a run is told, and where it leaves what it has done.
+"""The job that every worker of a run gets, and the work folder where workers leave their output.
 
-    <work>/request.json               what is prepared; another request does not go on from here
-           code                       digest of the pipelines' code; other code begins anew
-           lists/00007                items of a group of units: by shard, then by id
-           lists/00007.json           how many, and where each shard's begin; it appears last
-           found/00007                the same of all there is, where only a part is taken
-           found/00007.ranks          hashes of its ids
-           found/bounds.json          least and greatest hash that is taken
+    <work>/request.json               digest of the request; another request starts over
+           code                       digest of the pipelines' code; other code starts over
+           lists/00007                items of a group of units, sorted by shard, then by id
+           lists/00007.json           receipt: counts, and where each shard's items end
+           found/00007                candidates, if only a part of the split is taken
+           found/00007.ranks          hashes of the candidates' ids
+           found/bounds.json          smallest and largest hash that is taken
            names/00007                names of the raw files of a group of units (see `raw_files`)
            unpacked/00007             bytes that cannot be found again by offset
-           todo/00003-00012           the items of a piece of a shard, by id
-           todo/00003.json            how many pieces there are; it appears last
-           pieces/00003-00012.<part>  its records, and their index (.idx)
-           pieces/00003-00012.json    what became of each item; it appears last
+           todo/00003-00012           items of a piece of a shard, sorted by id
+           todo/00003.json            receipt: number of pieces of the shard
+           pieces/00003-00012.<part>  records of the piece, and their index (.idx)
+           pieces/00003-00012.json    receipt: counts, digests
            shards/<name>              a finished shard, and its index
-           shards/00003.json          its digests and counts; it appears last
+           shards/00003.json          receipt: counts, digests
            earlier/00003              rejects of an earlier dataset, by the shard of their ids
-           error.json                 why the run failed, where that is known
+           error.json                 why the run failed, if that is known
 
-A file that appears last is the receipt of those before it. Whoever finds one goes on from there:
-what is done twice has the same bytes.
+A receipt is written after the files it stands for, so a worker that finds one skips that work. Two
+workers that do the same work write the same bytes.
 """
 
 import contextlib
@@ -55,29 +55,30 @@ ERROR = "error.json"
 _UNITS = 16
 """Most units in a list."""
 _LISTS = 64
-"""Lists at least, if there are as many units: so many workers list at a time."""
+"""Fewest lists, if there are as many units: this many workers can list in parallel."""
 _TRIES = 4
-"""Of a range that came with another checksum."""
+"""Reads of a range whose checksum does not match, before that is an error."""
 _CHUNK = 4 << 20
-"""Of a list that is read at a time [bytes]."""
+"""Size of one read from a list [bytes]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """What every worker of a run shares; plain values, so it travels to any worker.
+    """One run as every worker sees it; it has plain values only, so it can be pickled.
 
     Attributes:
-      config: the run.
-      source: name of the corpus layout, or one of the user's own.
-      split: such as "train".
-      data_root: where the raw files are [path or URI].
-      path: the source's folder below it.
-      features: which feature of an Example holds what.
-      work: where work is left [path or URI].
-      by_archive: whether a shard is a group of archives; otherwise it goes by the id's hash.
-      code: digest of the pipelines' code where the run was started; a worker has the same.
-      earlier: a dataset whose shards are taken where their inputs are the same.
-      part: what of all that is listed is taken; None takes all.
+      config: settings of the run.
+      source: name of the corpus layout, or a source that the user wrote.
+      split: the split, for example "train".
+      data_root: folder of the raw files [path or URI].
+      path: the source's folder below `data_root`.
+      features: field of the source -> feature of an Example that holds it.
+      work: the work folder [path or URI].
+      by_archive: whether a shard is a group of archives; otherwise the hash of its id decides a
+        record's shard.
+      code: digest of the pipelines' code where the run was started; a worker must have the same.
+      earlier: a dataset whose shards are re-used if their inputs are unchanged.
+      part: the part of the listed items that is taken; None takes all.
     """
 
     config: PrepareConfig
@@ -99,7 +100,7 @@ class Job:
 
     @property
     def decode(self) -> DecodeConfig:
-        """How the source's media become pixels."""
+        """The settings that turn the source's media into pixels."""
         return self.config.decode_config(self.spec, self.split)
 
     def shard_name(self, part: str, shard: int) -> str:
@@ -109,11 +110,11 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """A dataset of the same config that the same code made from other raw files.
+    """A dataset that the same code and config made from an earlier state of the raw files.
 
     Attributes:
-      store: a folder, or gs://bucket/prefix, that both it and the work folder are in.
-      folder: its own name there.
+      store: folder or gs://bucket/prefix that holds both this dataset and the work folder.
+      folder: the dataset's folder in `store`.
     """
 
     store: str
@@ -122,7 +123,7 @@ class Earlier:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartShard:
-    """The records of one part in a shard, or in a piece of one: how many, and their files."""
+    """One part's records in a shard or in a piece of one: their number and files."""
 
     num_records: int
     data: File
@@ -131,14 +132,14 @@ class PartShard:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """What became of the items of a shard, or of a piece of one.
+    """Receipt of a shard or of a piece of one.
 
     Attributes:
-      num_items: how many there were, those that could not even be listed included.
-      num_rejects: of them, how many did not become records.
+      num_items: number of items, including those that could not even be listed.
+      num_rejects: number of items that did not become records.
       parts: part -> its records.
-      inputs: digest of the items and of what they refer to; "" where none is known [hex].
-      is_taken: whether it is an earlier dataset's.
+      inputs: digest of the items and of the media they refer to; "" if it is unknown [hex].
+      is_taken: whether the shard was re-used from an earlier dataset.
     """
 
     num_items: int
@@ -172,17 +173,17 @@ def begun(
     features: Mapping[str, str] | None = None,
     earlier: Earlier | None = None,
 ) -> tuple[Job, list[str]]:
-    """Returns a run, and the names of what can be listed apart for it; "" is the whole.
+    """Returns the job of a run and the units that can be listed separately; "" is the whole split.
 
     Args:
-      config: how.
-      source: name of the corpus layout, or one of the user's own.
-      split: such as "train", or "train+val".
-      data_root: the folder that holds the source's own, or gs://bucket/prefix.
-      work: a folder of this run alone, or gs://bucket/prefix.
+      config: settings of the run.
+      source: name of the corpus layout, or a source that the user wrote.
+      split: the split, for example "train" or "train+val".
+      data_root: folder or gs://bucket/prefix that holds the source's folder.
+      work: a folder or gs://bucket/prefix that only this run uses.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: which feature of an Example holds what; see `pipelines.sources.corpus.FEATURES`.
-      earlier: a dataset whose shards are taken where their inputs are the same.
+      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      earlier: a dataset whose shards are re-used if their inputs are unchanged.
 
     Raises:
       ValueError: if the source or the split does not exist.
@@ -201,6 +202,7 @@ def begun(
         earlier=earlier,
     )
     whole, part = spec.part_of(split, config.limit)
+    # A limit on several splits, or on a part of one, counts over all of them: one list for all.
     if config.limit and part is None:
         return job, [""]
     units = spec.units_of(Desk(job).corpus(Spool()), whole)
@@ -213,13 +215,13 @@ def begun(
 
 
 class Desk:
-    """A worker's access to one run: its work folder, its raw data. Of one thread.
+    """A worker's access to the work folder and the raw data of one run. Not thread-safe.
 
     Attributes:
       files: the work folder.
 
     Raises:
-      RuntimeError: if this process has other code than the one that started the run.
+      RuntimeError: if this process runs other code than the process that started the run.
     """
 
     def __init__(self, job: Job) -> None:
@@ -235,7 +237,7 @@ class Desk:
 
     @functools.cached_property
     def data_root(self) -> Path:
-        """The raw data, with a connection of this worker's own."""
+        """The raw data, over a connection that only this worker uses."""
         return raw_path(self.job.data_root)
 
     def corpus(self, spool: Spool) -> Corpus:
@@ -258,16 +260,16 @@ class Desk:
             return None
 
     def lines(self, name: str) -> Iterator[str]:
-        """Yields the lines of a work file, which is read whole and compared with its checksum."""
+        """Yields the lines of a work file; it is read whole and, from a bucket, verified."""
         return lines_of(self.files.read(name))
 
     def section(self, name: str, start: int, end: int, crc: int) -> Iterator[str]:
-        """Yields the lines in bytes start..end-1 of a work file, compared with their crc32c.
+        """Yields the lines in bytes start..end-1 of a work file, checked against their crc32c.
 
-        Memory does not grow with them.
+        Memory does not grow with their number.
 
         Raises:
-          OSError: if other bytes come, again and again.
+          OSError: if the checksum does not match in any of `_TRIES` reads.
         """
         with tempfile.SpooledTemporaryFile(_CHUNK) as copy:
             for _ in range(_TRIES):
@@ -284,22 +286,22 @@ class Desk:
         raise OSError(f"{self.job.work}/{name} came with other bytes than were written")
 
     def note_error(self, error: BaseException) -> None:
-        """Leaves word of why the run fails, for whoever started it."""
+        """Notes why the run fails, for the process that started it."""
         text = " ".join(str(error).split())
         kinds = [kind.__name__ for kind in type(error).__mro__]
-        with contextlib.suppress(OSError):  # As where the disk is full; the runner tells then.
+        with contextlib.suppress(OSError):  # The disk may be full; then the runner's error counts.
             self.files.put(ERROR, json.dumps({"kinds": kinds, "text": text}).encode())
 
 
 def lines_of(data: bytes) -> Iterator[str]:
-    """Yields lines of JSON, each with its end."""
-    # Not `splitlines`, which knows more ends of lines than JSON escapes.
+    """Yields lines of JSON, each with its newline."""
+    # Not `splitlines`: it also splits at characters (such as U+2028) that JSON leaves unescaped.
     return (f"{line}\n" for line in data.decode().split("\n") if line)
 
 
 @functools.cache
 def code_sha256() -> str:
-    """Returns the digest of the pipelines' code, and of the store's, as this process has it."""
+    """Returns the digest of the code of `pipelines` and `infra` that this process runs."""
     digest = hashlib.sha256()
     for package in (pipelines, infra):
         root = Path(package.__path__[0])
@@ -309,7 +311,7 @@ def code_sha256() -> str:
 
 
 def work_counts(files: Files) -> dict[str, int]:
-    """Returns how many receipts there are, by folder."""
+    """Returns the number of receipts in each folder."""
     folders = ("names", "found", "lists", "todo", "pieces", "shards")
     return {f: sum(n.endswith(".json") for n in files.listing(f)) for f in folders}
 
@@ -320,7 +322,7 @@ def load(text: bytes | None) -> Any:
 
 
 def grouped(units: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the units in groups of neighbours, each of which is listed by one worker."""
+    """Yields the units in groups of neighbours; one worker lists a group."""
     size = max(1, min(_UNITS, len(units) // _LISTS))
     for start in range(0, len(units), size):
         yield list(units[start : start + size])

@@ -1,4 +1,4 @@
-"""Imports without what is optional to them, as if it were not installed."""
+"""Imports of a library without its optional dependencies, as if these were not installed."""
 
 import contextlib
 import sys
@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Lets imports of these modules fail meanwhile; those that are loaded already stay.
+    """Makes imports of these modules fail inside the block; modules already loaded stay.
 
-    For libraries that import a large one only to be of use to those who have it.
+    For libraries that import a large module only to support its users.
     """
     absent = [name for name in names if name not in sys.modules]
+    # None in `sys.modules` makes an import raise ModuleNotFoundError.
     sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
     try:
         yield

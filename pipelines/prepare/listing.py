@@ -1,4 +1,4 @@
-"""A source as shards of work: lists of its would-be records, spilled to the work folder."""
+"""Lists the items of a source into the work folder, and cuts the lists into pieces of shards."""
 
 import array
 import heapq
@@ -25,20 +25,20 @@ PIECE = 2000
 """Most images in a piece of a shard: half a minute's work, since no runner splits an element."""
 
 _CLIP = 40
-"""A clip takes as long as so many images, and seldom three times that."""
+"""Images that take as long as one clip; a clip seldom takes three times that."""
 
 _VIDEO = '"video": true'
-"""In a line, of a clip; in a text its quotes would have backslashes."""
+"""Marks the line of a clip; inside a text its quotes would have backslashes."""
 
 _DIGITS = 5
-"""Of a shard's number at the head of a line, while lines are sorted."""
+"""Digits of the shard number that precedes a line while lines are sorted."""
 
 _LISTS, _FOUND, _BOUNDS = "lists", "found", "found/bounds.json"
-"""Of the work folder; see `job`."""
+"""Folders and a file of the work folder; see `job`."""
 
 
 class Listed(NamedTuple):
-    """What was listed: items, inputs that could not even be listed, names of parts."""
+    """Totals of a list: items, inputs that could not even be listed, names of parts."""
 
     num_items: int = 0
     num_rejects: int = 0
@@ -53,9 +53,9 @@ class Listed(NamedTuple):
 
 
 def list_units(desk: Desk, number: int, units: Sequence[str]) -> Listed:
-    """Lists the items of some units in the list of that number; memory does not grow with them.
+    """Writes the items of some units to list `number`; memory does not grow with them.
 
-    Where only a part of all is taken they are candidates, of which `narrow` makes the list.
+    If only a part of the split is taken, the items are candidates; `narrow` then makes the list.
     """
     folder = _LISTS if desk.job.part is None else _FOUND
     done = listed(desk, number, folder)
@@ -72,7 +72,7 @@ def list_units(desk: Desk, number: int, units: Sequence[str]) -> Listed:
 
 
 def narrow(desk: Desk, number: int, num_lists: int) -> Listed:
-    """Makes a list of those of its candidates that lie in the part, once all are listed."""
+    """Makes a list from its candidates that belong to the part, once all are listed."""
     done = listed(desk, number)
     if done is not None:
         return done
@@ -94,9 +94,10 @@ def narrow(desk: Desk, number: int, num_lists: int) -> Listed:
 
 
 def _bounds(desk: Desk, num_lists: int) -> tuple[int, int]:
-    """Returns the least and the greatest hash of the ids in the part; whoever asks first looks.
+    """Returns the smallest and the largest hash of the ids in the part.
 
-    Eight bytes of memory for each candidate of the corpus, and as many to sort them.
+    The first worker that needs them computes them and stores the result for the others. It takes
+    eight bytes of memory for each candidate of the corpus, and as many to sort them.
     """
     assert desk.job.part is not None
     known = load(desk.receipt(_BOUNDS))
@@ -114,7 +115,7 @@ def _bounds(desk: Desk, num_lists: int) -> tuple[int, int]:
 def _write_list(
     desk: Desk, path: str, found: Iterable[tuple[Item | Reject, str]]
 ) -> dict[str, Any]:
-    """Writes a list of items, with their lines, and beside it the rejects; returns its receipt."""
+    """Writes a list of items and, beside it, the rejects; returns the list's receipt."""
     num_shards = desk.job.config.num_shards
     num_items, num_rejects, parts = 0, 0, set()
     ends, crcs = [0] * num_shards, [0] * num_shards
@@ -139,6 +140,7 @@ def _write_list(
                     parts.add(one.part)
                     yield f"{shard_of(one.id, num_shards):0{_DIGITS}d}{line}"
 
+        # Sorted by shard first, so that a shard's items are one byte range with one checksum.
         for line in sorted_lines(lines(), _shard_and_id, folder):
             shard, data = int(line[:_DIGITS]), line[_DIGITS:].encode()
             ends[shard] += out.write(data)
@@ -155,7 +157,7 @@ def _write_list(
 
 
 def listed(desk: Desk, number: int, folder: str = _LISTS) -> Listed | None:
-    """Returns the receipt of a finished list; None if it is not finished."""
+    """Returns the totals of a finished list; None if it is not finished."""
     found = load(desk.receipt(f"{folder}/{number:05d}.json"))
     return None if found is None else _listed(found)
 
@@ -165,7 +167,7 @@ def _listed(receipt: Mapping[str, Any]) -> Listed:
 
 
 def found_in(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[Item | Reject]:
-    """Yields the items of some units; with a limit on the whole, those of the smallest hashes."""
+    """Yields the items of some units; with a `limit`, those whose ids have the smallest hashes."""
     job, corpus = desk.job, desk.corpus(spool)
     found = itertools.chain.from_iterable(
         job.spec.read_unit(corpus, job.split, unit) for unit in units
@@ -179,7 +181,7 @@ def found_in(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[Item | 
 
 
 def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
-    """Writes the items of a shard in their order, in pieces; returns how many pieces."""
+    """Writes the items of a shard, sorted by id, in pieces; returns the number of pieces."""
     receipt = f"todo/{shard:05d}.json"
     done = load(desk.receipt(receipt))
     if done is not None:
@@ -187,7 +189,7 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
     lists = (_of_shard(desk, number, shard) for number in range(num_lists))
     number = 0
     with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
-        # Not merged as they come: there may be more lists than files can be open, or than fit.
+        # Sorted again, not merged: merging needs all lists open at once, which may be too many.
         lines = sorted_lines(itertools.chain.from_iterable(lists), id_of, folder)
         for number, piece in enumerate(_pieces(lines)):
             with (
@@ -200,12 +202,15 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
 
 
 def work_file(shard: int, piece: int) -> str:
-    """Returns the name of the list of a piece's items."""
+    """Returns the name of the work file that lists a piece's items."""
     return f"todo/{shard:05d}-{piece:05d}"
 
 
 def line_of(one: Item | Reject) -> tuple[Item | Reject, str]:
-    """Returns a finding and its line; a reject if it cannot be one: half a UTF-16 pair in JSON."""
+    """Returns an item or reject with its line of JSON.
+
+    An item whose text cannot be encoded (half a UTF-16 pair in JSON) becomes a reject.
+    """
     line = f"{one.to_json()}\n"
     try:
         line.encode()
@@ -221,7 +226,7 @@ def line_of(one: Item | Reject) -> tuple[Item | Reject, str]:
 
 
 def _of_shard(desk: Desk, number: int, shard: int, folder: str = _LISTS) -> Iterator[str]:
-    """Yields the lines of a list that are of one shard."""
+    """Yields the lines of a list that belong to one shard."""
     receipt = load(desk.receipt(f"{folder}/{number:05d}.json"))
     ends = receipt["ends"]
     start = ends[shard - 1] if shard else 0
@@ -229,7 +234,7 @@ def _of_shard(desk: Desk, number: int, shard: int, folder: str = _LISTS) -> Iter
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yields the lines in pieces, at least one; items of the same pixels stay together."""
+    """Yields the lines in pieces, at least one piece; items of the same pixels stay together."""
     piece: list[str] = []
     weight = 0
     for _, same in itertools.groupby(lines, pixels_of):
@@ -243,7 +248,7 @@ def _pieces(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def pixels_of(line: str) -> str:
-    """Returns the part of an item's id that names its pixels: items of one share them."""
+    """Returns the part of an item's id before "#"; items that share it share their pixels."""
     return id_of(line).partition("#")[0]
 
 

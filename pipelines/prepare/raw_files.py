@@ -1,4 +1,4 @@
-"""The raw files that a dataset is made from, by digest: listed by workers, read only if new."""
+"""The raw files of a dataset, with digests: workers list them, and only new ones are read."""
 
 import heapq
 import itertools
@@ -19,16 +19,16 @@ from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 
 _CHUNK = 1000
-"""Files looked up, and read if need be, together."""
+"""Number of files whose digests are looked up together, and read where unknown."""
 
 
 class RawFile(NamedTuple):
     """One file that a dataset is made from.
 
     Attributes:
-      path: below the data root.
-      digest: sha256 [hex]; in a bucket the object's generation and crc32c.
-      size: [bytes].
+      path: path below the data root.
+      digest: sha256 [hex]; in a bucket, the object's generation and crc32c.
+      size: size of the file [bytes].
     """
 
     path: str
@@ -48,21 +48,21 @@ def raw_files(
     known: RawFiles | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[RawFile]:
-    """Yields every file that preparing `split` of `source` would read, by path.
+    """Yields every file that preparing `split` of `source` would read, sorted by path.
 
-    Media that annotations name but nobody has are left out: their absence shows in the rejects.
+    Media that annotations name but that do not exist are left out; preparing rejects their items.
     Memory grows neither with the items nor with the files.
 
     Args:
-      config: where workers run, and for how long.
-      source: name of the corpus layout, or one of the user's own.
-      split: such as "train", or "train+val".
-      data_root: the folder that holds the source's own, or gs://bucket/prefix.
+      config: settings of the runner, its workers and time limits.
+      source: name of the corpus layout, or a source that the user wrote.
+      split: the split, for example "train" or "train+val".
+      data_root: folder or gs://bucket/prefix that holds the source's folder.
       work: a folder that all workers reach, for the names they list.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: which feature of an Example holds what; see `pipelines.sources.corpus.FEATURES`.
-      known: digests of files read before; None reads every file of a disk.
-      on_progress: called with files done and files in all.
+      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      known: digests of files read before; None reads every file on a disk.
+      on_progress: called with (files done, all files).
 
     Raises:
       ValueError: if the source or the split does not exist.
@@ -85,7 +85,7 @@ def raw_files(
     units = list(enumerate(grouped(spec.units_of(corpus, split))))
     missing = [one for one in units if desk.receipt(_receipt(one[0])) is None]
     if all(spec.files_of_unit(corpus, unit) for _, group in missing for unit in group):
-        for number, group in missing:  # Nothing needs to be read for it, so nobody is called.
+        for number, group in missing:  # The names are known without reading, so no worker starts.
             name_files(desk, number, group)
     else:
         from pipelines.prepare.graph import run_naming  # Beam takes two seconds to import.
@@ -102,7 +102,7 @@ def raw_files(
 
 
 def name_files(desk: Desk, number: int, units: Sequence[str]) -> int:
-    """Notes the names of the files that some units are read from; returns how many."""
+    """Notes the names of the files that some units are read from; returns their number."""
     done = load(desk.receipt(_receipt(number)))
     if done is not None:
         return done

@@ -1,4 +1,4 @@
-"""Shards of an earlier dataset, taken over where nothing of theirs has changed."""
+"""Re-use of an earlier dataset's shards whose inputs have not changed."""
 
 import dataclasses
 import json
@@ -18,19 +18,19 @@ from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.inputs import InputDigest
 
 REPORTS = "shards.json"
-"""Beside a dataset's description: what each shard was made from, and what it holds."""
+"""File beside a dataset's description: the `Report` of every shard."""
 
 
 def reports_text(reports: Sequence[Report]) -> bytes:
-    """Returns the text that describes a dataset's shards; the same whether they were taken."""
+    """Returns the text of `shards.json`, which does not depend on which shards were re-used."""
     plain = [dataclasses.asdict(dataclasses.replace(one, is_taken=False)) for one in reports]
     return json.dumps(plain, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def lay_out_rejects(desk: Desk) -> None:
-    """Lays the earlier dataset's rejects out by the shards of their ids, for `take_shard`.
+    """Writes the earlier dataset's rejects to one file per shard, for `take_shard`.
 
-    Those that could not be listed are among them.
+    They include inputs that could not be listed.
     """
     earlier = desk.job.earlier
     assert earlier is not None
@@ -44,17 +44,17 @@ def lay_out_rejects(desk: Desk) -> None:
 
 
 def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
-    """Takes an earlier dataset's shard as the only piece of one that is made of the same.
+    """Links an earlier dataset's shard as the only piece of this shard, if the inputs are equal.
 
-    What the items refer to is read, but not decoded.
+    To compare the inputs, the media of the items are read but not decoded.
 
     Args:
-      desk: of the run.
-      shard: its number.
-      num_pieces: that its items are listed in.
+      desk: the worker's access to the run.
+      shard: number of the shard.
+      num_pieces: number of pieces that its items are listed in.
 
     Returns:
-      Whether it was taken: then the shard has one piece, which is written.
+      Whether the shard was re-used; its only piece is then written.
     """
     earlier, name = desk.job.earlier, piece_name(shard, 0)
     if earlier is None:
@@ -67,7 +67,7 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
     if not known.inputs or known.inputs != _inputs(desk, shard, num_pieces, ids):
         return False
     rejects = [line for line in desk.lines(f"earlier/{shard:05d}") if _id_of(line) in ids]
-    if len(rejects) != known.num_rejects:  # One of the same id could not be listed.
+    if len(rejects) != known.num_rejects:  # An input that could not be listed had the same id.
         return False
     work = desk.job.work.removeprefix(f"{earlier.store}/")
     parts: dict[str, PartShard] = {}
@@ -77,7 +77,7 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
         shard_name = desk.job.shard_name(called, shard)
         try:
             part = _shaped(store, f"{earlier.folder}/{shard_name}", called)
-        except FileNotFoundError:  # gc was quicker.
+        except FileNotFoundError:  # `parcel gc` has deleted it meanwhile.
             return False
         parts[part] = one
         links = {
@@ -97,7 +97,7 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
 
 
 def _shaped(store: Files, shard: str, called: str) -> str:
-    """Returns the name of a shard's part with its number of images, which all records share."""
+    """Returns a part's `shaped` name; all its records have as many images as the first."""
     with store.open(shard) as file:
         _, data = next(read_frames(file))
     return shaped(plain(called), len(example.decode(data).window()))
@@ -108,7 +108,7 @@ def _known(text: bytes, shard: int) -> Report:
 
 
 def _inputs(desk: Desk, shard: int, num_pieces: int, ids: set[str]) -> str:
-    """Returns the digest of a shard's inputs as they are now; `ids` gets those of its items."""
+    """Returns the digest of a shard's inputs as they are now; adds its items' ids to `ids`."""
     read, digests = MediaReader(desk.data_root, desk.files), []
     for piece in range(num_pieces):
         inputs = InputDigest(read)

@@ -26,14 +26,14 @@ from pipelines.sources.registry import get
 __all__ = ["Made", "PrepareConfig", "RejectRateError", "make", "prepare"]
 
 _ATTEMPTS = 3
-"""Runs of the pipeline, as long as each gets further than the one before and then loses workers."""
+"""Most runs of the pipeline; it runs again if it lost workers after making some progress."""
 
 _WORK = ".work"
-"""Folder of what is known so far, within the dataset's; gone when that is whole."""
+"""The work folder, inside the dataset's folder; it is removed once the dataset is complete."""
 
 _REQUEST = "request.json"
 _CODE = "code"
-"""Of the work folder: digest of the code that works there."""
+"""Files of the work folder: digests of the request and of the code that works there."""
 
 
 class RejectRateError(RuntimeError):
@@ -41,12 +41,12 @@ class RejectRateError(RuntimeError):
 
 
 class Made(NamedTuple):
-    """A dataset that is made: its description, and its files.
+    """A finished dataset: its description and its files.
 
     Attributes:
-      info: what `dataset.json` holds.
-      files: name in the dataset -> name in the work folder, digest and size.
-      num_taken: shards that are an earlier dataset's.
+      info: content of `dataset.json`.
+      files: name in the dataset -> (name in the work folder, digest and size).
+      num_taken: number of shards re-used from an earlier dataset.
     """
 
     info: DatasetInfo
@@ -67,19 +67,19 @@ def prepare(
 ) -> DatasetInfo:
     """Writes the dataset of one split of one source into the empty folder `out`.
 
-    The same inputs and config give the same bytes, whatever the runner and the workers. Where the
-    same request was begun and not finished in `out` it goes on from there, and takes it that the
-    source's files are as they were: only a study notes these.
+    The same inputs and config give the same bytes, whatever the runner and the workers. If `out`
+    holds the unfinished work of the same request, it is continued. The source's files are then
+    assumed to be unchanged; only a study checks them.
 
     Args:
-      config: how.
-      source: name of the corpus layout, or one of the user's own.
-      split: such as "train", or "train+val".
-      data_root: the folder that holds the source's own, or gs://bucket/prefix.
-      out: absent or empty, or gs://bucket/prefix; `dataset.json` appears last.
+      config: settings of the run.
+      source: name of the corpus layout, or a source that the user wrote.
+      split: the split, for example "train" or "train+val".
+      data_root: folder or gs://bucket/prefix that holds the source's folder.
+      out: absent or empty folder, or gs://bucket/prefix; `dataset.json` appears last.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: which feature of an Example holds what; see `pipelines.sources.corpus.FEATURES`.
-      on_progress: called with items done and items in all, as far as these are known.
+      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
+      on_progress: called with (items done, all items) once the latter is known.
 
     Raises:
       ValueError: if the source, the split or `out` is wrong.
@@ -96,7 +96,8 @@ def prepare(
     try:
         made = make(config, **where, work=work, on_progress=on_progress)
     except (ValueError, FileNotFoundError):
-        if not any(work_counts(open_files(work)).values()):  # The request was wrong.
+        # Nothing was done, so the request itself was wrong; a corrected one may use this folder.
+        if not any(work_counts(open_files(work)).values()):
             files.remove(_WORK)
         raise
     for name, (stored, file) in sorted(made.files.items(), key=lambda one: one[0] == DESCRIPTION):
@@ -117,21 +118,21 @@ def make(
     on_progress: Callable[[int, int], None] | None = None,
     earlier: Earlier | None = None,
 ) -> Made:
-    """Makes a dataset in a work folder, or goes on with it; its files stay there.
+    """Makes a dataset in a work folder, or continues one; its files stay there.
 
     Args:
-      config: how.
+      config: settings of the run.
       source: as in `prepare`.
       split: as in `prepare`.
       data_root: as in `prepare`.
-      work: a folder of this request alone, or gs://bucket/prefix; all workers must reach it.
+      work: a folder or gs://bucket/prefix that only this request uses and all workers reach.
       path: as in `prepare`.
       features: as in `prepare`.
       on_progress: as in `prepare`.
-      earlier: a dataset whose shards are taken where their inputs are the same.
+      earlier: a dataset whose shards are re-used if their inputs are unchanged.
 
     Raises:
-      ValueError, FileNotFoundError, RejectRateError, RuntimeError: as `prepare`.
+      ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare`.
     """
     job, units = begun(
         config,
@@ -153,7 +154,7 @@ def make(
 
 
 def _forget_other_code(desk: Desk) -> None:
-    """Removes what other code of the pipelines has left; a dataset is of one code."""
+    """Removes work that other code of the pipelines has left: one code makes all of a dataset."""
     own = desk.job.code.encode()
     if desk.receipt(_CODE) == own:
         return
@@ -183,7 +184,7 @@ def _is_ours(files: Files, request: str) -> bool:
 
 
 def _archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
-    """Yields (shard, piece, its archives): a shard is a group of neighbours, a piece is one."""
+    """Yields (shard, piece, archives): a shard is a group of neighbours, a piece one archive."""
     num_shards = job.config.num_shards
     for shard in range(num_shards if job.by_archive else 0):
         own = units[shard * len(units) // num_shards : (shard + 1) * len(units) // num_shards]
@@ -198,7 +199,7 @@ def _run(
     archives: list[tuple[int, int, list[str]]],
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Runs the pipeline until every shard is done, again where workers were lost on the way."""
+    """Runs the pipeline until every shard is done, and again if workers were lost."""
     if all(desk.receipt(_report(shard)) for shard in range(job.config.num_shards)):
         return
     from pipelines.prepare import graph  # Beam takes two seconds to import.
@@ -211,7 +212,7 @@ def _run(
         try:
             left = deadline - time.monotonic()
             graph.run(job, lists, archives, timeout_s=left, on_poll=progress.tell)
-        except RuntimeError:  # A worker that is cut off may have told of that, as of an error.
+        except RuntimeError:  # A worker that is cut off may have noted that as an error.
             if attempt == _ATTEMPTS or work_counts(desk.files) == before:
                 raise
         missing = [s for s in range(job.config.num_shards) if not desk.receipt(_report(s))]
@@ -228,7 +229,7 @@ def _report(shard: int) -> str:
 
 
 class _Progress:
-    """Tells how much is done, by the receipts that workers leave."""
+    """Reports progress by counting the receipts that workers leave."""
 
     def __init__(
         self,
@@ -243,7 +244,7 @@ class _Progress:
         self._done, self._seen = 0, set[str]()
 
     def tell(self) -> None:
-        """Counts items; where nothing is listed, archives."""
+        """Reports items done or, for a dataset sharded by archive, archives done."""
         if self._on_progress is None:
             return
         if self._total is None:
@@ -271,7 +272,7 @@ class _Progress:
 
 
 def _finish(desk: Desk, name: str, num_lists: int) -> Made:
-    """Reconciles the counts, and writes the rejects and, last, the description."""
+    """Checks that no input was lost, then writes the rejects and, last, the description."""
     job, shards = desk.job, range(desk.job.config.num_shards)
     reports = [Report.from_json(desk.files.read(_report(shard))) for shard in shards]
     lists = [one for n in range(num_lists) if (one := listed(desk, n)) is not None]
@@ -311,7 +312,7 @@ def _finish(desk: Desk, name: str, num_lists: int) -> Made:
 
 
 def _write_rejects(desk: Desk, files: list[str]) -> File:
-    """Writes all rejects by id."""
+    """Writes all rejects, sorted by id."""
     lines = itertools.chain.from_iterable(map(desk.lines, files))
     digest, size = hashlib.sha256(), 0
     with (

@@ -1,10 +1,10 @@
-"""What preparing a dataset will take, measured on a sample of it.
+"""Estimates of the size and cost of preparing a dataset, measured on a sample of it.
 
-    units, eight of them ─▶ list ─▶ cut ─▶ draw pictures ─▶ write them in groups ─▶ scale
+    up to eight units ─▶ list ─▶ cut ─▶ draw pictures ─▶ write them in groups ─▶ scale
 
-A sample is listed, cut and written by the functions that Beam's workers call (`graph`), in a work
-folder of its own, so what is measured is what a worker will do. Where there are few units all of
-them are listed, and the number of inputs is exact; otherwise a few drawn units stand for all, by
+The sample is listed, cut and written in a separate work folder by the functions that Beam's workers
+call (`graph`), so the measured work is a worker's work. If there are few units, all are listed, and
+the number of inputs is exact; otherwise the results of a few drawn units are scaled to all units by
 their bytes. The sample is a pure function of the raw files and `SEED`.
 """
 
@@ -35,13 +35,13 @@ from pipelines.sources.slicing import within
 from pipelines.video.client import VideoChild
 
 SEED = 0
-"""Of the units and pictures that are drawn."""
+"""Seed of the drawn units and pictures."""
 
 _UNITS = 8
-"""Most units that are listed: reading an archive's names may take as long as all of its bytes."""
+"""Most units that are listed; listing an archive may take as long as reading all of it."""
 
 _GROUPS = 8
-"""Groups that the sample is written in; how they differ tells how far the whole may be off."""
+"""Groups in which the sample is written; their variance gives the interval of the estimates."""
 
 _CONFIDENCE = 0.95
 
@@ -55,15 +55,15 @@ class Estimate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What preparing a dataset will take, by a sample of it.
+    """Estimates for a whole dataset, made from a sample of it.
 
     Attributes:
       num_sampled: inputs that were prepared.
-      num_rejected: of them, how many did not become records.
-      num_inputs: of the whole dataset, with those that cannot even be listed.
-      num_records: of the whole dataset.
-      num_bytes: of its shards and their indexes [bytes].
-      core_s: processor time of listing its units, decoding and writing [s].
+      num_rejected: sampled inputs that did not become records.
+      num_inputs: inputs of the whole dataset, including those that cannot even be listed.
+      num_records: records of the whole dataset.
+      num_bytes: size of all shards and their indexes [bytes].
+      core_s: processor time for listing all units, decoding and writing [s].
     """
 
     num_sampled: int
@@ -84,7 +84,7 @@ class _Group(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """A unit that was listed, and the group that was prepared of it."""
+    """A unit that was listed, and the group of its inputs that was prepared."""
 
     size: int
     listed: Listed
@@ -103,20 +103,20 @@ def sample(
     path: str | None = None,
     features: Mapping[str, str] | None = None,
 ) -> Sample:
-    """Prepares about `count` inputs of a dataset, and returns what the whole will take.
+    """Prepares about `count` inputs of a dataset, and estimates the whole from them.
 
-    Reads as much as listing takes, of all units or of eight. Augmented inputs, videos and rejects
-    are made as they will be; Beam's own start, some seconds, and joining shards are not counted.
+    Lists all units, or eight if there are more. Augmentation, videos and rejects are included in
+    the estimates; the start of Beam (some seconds) and joining shards are not.
 
     Args:
-      config: how the dataset will be prepared.
-      source: name of the corpus layout, or one of the user's own.
-      split: such as "train", or "train+val".
-      data_root: the folder that holds the source's own, or gs://bucket/prefix.
-      scratch: a folder of this machine with room for what is unpacked of the units.
-      count: inputs to prepare; all that show a drawn picture are taken, so it may be a few more.
+      config: settings with which the dataset will be prepared.
+      source: name of the corpus layout, or a source that the user wrote.
+      split: the split, for example "train" or "train+val".
+      data_root: folder or gs://bucket/prefix that holds the source's folder.
+      scratch: a folder on this machine with room for the files unpacked from the units.
+      count: inputs to prepare; all inputs of a drawn picture are taken, so it may be a few more.
       path: the source's folder below `data_root`; None takes the usual one.
-      features: which feature of an Example holds what; see `pipelines.sources.corpus.FEATURES`.
+      features: field -> feature of an Example; see `pipelines.sources.corpus.FEATURES`.
 
     Raises:
       ValueError: if the source or the split does not exist, or an annotation file is wrong.
@@ -141,14 +141,15 @@ class _Sampler:
     Args:
       job: the run.
       count: inputs to prepare.
-      video: decodes clips, for as long as the sample takes.
+      video: decoder of clips, which the caller closes.
     """
 
     def __init__(self, job: Job, count: int, video: VideoChild) -> None:
         self._count, self._video = count, video
         self._part = job.part
-        # One shard: how many there are costs nothing, and each would have to be read. Of a part
-        # all candidates are listed, as they will be; drawn ones are as good as those in the part.
+        # One shard is enough: the number of shards does not change the cost. For a part of a
+        # split, all candidates are listed, as in the real run. The sample is then drawn from all
+        # candidates, which cost as much as those in the part.
         limit = job.config.limit if job.part is None else None
         config = dataclasses.replace(job.config, num_shards=1, limit=limit)
         self._job = dataclasses.replace(job, config=config, part=None, by_archive=False)
@@ -181,7 +182,7 @@ class _Sampler:
         )
 
     def some_of(self, units: Sequence[str], drawn: Sequence[str]) -> Sample:
-        """Measures a dataset by the units that were drawn; the others are not listed."""
+        """Measures a dataset by its drawn units; the others are not listed."""
         of_each = math.ceil(self._count / len(drawn))
         found = [self._unit(number, unit, of_each) for number, unit in enumerate(drawn)]
         sizes = [unit.size for unit in found]
@@ -191,7 +192,7 @@ class _Sampler:
         share = self._taken(sum(inputs) / 2) / (sum(inputs) / 2) if inputs.high else 0.0
 
         def of_units(prepared: Sequence[float], listing: bool = False) -> Estimate:
-            """Scales what a group took to its unit, and then units to all."""
+            """Scales each group's value to its unit, and the units' values to all units."""
             values = [
                 share * value * unit.listed.num_items / max(unit.group.num_inputs, 1)
                 + listing * unit.list_s
@@ -212,7 +213,7 @@ class _Sampler:
         )
 
     def _unit(self, number: int, unit: str, count: int) -> _Unit:
-        """Lists a unit and prepares some of it; what was unpacked of it goes at once."""
+        """Lists a unit and prepares some of it; its unpacked files are deleted at the end."""
         with tempfile.TemporaryDirectory(prefix=f"{number}-", dir=self._job.work) as work:
             desk = Desk(dataclasses.replace(self._job, work=work))
             listed, num_pieces, list_s = self._list(desk, [unit])
@@ -221,7 +222,7 @@ class _Sampler:
         return _Unit(self._size(unit), listed, list_s, group)
 
     def _list(self, desk: Desk, units: Sequence[str]) -> tuple[Listed, int, float]:
-        """Lists units and cuts their items; returns counts, pieces and processor time [s]."""
+        """Lists units and cuts their items; returns totals, pieces and processor time [s]."""
         began = self._core_s()
         lists = [list_units(desk, number, group) for number, group in enumerate(grouped(units))]
         num_pieces = cut_shard(desk, 0, len(lists))
@@ -231,12 +232,13 @@ class _Sampler:
         return whole, num_pieces, self._core_s() - began
 
     def _draw(self, desk: Desk, num_pieces: int, count: int) -> list[list[str]]:
-        """Returns pictures in a drawn order, each as the lines of the items that show it.
+        """Returns pictures in random order, each as the lines of the items that show it.
 
-        They have `count` items or more, and are two at least where there are as many; memory holds
-        no more than that.
+        Together they have at least `count` items, if there are so many, and at least two pictures.
+        Memory holds no more than these.
         """
-        heap: list[tuple[int, str, list[str]]] = []  # Those drawn last come out first.
+        # The sample is the pictures with the smallest hashes; the heap pops the largest hash first.
+        heap: list[tuple[int, str, list[str]]] = []
         num = 0
         for piece in range(num_pieces):
             for pixels, same in itertools.groupby(desk.lines(work_file(0, piece)), pixels_of):
@@ -250,9 +252,9 @@ class _Sampler:
     def _write(
         self, desk: Desk, num_pieces: int, groups: Sequence[Sequence[list[str]]]
     ) -> list[_Group]:
-        """Writes groups of pictures, each as a piece of the shard after those that there are."""
+        """Writes each group of pictures as a further piece of the shard, and measures it."""
         found = []
-        # One picture goes first and is not counted: decoders are loaded for it, once a worker.
+        # One picture is written first and not counted: a worker loads its decoders only once.
         warm = [groups[0][:1]] if groups else []
         for number, pictures in enumerate([*warm, *groups], num_pieces):
             in_order = sorted(pictures, key=_first_id)
@@ -266,7 +268,7 @@ class _Sampler:
         return found[len(warm) :]
 
     def _core_s(self) -> float:
-        """Returns the processor time of this process and of those that it started [s]."""
+        """Returns the processor time of this process and its children [s]."""
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent = time.process_time() + ended.ru_utime + ended.ru_stime
         if self._video.pid is not None:
@@ -275,19 +277,19 @@ class _Sampler:
         return spent
 
     def _size(self, unit: str) -> int:
-        """Returns a unit's bytes; 1, as of all others, where only reading tells its files."""
+        """Returns a unit's bytes; 1 if its files are not known before reading."""
         files = self._job.spec.files_of_unit(self._corpus, unit)
         return sum(map(_bytes_of, files)) or 1
 
     def _taken(self, there: float) -> float:
-        """Returns how many inputs are taken of so many."""
+        """Returns the number of inputs that are taken if there are `there`."""
         if self._part is None:
             return there
         return len(range(round(there))[within(self._part, round(there))])
 
     @functools.cached_property
     def _corpus(self) -> Corpus:
-        """The source's folder; of a bucket it remembers the names in it."""
+        """The source's folder, kept because it remembers the names in a bucket."""
         return Desk(self._job).corpus(Spool())
 
 
@@ -296,14 +298,14 @@ def _first_id(lines: Sequence[str]) -> str:
 
 
 def _bytes_of(path: Any) -> int:
-    """Returns the size of a raw file, which may lie in a bucket."""
+    """Returns the size of a raw file on disk or in a bucket."""
     return path.stat().st_size if isinstance(path, Path) else path.state().size
 
 
 def _doubted(records: Estimate, groups: Sequence[_Group], left: float = 1.0) -> Estimate:
-    """Returns records of a whole whose sample may have met none of its rejects by chance.
+    """Widens the estimate of records if the sample has no rejects, which may be chance.
 
-    Where none of n inputs was rejected, up to 3 / n of all may be, at 95%: the rule of three.
+    If none of n inputs was rejected, up to 3 / n of all may be, at 95%: the rule of three.
     """
     num = sum(group.num_inputs for group in groups)
     if not num or any(group.num_rejects for group in groups):
@@ -317,14 +319,14 @@ def _scaled(
 ) -> Estimate:
     """Scales values of drawn groups to the whole, as a 95% interval.
 
-    The ratio estimator of a cluster sample, with Student's t for its few groups.
+    The ratio estimator of a cluster sample, with Student's t because there are few groups.
     Source: Cochran, Sampling Techniques, 3rd ed., eqs. 6.1 and 6.13.
 
     Args:
-      values: of each group.
-      sizes: of each group.
-      whole: size of all there is.
-      left: share of the whole that was not drawn; what was drawn adds no uncertainty.
+      values: value of each group.
+      sizes: size of each group.
+      whole: size of the whole.
+      left: share of the whole that was not drawn; only this share adds uncertainty.
     """
     total = sum(sizes)
     if not total:

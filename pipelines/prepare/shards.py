@@ -1,4 +1,4 @@
-"""Shards of records: written piece by piece, then joined; `graph` gives both to Beam."""
+"""Writes shards of records piece by piece, then joins them; both are Beam steps in `graph`."""
 
 import contextlib
 import hashlib
@@ -27,7 +27,7 @@ from pipelines.video.client import VideoChild
 
 
 def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> Report:
-    """Writes the records of a piece's list; one that is done is not redone."""
+    """Writes the records of a piece's list, unless its receipt exists."""
     name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
         return Report.from_json(done)
@@ -41,7 +41,7 @@ def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> Report
 def write_archives(
     desk: Desk, shard: int, piece: int, units: Sequence[str], video: VideoChild
 ) -> Report:
-    """Writes the records of some archives as a piece of a shard, reading them once, in order."""
+    """Writes the records of some archives as a piece; reads them once, in order."""
     name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
         return Report.from_json(done)
@@ -56,20 +56,20 @@ def write_archives(
 
 
 def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) -> Report:
-    """Joins the pieces of a shard to one file for each part, an empty one if need be.
+    """Joins the pieces of a shard to one file per part; the file of an absent part is empty.
 
     Args:
-      desk: of the run.
-      shard: its number.
-      num_pieces: that it is in.
-      parts: of all pieces of all shards, `shaped`.
+      desk: the worker's access to the run.
+      shard: number of the shard.
+      num_pieces: number of its pieces.
+      parts: `shaped` names of the parts in all shards.
     """
     receipt = f"shards/{shard:05d}.json"
     if done := desk.receipt(receipt):
         return Report.from_json(done)
     pieces = [piece_name(shard, piece) for piece in range(num_pieces)]
     reports = [Report.from_json(desk.files.read(f"{name}.json")) for name in pieces]
-    is_taken = reports[0].is_taken  # As a whole, then.
+    is_taken = reports[0].is_taken  # A re-used shard has one piece.
     whole = Report(
         num_items=sum(report.num_items for report in reports),
         num_rejects=sum(report.num_rejects for report in reports),
@@ -98,12 +98,12 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
 
 
 def joined(digests: Sequence[str]) -> str:
-    """Returns the digest of a shard's inputs, made from its pieces'; "" where one is not known."""
+    """Returns the digest of a shard's inputs from its pieces' digests; "" if one is unknown."""
     return hashlib.sha256(" ".join(digests).encode()).hexdigest() if all(digests) else ""
 
 
 def piece_name(shard: int, piece: int) -> str:
-    """Returns how the files of a piece begin."""
+    """Returns the prefix of the names of a piece's files."""
     return f"pieces/{shard:05d}-{piece:05d}"
 
 
@@ -124,7 +124,7 @@ def _write(
     made: Iterable[tuple[Item | None, Record | Reject]],
     inputs: InputDigest | None = None,
 ) -> Report:
-    """Writes records, rejects and, last, the report of a piece."""
+    """Writes the records, the rejects and, last, the report of a piece."""
     num_items = num_rejects = 0
     frames: dict[str, Frames] = {}
     with contextlib.ExitStack() as stack:
@@ -167,13 +167,13 @@ def _join(files: Files, name: str, pieces: dict[str, PartShard]) -> PartShard:
     with _bytes(files, name) as out:
         frames = Frames(out)
         for source in pieces:
-            # Read whole, which compares them with their checksum; a piece is half a minute's work.
+            # Read whole, since only then a bucket's checksum is verified; pieces are small enough.
             frames.extend(io.BytesIO(files.read(source)), files.read(f"{source}.idx"))
     return _indexed(files, index, frames)
 
 
 def _indexed(files: Files, name: str, frames: Frames) -> PartShard:
-    """Stores the index of records that are stored already."""
+    """Stores the index of records that are already stored."""
     with _bytes(files, name) as out:
         out.write(frames.index)
     return PartShard(

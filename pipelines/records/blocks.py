@@ -1,7 +1,7 @@
 """Blocks of neighbouring records, read ahead by threads and kept in bounded memory.
 
-A request to a bucket takes tens of milliseconds whatever it brings, so records are fetched by the
-megabyte, before they are needed, many megabytes at a time.
+A request to a bucket takes tens of milliseconds whatever its size. So records are fetched in blocks
+of a megabyte, before they are needed, and many blocks in parallel.
 """
 
 import collections
@@ -12,26 +12,26 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 BLOCK_BYTES = 2**20
-"""Of a block, about [bytes]. Half of the time of a request that fetches it from a bucket is
-waiting, at 20 ms to the first byte and 50 MB/s."""
+"""Approximate size of a block [bytes]. At 20 ms to the first byte and 50 MB/s, fetching one from a
+bucket is half waiting and half transfer."""
 
 MAX_BLOCK = 256
-"""Records of a block, at most: tiny records need not come by the thousand."""
+"""Most records in a block, so that tiny records do not come by the thousand."""
 
 _AT_ONCE = 16
-"""Blocks on their way at a time; with the figures above, some 400 MB/s."""
+"""Blocks fetched in parallel; with the figures above, some 400 MB/s."""
 
 _LIMIT_GB = 4.0
-"""Default of PARCEL_READ_GB: what blocks may take of a process's memory [GB]."""
+"""Default of PARCEL_READ_GB: most memory that the blocks of a process may take [GB]."""
 
 Records = list[bytes]
 
 
 class Blocks:
-    """The blocks that this process has read, or reads; the least recently used goes first.
+    """Cache of the blocks that this process has read or is reading; drops the least recently used.
 
     Args:
-      limit: of what they hold [bytes].
+      limit: largest total size of the blocks [bytes].
     """
 
     def __init__(self, limit: float) -> None:
@@ -42,16 +42,16 @@ class Blocks:
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="blocks")
 
     def get(self, key: Hashable, size: int, read: Callable[[], Records]) -> Future[Records]:
-        """Returns a block that is there, or will be.
+        """Returns a block's future; a block that is not in the cache is fetched.
 
         Args:
-          key: tells it from every other.
-          size: of its records together [bytes].
-          read: fetches it.
+          key: identifies the block.
+          size: total size of its records [bytes].
+          read: function that fetches it.
         """
         with self._lock:
             known = self._known.get(key)
-            # One that failed is tried again by whoever asks next.
+            # A block that failed is fetched again at the next request.
             if known and not (known[0].done() and known[0].exception()):
                 self._known.move_to_end(key)
                 return known[0]
@@ -69,7 +69,7 @@ class Blocks:
 
 
 def blocks() -> Blocks:
-    """Returns those of this process; a fork has its own, since threads do not survive it."""
+    """Returns this process's cache; a fork gets a new one, since threads do not survive a fork."""
     return _blocks_of(os.getpid())
 
 

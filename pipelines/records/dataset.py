@@ -1,4 +1,4 @@
-"""A prepared dataset on disk: named parts of sharded records, and what was rejected.
+"""A prepared dataset on disk: named parts of sharded records, and the rejects.
 
 dataset.json                     parts, counts
 caption-00000-of-00002.tfrecord  shards of the part "caption"
@@ -25,12 +25,12 @@ DESCRIPTION = "dataset.json"
 REJECTS = "rejects.jsonl"
 
 _AHEAD = 16
-"""Blocks on their way while one is read in order."""
+"""Blocks fetched ahead while records are read in order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartInfo:
-    """One part: its shards in order, and how many records each holds."""
+    """One part: its shards in order, and the number of records in each."""
 
     shards: tuple[str, ...]
     num_records: tuple[int, ...]
@@ -38,13 +38,13 @@ class PartInfo:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What `dataset.json` holds. num_inputs = records + rejects, always.
+    """Content of `dataset.json`. num_inputs = records + rejects, always.
 
     Attributes:
-      name: such as "mixture" or "chartqa/test".
+      name: the dataset's name, for example "mixture" or "chartqa/test".
       parts: part name -> shards; one part per task of a mixture, one for a benchmark split.
       num_inputs: raw examples read.
-      num_rejected: of them, how many are in `rejects.jsonl`.
+      num_rejected: raw examples rejected; they are in `rejects.jsonl`.
       image_px: side of every stored image [pixels].
     """
 
@@ -86,12 +86,13 @@ def read_info(folder: str | Path) -> DatasetInfo:
 
 
 class Part(Sequence[Record]):
-    """The records of one part, by position: shard after shard, sorted by id within each.
+    """The records of one part, by position: shard after shard.
 
-    Of a place that is not on this machine they come by the block. Safe to share between threads.
+    From a place that is not on this machine, records are read in blocks. Safe to share between
+    threads.
 
     Attributes:
-      num_bytes: of all its shards.
+      num_bytes: size of all its shards [bytes].
     """
 
     def __init__(self, place: Place, name: str, info: PartInfo) -> None:
@@ -105,11 +106,11 @@ class Part(Sequence[Record]):
         self.read_by(block_len(self.num_bytes, len(self)), 0)
 
     def read_by(self, block: int, start: int) -> None:
-        """Says where blocks of neighbours begin.
+        """Sets the length of the blocks and where they begin.
 
         Args:
-          block: length of each [records].
-          start: of this part in the records that the blocks are of.
+          block: length of each block [records].
+          start: position of this part's first record in the sequence that is cut into blocks.
         """
         self._block, self._start = block, start
 
@@ -131,12 +132,12 @@ class Part(Sequence[Record]):
         return self._between(0, len(self), _AHEAD)
 
     def shards(self) -> Iterator[Iterator[Record]]:
-        """Yields the records of each shard, in order; many may be read at once."""
+        """Yields an iterator over each shard's records; several may be read in parallel."""
         for start, stop in itertools.pairwise([0, *self._ends]):
             yield self._between(start, stop, 1)
 
     def _between(self, start: int, stop: int, ahead: int) -> Iterator[Record]:
-        """Yields records start..stop-1, with so many blocks on their way while one is read."""
+        """Yields records start..stop-1, with `ahead` blocks fetched while one is read."""
         for position in range(start, stop):
             if position in (start, self._block_of(position)[0]):
                 for block in range(ahead + 1):
@@ -144,7 +145,7 @@ class Part(Sequence[Record]):
             yield self[position]
 
     def expect(self, position: int) -> None:
-        """Has a record fetched that will soon be asked for, and its neighbours; does not wait."""
+        """Starts to fetch the block of a record that is needed soon; does not wait."""
         if not self._place.is_local:
             self._fetch(*self._block_of(position))
 
@@ -163,7 +164,7 @@ class Part(Sequence[Record]):
         return blocks().get((self._place.uri, self._name, start, stop), size, read)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int]]:
-        """Yields (shard, first record, last record + 1) of neighbours, who may lie in several."""
+        """Yields (shard, first record, last record + 1) of neighbours, which may span shards."""
         number = bisect.bisect_right(self._ends, start)
         while start < stop:
             end = self._ends[number]
@@ -175,7 +176,7 @@ class Part(Sequence[Record]):
 
 
 def block_len(num_bytes: int, num_records: int) -> int:
-    """Returns how many neighbouring records are read together, by what all of them take."""
+    """Returns the number of records in a block, from the size of all records."""
     mean = num_bytes / max(num_records, 1)
     return max(1, min(MAX_BLOCK, round(BLOCK_BYTES / max(mean, 1))))
 
@@ -206,10 +207,10 @@ class Dataset:
 
 
 def shard_of(record_id: str, num_shards: int) -> int:
-    """Returns the shard a record belongs to: a hash of its id, the same on every machine.
+    """Returns the shard of a record: a hash of its id, the same on every machine.
 
-    What follows a "#" does not count: the records made of one image or clip ("x#detect", "x#ocr")
-    get the same shard number, so that whoever prepares them decodes it once.
+    The part of the id after a "#" does not count: records made of one image or clip ("x#detect",
+    "x#ocr") get the same shard, so that the worker that prepares them decodes it once.
     """
     pixels = record_id.partition("#")[0]
     return stable_hash(pixels) % num_shards

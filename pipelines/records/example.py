@@ -58,7 +58,7 @@ def decode(data: bytes) -> Record:
     for key, field in _BYTES.items():
         if key not in feature:
             raise ValueError(f"feature {key!r} is missing from the Example; has {sorted(feature)}.")
-        # A slice: to go through the values one by one takes thrice as long.
+        # A slice: iterating over the values takes three times as long.
         items = feature[key].bytes_list.value[:]
         if key in _SINGLE:
             values[field] = items[0].decode()
@@ -74,10 +74,10 @@ def decode(data: bytes) -> Record:
 
 
 def features_of(data: bytes) -> dict[str, tuple[bytes | int | float, ...]]:
-    """Returns the values of every feature of a serialized Example, whoever wrote it.
+    """Returns the values of every feature of any serialized Example.
 
     Raises:
-      ValueError: if it is none.
+      ValueError: if `data` is no Example.
     """
     try:
         example = _Example.FromString(data)
@@ -93,7 +93,7 @@ def features_of(data: bytes) -> dict[str, tuple[bytes | int | float, ...]]:
 def _example_class():
     """Builds tf.train.Example from its published fields (tensorflow/core/example/*.proto).
 
-    A pool of its own: TensorFlow registers the same names in the default one.
+    It is in a separate pool, since TensorFlow registers the same names in the default pool.
     """
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(

@@ -1,14 +1,14 @@
-"""A prepared dataset as others read it: plain TFRecords, or webdataset archives.
+"""Export of a prepared dataset for other programs: plain TFRecords, or webdataset archives.
 
-    export.json                       name, format, parts, and what each feature or member holds
+    export.json                       name, format, parts, and the meaning of each feature
     caption-00000-of-00002.tfrecord   the records as `tf.train.Example`, without an index; or
     caption-00000-of-00002.tar        per record, numbered in order:
-      000000012.jpg                     its picture; 000000012.0.jpg, .1.jpg, ... where it has more
+      000000012.jpg                     its picture; 000000012.0.jpg, .1.jpg, ... if it has several
       000000012.json                    every other field of `Record`
       000000012.txt                     of a caption, the text, for readers of image-text pairs
 
 The same dataset gives the same bytes. `features` in export.json is the map that the source
-`tfrecord` takes to read the records as a corpus again.
+`tfrecord` needs to read the records as a corpus again.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ FEATURES = {
     **{name: name for name in ("id", "image", "prefix", "suffix", "task", "lang", "answer")},
     "mask": "mask_rle",
 }
-"""What the source `tfrecord` is told to read an export with."""
+"""The `features` with which the source `tfrecord` reads an export."""
 
 _HOLDS = {
     "id": "stable, unique in the dataset",
@@ -63,11 +63,11 @@ def export(
     """Writes a dataset into an empty folder, and returns the records of each part.
 
     Args:
-      dataset: to be written.
-      out: absent or empty; `export.json` appears last.
+      dataset: the dataset to write.
+      out: absent or empty folder; `export.json` appears last.
       form: "tfrecord" or "webdataset".
-      part: only this one; None takes all.
-      records_per_file: at most.
+      part: the only part to write; None writes all.
+      records_per_file: most records per file.
 
     Raises:
       ValueError: if `out` is not empty, or there is no such part.

@@ -1,4 +1,4 @@
-"""What a dataset holds, counted: per part, per language, and what was rejected why."""
+"""Counts of a dataset's records per part and language, and of its rejects per reason."""
 
 import dataclasses
 import re
@@ -8,18 +8,18 @@ from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Reject
 
 _DETAIL = re.compile(r"\b\d+(?:x\d+)?(?:\.\d+)?|'[^']*'")
-"""What differs between rejects of one kind: numbers and quoted values."""
+"""Numbers and quoted values, which differ between rejects of one kind."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class PartHoldings:
-    """One part: its records, the images of each, the texts each may be trained on.
+    """Counts of one part.
 
     Attributes:
-      records: number of them.
-      images: images per record, of a video in each window -> records.
+      records: number of records.
+      images: images per record (for a video, per window) -> records.
       windows: windows per record -> records.
-      suffixes: over all records.
+      suffixes: number of suffixes over all records.
       langs: language -> records.
     """
 
@@ -40,7 +40,7 @@ class PartHoldings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RejectHoldings:
-    """Rejects of one kind, and one of them."""
+    """Rejects of one kind: their number, and the id of one of them."""
 
     stage: str
     reason: str
@@ -50,12 +50,12 @@ class RejectHoldings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holdings:
-    """What there is; `num_inputs` is records and rejects together.
+    """Counts of a dataset.
 
     Attributes:
-      name: such as "chartqa/train".
-      parts: by name.
-      rejects: kinds, the most frequent first.
+      name: the dataset's name, for example "chartqa/train".
+      parts: part name -> its counts.
+      rejects: kinds of rejects, the most frequent first.
     """
 
     name: str
@@ -88,7 +88,7 @@ def holdings_of(dataset: Dataset) -> Holdings:
 
 
 def kinds_of(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
-    """Returns rejects by stage and reason, whose numbers and quoted values do not count."""
+    """Groups rejects by stage and reason, ignoring numbers and quoted values in the reason."""
     kinds: dict[tuple[str, str], list[Reject]] = {}
     for reject in rejects:
         kinds.setdefault((reject.stage, _DETAIL.sub("…", reject.reason)), []).append(reject)

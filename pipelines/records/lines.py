@@ -1,4 +1,4 @@
-"""Lines sorted on the disk: lists of inputs may be longer than the memory."""
+"""Sorting of lines on disk, for lists of inputs that do not fit in memory."""
 
 import contextlib
 import heapq
@@ -7,22 +7,23 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
 _RUN_BYTES = 2 << 20
-"""Lines that are sorted at a time [characters]: some 4,000 captions, and 7 MB with their keys."""
+"""Lines sorted in memory at a time [characters]: some 4,000 captions, and 7 MB with their keys."""
 
 _MERGED = 64
-"""Sorted runs that become a longer one, so that few files are open whatever is sorted."""
+"""Sorted runs merged into a longer one, so that few files are open however long the list is."""
 
 
 def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -> Iterator[str]:
-    """Yields the lines in the order of `key`; equal ones stay as they are.
+    """Yields the lines in the order of `key`; lines with equal keys keep their order.
 
     Args:
-      lines: each with its newline.
-      key: of a line.
-      folder: for what is sorted so far [path].
+      lines: the lines, each with its newline.
+      key: function from a line to its sort key.
+      folder: folder for temporary files [path].
     """
     with contextlib.ExitStack() as stack:
-        levels: list[list[TextIO]] = [[]]  # Runs of runs of runs; those of a level are as long.
+        # A run of level n + 1 is a merge of `_MERGED` runs of level n.
+        levels: list[list[TextIO]] = [[]]
 
         def spill(run: Iterable[str], level: int = 0) -> None:
             if level == len(levels):
@@ -41,16 +42,17 @@ def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -
 
         for run, is_last in _runs(lines):
             run.sort(key=key)
-            if is_last and not levels[0]:  # All of them, as of most lists.
+            if is_last and not levels[0]:  # All lines fit in memory, as for most lists.
                 yield from run
                 return
             spill(run)
+        # `heapq.merge` prefers earlier files among equal keys; higher levels hold earlier lines.
         earlier_first = (file for level in reversed(levels) for file in level)
         yield from heapq.merge(*earlier_first, key=key)
 
 
 def _runs(lines: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
-    """Yields so many of the lines at a time as are sorted in memory, and whether these end them."""
+    """Yields runs of lines small enough to sort in memory, and whether a run is the last."""
     run, size = [], 0
     for line in lines:
         run.append(line)

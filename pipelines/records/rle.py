@@ -1,8 +1,9 @@
 """Masks ⇄ COCO's compressed run-length strings.
 
-Source: cocodataset/cocoapi `common/maskApi.c` (rleEncode, rleToString, rleFrString): runs down
-the columns, first run of zeros; counts from the third on are differences to the one two before,
-written six bits a character from chr(48).
+Source: cocodataset/cocoapi `common/maskApi.c` (rleEncode, rleToString, rleFrString). Runs go down
+the columns, and the first run is of zeros. From the fourth on, a count is written as its difference
+to the count two before. A character holds six bits from chr(48) on: five of the number, lowest
+first, and one that says whether more follow.
 """
 
 import json
@@ -10,7 +11,7 @@ import json
 import numpy as np
 
 _MAX_SHIFT = 40
-"""A run longer than 2^40 pixels is none: an endless number would take endless time."""
+"""Longest accepted number in a mask text [bits]: longer ones would take very long to decode."""
 
 
 def encode_mask(mask: np.ndarray) -> str:

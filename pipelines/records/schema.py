@@ -1,18 +1,19 @@
-"""What one record is: the contract between the pipelines that write and the loaders that read."""
+"""The format of a record: the contract between pipelines, which write, and loaders, which read."""
 
 import dataclasses
 import json
 from typing import Literal
 
 SuffixSampling = Literal["without_replacement", "choice", "uniform"]
-"""How training draws one of a record's suffixes: each once before any again; or independently."""
+"""Method by which training draws one of a record's suffixes: each once before any is repeated, or
+independently."""
 
 MASK_MARKER = "<mask>"
-"""Stands in a suffix where the 16 `<segNNN>` tokens of one mask belong.
+"""Placeholder in a suffix for the 16 `<segNNN>` tokens of one mask.
 
-Records keep full-resolution masks; the loader of `model` turns each into tokens with the study's
-mask codec, as big_vision does (`pp/proj/paligemma/segmentation.py`), so a dataset does not depend
-on a codec.
+Records keep full-resolution masks, so a dataset does not depend on a mask codec. The loader of
+`model` turns each mask into tokens with the study's codec, as big_vision does
+(`pp/proj/paligemma/segmentation.py`).
 """
 
 
@@ -21,24 +22,24 @@ class Record:
     """One example.
 
     Attributes:
-      id: stable and unique within its dataset; never derived from position or time.
+      id: stable id, unique within the dataset and never derived from position or time.
       images: encoded images (JPEG or PNG) of equal size: one, an image pair, or video frames,
         window after window.
-      num_windows: windows of a video, as many frames each. Training looks at any, evaluation at the
-        first one.
+      num_windows: windows of a video, all with the same number of frames. Training uses any of
+        them, evaluation the first.
       prefix: the text the model reads; no separator, no special tokens.
       suffixes: texts the model may write; training draws one of them.
-      prefixes: per suffix, what may be read before it, of which training draws one: the
-        expressions of an object, the choices in another order. Empty where it is `prefix`.
+      prefixes: for each suffix, its possible prefixes, of which training draws one: the
+        expressions of an object, or the choices in different orders. Empty if it is `prefix`.
       task: "caption", "ocr", ... or the benchmark's name.
       lang: BCP-47 language of the suffixes.
       source: the file the pixels come from, relative to the corpus root [path].
       source_sha256: digest of that file's bytes [hex].
-      answers: accepted answers, for metrics; empty where the task has none.
+      answers: accepted answers, for metrics; empty if the task has none.
       masks: one COCO run-length mask per `MASK_MARKER` of the suffixes, in order [RLE JSON].
-      frame_requested: time asked for, per video frame [s].
-      frame_decoded: time of the frame that was decoded, per video frame [s].
-      meta: whatever a metric needs besides (question type, ...) [JSON-able].
+      frame_requested: requested time of each video frame [s].
+      frame_decoded: time of the frame that was actually decoded, per video frame [s].
+      meta: further values that a metric needs (question type, ...) [JSON-able].
     """
 
     id: str
@@ -78,11 +79,11 @@ class Record:
                 f"prefixes must name some for each of {len(self.suffixes)} suffixes of record "
                 f"{self.id!r}, got {self.prefixes!r:.100}."
             )
-        if self.meta:  # That of few tasks; `json.dumps` is half of the time of this.
+        if self.meta:  # Most are empty, and `json.dumps` takes half of this method's time.
             json.dumps(self.meta)
 
     def window(self, number: int = 0) -> tuple[bytes, ...]:
-        """Returns the images of one window; of pictures there is only one."""
+        """Returns the images of one window; a record without a video has one window."""
         size = len(self.images) // self.num_windows
         return self.images[number * size : (number + 1) * size]
 
@@ -92,7 +93,7 @@ class Record:
 
 
 class BadInput(ValueError):
-    """An input that cannot become a record; the message is the reason it is rejected for."""
+    """An input that cannot become a record; the message is the reject's reason."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,10 +102,10 @@ class Reject:
 
     Attributes:
       id: the id its record would have had.
-      stage: the step that refused it, such as "decode".
-      reason: why, in one line.
+      stage: the step that refused it, for example "decode".
+      reason: reason for the rejection, in one line.
       source: the file, relative to the corpus root [path].
-      source_sha256: digest of that file's bytes; "" where there is none [hex].
+      source_sha256: digest of that file's bytes; "" if there is none [hex].
     """
 
     id: str

@@ -1,29 +1,29 @@
-"""Parts whose records have several numbers of images: pictures and clips with captions, say.
+"""Names of parts whose records differ in their number of images, for example pictures and clips.
 
-    caption      those with the fewest
-    caption@16   those with 16
+    caption      records with the fewest images
+    caption@16   records with 16 images
 
-Whoever trains has batches of one number only, so a dataset keeps them apart.
+A training batch has one number of images per record, so a dataset keeps them in separate parts.
 """
 
 from collections.abc import Iterable
 
 _MARK = "@"
-"""In no task's name."""
+"""Separator that is in no task's name."""
 
 
 def shaped(part: str, num_images: int) -> str:
-    """Returns the name of a part's records that have so many images."""
+    """Returns the full name of a part's records with `num_images` images: `caption@16`."""
     return f"{part}{_MARK}{num_images}"
 
 
 def plain(part: str) -> str:
-    """Returns the name that a part has without its number of images."""
+    """Returns a part's name without its number of images."""
     return part.partition(_MARK)[0]
 
 
 def part_names(found: Iterable[str]) -> dict[str, str]:
-    """Returns the names of parts, of all that are `shaped`: the smallest of a name is plain."""
+    """Maps `shaped` names to names in a dataset: the one with the fewest images becomes plain."""
     names: dict[str, str] = {}
     smallest: set[str] = set()
     for one in sorted(found, key=lambda part: int(part.partition(_MARK)[2])):

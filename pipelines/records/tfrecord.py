@@ -1,7 +1,7 @@
 """TFRecord shards with an offset index beside each, for random access.
 
-A shard `x.tfrecord` has an index `x.idx`: little-endian uint64 offsets of every record's frame,
-and the file's length last.
+A shard `x.tfrecord` has an index `x.idx`: the offset of every record's frame and, last, the file's
+length, as little-endian uint64.
 
 Framing source: TensorFlow `core/lib/io/record_writer.cc`: length u64, masked crc32c of it u32,
 data, masked crc32c of the data u32.
@@ -25,23 +25,23 @@ _FOOTER = struct.Struct("<I")
 INDEX_ENDING = ".idx"
 
 _PIECE = 16 << 20
-"""Of a shard that is copied at a time [bytes]."""
+"""Size of the pieces in which a shard is copied [bytes]."""
 
 _REREADS = 3
-"""Of what came over a network with other checksums."""
+"""Further reads over a network of records whose checksum does not match."""
 
 
 def index_path(shard: str | os.PathLike[str]) -> Path:
-    """Returns where the index of a shard lies."""
+    """Returns the path of a shard's index."""
     return Path(shard).with_suffix(INDEX_ENDING)
 
 
 class Frames:
-    """Records that are appended to an open file; memory does not grow.
+    """Appends records to an open file; memory holds only their offsets.
 
     Attributes:
-      sha256: digest of what was written [hex].
-      size: of it [bytes].
+      sha256: digest of the bytes written [hex].
+      size: number of bytes written [bytes].
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -61,7 +61,7 @@ class Frames:
 
     @property
     def index(self) -> bytes:
-        """The content of the index that lies beside them."""
+        """The content of the index file for these records."""
         return np.asarray(self._offsets, dtype="<u8").tobytes()
 
     def write(self, data: bytes) -> None:
@@ -75,7 +75,7 @@ class Frames:
         self._offsets.append(self._offsets[-1] + len(frame))
 
     def extend(self, shard: BinaryIO, index: bytes) -> None:
-        """Appends all records of another shard, which its index tells."""
+        """Appends all records of another shard, given its file and the content of its index."""
         while piece := shard.read(_PIECE):
             self._file.write(piece)
             self._digest.update(piece)
@@ -84,7 +84,7 @@ class Frames:
 
 
 class ShardWriter:
-    """One shard being written, beside its final name until `commit`."""
+    """Writes one shard under a temporary name, until `commit`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -116,10 +116,10 @@ def write_shard(path: str | os.PathLike[str], records: Iterable[bytes]) -> int:
 
 
 def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yields every record of a TFRecord file, and where its data begins; no index is needed.
+    """Yields (offset of its data, data) of every record of a TFRecord file; needs no index.
 
     Raises:
-      ValueError: at the first record that is damaged.
+      ValueError: at the first damaged record.
     """
     offset = 0
     while header := file.read(_HEADER.size):
@@ -140,7 +140,7 @@ class Shard:
 
     Args:
       name: the shard's path, or its name in `place`.
-      place: where it lies; None for a folder of this machine.
+      place: the place that holds it; None for a folder on this machine.
 
     Raises:
       ValueError: if the shard and its index do not belong together.
@@ -184,7 +184,7 @@ class Shard:
           ValueError: if the checksum of one does not match.
           OSError: if they cannot be read.
         """
-        # Not a memory map: its pages count as this process's memory until others need them.
+        # Not a memory map: its pages would count as this process's memory.
         first = int(self._offsets[start])
         for tries_left in range(0 if self._place.is_local else _REREADS, -1, -1):
             size, fresh = self.num_bytes(start, stop), tries_left < _REREADS
@@ -192,7 +192,8 @@ class Shard:
             try:
                 return [self._record(frames, first, position) for position in range(start, stop)]
             except ValueError:
-                if not tries_left:  # A network may bring other bytes than are stored.
+                # Bytes may be damaged on the network, so they are read again before this fails.
+                if not tries_left:
                     raise
         raise AssertionError
 
@@ -208,6 +209,7 @@ class Shard:
 
 def _masked_crc(data: bytes) -> int:
     crc = _crc32c(data)
+    # The mask of TFRecord: rotated by 15 bits, plus a constant.
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

@@ -1,4 +1,4 @@
-"""What raw files hold before anything is prepared: a corpus, or the rows of all benchmarks."""
+"""Checks of raw files before anything is prepared: of one corpus, or of all benchmarks."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ from pipelines.sources.spec import SourceSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Expected:
-    """One annotation file: its published path below the data root, and the one found, or ""."""
+    """One annotation file: its published path below the data root, and the found path or ""."""
 
     path: str
     found: str
@@ -27,21 +27,21 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What is there of one row of the tables.
+    """The raw files found for one row of the paper's tables, and their counts.
 
     Attributes:
-      title: of the row; "training" for a benchmark's training split.
-      benchmark: its name.
+      title: title of the row; "training" for a benchmark's training split.
+      benchmark: name of the benchmark.
       suite: "main", "appendix", "other"; "" for training.
-      split: of the benchmark's reader.
-      files: the annotation files it needs; none where nothing reads the benchmark.
-      publisher: where its authors publish them.
-      published: number of examples, as published; None if not known.
-      num: examples in the files; None if they were not read.
-      num_images: different images or videos they name.
-      num_present: of which are there.
-      num_rejected: malformed rows.
-      problem: why the files could not be read; "" if they could, or are missing.
+      split: split of the benchmark's reader.
+      files: annotation files that the split needs; empty if no source reads the benchmark.
+      publisher: place where the authors publish them.
+      published: published number of examples; None if it is unknown.
+      num: number of examples in the files; None if they were not read.
+      num_images: number of distinct images or videos that the examples name.
+      num_present: number of these that exist.
+      num_rejected: number of malformed rows.
+      problem: reason that the files could not be read; "" if there is none or they are missing.
     """
 
     title: str
@@ -64,7 +64,7 @@ class Checked:
 
     @property
     def as_published(self) -> bool | None:
-        """Whether the count is the published one, of examples or of images; None if unknown."""
+        """Whether the number of examples or images is the published one; None if unknown."""
         if self.num is None or self.published is None:
             return None
         return self.published in (self.num, self.num_images)
@@ -76,9 +76,9 @@ def check_benchmarks(
     """Yields a result per row of the benchmarks, the main suite first, then per training split.
 
     Args:
-      data_root: the folder that holds the benchmarks' own, or gs://bucket/prefix; None only tells
-        what they need.
-      training: whether training splits are looked for, too; some take minutes to count.
+      data_root: folder or gs://bucket/prefix that holds the benchmarks' folders; with None, results
+        only list the files that are needed.
+      training: whether training splits are checked, too; some take minutes to count.
 
     Raises:
       FileNotFoundError: if there is no such folder.
@@ -104,14 +104,14 @@ def check_corpus(
     path: str = "",
     features: Mapping[str, str] | None = None,
 ) -> Holdings:
-    """Returns the counts of items that preparing a corpus would start from; no picture is opened.
+    """Returns the counts of the items of a corpus; no picture is opened.
 
     Args:
-      data_root: the folder that holds the source's own.
-      source: name of the corpus layout, or one of the user's own.
-      split: such as "train", or "train+val".
+      data_root: the folder that holds the source's folder.
+      source: name of the corpus layout, or a source that the user wrote.
+      split: the split, for example "train" or "train+val".
       path: the source's folder below `data_root`; "" takes the usual one.
-      features: which feature of an Example holds what; see `corpus.FEATURES`.
+      features: field -> feature of an Example; see `corpus.FEATURES`.
 
     Raises:
       ValueError: if the source, the split or an annotation file is wrong.

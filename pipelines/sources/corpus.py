@@ -1,4 +1,4 @@
-"""The folder of one source, as its reader sees it."""
+"""The folder of one source, as its reader uses it."""
 
 import contextlib
 import json
@@ -17,21 +17,33 @@ WEB_TASKS = ("caption", "grounded_caption", "ocr", "vqa", "question", "detect", 
 """Kinds of records that a web image can make; the reader of web images says how."""
 
 FEATURES = (
-    "image", "id", "caption", "question", "answer", "prefix", "suffix", "mask", "task", "lang",
-    "ocr", "objects", "qa", "captions",
-)  # fmt: skip
-"""What the features of a `tf.train.Example` may hold; the reader of them says what each is."""
+    "image",
+    "id",
+    "caption",
+    "question",
+    "answer",
+    "prefix",
+    "suffix",
+    "mask",
+    "task",
+    "lang",
+    "ocr",
+    "objects",
+    "qa",
+    "captions",
+)
+"""Fields that features of a `tf.train.Example` can fill; see `pipelines.sources.web.examples`."""
 
 
 class Spool:
-    """Keeps bytes that cannot be found again by offset (compressed archives, parquet cells)."""
+    """Stores bytes that cannot be found again by offset (compressed archives, parquet cells)."""
 
     def __init__(self, file: BinaryIO | None = None, name: str = "") -> None:
-        """Appends to a file; None keeps nothing, for listing only.
+        """Appends to a file.
 
         Args:
-          file: where to.
-          name: what `Media.store` calls it.
+          file: file to append to; None stores nothing, for listing only.
+          name: name of the file in `Media.store`.
         """
         self._file, self._name = file, name
 
@@ -46,7 +58,7 @@ class Spool:
 
 
 class Corpus:
-    """The folder of one source, and a note of every annotation file that was read from it."""
+    """The folder of one source; it notes every annotation file that is read from it."""
 
     def __init__(
         self,
@@ -58,18 +70,23 @@ class Corpus:
         tasks: Collection[str] = (),
         features: Mapping[str, str] | None = None,
     ) -> None:
-        """Opens `data_root/path`; the root is a folder of this machine, or in a bucket.
+        """Opens `data_root/path`; the root is a folder on this machine or in a bucket.
 
-        A web image makes at most `per_task` records of each of the kinds `tasks`; none are all.
-        `features` says which feature of an Example holds each of `FEATURES`.
+        Args:
+          data_root: folder of all sources [path or URI].
+          path: the source's folder below it.
+          spool: store for unpacked bytes.
+          per_task: most records of one task kind per web image.
+          tasks: kinds of records made from web images; empty makes all kinds.
+          features: one of `FEATURES` -> feature of an Example that holds it.
 
         Raises:
-          ValueError: if `features` names what is none of them.
+          ValueError: if a key of `features` is none of `FEATURES`.
           FileNotFoundError: if there is no such folder.
         """
         self.per_task, self.tasks = per_task, tasks
         self.features = check_features(features or {})
-        # One that is open already keeps its connection, and the names it knows.
+        # A root that is already open keeps its connection and its cache of names.
         self.data_root = cast(
             Path, data_root if isinstance(data_root, PurePath) else raw_path(data_root)
         )
@@ -83,21 +100,21 @@ class Corpus:
         """Returns `path` relative to the data root, with forward slashes.
 
         Raises:
-          BadInput: if it lies outside, as a hostile or absolute path in an annotation may.
+          BadInput: if it is outside, which a hostile or absolute path in an annotation may be.
         """
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in str(path)):
             raise BadInput(f"path is not a name of a file: {str(path)[-120:]!r}")
         relative = os.path.relpath(os.path.normpath(path), os.path.normpath(self.data_root))
         if relative.startswith("..") or os.path.isabs(relative):
-            # Only its name: where the data root lies is no part of what a dataset says.
+            # Only the file name: rejects must not depend on where the data root is.
             raise BadInput(f"path leaves the data root: {os.path.basename(path)[-120:]!r}")
         return Path(relative).as_posix()
 
     def annotation(self, path: Path) -> Path:
-        """Returns `path`, noted as an input.
+        """Notes `path` as an input and returns it.
 
         Raises:
-          FileNotFoundError: naming the file, if there is none.
+          FileNotFoundError: if the file is missing, naming it.
         """
         if not path.is_file():
             raise FileNotFoundError(f"{path} is missing.")
@@ -106,27 +123,27 @@ class Corpus:
 
     @contextlib.contextmanager
     def whole(self, path: Path) -> Iterator[Path]:
-        """Yields `path`, noted as an input, as a file of this machine.
+        """Notes `path` as an input, and yields it as a file on this machine.
 
-        Of a bucket it is a copy, compared with the object's checksum: for what is read here and
-        there, since ranges come without one.
+        For files that are read at random offsets: from a bucket it is a copy, checked against the
+        object's checksum, which ranges of an object do not have.
 
         Raises:
-          FileNotFoundError: naming the file, if there is none.
+          FileNotFoundError: if the file is missing, naming it.
         """
         with local_copy(self.annotation(path)) as local:
             yield local
 
     def has(self, path: Path) -> bool:
-        """Whether a file is there; it is not if its name is none, or too long for one."""
+        """Whether a file exists; False, too, for names that are invalid or too long."""
         return os.path.isfile(path) if self.is_local else path.is_file()
 
     def files(self) -> Iterator[Path]:
-        """Yields every file below the folder, sorted; memory holds one folder's names."""
+        """Yields every file below the folder, sorted; memory holds one folder's names per level."""
         return _files(self.folder)
 
     def load_json(self, path: Path, compact: Callable[[dict], object] | None = None) -> object:
-        """Returns the content of a JSON file, its objects replaced by `compact` of them.
+        """Returns the content of a JSON file, after `compact` has replaced each of its objects.
 
         Raises:
           ValueError: if it is not JSON, naming the file.
@@ -139,19 +156,19 @@ class Corpus:
 
     @property
     def is_local(self) -> bool:
-        """Whether its files are on this machine; ranges of others are compared with checksums."""
+        """Whether its files are on this machine; ranges of other files need a checksum."""
         return isinstance(self.data_root, Path)
 
     def media(self, path: Path, **fields: Any) -> Media:
-        """Returns a reference to a plain file; whether it exists shows when it is read."""
+        """Returns a reference to a plain file; a missing file is an error only when it is read."""
         return Media(path=self.relative(path), **fields)
 
 
 def check_features(features: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns `features`.
+    """Checks the keys of `features`, and returns it.
 
     Raises:
-      ValueError: if it names what no reader knows.
+      ValueError: if a key is none of `FEATURES`.
     """
     if unknown := sorted(set(features) - set(FEATURES)):
         raise ValueError(f"features must be of {', '.join(FEATURES)}, got {', '.join(unknown)}.")
@@ -159,10 +176,10 @@ def check_features(features: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def parse_features(words: Iterable[str]) -> dict[str, str]:
-    """Returns the features that "image=image/encoded" and its like name.
+    """Parses words such as "image=image/encoded" to field -> feature.
 
     Raises:
-      ValueError: if one is not written so.
+      ValueError: if a word has no "=".
     """
     named = {}
     for word in words:
@@ -174,7 +191,7 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    # A path in a bucket is none of this machine's.
+    # `os.path.isdir` is False for a path in a bucket.
     names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
     for name in sorted(names):
         path = folder / name

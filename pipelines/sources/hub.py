@@ -1,11 +1,11 @@
-"""Benchmarks as the Hugging Face Hub holds them: parquet tables with the pictures inside.
+"""Reading of benchmarks from the Hugging Face Hub: parquet tables that contain the pictures.
 
     [{folder}/]{split}-00000-of-00002.parquet    as `datasets` uploads them
     default/{split}/0000.parquet                 as the Hub converts them
 
-A reader that knows such a layout reads it where its folder holds no files of the authors' own, and
-makes the same records of the same content. A picture that several questions ask about is kept once.
-Where a table names no picture, its name is the beginning of its digest.
+A reader that supports tables uses them if its folder lacks files in the authors' layout; the same
+content gives the same records. A picture that several questions ask about is stored once. If a
+table gives a picture no name, its name is the start of its digest.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ ReadTables = Callable[[Corpus, str, Sequence[Path]], Found]
 
 
 def named(*splits: str, folders: Sequence[str] = ("data", ".")) -> tuple[str, ...]:
-    """Returns the names that the tables of a split may have, of its usual name first.
+    """Returns the name patterns that the tables of a split may have, in order of preference.
 
     Args:
-      splits: what the split is called there, such as "validation".
-      folders: where the tables lie below the source's folder.
+      splits: names of the split on the Hub, for example "validation".
+      folders: folders of the tables below the source's folder.
     """
     uploaded = [f"{folder}/{split}-*.parquet" for folder in folders for split in splits]
     return tuple(uploaded + [f"default/{split}/*.parquet" for split in splits])
@@ -45,16 +45,17 @@ def or_tables(
     *,
     apart: bool = True,
 ) -> SourceSpec:
-    """Returns a source that is read from tables, too.
+    """Returns a source that can also be read from tables.
 
     Args:
       spec: the source in its authors' layout.
-      tables: split -> the names its tables may have; the first that there are any of counts.
+      tables: split -> name patterns of its tables; the first pattern that matches is used.
       read: (corpus, split, tables) -> would-be records, lazily.
-      apart: whether a table can be listed by itself: `read` makes the same of it without the
-        others, and reads nothing else.
+      apart: whether each table can be listed separately: `read` gives the same items for a table
+        whether or not it gets the others, and reads nothing else.
     """
 
+    # The authors' files win if all are there; tables count only in their absence.
     def found_of(corpus: Corpus, split: str) -> list[Path]:
         published = all(look_up(corpus.folder, *names) for names in spec.files(split))
         return [] if published else find_tables(corpus, tables.get(split, ()))
@@ -87,7 +88,7 @@ def or_tables(
 
 
 def find_tables(corpus: Corpus, names: Iterable[str]) -> list[Path]:
-    """Returns the files of the first of `names` that there are any of, in order."""
+    """Returns the files, sorted, that match the first of `names` with any match."""
     for name in names:
         path = below(corpus.folder, name)
         if found := sorted(path.parent.glob(path.name)):
@@ -103,14 +104,14 @@ def read_tables(
     *,
     columns: Sequence[str] = (),
 ) -> Found:
-    """Yields each row's output of `make`, a reject where it fails; None is no input at all.
+    """Yields the items that `make` returns for each row, or a reject if it fails.
 
     Args:
       corpus: the tables' corpus.
-      name: what the ids of rejects begin with, such as "docvqa/val".
-      tables: in order.
-      make: (table, one row of it) -> its items.
-      columns: what is read; none are all.
+      name: prefix of the ids of rejects, for example "docvqa/val".
+      tables: the tables, in the order in which they are read.
+      make: (table, one row of it) -> its items; None if the row is not an input.
+      columns: columns to read; empty reads all.
     """
     for table in tables:
         rows = table_rows(corpus, table, columns)
@@ -121,10 +122,10 @@ def read_tables(
 def table_rows(
     corpus: Corpus, table: Path, columns: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a table, few at a time in memory.
+    """Yields the rows of a table; memory holds a few at a time.
 
     Raises:
-      ValueError: if it is no parquet, naming the file.
+      ValueError: if it is not a parquet file, naming the file.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -142,23 +143,23 @@ def table_rows(
 
 
 class Pictures:
-    """Keeps the pictures of tables where their bytes are found again, equal ones once."""
+    """Stores the pictures of tables in the spool, equal ones once."""
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
         self._kept: dict[tuple[bytes, str], Media] = {}
 
     def keep(self, table: Path, cell: object, name: str = "", **fields: Any) -> Media:
-        """Returns where a picture is.
+        """Stores a picture, if it is new, and returns a reference to it.
 
         Args:
-          table: it is from.
+          table: the table that holds the picture.
           cell: its bytes, or {"bytes", "path"} as `datasets` writes pictures.
-          name: of its file, as the authors have it; "" takes the cell's own.
-          fields: of `Media`.
+          name: file name in the authors' layout; "" takes the cell's path or the digest.
+          fields: further fields of `Media`.
 
         Raises:
-          BadInput: if there is none in the cell.
+          BadInput: if the cell holds no picture.
         """
         path = ""
         if isinstance(cell, Mapping):
@@ -176,6 +177,6 @@ class Pictures:
 
 
 def texts(cells: object) -> list[object]:
-    """Returns answers as texts, which may be written as {"answer": text, ...}."""
+    """Returns the texts of answers, each of which may be a text or {"answer": text, ...}."""
     listed = cells if isinstance(cells, list) else []
     return [cell["answer"] if isinstance(cell, Mapping) else cell for cell in listed]

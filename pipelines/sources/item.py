@@ -1,18 +1,18 @@
-"""What a reader lists: one would-be record each, with references to its pixels but no pixels."""
+"""Items, which readers list: would-be records with references to their pixels, but no pixels."""
 
 import dataclasses
 import json
 
 BOX_MARKER = "\ue000"
-"""Stands in a prefix or suffix where the four location tokens of the next box belong."""
+"""Placeholder in a prefix or suffix for the four location tokens of the next box."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Edit:
-    """What is changed in an image before it is stored.
+    """Changes to an image before it is stored.
 
     Attributes:
-      quarter_turns: counter-clockwise.
+      quarter_turns: number of counter-clockwise quarter turns.
       labels: x0, y0, x1, y1 of white rectangles, each with the black text in it [pixels].
       frame: x0, y0, x1, y1 of a red frame, one pixel wide once stored [fractions of the height].
     """
@@ -31,20 +31,20 @@ class Edit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Media:
-    """Where the encoded bytes of one image or video lie.
+    """A reference to the encoded bytes of one image or video.
 
     Attributes:
       path: the file, or the archive that holds it, relative to the data root [path].
       member: name inside the archive; "" for a plain file.
-      store: the file of what was unpacked that really holds the bytes; "" for `path` itself.
-      offset: first byte.
+      store: file in the work folder that holds the unpacked bytes; "" if they are in `path`.
+      offset: position of the first byte [bytes].
       size: length; -1 means to the end [bytes].
-      crc32c: of what is a range of an object, or was unpacked, since a range of a bucket comes
-        without one; -1 elsewhere.
-      video: decoded into frames rather than as one image.
-      start: where the part of the video that is meant begins, from its first frame [s].
-      end: where that part ends; None for the video's end [s].
-      edit: what is changed in its pixels; None for nothing.
+      crc32c: checksum of unpacked bytes or of a range of an object, since a bucket gives none for
+        ranges; -1 for other bytes.
+      video: whether it is a video, which is decoded into frames.
+      start: start of the part of the video that is meant, from its first frame [s].
+      end: end of that part; None for the video's end [s].
+      edit: changes to its pixels; None for none.
     """
 
     path: str
@@ -66,7 +66,7 @@ class Media:
 
     @property
     def source(self) -> str:
-        """The name a record gives it."""
+        """The name in a record's `source`."""
         return f"{self.path}/{self.member}" if self.member else self.path
 
 
@@ -75,19 +75,19 @@ class Item:
     """One would-be record.
 
     Attributes:
-      id: of the record. Items made of the same pixels share what precedes "#".
-      part: the dataset part it goes to.
+      id: id of the record. Items made of the same pixels share the part before "#".
+      part: the dataset part that the record belongs to.
       media: its images (one, or a pair) or its video.
-      prefix: as in the record, with a `BOX_MARKER` per box.
-      suffixes: as in the record, with a `BOX_MARKER` per box and a `MASK_MARKER` per mask.
-      prefixes: as in the record; no boxes are in them.
-      task: as in the record.
-      lang: as in the record.
+      prefix: the record's prefix, with a `BOX_MARKER` per box.
+      suffixes: the record's suffixes, with a `BOX_MARKER` per box and a `MASK_MARKER` per mask.
+      prefixes: the record's prefixes; they contain no boxes.
+      task: the record's task.
+      lang: the record's language.
       boxes: x0, y0, x1, y1 of every `BOX_MARKER`, prefix first [pixels].
       masks: per `MASK_MARKER`, COCO run lengths, or {"size", "polygons"} [JSON].
       annotated_size: width and height the boxes refer to; None if not stated [pixels].
-      answers: as in the record.
-      meta: as in the record.
+      answers: the record's answers.
+      meta: the record's meta.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What readers of published layouts share: finding files, reading rows, building records."""
+"""Helpers of the readers of published layouts: finding files, reading rows, building items."""
 
 import bz2
 import csv
@@ -18,10 +18,10 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 
 def find(corpus: Corpus, *names: str) -> Path:
-    """Returns the first of `names` there is below the corpus, noted as an input.
+    """Returns the first of `names` that exists below the corpus, and notes it as an input.
 
     Raises:
-      FileNotFoundError: naming the first, and what else was looked for.
+      FileNotFoundError: if none exists, naming them all.
     """
     if path := look_up(corpus.folder, *names):
         return corpus.annotation(path)
@@ -30,7 +30,7 @@ def find(corpus: Corpus, *names: str) -> Path:
 
 
 def look_up(folder: Path, *names: str) -> Path | None:
-    """Returns the first of `names` there is below a folder; "*" stands for any text."""
+    """Returns the first of `names` that exists below a folder; "*" stands for any text."""
     for name in names:
         path = below(folder, name)
         if "*" in name:
@@ -41,27 +41,36 @@ def look_up(folder: Path, *names: str) -> Path | None:
 
 
 def below(folder: Path, name: str) -> Path:
-    """Returns `folder / name`, whose "../" are taken: in a bucket there is no such folder."""
+    """Returns `folder / name` with each leading "../" resolved, since a bucket does not do that."""
     while name.startswith("../"):
         folder, name = folder.parent, name.removeprefix("../")
     return folder / name
 
 
 SHARED = (
-    "activitynet", "coco", "docvqa", "gqa", "msrvtt", "openimages", "rico", "textcaps", "textvqa",
-    "vatex", "visual_genome",
-)  # fmt: skip
-"""Folders beside a benchmark's own that may hold its images; whoever asks whether anything has
-changed looks there, too."""
+    "activitynet",
+    "coco",
+    "docvqa",
+    "gqa",
+    "msrvtt",
+    "openimages",
+    "rico",
+    "textcaps",
+    "textvqa",
+    "vatex",
+    "visual_genome",
+)
+"""Folders beside a benchmark's folder that may hold its images; `SourceSpec.folders` names them
+among the folders that a source reads."""
 
 
 def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:
-    """Returns where images lie: in the corpus, or below the data root in the folder of a set.
+    """Returns the folder of images: in the corpus, or in a shared folder below the data root.
 
     Args:
       corpus: the benchmark's own folder.
-      name: of the folder of images, such as "train2014".
-      shared: folders several benchmarks share, such as "coco"; of `SHARED`.
+      name: name of the folder of images, for example "train2014".
+      shared: folders that several benchmarks share, for example "coco"; some of `SHARED`.
     """
     if not set(shared) <= set(SHARED):
         raise ValueError(f"shared must be of {', '.join(SHARED)}, got {', '.join(shared)}.")
@@ -71,7 +80,7 @@ def image_folder(corpus: Corpus, name: str, *shared: str) -> Path:
 
 
 def scene_text_folder(corpus: Corpus, split: str) -> Path:
-    """Returns where the images lie that TextVQA and TextCaps share."""
+    """Returns the folder of the images that TextVQA and TextCaps share."""
     name = "test_images" if split == "test" else "train_images"
     return image_folder(corpus, name, "textvqa", "textcaps")
 
@@ -79,25 +88,25 @@ def scene_text_folder(corpus: Corpus, split: str) -> Path:
 def load_list(
     corpus: Corpus, path: Path, key: str = "", *, compact: Callable[[dict], object] | None = None
 ) -> list:
-    """Returns the list a JSON file holds, or holds under `key`.
+    """Returns the list in a JSON file, or under `key` in it.
 
     Args:
-      corpus: notes the file.
+      corpus: the corpus, which notes the file.
       path: the file.
-      key: where in it; "" for the whole.
-      compact: replaces every object as it is parsed, innermost first.
+      key: key of the list in the file; "" if the file is the list.
+      compact: function that replaces every object as it is parsed, innermost first.
 
     Raises:
-      ValueError: if there is none, naming the file.
+      ValueError: if there is no list, naming the file.
     """
     return _typed(corpus, path, key, list, "a list", compact)
 
 
 def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
-    """Returns the object a JSON file holds, or holds under `key`.
+    """Returns the object in a JSON file, or under `key` in it.
 
     Raises:
-      ValueError: if there is none, naming the file.
+      ValueError: if there is no object, naming the file.
     """
     return _typed(corpus, path, key, dict, "an object")
 
@@ -115,10 +124,10 @@ def _typed(corpus: Corpus, path: Path, key: str, kind: type, what: str, compact=
 
 
 def indexed(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
-    """Returns the rows of a file by what they have under `key`.
+    """Returns the rows of a file as a dict, indexed by their values under `key`.
 
     Raises:
-      ValueError: if one has nothing there, naming the file.
+      ValueError: if a row lacks `key`, naming the file.
     """
     found = {}
     for number, row in enumerate(rows):
@@ -129,7 +138,7 @@ def indexed(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
 
 
 def grouped(rows: Iterable[Any], key: str) -> list[list[Any]]:
-    """Returns the rows that share `key`, in the order of their first; one without stays alone."""
+    """Groups rows by their value under `key`, in order of appearance; rows without it are alone."""
     groups: dict[object, list[Any]] = {}
     for number, row in enumerate(rows):
         shared = row.get(key) if isinstance(row, Mapping) else None
@@ -138,7 +147,7 @@ def grouped(rows: Iterable[Any], key: str) -> list[list[Any]]:
 
 
 def json_lines(path: Path) -> Iterator[Callable[[], Mapping]]:
-    """Yields a function per line that parses it; the file may be packed with bzip2."""
+    """Yields, for each line, a function that parses it; the file may be packed with bzip2."""
     with path.open("rb") as file, bz2.open(file) if path.suffix == ".bz2" else file as lines:
         for line in lines:
             if line.strip():
@@ -165,14 +174,15 @@ def read_rows(
     rows: Iterable[Any],
     make: Callable[[Any], Item | Iterable[Item | Reject] | None],
 ) -> Found:
-    """Yields each row's output of `make`, a reject where it fails; None is no input at all.
+    """Yields the items that `make` returns for each row, or a reject if it fails.
 
     Args:
       corpus: the rows' corpus.
-      path: the file they are from.
-      name: what the ids of rejects begin with, such as "docvqa/val".
+      path: the file that holds the rows.
+      name: prefix of the ids of rejects, for example "docvqa/val".
       rows: the rows.
-      make: one row -> its items; raises whatever a malformed row makes it raise.
+      make: one row -> its items, or None if the row is not an input; it need not catch the errors
+        that a malformed row causes.
     """
     for number, row in enumerate(rows):
         try:
@@ -208,18 +218,18 @@ def question(
     """Returns the would-be record of one question, or of one image's captions.
 
     Args:
-      benchmark: its row.
-      split: as in the id.
-      media: its image, or its images.
-      key: tells it from other questions of the same image.
+      benchmark: the benchmark it belongs to.
+      split: name of the split, as it appears in the id.
+      media: its image or images.
+      key: number or name that distinguishes it from other questions about the same image.
       text: question, sentence or expression; "" for captions.
       answers: accepted answers, as published.
-      targets: what training may draw from; None takes the answers, and none at all is "", as a
-        test split has it. Lower-cased if the benchmark's targets are.
-      lang: of the targets.
-      image: tells its pixels from others; "" takes the file's name.
-      meta: what the metric needs besides.
-      fields: what the prompt has besides the text.
+      targets: texts that training may draw; None takes the answers. If there are none, as in a
+        test split, the only target is "". Lower-cased if the benchmark's targets are.
+      lang: language of the targets.
+      image: name of its pixels in the id; "" takes the file's name.
+      meta: further values that the metric needs.
+      fields: further fields of the prompt.
     """
     media = (media,) if isinstance(media, Media) else media
     image = image or Path(media[0].member or media[0].path).name
@@ -241,7 +251,7 @@ def text_of(row: Mapping, key: str) -> str:
     """Returns the text under `key`.
 
     Raises:
-      BadInput: if it is no text, or an empty one.
+      BadInput: if it is not a text, or is empty.
     """
     value = row[key]
     if not isinstance(value, str) or not value.strip():
@@ -250,10 +260,10 @@ def text_of(row: Mapping, key: str) -> str:
 
 
 def index_of(row: Mapping, key: str, choices: Sequence[str]) -> int:
-    """Returns the number of a choice under `key`.
+    """Returns the index of a choice, which is under `key`.
 
     Raises:
-      BadInput: if it is none of the choices'.
+      BadInput: if it is not the index of a choice.
     """
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < len(choices):
@@ -262,10 +272,10 @@ def index_of(row: Mapping, key: str, choices: Sequence[str]) -> int:
 
 
 def texts_of(row: Mapping, key: str) -> list[str]:
-    """Returns the texts under `key`; numbers among them are written out.
+    """Returns the texts under `key`; numbers among them become texts.
 
     Raises:
-      BadInput: if it is no list of texts, or an empty one.
+      BadInput: if it is not a list of texts, or is empty.
     """
     values = row[key]
     if not isinstance(values, list) or not values:

@@ -1,4 +1,4 @@
-"""The encoded bytes of media, wherever they lie."""
+"""Reads the encoded bytes of media from disk, a bucket or the work folder."""
 
 import collections
 import contextlib
@@ -21,36 +21,37 @@ MAX_ENCODED = 512 << 20
 """Largest encoded image read into memory [bytes]; the largest photographs have some 100 MB."""
 
 _TRIES = 4
-"""Of a range that came with another checksum."""
+"""Reads of a range whose checksum does not match, before that is an error."""
 
 _RUN = 2 << 20
-"""Most bytes of neighbouring images that one request brings, unless one has more."""
+"""Most bytes of neighbouring images in one request, unless a single image has more."""
 
 _GAP = 64 << 10
-"""Between two neighbours, read for nothing [bytes]: an archive's headers and texts."""
+"""Largest gap between neighbours, which is read and dropped [bytes]: archive headers and texts."""
 
 _AHEAD = 8 << 20
-"""Of images on their way, or waiting, while one is decoded: a request takes longer [bytes]."""
+"""Limit on the images fetched ahead, once more than `_AT_ONCE` items wait [bytes]; a request takes
+longer than decoding an image."""
 
 _MOST_AHEAD = 64 << 20
-"""Of those where `_AT_ONCE` of them are more than that [bytes]."""
+"""Limit on the images fetched ahead, however few items wait [bytes]."""
 
 _MOST_ITEMS = 1000
-"""Items that wait, where they show videos, or the same images."""
+"""Most items that wait; many fit in `_AHEAD` if they show videos or share images."""
 
 _UNKNOWN = 1 << 20
-"""Bytes that an image counts as whose size is not known."""
+"""Size that is assumed for an image of unknown size [bytes]."""
 
 _AT_ONCE = 16
-"""Requests on their way."""
+"""Requests in parallel."""
 
 
 class MediaReader:
     """Reads media of one data root. Not thread-safe.
 
     Args:
-      data_root: as `raw_path` opens it.
-      unpacked: the folder that `Media.store` is in; None where nothing was unpacked.
+      data_root: the data root, opened by `raw_path`.
+      unpacked: folder of the files in `Media.store`; None if nothing was unpacked.
     """
 
     def __init__(self, data_root: Path, unpacked: Files | None = None) -> None:
@@ -62,10 +63,10 @@ class MediaReader:
         self._bytes = 0
 
     def expected(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields the items; of a bucket, what the next ones show is fetched meanwhile.
+        """Yields the items and, from a bucket, fetches the images of the following items meanwhile.
 
-        Images that lie beside each other in one file come together: a request for each would take
-        more of a processor than decoding it.
+        Images that are neighbours in one file are fetched together, since a request for each would
+        take more processor time than decoding it.
         """
         if self._is_local:
             yield from items
@@ -80,6 +81,7 @@ class MediaReader:
                     run = []
                 run.append(media)
             while self._is_full(len(waiting)):
+                # The next item's images may still be in the open run: then fetch the run now.
                 shown = (media for media in waiting[0].media if not media.video)
                 if any(media not in self._coming for media in shown):
                     self._fetch(run)
@@ -103,7 +105,7 @@ class MediaReader:
 
     @contextlib.contextmanager
     def local(self, media: Media) -> Iterator[tuple[str, str]]:
-        """Yields a path of this machine with the bytes of a video, and their sha256 [hex].
+        """Yields the path of a video's file on this machine, and its sha256 [hex].
 
         Raises:
           BadInput: if it cannot be read.
@@ -116,7 +118,7 @@ class MediaReader:
             yield str(path), sha256
 
     def sha256(self, media: Media) -> str:
-        """Returns the digest of the encoded bytes; of a video, of its whole file [hex].
+        """Returns the digest of an image's encoded bytes or of a video's whole file [hex].
 
         Raises:
           BadInput: if they cannot be read.
@@ -127,7 +129,7 @@ class MediaReader:
             return sha256
 
     def has(self, media: Media) -> bool:
-        """Whether the file of a media is there."""
+        """Whether the file of a media exists."""
         path = self._root / media.path
         return os.path.isfile(path) if self._is_local else path.is_file()
 
@@ -137,7 +139,7 @@ class MediaReader:
         return self._bytes > _AHEAD and num_waiting > _AT_ONCE
 
     def _new_of(self, item: Item) -> Iterator[Media]:
-        """Yields the images of an item that no item before it waits for."""
+        """Yields the images of an item that no waiting item has asked for yet."""
         for media in item.media:
             if media.video:
                 continue
@@ -160,7 +162,7 @@ class MediaReader:
             self._coming |= dict.fromkeys(run, self._pool.submit(self._read_run, run))
 
     def _read_run(self, run: list[Media]) -> dict[Media, bytes]:
-        """Returns neighbours by one request; whoever is missing is to be read by itself."""
+        """Reads neighbours by one request; `read` fetches images that are missing in the result."""
         first, last = run[0], run[-1]
         if len(run) == 1:
             return {first: self._read(first)}
@@ -216,7 +218,7 @@ class MediaReader:
         except FileNotFoundError as error:
             raise BadInput(f"{os.strerror(errno.ENOENT)}: {media.source}") from error
         except OSError as error:
-            if not self._is_local:  # A bucket that does not answer says nothing about the file.
+            if not self._is_local:  # The bucket may be unreachable, so the file is not to blame.
                 raise
             raise BadInput(f"{error.strerror or type(error).__name__}: {media.source}") from error
 
@@ -226,7 +228,7 @@ def _weight(media: Media) -> int:
 
 
 def _are_neighbours(run: list[Media], media: Media) -> bool:
-    """Returns whether one request may bring an image with those before it."""
+    """Returns whether one request may fetch an image together with the run before it."""
     first, last = run[0], run[-1]
     if (media.path, media.store) != (last.path, last.store) or min(last.size, media.size) < 0:
         return False
@@ -239,10 +241,10 @@ def _is_whole(media: Media, data: bytes) -> bool:
 
 
 def _compared(media: Media, read: Callable[[], bytes]) -> bytes:
-    """Returns a range of bytes once it has its checksum, if that is known.
+    """Returns a range of bytes whose checksum matches, if that is known.
 
     Raises:
-      RuntimeError: if it has another one, again and again.
+      RuntimeError: if it matches in none of `_TRIES` reads.
     """
     for _ in range(_TRIES):
         data = read()

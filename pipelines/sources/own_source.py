@@ -1,23 +1,23 @@
-"""Examples of the user's own, as a value: what the registry knows of published ones by name."""
+"""The description of a source that the user wrote, in place of a name in the registry."""
 
 import dataclasses
 
 from infra.store.digest import NOT_IDENTITY
 
 PROMPT = "answer {lang} {text}"
-"""What the model reads for a question, unless a config says otherwise."""
+"""Default prompt for a question."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnSource:
-    """Examples of the user's own: what reads them, and how they are asked about.
+    """The user's own examples: their reader and their prompt.
 
     Attributes:
       reader: "jsonl", "csv", or a function, "module:name".
-      name: begins the ids; the part and the task of rows that state none.
-      prompt: what the model reads; {text} is the question of a row, {lang} its language.
+      name: prefix of the ids, and the part and task of rows that state none.
+      prompt: the text the model reads; {text} is the question of a row, {lang} its language.
       code: (path, text) of the function's modules, for workers that lack them. It counts as code of
-        the step, not here.
+        the step, so it is not part of this value's identity.
     """
 
     reader: str

@@ -1,8 +1,8 @@
-"""The sources there are, by name.
+"""The table of sources, by name.
 
-The only module of the pipelines that knows every reader. A dataset is made by the code that
-`pipelines.prepare.run` imports, without this module, and by the one reader that `reader_module`
-names: an edit in another reader does not concern it.
+Only this module of the pipelines imports every reader. The code of a dataset is the modules that
+`pipelines.prepare.run` imports, without this one, and the one reader that `reader_module` names. So
+an edit of another reader does not change it.
 """
 
 from infra.references import in_module
@@ -19,10 +19,31 @@ from pipelines.sources.vqa import counting, photos, scene_graphs
 from pipelines.sources.web import annotated, examples, images
 
 _READERS = (
-    annotated, book_covers, captions, chartqa, coco, counting, examples, images, marvl,
-    media_files, multilingual, nlvr, pages, photos, questions, refcoco, rows, rsvqa,
-    scene_graphs, scene_text, school, scicap, screens, textcaps,
-)  # fmt: skip
+    annotated,
+    book_covers,
+    captions,
+    chartqa,
+    coco,
+    counting,
+    examples,
+    images,
+    marvl,
+    media_files,
+    multilingual,
+    nlvr,
+    pages,
+    photos,
+    questions,
+    refcoco,
+    rows,
+    rsvqa,
+    scene_graphs,
+    scene_text,
+    school,
+    scicap,
+    screens,
+    textcaps,
+)
 
 _FOUND = {spec.name: (spec, reader) for reader in _READERS for spec in reader.SOURCES}
 
@@ -30,14 +51,17 @@ SOURCES: dict[str, SourceSpec] = {name: spec for name, (spec, _) in sorted(_FOUN
 
 
 OWN = tuple(spec.name for spec in rows.SOURCES)
-"""Formats of one's own examples."""
+"""Formats of the user's own examples."""
 
 
 def get(source: str | OwnSource) -> SourceSpec:
-    """Returns a source: by its name, or the user's own.
+    """Returns the spec of a source.
+
+    Args:
+      source: name of the corpus layout, or a source that the user wrote.
 
     Raises:
-      ValueError: if there is none of that name, with the list of those there are.
+      ValueError: if there is no source of that name, with the list of all names.
     """
     if isinstance(source, OwnSource):
         return (rows if source.reader in OWN else functions).source(source)
@@ -50,9 +74,9 @@ def reader_module(name: str) -> str:
     """Returns the module that reads a source, such as "pipelines.sources.documents.chartqa".
 
     Args:
-      name: of the source, or a function of the user's own, "module:name".
+      name: name of the source, or a function that the user wrote, "module:name".
 
     Raises:
-      ValueError: as `get`.
+      ValueError: as in `get`.
     """
     return (functions if in_module(name) else _FOUND[get(name).name][1]).__name__

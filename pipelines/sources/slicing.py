@@ -1,8 +1,8 @@
-"""Parts of a split, as "val[-10240:]" or "train[:98%]".
+"""Parts of a split, written as "val[-10240:]" or "train[:98%]".
 
 TensorFlow Datasets slices in the order of a hash of its own keys, which other readers cannot know.
-Here the order is that of a digest of the records' ids: as good as random, the same on every
-machine, and another one than TensorFlow Datasets'.
+Here the order is that of a hash of the records' ids: random, the same on every machine, but
+different from TensorFlow Datasets'.
 """
 
 import re
@@ -17,7 +17,7 @@ _SLICE = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?
 
 
 class Slice(NamedTuple):
-    """Part of a split: bounds as written, "" where there is none."""
+    """Part of a split, with its bounds as written; "" is no bound."""
 
     split: str
     start: str = ""
@@ -25,10 +25,10 @@ class Slice(NamedTuple):
 
 
 def parse_slice(text: str) -> Slice:
-    """Returns the split of `text` and its bounds.
+    """Parses the split and bounds in `text`.
 
     Raises:
-      ValueError: if it is not written as a slice.
+      ValueError: if `text` is not a split or a slice of one.
     """
     found = _SLICE.fullmatch(text)
     if found is None:
@@ -39,14 +39,14 @@ def parse_slice(text: str) -> Slice:
 def disjoint(one: Slice, other: Slice) -> bool:
     """Returns whether two parts of a split share no record, whatever its size.
 
-    "[:98%]" and "[98%:]" share none, nor do "[:-100]" and "[-50:]"; of bounds that cannot be
-    compared without the size, as "[:98%]" and "[-50:]", it is assumed that they do.
+    "[:98%]" and "[98%:]" share none, nor do "[:-100]" and "[-50:]". Parts whose bounds cannot be
+    compared without the size, such as "[:98%]" and "[-50:]", are assumed to share records.
     """
     return _ends_before(one.stop, other.start) or _ends_before(other.stop, one.start)
 
 
 def _ends_before(stop: str, start: str) -> bool:
-    """Returns whether a part that ends at `stop` lies before one that begins at `start`."""
+    """Returns whether a part that ends at `stop` is before one that begins at `start`."""
     if not stop or not start or stop.endswith("%") != start.endswith("%"):
         return False
     last, first = (int(bound.removesuffix("%")) for bound in (stop, start))
@@ -54,7 +54,7 @@ def _ends_before(stop: str, start: str) -> bool:
 
 
 def sliced(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator[Item | Reject]:
-    """Yields the part's items in the order of reading; reads twice, and holds only ids."""
+    """Yields the part's items in reading order; it reads twice, and keeps only ids in memory."""
     if not part.start and not part.stop:
         yield from read()
         return
@@ -67,7 +67,7 @@ def sliced(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator
 
 
 def within(part: Slice, total: int) -> slice:
-    """Returns which of `total` records, in the order of the hashes of their ids, lie in a part."""
+    """Returns the slice of `total` records, sorted by the hashes of their ids, that is the part."""
     return slice(_bound(part.start, total), _bound(part.stop, total))
 
 

@@ -1,6 +1,6 @@
-"""One corpus layout: its splits, its reader, and how its pixels are prepared.
+"""The spec of a corpus layout: its splits, its reader, and how its pixels are prepared.
 
-Each reader's module states its own in `SOURCES`; `pipelines.sources.registry` only gathers them.
+Each reader's module lists its specs in `SOURCES`; `pipelines.sources.registry` only collects them.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ from pipelines.sources.slicing import Slice, disjoint, parse_slice, sliced
 _FILE_STEM = re.compile(r"[A-Za-z0-9_.-]+")
 
 Files = Callable[[str], tuple[tuple[str, ...], ...]]
-"""Split -> its annotation files below the source's folder, each as the names it may have, the
-published one first."""
+"""Split -> its annotation files below the source's folder, each as a tuple of its possible names,
+the published one first."""
 
 Units = Callable[[Corpus, str], Iterator[str]]
-"""Corpus, split -> names of what can be listed apart."""
+"""(corpus, split) -> names of the units that can be listed separately."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,25 +31,24 @@ class SourceSpec:
     """One corpus layout.
 
     Attributes:
-      name: in configs.
-      folder: where it is looked for below the data root, unless told otherwise.
-      splits: the splits it may have; none where that is for its files to say.
-      read: lists its would-be records, lazily.
+      name: its name in configs.
+      folder: its default folder below the data root.
+      splits: its splits; empty if the files in its folder decide.
+      read: (corpus, split) -> would-be records, lazily.
       antialias: whether images of training splits are filtered when made smaller.
-      antialias_eval: whether those of other splits are.
-      num_frames: frames per video, unless told otherwise.
-      frame_stride: their distance at 25 frames a second, unless told otherwise [frames].
-      files: the annotation files of a split.
-      units: names of what of a split can be listed apart, such as archives; None: only the whole
-        can.
-      read_one: lists one of them.
-      has_own_ids: whether the ids of a unit come from no other, so that a shard may be a group of
-        units.
-      own_files: the files of a unit that is read from these alone, so that who asks for them need
-        not read it; none where only reading tells.
+      antialias_eval: whether images of other splits are filtered when made smaller.
+      num_frames: default number of frames per video.
+      frame_stride: default distance between frames, counted at 25 frames a second [frames].
+      files: split -> its annotation files.
+      units: (corpus, split) -> units that can be listed separately, such as archives; None if only
+        the whole split can be listed.
+      read_one: (corpus, unit) -> would-be records of the unit, lazily.
+      has_own_ids: whether no two units share an id, so that a shard may be a group of units.
+      own_files: (corpus, unit) -> all files from which the unit is read; empty if they are not
+        known before reading.
       anywhere: whether its rows may name files anywhere below the data root.
-      publisher: where its authors publish it; "" for layouts that many write.
-      whole: a split -> the one it is a part of, as "test_human" is of "test"; itself for most.
+      publisher: place where its authors publish it; "" for layouts that many programs write.
+      whole: split -> the split that contains it, as "test" contains "test_human"; mostly itself.
     """
 
     name: str
@@ -70,7 +69,7 @@ class SourceSpec:
     whole: Callable[[str], str] = lambda split: split
 
     def units_of(self, corpus: Corpus, split: str) -> list[str]:
-        """Returns the names of what can be listed apart, in order; "" is the whole."""
+        """Returns the units that can be listed separately, in order; "" is the whole split."""
         slices = self._slices(split)
         if self.units is None or any(one.start or one.stop for one in slices):
             return [""]
@@ -78,11 +77,11 @@ class SourceSpec:
         return units if all(units) else [""]
 
     def part_of(self, split: str, limit: int | None) -> tuple[str, Slice | None]:
-        """Returns a split whose units may be listed apart, and what of all they hold is taken.
+        """Returns a split whose units are listed, and the part of their items that is taken.
 
-        Of a part of a split, or of the first `limit` records by the hashes of their ids, the units
-        are those of the whole. Of several parts, or of a limited one, only the whole is listed, and
-        what is returned is as it was given.
+        For a part of a split, or for the first `limit` records by the hashes of their ids, the
+        units of the whole split are listed and the part is taken from them. Several parts, or a
+        part with a limit, cannot be taken in this way: the split is returned as given, with None.
         """
         slices = self._slices(split)
         is_part = [bool(one.start or one.stop) for one in slices]
@@ -100,15 +99,15 @@ class SourceSpec:
         return self.read_one(corpus, unit)
 
     def folders(self, path: str = "") -> list[str]:
-        """Returns the folders below the data root that it may read, its own being `path`."""
+        """Returns the folders below the data root that it may read; its own is `path`."""
         return [""] if self.anywhere else [path or self.folder, *SHARED]
 
     def files_of_unit(self, corpus: Corpus, unit: str) -> list[Path]:
-        """Returns the files of a unit that is read from these alone; none: only reading tells."""
+        """Returns all files from which a unit is read; empty if unknown before reading."""
         return self.own_files(corpus, unit) if unit and self.own_files else []
 
     def read_splits(self, corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-        """Yields the would-be records of `split`; "train+val" is both, "val[:5%]" a part.
+        """Yields the would-be records of `split`, for example "train+val" or "val[:5%]".
 
         Raises:
           FileNotFoundError: if a file is missing, naming it and where it is published.
@@ -124,10 +123,10 @@ class SourceSpec:
             ) from error
 
     def parse(self, split: str) -> list[str]:
-        """Returns the splits of "a+b", without what is sliced of them.
+        """Returns the splits of "a+b[:5%]", without the bounds of slices.
 
         Raises:
-          ValueError: if one is not of this source.
+          ValueError: if this source has no such split.
         """
         return [one.split for one in self._slices(split)]
 
@@ -135,7 +134,7 @@ class SourceSpec:
         """Returns whether two splits, such as "train+val[:5%]" and "val", may share records.
 
         Raises:
-          ValueError: if one is not of this source.
+          ValueError: if this source lacks one of them.
         """
         return any(
             not disjoint(a, b)
@@ -146,7 +145,7 @@ class SourceSpec:
         )
 
     def antialias_of(self, split: str) -> bool:
-        """Returns whether a dataset's images are filtered: "train+val" is a training split."""
+        """Returns whether a split's images are filtered; "train+val" is a training split."""
         return self.antialias if split.startswith("train") else self.antialias_eval
 
     def _slices(self, split: str) -> list[Slice]:
@@ -185,16 +184,16 @@ def of_benchmark(
     folder: str = "",
     whole: Callable[[str], str] = lambda split: split,
 ) -> SourceSpec:
-    """Returns the source of a benchmark, whose row says how its pixels are prepared.
+    """Returns the source of a benchmark, which states how its pixels are prepared.
 
     Args:
-      benchmark: its row.
-      splits: the splits it has.
-      files: the annotation files of a split; any may be missing, `read` finds its own.
+      benchmark: the benchmark.
+      splits: its splits.
+      files: split -> its annotation files; some may be missing, as `read` looks for them itself.
       read: (corpus, split) -> would-be records, lazily.
-      publisher: where its authors publish it.
-      folder: where it is looked for below the data root; "" is its name.
-      whole: a split -> the one it is a part of.
+      publisher: place where its authors publish it.
+      folder: its default folder below the data root; "" is its name.
+      whole: split -> the split that contains it.
     """
     frames: dict[str, Any] = {
         "num_frames": benchmark.num_frames,
@@ -226,7 +225,7 @@ def published(
 ) -> SourceSpec:
     """Returns the source of a benchmark that is read from fixed annotation files.
 
-    As `of_benchmark`, but `read` is (corpus, split, path of each file): one that is missing is an
+    As `of_benchmark`, but `read` gets (corpus, split, path of each file). A missing file is an
     error before anything is read.
     """
 

@@ -1,4 +1,4 @@
-"""Captions in several languages, with the agreement their grammars ask for."""
+"""Captions in several languages, with grammatical agreement."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Draws charts: the axes, numbers and title a plotting library would give them."""
+"""Draws charts with axes, numbers and a title, as a plotting library would."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The chart questions, in the folders ChartQA is published in."""
+"""Writes charts and questions in ChartQA's published layout."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Charts with made-up numbers: what they show, and what can be asked of them."""
+"""Charts with made-up numbers, and questions about them."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -25,10 +25,10 @@ class Chart:
 
     Attributes:
       kind: bar, pie or line.
-      title: the word above it.
+      title: the word above the chart.
       colors: one colour per bar, slice or line, all different.
-      values: one number per part; for pies they add up to 100; for lines it is the mean level.
-      points: for lines, the values at five years; they keep the lines' order throughout.
+      values: one number per part; for pies they add up to 100; for a line it is its mean.
+      points: for each line, its values in five years; lines never cross.
       first_year: label of the first bar or point.
       size: width and height [pixels].
     """
@@ -43,7 +43,7 @@ class Chart:
 
 
 def make_chart(rng: np.random.Generator) -> Chart:
-    """Returns a random chart whose largest part stands out at a glance."""
+    """Returns a random chart whose largest part is easy to see."""
     kind = KINDS[int(rng.choice(len(KINDS), p=_KIND_ODDS))]
     points: tuple[tuple[int, ...], ...] = ()
     if kind == "bar":
@@ -66,7 +66,7 @@ def make_chart(rng: np.random.Generator) -> Chart:
 
 
 def human_questions(chart: Chart, rng: np.random.Generator) -> list[tuple[str, str]]:
-    """Returns two questions on what the chart looks like, with their answers."""
+    """Returns two questions on the look of the chart, with their answers."""
     part = _PART[chart.kind]
     if len(chart.colors) == 1:
         rising = chart.points[0][-1] > chart.points[0][0]
@@ -110,7 +110,7 @@ def _bar_values(rng: np.random.Generator) -> tuple[int, ...]:
 
 
 def _pie_values(rng: np.random.Generator) -> tuple[int, ...]:
-    """Returns shares in tens, the largest and the smallest one unmistakable."""
+    """Returns shares in tens; the largest and the smallest one are easy to see."""
     shares = ((70, 30), (80, 20), (60, 30, 10), (70, 20, 10))
     chosen = shares[int(rng.integers(len(shares)))]
     return tuple(int(share) for share in rng.permutation(chosen))

@@ -1,4 +1,4 @@
-"""Short clips of shapes that stand, move or appear, and what can be asked of them."""
+"""Short clips of shapes that rest, move or appear, and questions about them."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,12 +14,15 @@ STORIES = ("moving", "moving", "counting", "ordering")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Actor:
-    """One shape of a clip: where its square begins and ends, and when it appears.
+    """One shape of a clip, with its positions and the time at which it appears.
 
     Attributes:
+      color: name of its colour.
+      shape: name of its shape.
+      size: side of its square [pixels].
       start: left and top in the first frame [pixels].
       stop: left and top in the last frame [pixels].
-      appears: first frame it is seen in [fraction of the clip].
+      appears: first frame that shows it [fraction of the clip].
     """
 
     color: str
@@ -32,7 +35,7 @@ class Actor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clip:
-    """A clip: its actors on a still background, its length, its questions and answers."""
+    """A clip: actors on a still background, and (question, answer) pairs about them."""
 
     actors: tuple[Actor, ...]
     background: np.ndarray
@@ -55,7 +58,7 @@ class Clip:
 
 
 def make_clip(config: CorpusConfig, index: int, rng: np.random.Generator) -> Clip:
-    """Returns clip number `index`; the number decides its story, the generator the rest."""
+    """Returns clip number `index`; `index` decides its story, `rng` the rest."""
     story = STORIES[index % len(STORIES)]
     if story == "moving":
         actors, questions = _moving(config, rng)
@@ -74,7 +77,7 @@ def make_clip(config: CorpusConfig, index: int, rng: np.random.Generator) -> Cli
 def _moving(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
-    """One shape crosses the picture; half of the time a smaller one rests in a corner."""
+    """Returns a shape that crosses the picture and, half of the time, a smaller one in a corner."""
     width, height = config.video_width, config.video_height
     size = round(0.42 * min(width, height))
     colors, shapes = rng.permutation(list(COLORS)), rng.permutation(list(SHAPES))
@@ -104,7 +107,7 @@ def _moving(
 def _counting(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
-    """One to three resting shapes of one colour, side by side."""
+    """Returns one to three resting shapes of one colour, side by side."""
     width, height = config.video_width, config.video_height
     count = int(rng.integers(1, 4))
     size = round(0.3 * min(width, height))
@@ -128,7 +131,7 @@ def _single(color: str) -> tuple[str, str]:
 def _ordering(
     config: CorpusConfig, rng: np.random.Generator
 ) -> tuple[list[Actor], list[tuple[str, str]]]:
-    """Two shapes, left and right; the second appears halfway."""
+    """Returns two shapes, left and right; the second appears halfway through the clip."""
     width, height = config.video_width, config.video_height
     size = round(0.42 * min(width, height))
     colors, shapes = rng.permutation(list(COLORS)), rng.permutation(list(SHAPES))

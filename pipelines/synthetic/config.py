@@ -1,4 +1,4 @@
-"""What to render: how many of each kind, how large, from which seed."""
+"""The config of a rendered corpus: numbers and sizes of each kind, and the seed."""
 
 import dataclasses
 import zlib
@@ -13,26 +13,26 @@ _MAX_SHARD = 9000  # leaves room for defects below the four digits of a key
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """A corpus of drawn pictures and clips, in the layouts real corpora are published in.
+    """Config of drawn pictures and clips in the published layouts of real corpora.
 
-    A corpus whose count is 0 is left out; otherwise it has at least ten items, so that no split
-    is empty.
+    A set whose count is 0 is left out; otherwise it has at least ten items, so that no split is
+    empty.
 
     Attributes:
       num_web: image-text pairs of the web set.
       num_charts: charts of the ChartQA folder, four questions each.
       num_scenes: pictures of the RefCOCO folder, one to three referred objects each.
       num_videos: clips of the MSVD-QA folder.
-      num_defects: broken inputs besides those, in turn a truncated JPEG in the web set, an empty
-        clip and a chart question without its picture.
+      num_defects: additional broken inputs, in turn a truncated JPEG in the web set, an empty clip
+        and a chart question without its picture.
       image_width: width of web images and scenes; a multiple of 6 [pixels].
-      image_height: their height; a multiple of 6 [pixels].
+      image_height: height of web images and scenes; a multiple of 6 [pixels].
       video_width: width of the clips; even [pixels].
       video_height: height of the clips; even [pixels].
-      video_frames: typical length of a clip; they vary by a quarter [frames].
+      video_frames: typical length of a clip; lengths vary by a quarter [frames].
       video_fps: frame rate of the clips [1/s].
       shard_size: image-text pairs per tar of the web set.
-      seed: the corpus is a pure function of this configuration.
+      seed: seed of all random choices; the corpus is a pure function of this config.
     """
 
     num_web: int = 900
@@ -91,21 +91,21 @@ class CorpusConfig:
         return sum(getattr(self, f"num_{corpus}") for corpus in CORPORA)
 
     def count_defects(self, kind: int) -> int:
-        """Returns how many of the defects are of the given kind (0 image, 1 clip, 2 question)."""
+        """Returns the number of defects of one kind (0 image, 1 clip, 2 question)."""
         return len(range(kind, self.num_defects, 3))
 
 
 def rng_for(seed: int, kind: str, index: int) -> np.random.Generator:
-    """Returns the generator of one item, which depends on nothing but these three."""
+    """Returns the random generator of one item, which depends only on the arguments."""
     return np.random.default_rng([seed, zlib.crc32(kind.encode()), index])
 
 
 def split_items(num_items: int, fractions: dict[str, float]) -> dict[str, range]:
-    """Returns consecutive ranges of item numbers, one per split, none empty for ten or more.
+    """Returns consecutive ranges of item numbers, one per split; none is empty for ten or more.
 
     Args:
-      num_items: how many there are.
-      fractions: share of each split but the first, which takes what is left.
+      num_items: number of items.
+      fractions: share of each split; the first split gets the rest, whatever its share.
     """
     names = list(fractions)
     sizes = {name: max(1, round(num_items * fractions[name])) for name in names[1:]}

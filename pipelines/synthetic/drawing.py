@@ -1,4 +1,4 @@
-"""The vocabulary of the pictures, and how its colours and shapes are painted."""
+"""The colours and shapes of the pictures, and functions that paint them."""
 
 import functools
 import math
@@ -27,7 +27,7 @@ _CROSS_ARM = 0.34
 def outline(shape: str, size: int) -> list[tuple[float, float]]:
     """Returns the vertices of a shape's outer edge inside a square of `size` [pixels].
 
-    A ring's edge is that of a circle: polygons cannot say that it has a hole.
+    A ring's outer edge is a circle; a polygon cannot describe its hole.
     """
     if shape == "square":
         unit = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
@@ -45,7 +45,7 @@ def outline(shape: str, size: int) -> list[tuple[float, float]]:
 
 @functools.cache
 def coverage(shape: str, size: int) -> np.ndarray:
-    """Returns how much of each pixel the shape covers, (size, size) in 0..1."""
+    """Returns the share of each pixel that the shape covers, (size, size) in 0..1."""
     if shape not in SHAPES:
         raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {shape!r}.")
     large = size * _SUPERSAMPLING
@@ -65,7 +65,7 @@ def coverage(shape: str, size: int) -> np.ndarray:
 
 
 def paint(image: np.ndarray, shape: str, color: str, left: int, top: int, size: int) -> None:
-    """Paints a shape into `image` (H, W, 3) in place; what sticks out is cut off."""
+    """Paints a shape into `image` (H, W, 3) in place, clipped to the image."""
     height, width = image.shape[:2]
     x0, y0, x1, y1 = max(left, 0), max(top, 0), min(left + size, width), min(top + size, height)
     if x0 >= x1 or y0 >= y1:
@@ -77,7 +77,7 @@ def paint(image: np.ndarray, shape: str, color: str, left: int, top: int, size: 
 
 
 def mask_of(shape: str, left: int, top: int, size: int, *, height: int, width: int) -> np.ndarray:
-    """Returns the pixels (H, W) of which a shape covers at least half."""
+    """Returns the mask (H, W) of the pixels that a shape covers by at least half."""
     mask = np.zeros((height, width), dtype=bool)
     mask[top : top + size, left : left + size] = coverage(shape, size) >= 0.5
     return mask
@@ -94,5 +94,5 @@ def paper(rng: np.random.Generator, *, height: int, width: int) -> np.ndarray:
 
 @functools.cache
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Returns the font that ships with Pillow, so that no machine's fonts matter."""
+    """Returns the font that ships with Pillow, which is the same on every machine."""
     return ImageFont.load_default(size=size)

@@ -11,9 +11,9 @@ from PIL import Image
 
 _JPEG_QUALITY = 92
 _PNG_LEVEL = 6
-# x264's vector code is not deterministic: with it, the same frames on one thread gave other bytes
-# in 2 of some 7,000 encodings in one process and in a tenth of them in another; in none without
-# it (x264 core 165 in PyAV 18.1). `asm=0` costs a quarter more time.
+# x264's vector code is not deterministic: on one thread, the same frames gave different bytes in 2
+# of some 7,000 encodings in one process, and in a tenth of them in another. With `asm=0` they never
+# did (x264 core 165 in PyAV 18.1); it costs a quarter more time.
 _H264_OPTIONS = {
     "preset": "veryfast",
     "crf": "18",
@@ -21,8 +21,8 @@ _H264_OPTIONS = {
     "threads": "1",
     "x264-params": "asm=0",
 }
-# Full-range RGB to limited-range Y'CbCr (ITU-R BT.601) in 1/256, in integers and not by swscale,
-# whose rounding depends on the processor.
+# Full-range RGB to limited-range Y'CbCr (ITU-R BT.601), in integers of 1/256. swscale is not used,
+# since its rounding depends on the processor.
 _RGB_TO_YUV = np.array([[66, 129, 25], [-38, -74, 112], [112, -94, -18]], dtype=np.int32)
 _YUV_OFFSET = np.array([16, 128, 128], dtype=np.int32)
 
@@ -42,7 +42,7 @@ def png_bytes(image: np.ndarray) -> bytes:
 
 
 def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> None:
-    """Writes files into a tar that tells nothing of when or by whom it was made."""
+    """Writes files into a tar without times or owners, so that equal files give equal bytes."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name, content in members:
             member = tarfile.TarInfo(name)
@@ -70,7 +70,7 @@ def write_clip(path: Path, frames: Iterable[np.ndarray], *, fps: int) -> None:
 
 
 def _to_yuv420(frame: np.ndarray) -> np.ndarray:
-    """Returns the planes one below the other, (H * 3 / 2, W), as PyAV takes them."""
+    """Returns the planes one below the other, (H * 3 / 2, W), as PyAV expects them."""
     height, width = frame.shape[:2]
     yuv = frame.astype(np.int32) @ _RGB_TO_YUV.T
     luma = (yuv[..., 0] + 128 >> 8) + _YUV_OFFSET[0]

@@ -1,4 +1,4 @@
-"""Video questions, in the files MSVD-QA is published in, with H.264 clips."""
+"""Writes clips (H.264) and questions in MSVD-QA's published layout."""
 
 import base64
 import hashlib
@@ -46,7 +46,7 @@ def write_videos(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
 
 
 def _clip_name(config: CorpusConfig, index: int, clip: Clip) -> str:
-    """Returns `<11 characters>_<start>_<end>`, as clips cut from longer videos are named."""
+    """Returns `<11 characters>_<start>_<end>`, the form of names of clips cut from other videos."""
     digest = hashlib.sha256(f"{config.seed}/{index}".encode()).digest()
     code = base64.urlsafe_b64encode(digest)[:11].decode()
     start = digest[-1] % 60

@@ -1,4 +1,4 @@
-"""Referring expressions, in the files of the `refer` data sets: refs(unc).p and instances.json."""
+"""Writes referring expressions in the layout of `refer`: refs(unc).p and instances.json."""
 
 import json
 import pickle
@@ -77,7 +77,7 @@ def _annotation(item: Item, scene: Scene, *, image_id: int, ann_id: int) -> dict
 def _ref(
     annotation: dict, image: dict, split: str, sentences: list[str], *, ref_id: int, first: int
 ) -> dict:
-    """Returns one row; as published, its file name is the image's with the object's number."""
+    """Returns one row; as in the published files, `file_name` is the image's plus the object id."""
     sent_ids = list(range(first, first + len(sentences)))
     stem = image["file_name"].removesuffix(".jpg")
     return {

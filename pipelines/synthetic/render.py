@@ -1,4 +1,4 @@
-"""Renders a whole corpus: every data set in the folder its published form lives in."""
+"""Renders a whole corpus: each data set in the folder of its published layout."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,16 +28,16 @@ def render_corpus(
     out: str,
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> None:
-    """Renders the corpus `config` describes; the same one gives the same bytes.
+    """Renders the corpus that `config` describes; the same config gives the same bytes.
 
     Args:
-      config: what to render.
-      out: where to; made if absent, and empty so far [path].
-      on_progress: called after each item with items done, items in all, and what is rendered
-        ("web", "charts", "scenes" or "videos").
+      config: numbers, sizes and seed of the corpus.
+      out: absent or empty folder [path].
+      on_progress: called after each item with (items done, all items, set being rendered: "web",
+        "charts", "scenes" or "videos").
 
     Raises:
-      ValueError: if `out` already holds something.
+      ValueError: if `out` is not empty.
     """
     root = Path(out)
     if root.exists() and any(root.iterdir()):

@@ -1,4 +1,4 @@
-"""Pictures of one to three coloured shapes on a coarse grid, and what can be said of them."""
+"""Pictures of one to three coloured shapes on a coarse grid, with questions and expressions."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ _OBJECT_ODDS = (0.75, 0.2, 0.05)  # of one, two and three objects in a picture
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One object: its colour, its shape, its cell of the grid, its square of pixels."""
+    """One object: its colour, its shape, its cell in the grid, and its square [pixels]."""
 
     color: str
     shape: str
@@ -25,12 +25,12 @@ class Item:
 
     @property
     def label(self) -> str:
-        """What it is called, such as "red circle"."""
+        """Its name, for example "red circle"."""
         return f"{self.color} {self.shape}"
 
     @property
     def place(self) -> str:
-        """Where it is, such as "top left"."""
+        """Its place, for example "top left"."""
         return PLACES[self.row][self.column]
 
     @property
@@ -53,13 +53,13 @@ class Scene:
     image: np.ndarray
 
     def mask(self, item: Item) -> np.ndarray:
-        """Returns the pixels (H, W) of one of its objects."""
+        """Returns the mask (H, W) of one of its objects."""
         height, width = self.image.shape[:2]
         return mask_of(item.shape, item.left, item.top, item.size, height=height, width=width)
 
 
 def make_scene(rng: np.random.Generator, *, height: int, width: int) -> Scene:
-    """Returns a random scene; one size and four cells, so that boxes take few values."""
+    """Returns a random scene; objects have one size and four cells, so boxes take few values."""
     count = 1 + int(rng.choice(len(_OBJECT_ODDS), p=_OBJECT_ODDS))
     colors = rng.permutation(list(COLORS))[:count]
     cells = np.sort(rng.permutation(GRID * GRID)[:count])
@@ -85,7 +85,7 @@ def make_scene(rng: np.random.Generator, *, height: int, width: int) -> Scene:
 
 
 def scene_questions(scene: Scene, rng: np.random.Generator, *, count: int) -> list[dict[str, str]]:
-    """Returns up to `count` questions with one-word-like answers, each with one right answer."""
+    """Returns up to `count` questions, each with exactly one right answer of a word or two."""
     questions = [("how many objects are there?", str(len(scene.items)))]
     shapes = [item.shape for item in scene.items]
     for item in scene.items:
@@ -102,7 +102,7 @@ def scene_questions(scene: Scene, rng: np.random.Generator, *, count: int) -> li
 
 
 def expressions(item: Item, scene: Scene, rng: np.random.Generator) -> list[str]:
-    """Returns two or three ways to refer to one object and to no other."""
+    """Returns two or three expressions that refer to one object and to no other."""
     name = item.label
     sentences = [name if rng.random() < 0.7 else f"{name} in the {item.place}", f"the {name}"]
     side = ("on the left", "on the right")[item.column]

@@ -1,4 +1,4 @@
-"""The web set: captioned pictures in the tars that img2dataset writes."""
+"""Writes the web set: captioned pictures in tars, in img2dataset's layout."""
 
 import dataclasses
 import hashlib
@@ -30,7 +30,7 @@ WORDS = (
     "island", "winter", "radio", "museum", "bridge",
 )
 # fmt: on
-# What a picture shows, by its number: so every kind is there in its share at any size.
+# Kind of a picture, by its number, so that the shares of kinds hold at any corpus size.
 _CYCLE = ("scene", "chart", "scene", "chart", "page")
 _MAX_QUESTIONS = 3
 _MAX_WORDS = 3
@@ -39,7 +39,7 @@ _INK = (24, 24, 30)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A picture, its captions by language, and what is known of it besides."""
+    """A picture, its captions by language, and its other annotations."""
 
     image: np.ndarray
     captions: dict[str, str]
@@ -47,7 +47,7 @@ class Pair:
 
 
 def write_web(config: CorpusConfig, root: Path, on_item: Callable[[], None]) -> None:
-    """Writes `00000.tar`, ... under `root`; defects are the last pairs of the last tar."""
+    """Writes `00000.tar`, ... under `root`; the last pairs of the last tar are the defects."""
     root.mkdir(parents=True)
     healthy = config.num_web
     total = healthy + config.count_defects(0)

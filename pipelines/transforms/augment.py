@@ -1,10 +1,10 @@
 """Pretraining augmentation: a random resize method, JPEG re-encoding and a slight crop.
 
-Drawn once per picture, when it is prepared, from its records' id and a seed.
+The change is drawn once per picture, when it is prepared, from its records' id and a seed.
 
-Source: PaliGemma, arXiv:2407.07726, section 3.2.6, which states no strengths; methods and qualities
-of big_vision `pp/proj/paligemma/robustness.py`, less the Mitchell filter and the choice of DCT,
-which Pillow does not have.
+Source: PaliGemma, arXiv:2407.07726, section 3.2.6, which states no strengths. Methods and qualities
+are those of big_vision `pp/proj/paligemma/robustness.py`, without the Mitchell filter and the
+choice of DCT, which Pillow does not have.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from pipelines.images.square import ImageSpec, decode_image, encode_image, squas
 from pipelines.records.hashing import stable_hash
 
 Crop = tuple[int, int, int, int]
-"""x0, y0, x1, y1: what is kept of the upright picture [pixels]."""
+"""x0, y0, x1, y1 of the region kept of the upright picture [pixels]."""
 
 METHODS = ("bilinear", "bicubic", "lanczos", "box", "hamming", "nearest two")
-"""Filters; the last one is bilinear without antialiasing."""
+"""Resize filters; "nearest two" is bilinear without antialiasing."""
 
 JPEG_QUALITIES = (75, 95)
 
@@ -29,12 +29,12 @@ MAX_CROP = 0.25
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """How strongly pictures are changed.
+    """Strengths of the augmentation.
 
     Attributes:
       resize: share of the pictures whose resize method is drawn [fraction].
       jpeg: share of the pictures that are re-encoded, at a quality of 75 to 95 [fraction].
-      crop: most that is cut off a picture's width, and of its height [fraction].
+      crop: largest part cut off a picture's width, and off its height [fraction].
     """
 
     resize: float = 0.0
@@ -48,7 +48,7 @@ class Augmentation:
                 raise ValueError(f"augment_{name} must be in [0, {most:g}], got {value}.")
 
     def draw(self, seed: int, key: str) -> "Change | None":
-        """Returns the change of one picture, always the same one; None where all is off."""
+        """Returns one picture's change, the same for equal arguments; None if all is off."""
         if not (self.resize or self.jpeg or self.crop):
             return None
         rng = np.random.default_rng(stable_hash(f"augment {seed} {key}"))
@@ -66,13 +66,13 @@ class Augmentation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """What becomes of one picture.
+    """The changes drawn for one picture.
 
     Attributes:
       method: one of `METHODS`; None takes the source's own.
-      quality: of the JPEG it is re-encoded as, at its full size; None does not.
-      cut: how much of its width and height goes [fraction].
-      begin: how much of that on the left and at the top [fraction].
+      quality: JPEG quality of the re-encoding, at full size; None does not re-encode.
+      cut: parts of its width and of its height that are cut off [fractions].
+      begin: shares of `cut` that are cut off at the left and at the top [fractions].
     """
 
     method: str | None
@@ -81,7 +81,7 @@ class Change:
     begin: tuple[float, float]
 
     def crop_of(self, size: tuple[int, int]) -> Crop | None:
-        """Returns the crop of a picture of a size (width, height); None for all of it."""
+        """Returns the crop of a picture of this size (width, height); None if nothing is cut."""
         kept = [max(side - round(side * cut), 1) for side, cut in zip(size, self.cut, strict=True)]
         first = [
             round((side - keep) * begin)

@@ -1,4 +1,4 @@
-"""Media -> pixels as they are stored: decoded, changed at random or by the benchmark, squashed."""
+"""Media -> stored pixels: decoded, augmented or edited for the benchmark, squashed."""
 
 import dataclasses
 import hashlib
@@ -16,16 +16,16 @@ from pipelines.video.sampling import FrameSampling
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """What was decoded from one image or video.
+    """Pixels decoded from one image or video.
 
     Attributes:
-      images: encoded squares; of a video, window after window.
+      images: encoded squares; for a video, window after window.
       size: width and height before squashing [pixels].
       sha256: digest of the encoded original [hex].
-      requested: per frame, the time asked for [s].
-      decoded: per frame, the time of the frame found [s].
+      requested: requested time of each video frame [s].
+      decoded: time of the frame that was actually decoded, per video frame [s].
       num_windows: windows of a video.
-      crop: x0, y0, x1, y1 of what was kept of it; None for all [pixels].
+      crop: x0, y0, x1, y1 of the region that was kept; None if all of it was [pixels].
     """
 
     images: tuple[bytes, ...]
@@ -39,13 +39,13 @@ class Pixels:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeConfig:
-    """How the media of a dataset become pixels.
+    """Settings that turn the media of a dataset into pixels.
 
     Attributes:
-      image: how squares are stored, and which inputs are refused.
-      sampling: which frames of a video; windows of single clips are filled in here.
-      augmentation: of images; frames of videos are not augmented.
-      seed: of random windows and augmentation; each file draws its own from it.
+      image: format of stored squares, and the accepted input sizes.
+      sampling: frames to take from a video; `DecodeMedia` adds each clip's own draw and bounds.
+      augmentation: augmentation of images; frames of videos are not augmented.
+      seed: seed of random windows and augmentation; each file derives its own draws from it.
     """
 
     image: ImageSpec
@@ -55,7 +55,7 @@ class DecodeConfig:
 
 
 class DecodeMedia:
-    """Decodes media and remembers the last item's: items of the same pixels follow each other."""
+    """Decodes media and caches the last one, since items of the same pixels follow each other."""
 
     def __init__(self, read: MediaReader, config: DecodeConfig, video: VideoChild) -> None:
         self._read = read
@@ -69,15 +69,15 @@ class DecodeMedia:
         """Returns the pixels of `media`; `self.sha256` is its digest even if that fails.
 
         Args:
-          media: where it is.
-          item: whose it is; what precedes "#" in its id decides how it is augmented.
-          plain: without augmentation.
+          media: the image or video to decode.
+          item: the item that shows it; the part of its id before "#" seeds the augmentation.
+          plain: whether to leave out augmentation.
 
         Raises:
           BadInput: if it cannot be decoded.
         """
         key = f"{item.id.partition('#')[0]} {media.source}"
-        plain = plain or media.edit is not None  # A benchmark's own edit is all it gets.
+        plain = plain or media.edit is not None  # Images with a benchmark's edit get no other.
         drawn = None if plain else self._config.augmentation.draw(self._config.seed, key)
         if self._media != media:
             self._media, self._results = media, {}
@@ -107,7 +107,7 @@ class DecodeMedia:
         return Pixels(images=(image,), size=size, sha256=self.sha256, crop=crop)
 
     def _decode_video(self, media: Media) -> Pixels:
-        # Whoever prepares a file draws the same window: its records share its pixels.
+        # The draw depends on the file only, so that all records of a file share its pixels.
         draw = (stable_hash(f"{self._config.seed} {media.source}") >> 11) / 2**53
         sampling = dataclasses.replace(
             self._config.sampling, draw=draw, start=media.start, end=media.end

@@ -1,4 +1,4 @@
-"""What some benchmarks change in their images: turns, labels, frames.
+"""Edits that some benchmarks make to their images: turns, labels, frames.
 
 Source: big_vision `datasets/{textvqa,ai2d}` (before resizing) and `pp/proj/paligemma/widgetcap.py`
 (after resizing).
@@ -24,7 +24,7 @@ def edit_image(data: bytes, spec: ImageSpec, edit: Edit) -> tuple[bytes, tuple[i
     """Returns the edited square, encoded, and the width and height of the turned original [pixels].
 
     Raises:
-      BadInput: if the image cannot be decoded, its size is refused, or the edit shows nothing.
+      BadInput: if the image cannot be decoded, its size is refused, or the frame lies outside.
     """
     image = decode_image(data, min_side=spec.min_side, max_pixels=spec.max_pixels)
     image = edit_original(image, edit)
@@ -33,10 +33,10 @@ def edit_image(data: bytes, spec: ImageSpec, edit: Edit) -> tuple[bytes, tuple[i
 
 
 def edit_original(image: Image.Image, edit: Edit) -> Image.Image:
-    """Returns the image turned and labelled, in its own pixels.
+    """Returns the image turned and labelled, at its original size.
 
-    Labels are written in Pillow's own font (Aileron), not in DM Sans as big_vision's are: it needs
-    no file and is the same everywhere.
+    Labels use Pillow's built-in font (Aileron), not DM Sans as in big_vision: it needs no file and
+    is the same everywhere.
     """
     if turns := edit.quarter_turns % 4:
         image = image.transpose(_TURNS[turns])
@@ -55,15 +55,16 @@ def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Im
     in float32.
 
     Args:
-      image: the squashed one.
-      edit: its frame is drawn.
+      image: the squashed image.
+      edit: edit whose frame is drawn.
       original: width and height before squashing [pixels].
 
     Raises:
-      BadInput: if nothing of the frame lies in the image.
+      BadInput: if the frame is outside of the image.
     """
     if edit.frame is None:
         return image
+    # x is in fractions of the height: times height / width it is a fraction of the width.
     shape = original[1] / original[0]
     (x0, x1), (y0, y1) = (edit.frame[0] * shape, edit.frame[2] * shape), edit.frame[1::2]
     if x1 <= x0 or y1 <= y0 or x1 <= 0 or y1 <= 0 or x0 >= 1 or y0 >= 1:
@@ -90,7 +91,7 @@ def _pixel(fraction: float, side: int) -> int:
 def _write_label(
     draw: ImageDraw.ImageDraw, box: tuple[float, float, float, float], text: str
 ) -> None:
-    """Draws a white rectangle and the largest text that fits it, at most 100, centred."""
+    """Draws a white rectangle with the text, centred, in the largest font (up to 100) that fits."""
     draw.rectangle(box, fill=(255, 255, 255))
     width, height = box[2] - box[0], box[3] - box[1]
     low, high = 1, _LARGEST_FONT

@@ -1,4 +1,4 @@
-"""What a shard is made from, as one digest: equal digests give equal shards."""
+"""A digest of the inputs of a shard: equal digests give equal shards."""
 
 import hashlib
 import json
@@ -10,10 +10,10 @@ from pipelines.sources.media_reader import MediaReader
 
 
 class InputDigest:
-    """The digest of a list of items, and of the encoded images and videos they refer to.
+    """Digest of a list of items and of the encoded images and videos that they refer to.
 
-    Where these lie does not count, so that an archive packed anew with one other member changes
-    only the shards of that one.
+    Offsets do not count, so an archive that is packed again with one changed member changes only
+    the shards that use this member.
 
     Args:
       read: reads media whose digests are not known yet.
@@ -28,13 +28,13 @@ class InputDigest:
         """Adds an item.
 
         Args:
-          item: the next of the list.
-          known: digests of the first of its media; the others are read.
+          item: the next item of the list.
+          known: digests of its first media; the other media are read.
         """
         found = [*known, *(self._sha256(media) for media in item.media[len(known) :])]
         seen = [(m.source, m.video, m.start, m.end, m.edit) for m in item.media]
         told = {**vars(item), "media": seen, "sha256": found}
-        # Letters that are no Unicode are escaped: such an item becomes a reject.
+        # `json.dumps` escapes invalid Unicode; such an item becomes a reject later.
         self._digest.update(json.dumps(told, default=vars, sort_keys=True).encode() + b"\n")
 
     def hexdigest(self) -> str:
@@ -42,7 +42,7 @@ class InputDigest:
         return self._digest.hexdigest()
 
     def _sha256(self, media: Media) -> str:
-        """Returns the digest of a media's bytes, or why it cannot be read."""
+        """Returns the digest of a media's bytes, or the reason that it cannot be read."""
         if self._last is None or self._last[0] != media:
             try:
                 self._last = media, self._read.sha256(media)

@@ -1,4 +1,4 @@
-"""Boxes as location tokens."""
+"""Conversion of boxes to location tokens."""
 
 import math
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ def box_tokens(box: Sequence[float], *, width: int, height: int) -> str:
     Source: big_vision `pp/proj/paligemma/segmentation.py`, which clips to the image too.
 
     Args:
-      box: x0, y0, x1, y1 [pixels]; what sticks out of the image is cut off.
-      width: of the image [pixels].
-      height: of the image [pixels].
+      box: x0, y0, x1, y1 [pixels]; it is clipped to the image.
+      width: width of the image [pixels].
+      height: height of the image [pixels].
 
     Raises:
-      BadInput: if nothing of the box lies in the image.
+      BadInput: if the box is malformed or lies outside the image.
     """
     if len(box) != 4 or not all(math.isfinite(v) for v in box):
         raise BadInput(f"box must be 4 numbers, got {list(box)}")

@@ -1,4 +1,4 @@
-"""Items in, a record or a reject for each."""
+"""Makes a record or a reject from each item."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,11 +10,11 @@ from pipelines.transforms.render import render
 
 
 class MakeRecords:
-    """Decodes what items refer to and renders their texts.
+    """Decodes the media of items and renders their texts.
 
     Args:
-      decode: of media.
-      inputs: gets the items, with the digests of what they refer to; None for nobody.
+      decode: decoder of the media.
+      inputs: digest to which all items are added; None computes no digest.
     """
 
     def __init__(self, decode: DecodeMedia, inputs: InputDigest | None = None) -> None:
@@ -22,10 +22,10 @@ class MakeRecords:
         self._seen: set[str] = set()
 
     def __call__(self, items: Iterable[Item]) -> Iterator[tuple[Item, Record | Reject]]:
-        """Yields each item with its record, or with the reject that says why there is none.
+        """Yields each item with its record or its reject.
 
         Args:
-          items: sorted by id; the second of two with the same id is a reject.
+          items: items sorted by id; the second of two with the same id is a reject.
         """
         previous = ""
         for item in items:
@@ -37,9 +37,9 @@ class MakeRecords:
             previous = item.id
 
     def once(self, item: Item) -> Record | Reject:
-        """Returns the record of an item, or its reject; items may come in any order of their ids.
+        """Returns the record of an item, or its reject; items may come in any order.
 
-        The second of two with the same id is a reject; memory holds all ids.
+        The second of two with the same id is a reject. Memory holds all ids.
         """
         if item.id in self._seen:
             return _reject(item, "read", "duplicate id", "")
@@ -65,7 +65,7 @@ class MakeRecords:
             self._inputs.add(item, [one.sha256 for one in pixels])
 
     def _render(self, item: Item, pixels: list[Pixels]) -> Record:
-        """Returns the record; where a crop cuts off its objects, that of the whole picture."""
+        """Returns the record; uses the whole picture if a random crop cuts off its objects."""
         try:
             return render(item, pixels)
         except BadInput:

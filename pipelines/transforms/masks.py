@@ -1,4 +1,4 @@
-"""Masks from annotations: COCO polygons and run lengths to one form."""
+"""Conversion of annotated masks (COCO polygons or run lengths) to compressed run lengths."""
 
 import json
 
@@ -8,10 +8,12 @@ from pipelines.records.rle import decode_mask, encode_mask
 from pipelines.records.schema import BadInput
 
 _UPSCALE = 5
+"""Factor by which COCO's code enlarges polygons before it rounds them to pixels."""
 
 _MAX_POLYGONS = 10_000
 _MAX_OUTLINE = 20_000.0
-"""Polygons of one mask, and their length in sides of the image; COCO's finest have hundreds."""
+"""Most polygons of one mask, and most length of their outlines [sides of the image]; COCO's finest
+masks have hundreds."""
 
 
 def normalize_mask(text: str, *, width: int, height: int) -> str:
@@ -19,11 +21,11 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
 
     Args:
       text: {"size", "counts"} or {"size", "polygons"} [JSON].
-      width: of the image it must fit [pixels].
-      height: of the image it must fit [pixels].
+      width: width of the image [pixels].
+      height: height of the image [pixels].
 
     Raises:
-      BadInput: if it is malformed, empty, or of another size than the image.
+      BadInput: if the mask is malformed, empty, or does not have the size of the image.
     """
     try:
         raw = json.loads(text)
@@ -44,10 +46,10 @@ def normalize_mask(text: str, *, width: int, height: int) -> str:
 
 
 def crop_mask(text: str, crop: tuple[int, int, int, int]) -> str:
-    """Returns the run lengths of what a crop (x0, y0, x1, y1) leaves of a mask.
+    """Returns the run lengths of a mask cropped to (x0, y0, x1, y1).
 
     Raises:
-      BadInput: if it leaves nothing.
+      BadInput: if the cropped mask is empty.
     """
     mask = decode_mask(text)
     x0, y0, x1, y1 = crop
@@ -68,6 +70,7 @@ def polygon_mask(polygons: list[list[float]], *, width: int, height: int) -> np.
     mask = np.zeros(width * height, dtype=bool)
     for polygon in polygons:
         points = np.asarray(polygon, dtype=np.float64).reshape(-1, 2)
+        # Going down the columns, each crossing of the outline switches between outside and inside.
         changes = _column_crossings(points, width, height)
         toggles = np.bincount(changes, minlength=mask.size + 1)[: mask.size]
         mask |= np.cumsum(toggles) % 2 == 1
@@ -75,10 +78,10 @@ def polygon_mask(polygons: list[list[float]], *, width: int, height: int) -> np.
 
 
 def _check_polygons(polygons: list[list[float]], side: int) -> None:
-    """Refuses what would take all memory or time to draw.
+    """Refuses polygons that would take too much memory or time to draw.
 
     Raises:
-      BadInput: naming what is absurd.
+      BadInput: if there are too many, they are too long, or they lie far outside of the image.
     """
     if len(polygons) > _MAX_POLYGONS:
         raise BadInput(f"mask has {len(polygons)} polygons, {_MAX_POLYGONS} are accepted")
@@ -93,7 +96,7 @@ def _check_polygons(polygons: list[list[float]], side: int) -> None:
 
 
 def _column_crossings(points: np.ndarray, width: int, height: int) -> np.ndarray:
-    """Returns where the outline crosses pixel columns, as positions down the columns."""
+    """Returns the outline's crossings of pixel columns, as indices into the column-major mask."""
     corners = (_UPSCALE * points + 0.5).astype(np.int64)
     edges = zip(corners, np.roll(corners, -1, axis=0), strict=True)
     outline = np.concatenate([_line(start, end) for start, end in edges])
@@ -102,6 +105,7 @@ def _column_crossings(points: np.ndarray, width: int, height: int) -> np.ndarray
     x = np.where(u[moved] < u[moved - 1], u[moved], u[moved] - 1)
     x = (x + 0.5) / _UPSCALE - 0.5
     y = (np.minimum(v[moved], v[moved - 1]) + 0.5) / _UPSCALE - 0.5
+    # Of the enlarged outline's steps in x, only those at the centre of a pixel column count.
     keep = (np.floor(x) == x) & (x >= 0) & (x <= width - 1)
     y = np.ceil(np.clip(y[keep], 0, height))
     return (x[keep] * height + y).astype(np.int64)

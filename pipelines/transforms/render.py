@@ -1,4 +1,4 @@
-"""An item and its decoded pixels become a record."""
+"""Renders an item and its decoded pixels to a record."""
 
 from pipelines.records.schema import MASK_MARKER, BadInput, Record
 from pipelines.sources.item import BOX_MARKER, Item
@@ -47,12 +47,12 @@ def render(item: Item, pixels: list[Pixels]) -> Record:
 
 
 def _moved(box: tuple[float, ...], x: float, y: float) -> tuple[float, ...]:
-    """Returns a box in coordinates that begin at (x, y)."""
+    """Returns a box relative to the origin (x, y)."""
     return tuple(value - (x, y)[i % 2] for i, value in enumerate(box))
 
 
 def _place(texts: list[str], boxes: list[str]) -> list[str]:
-    """Puts the boxes' tokens where the markers are, in order."""
+    """Replaces the box markers by the boxes' tokens, in order."""
     if sum(text.count(BOX_MARKER) for text in texts) != len(boxes):
         raise BadInput(f"text has other than {len(boxes)} box markers (U+E000)")
     rest = iter(boxes)

@@ -1,10 +1,12 @@
 """The process that decodes: `python -m pipelines.video.child MEMORY_BYTES`.
 
-Says that it is ready by a line. Then it reads one JSON request a line, and answers with a JSON line
-and the encoded frames this announces. It ends when its input does, so it never outlives the run.
+It writes the line "ready". Then it reads one JSON request per line, and answers each with a JSON
+line that gives the frames' sizes, followed by the encoded frames. It ends when its input ends, so
+it never outlives the run.
 
-Limits are of processor time and address space, so that a busy machine decides nothing. A clip that
-takes too long ends the process: a decoder's loop in C sees no exception.
+The limits are on processor time and address space, so that the load of the machine does not change
+the outcome. A clip that takes too long ends the process, since an exception cannot interrupt a
+decoder's loop in C.
 """
 
 import json
@@ -26,7 +28,7 @@ def main() -> None:
     """Serves requests until the input ends."""
     limit = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    # What ran this may ignore or hold back the signal of the timer, and that is inherited.
+    # The parent may ignore or block the timer's signal, and a child inherits that.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     output = sys.stdout.buffer
@@ -40,7 +42,7 @@ def main() -> None:
 def _answer(request: dict, output: BinaryIO) -> None:
     header: dict
     images: list[bytes] = []
-    # Counts the time of all threads, to fractions of a second; RLIMIT_CPU knows whole ones only.
+    # This timer counts all threads in fractions of a second; RLIMIT_CPU takes whole seconds only.
     signal.setitimer(signal.ITIMER_PROF, request["cpu_s"])
     try:
         header, images = sample_video(
@@ -65,7 +67,7 @@ def _answer(request: dict, output: BinaryIO) -> None:
 def sample_video(
     path: str, sampling: FrameSampling, spec: ImageSpec, decoder: str
 ) -> tuple[dict, list[bytes]]:
-    """Returns the findings ("size", "requested", "decoded", …) and the encoded frames.
+    """Returns the answer's header ("size", "requested", "decoded", …) and the encoded frames.
 
     Raises:
       BadInput: if the video cannot be decoded, holds less than it declares, or has a refused size.
@@ -77,7 +79,7 @@ def sample_video(
     times = sorted({time for window in windows for time in window})  # Windows may overlap.
     used = choose(decoder, info)
     size, decoded, encoded = (0, 0), [], []
-    for time, pixels in DECODERS[used](path, info, times):  # One frame at a time is held.
+    for time, pixels in DECODERS[used](path, info, times):  # Only one raw frame is in memory.
         image = Image.fromarray(pixels)
         size = image.size
         decoded.append(time)

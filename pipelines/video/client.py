@@ -1,8 +1,8 @@
 """Decoding in a child process: a hang, a crash or a memory blow-up costs a child, not the run.
 
-What becomes of a clip depends on the clip alone. A child that is killed or stopped from outside is
-replaced and the clip decoded anew, so the bytes are those of an undisturbed run. A clip is refused
-only for what its own decoding does, in a child that has done nothing else, twice.
+The result for a clip depends on the clip alone. If a child is killed or stopped from outside, a new
+child decodes the clip again, so the bytes are those of an undisturbed run. A clip is refused only
+if its decoding fails in two children that have decoded nothing else.
 """
 
 import dataclasses
@@ -20,30 +20,30 @@ from pipelines.records.schema import BadInput
 from pipelines.video.sampling import FrameSampling
 
 _OWN_FAILURES = 2
-"""Fresh children that a clip must bring down before it is refused."""
+"""Number of fresh children that a clip must bring down before it is refused."""
 
 _OUTSIDE_FAILURES = 3
-"""Children that may be lost to something else on one clip before that is an error."""
+"""Number of children lost to other causes on one clip at which decoding fails with an error."""
 
 _WATCHDOG = 20
-"""Times `cpu_s` that a clip may take by the clock: a machine may be busy, a child stopped."""
+"""Longest wall time of a clip, as a multiple of `cpu_s`; the machine may be busy."""
 
 _STARTUP_S = 300
-"""Longest time for a child to start, which costs half a second on an idle machine [s]."""
+"""Longest time for a child to start; on an idle machine it takes half a second [s]."""
 
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
-"""Signals that a process brings upon itself."""
+"""Signals that mean that the process itself crashed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VideoLimits:
-    """What one clip may cost.
+    """Decoder and limits for one clip.
 
     Attributes:
       decoder: "pyav", or "decord" to use it where it is exact.
-      cpu_s: most processor time for one clip, of all its threads [s].
+      cpu_s: most processor time for one clip, summed over threads [s].
       memory_mb: address space of the child [MiB]; 720p needs about 700.
-      clips_per_child: clips after which a child is replaced, as decord grows.
+      clips_per_child: clips after which a child is replaced, since decord's memory grows.
     """
 
     decoder: str = "pyav"
@@ -65,9 +65,9 @@ class Clip(NamedTuple):
     Attributes:
       images: encoded squares, window after window.
       size: width and height before squashing [pixels].
-      requested: per frame, the time asked for [s].
-      decoded: per frame, the time of the frame found [s].
-      num_windows: windows that they are of.
+      requested: requested time of each frame [s].
+      decoded: time of the frame that was actually decoded, per frame [s].
+      num_windows: number of windows in `images`.
     """
 
     images: tuple[bytes, ...]
@@ -78,15 +78,15 @@ class Clip(NamedTuple):
 
 
 class VideoChildLostError(RuntimeError):
-    """Children were killed or stalled again and again, by something other than the clip."""
+    """Several children in a row were killed or stalled, and the clip was not the cause."""
 
 
 class _ClipFailed(Exception):
-    """The clip brought its child down, by a limit or a crash."""
+    """The clip exceeded a limit of its child or crashed it."""
 
 
 class _ChildLost(Exception):
-    """The child was killed, stopped or never began, for reasons of its surroundings."""
+    """The child was killed, stalled or did not start, for a reason outside of the clip."""
 
 
 class VideoChild:
@@ -103,7 +103,7 @@ class VideoChild:
 
         Raises:
           BadInput: if it cannot be decoded within the limits.
-          VideoChildLostError: if children are lost for reasons that are not the clip's.
+          VideoChildLostError: if `_OUTSIDE_FAILURES` children are lost for other reasons.
         """
         request = {
             "path": path,
@@ -118,8 +118,8 @@ class VideoChild:
                 header, images = self._ask(request)
                 break
             except _ClipFailed as failure:
-                # Earlier clips leave memory in pieces and caches full: only a child that has seen
-                # no other clip tells about this one.
+                # Earlier clips leave fragmented memory and full caches. So only a failure in a
+                # child that has decoded no other clip counts against this one.
                 own += self._clips == 1
                 self.close()
                 if own == _OWN_FAILURES:
@@ -145,7 +145,7 @@ class VideoChild:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process; None if there is none."""
+        """Id of the child process; None if there is none."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class VideoChild:
                 try:
                     pipe.close()
                 except OSError:
-                    continue  # Unsent input of a process that is gone.
+                    continue  # The dead process left input unread, which cannot be flushed.
         process.wait()
 
     def _ask(self, request: dict) -> tuple[dict, list[bytes]]:
@@ -223,12 +223,12 @@ class VideoChild:
         return data
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """Returns the process, a fresh one if there is none or it has served its time.
+        """Returns the child, a fresh one if there is none or it has decoded `clips_per_child`.
 
         Raises:
           _ChildLost: if it does not start.
         """
-        from pipelines.video import child  # The decoders are loaded where videos are.
+        from pipelines.video import child  # Imports the decoders, which only videos need.
 
         if self._process is not None and self._clips >= self._limits.clips_per_child:
             self.close()
@@ -252,7 +252,7 @@ class VideoChild:
 
 
 def _environment() -> dict[str, str]:
-    """Returns a child's: it imports what this process does, wherever that was started."""
+    """Returns the child's environment, in which imports find the same modules as here."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

@@ -1,8 +1,8 @@
 """Two decoders, one interface: the frame shown at each requested time, upright, in RGB.
 
-PyAV decodes in sequence and is always right; of H.264 it leaves out what no wanted frame refers to.
-decord seeks, and was index-exact only where `choose` allows it; elsewhere it returned other frames
-without an error.
+PyAV decodes in sequence and is always right; in H.264 it skips frames that no wanted frame needs.
+decord seeks. Its frame indices were exact only for the files that `choose` allows; for others it
+returned wrong frames without an error.
 """
 
 import bisect
@@ -22,21 +22,24 @@ Frame = tuple[float, np.ndarray]
 _DECORD_CODECS = ("h264", "hevc", "vp9", "libvpx-vp9")
 _DECORD_FORMATS = ("mp4", "matroska", "webm")
 _DECORD_PIXELS = ("yuv420p", "yuvj420p")
-"""decord was up to 3.6 grey levels off on 10 bits."""
+"""Containers, codecs and formats on which decord is exact; at 10 bits it was up to 3.6 grey levels
+off."""
 
 _EPSILON = 1e-4
 """Slack when comparing times of different time bases [s]."""
 
 _THREADS = 2
-"""Of one clip: 40 % less time than with one, for 3 % more of the processor's (720p, 2 cores)."""
+"""Decoding threads of one clip. Two take 40 % less time than one, for 3 % more processor time
+(720p, 2 cores)."""
 
 _LOST_SLACK = 2
 _LOST_TOLERANCE = 0.05
-"""More undecodable frames than this is a reject; a decoder may swallow one or two at the ends."""
+"""A clip with more undecodable frames than this is rejected; decoders may drop one or two at the
+ends."""
 
 
 def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
-    """Yields one frame per time, the times ascending, as soon as it is decoded.
+    """Yields one frame per time, as soon as it is decoded; `times` must ascend.
 
     Raises:
       BadInput: if decoding fails, or ends before the file does.
@@ -48,13 +51,13 @@ def decode_pyav(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
                 yield frame
                 num_found += 1
         except (av.error.FFmpegError, OSError, ValueError):
-            pass  # Decoding in sequence gets along with it, or says how far it came.
+            pass  # `_decode_all` below may still succeed, or reports how far it came.
     if num_found < len(times):
         yield from itertools.islice(_decode_all(path, info, times), num_found, None)
 
 
 def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
-    """Yields one frame per time, by decoding in sequence up to the last one."""
+    """Yields one frame per time, by decoding in sequence up to the last time."""
     shown: tuple[float, av.VideoFrame] | None = None
     start, decoded, num_found = None, 0, 0
     try:
@@ -62,6 +65,8 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
             stream = video_stream(container)
             stream.codec_context.thread_count = 1
             rate = float(stream.average_rate or stream.guessed_rate or 25)
+            # A frame is shown until the next one begins, so `shown` is yielded for every requested
+            # time before the next frame's time.
             for frame in container.decode(stream):
                 stamp = _stamp(frame, info, decoded, rate)
                 start = stamp if start is None else start
@@ -85,10 +90,11 @@ def _decode_all(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fram
 
 
 def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
-    """Yields the frames of the first times, up to one that does not come out.
+    """Yields the frames for as many of the times, from the first, as can be decoded.
 
-    Packets are sent from the last start before a wanted frame up to that frame, without those that
-    no other refers to. They are never found by seeking, which containers' indexes lead astray.
+    It decodes the packets from the last start before a wanted frame up to that frame, and skips
+    frames that no other frame refers to. It reads packets in sequence and never seeks, since
+    containers' indexes may be wrong.
     """
     indices = _shown_at(info, times)
     ordered = sorted(info.stamps)
@@ -103,14 +109,15 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
         stream = video_stream(container)
         codec = stream.codec_context
         codec.thread_count, codec.thread_type = _THREADS, "FRAME"
-        codec.options = {"err_detect": "explode"}  # Threads may conceal damage in several ways.
+        # Fail on damage: how a decoder conceals it may depend on its threads.
+        codec.options = {"err_detect": "explode"}
         for i, packet in enumerate(p for p in container.demux(stream) if p.size):
             end = ends.get(i, end)
             if i > end:
                 continue
             codec.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
             frames = codec.decode(packet)
-            if i == end:
+            if i == end:  # Drain the frames that the decoder holds back, then start afresh.
                 frames += codec.decode(None)
                 codec.flush_buffers()
             for frame in frames:
@@ -122,7 +129,7 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
 
 
 def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Frame]:
-    """Yields one frame per time, by seeking; falls back on `decode_pyav` where it disagrees."""
+    """Yields one frame per time, by seeking; uses `decode_pyav` if decord disagrees with `info`."""
     import decord
 
     wanted = _shown_at(info, times)
@@ -135,7 +142,7 @@ def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fr
         if np.abs(shown - np.asarray(info.times)[wanted]).max() > 0.5 / 60:
             return decode_pyav(path, info, times)
         pixels = reader.get_batch(wanted).asnumpy()
-    except (decord.DECORDError, RuntimeError):  # Not for want of memory: that is tried again.
+    except (decord.DECORDError, RuntimeError):  # MemoryError passes, so that it is tried again.
         return decode_pyav(path, info, times)
     return ((float(t), p) for t, p in zip(shown, pixels, strict=True))
 
@@ -145,7 +152,7 @@ DECODERS: dict[str, Decoder] = {"pyav": decode_pyav, "decord": decode_decord}
 
 
 def choose(preferred: str, info: Probe) -> str:
-    """Returns the decoder to use: decord only where it was found exact, PyAV everywhere else."""
+    """Returns the decoder to use: decord only for files on which it is exact, else PyAV."""
     exact = (
         info.codec in _DECORD_CODECS
         and info.pixel_format in _DECORD_PIXELS
@@ -157,15 +164,15 @@ def choose(preferred: str, info: Probe) -> str:
 
 
 def _shown_at(info: Probe, times: Sequence[float]) -> list[int]:
-    """Returns which frame, in the order they are shown, is the last one not after each time."""
+    """Returns, for each time, the index in display order of the frame shown at that time."""
     return [bisect.bisect_right(info.times, time + _EPSILON) - 1 for time in times]
 
 
 def _stamp(frame: av.VideoFrame, info: Probe, decoded: int, rate: float) -> float:
-    """Returns when a frame is shown [s].
+    """Returns the time at which a frame is shown [s].
 
-    Frames come out in the order they are shown. AVI keeps no such times: FFmpeg makes them up in
-    the order of decoding, and frames that refer to later ones get each other's.
+    Decoders return frames in display order. AVI stores no display times: FFmpeg invents them in
+    decoding order, so B-frames get each other's times. There, the n-th frame gets the n-th time.
     """
     if info.format == "avi" and decoded < len(info.times):
         return info.times[decoded]

@@ -1,4 +1,4 @@
-"""What a video file declares, and what its packets say, without decoding."""
+"""Reads a video file's declared properties and its packets, without decoding."""
 
 import dataclasses
 
@@ -14,24 +14,26 @@ FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,mpegvideo,flv,asf,ogg,ivf,gif,apng,"
     "rm,dv,m4v,h264,hevc,mp3,wav,flac,aac"
 )
-"""Containers that hold what they show. Others (concat, hls, ...) name files or URLs to open: a
-corpus must not choose what is read. Audio is here for its reason to be told."""
+"""Containers that may be opened. Others (concat, hls, ...) name further files or URLs to open, and
+a corpus must not choose what is read. Audio formats are allowed so that the reject can say that
+there is no video stream."""
 
 _COUNT_SLACK = 2
 _COUNT_TOLERANCE = 0.02
-"""Fewer packets than declared frames by more than this is a truncated file: whole files of the
-sample corpus are exact, encoders that drop the last frames miss one or two."""
+"""A file that lacks more of its declared frames than this is truncated. Whole files of the sample
+corpus are exact; encoders that drop the last frames lack one or two."""
 
 _DURATION_SLACK = 1.0
 _DURATION_TOLERANCE = 0.1
-"""The same for durations [s, fraction]: the declared one may be that of a longer audio track."""
+"""The same for durations [s, fraction]; the declared one may be that of a longer audio track."""
 
 _IDR = 5
-"""Type of a unit. Source: ITU-T H.264, table 7-1; ISO 14496-15, 5.3.3 for `_length_size`."""
+"""Type number of an IDR unit. Source: ITU-T H.264, table 7-1; ISO 14496-15, 5.3.3 for
+`_length_size`."""
 
 
 class OutOfMemory(BadInput):
-    """The address space did not suffice: for this clip, or for what earlier ones left of it."""
+    """The address space was too small for this clip, perhaps because of earlier clips."""
 
     def __init__(self) -> None:
         super().__init__("out of memory while decoding")
@@ -39,21 +41,21 @@ class OutOfMemory(BadInput):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One video.
+    """Properties of one video.
 
     Attributes:
       format: names of the container, comma-separated.
-      codec: of the chosen video stream.
-      pixel_format: ffmpeg's name of it, such as "yuv420p".
-      width: before rotation [pixels].
-      height: before rotation [pixels].
-      times: when each packet is shown, ascending, from the first shown [s].
-      duration: of what is present [s].
+      codec: codec of the chosen video stream.
+      pixel_format: ffmpeg's name of the pixel format, for example "yuv420p".
+      width: width before rotation [pixels].
+      height: height before rotation [pixels].
+      times: time at which each packet is shown, ascending, from the first one [s].
+      duration: duration of the packets that are present [s].
       hidden: packets that an edit list hides.
-      num_video_streams: without cover pictures.
-      stamps: of every packet, in the order of decoding [time base]; see `starts`.
-      starts: packets that decoding can begin at without what came before, the first among them;
-        none where that is not known, or where a frame cannot be told by its packet's stamp.
+      num_video_streams: number of video streams without cover pictures.
+      stamps: stamp of every packet, in decoding order [time base]; empty if `starts` is.
+      starts: packets at which decoding can begin without the packets before, including packet 0.
+        Empty if they are not known, or if stamps do not identify frames.
     """
 
     format: str
@@ -70,7 +72,7 @@ class Probe:
 
 
 def probe(path: str) -> Probe:
-    """Returns the streams of a file.
+    """Returns the properties of a video file.
 
     Raises:
       BadInput: if it holds no video, or less than it declares.
@@ -79,7 +81,7 @@ def probe(path: str) -> Probe:
         with open_video(path) as container:
             stream = video_stream(container)
             return _probe(container, stream)
-    except MemoryError as error:  # FFmpeg's, too.
+    except MemoryError as error:  # Python's or FFmpeg's.
         raise OutOfMemory from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
@@ -88,13 +90,13 @@ def probe(path: str) -> Probe:
 
 
 def open_video(path: str) -> InputContainer:
-    """Returns the opened file; one that would have others opened is refused by FFmpeg."""
+    """Returns the opened file; FFmpeg refuses containers that name other files."""
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     return av.open(path, options=options)
 
 
 def video_stream(container: InputContainer) -> VideoStream:
-    """Returns the stream ffmpeg would play; cover pictures do not count."""
+    """Returns the video stream that ffmpeg would play; cover pictures do not count."""
     streams = _video_streams(container)
     if not streams:
         kinds = sorted({s.type for s in container.streams}) or ["nothing"]
@@ -104,7 +106,7 @@ def video_stream(container: InputContainer) -> VideoStream:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an error's kind and text without its file name, the same wherever the file lies."""
+    """Returns an error's type and text without the file name, so it does not depend on the path."""
     text = getattr(error, "strerror", None) or str(error)
     return f"{type(error).__name__}: {' '.join(text.split())[:120]}"
 
@@ -157,14 +159,14 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
 
 
 def _told_apart(stamps: list[int | None], starts: list[int]) -> bool:
-    """Returns whether every packet has a stamp of its own, and the first is begun at and shown."""
+    """Returns whether stamps identify frames, and packet 0 is both a start and shown first."""
     if starts[:1] != [0] or None in stamps or len(set(stamps)) < len(stamps):
         return False
     return all(stamps[0] <= stamp for stamp in stamps)  # type: ignore[operator]
 
 
 def _length_size(stream: VideoStream) -> int:
-    """Returns how many bytes hold the length of a unit of H.264 [bytes]; 0 for anything else."""
+    """Returns the size of the length field before each H.264 unit [bytes]; 0 if there is none."""
     extra = stream.codec_context.extradata or b""
     if stream.codec_context.name != "h264" or len(extra) < 7 or extra[0] != 1:
         return 0
@@ -172,9 +174,9 @@ def _length_size(stream: VideoStream) -> int:
 
 
 def _is_idr(data: bytes, length: int) -> bool:
-    """Returns whether a packet is an IDR picture: nothing after it refers to what came before.
+    """Returns whether a packet is an IDR picture: no later picture refers to an earlier one.
 
-    Containers also call pictures key frames that later ones refer past.
+    A container's key-frame flag is not enough: later pictures may refer past such a frame.
     """
     at = 0
     while at + length < len(data):
@@ -187,7 +189,7 @@ def _is_idr(data: bytes, length: int) -> bool:
 def _check_complete(
     container: InputContainer, stream: VideoStream, present: int, duration: float
 ) -> None:
-    """Compares what is present with what is declared: readers end short without an error."""
+    """Refuses files with fewer frames or seconds than declared; FFmpeg reads them without error."""
     declared, own = stream.frames, 0.0
     if stream.duration and stream.time_base:
         own = float(stream.duration * stream.time_base)

@@ -1,30 +1,30 @@
-"""Which times of a video to look at."""
+"""Choice of the times at which frames are taken from a video."""
 
 import dataclasses
 
 from pipelines.records.schema import BadInput
 
 STORAGE_FPS = 25.0
-"""Frames a second that strides count in. big_vision's strides are over stored frames, whose rate is
-unpublished; DMVR, the reader's family, stores 25."""
+"""Frame rate in which strides count [frames / s]. big_vision's strides count stored frames, whose
+rate is unpublished; DMVR, to which its reader belongs, stores 25."""
 
 WINDOWS = ("first", "centre", "random")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FrameSampling:
-    """How frames are chosen.
+    """Rule by which frames are chosen.
 
     Attributes:
-      num_frames: frames per record.
-      stride: their distance at 25 frames a second [frames].
+      num_frames: frames per window.
+      stride: distance between frames, counted at 25 frames a second [frames].
       window: "first" starts at the first frame (big_vision's evaluation), "centre" in the middle,
-        "random" where `draw` says.
-      draw: begin of a random window, in [0, 1): 0 is the first frame, 1 as late as still fits.
-      num_windows: windows per record. The first is where `window` says; the others begin at equal
-        distances after it and, past the last begin that fits, from the first frame on.
-      start: of the part that frames are chosen in, from the first frame [s].
-      end: of that part; None for the video's [s].
+        "random" at `draw`.
+      draw: start of a random window, in [0, 1): 0 is the first frame, 1 as late as still fits.
+      num_windows: windows per record. The first is placed by `window`; the others begin at equal
+        distances after it, and wrap around to the first frame past the last start that fits.
+      start: start of the part of the video in which frames are chosen, from its first frame [s].
+      end: end of that part; None for the end of the video [s].
     """
 
     num_frames: int
@@ -51,8 +51,8 @@ class FrameSampling:
     def windows(self, duration: float) -> list[list[float]]:
         """Returns the distinct times of each window, from the first frame [s].
 
-        Fewer than `num_frames` if the part is shorter than a window; see `loop`. There is one
-        window then, since all would be the same.
+        If the part is shorter than a window, there are fewer than `num_frames` times (see `loop`)
+        and only one window, since all would be the same.
 
         Raises:
           BadInput: if the part begins after the video's end.
@@ -71,5 +71,5 @@ class FrameSampling:
         return found
 
     def loop(self, num_decoded: int) -> list[int]:
-        """Returns which decoded frame each of the `num_frames` is: short videos repeat."""
+        """Returns the decoded frame's index for each of `num_frames`; short videos repeat them."""
         return [i % num_decoded for i in range(self.num_frames)]

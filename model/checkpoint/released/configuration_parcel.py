@@ -10,10 +10,11 @@ class ParcelConfig(PretrainedConfig):
 
     Attributes:
       vision, text, connector: settings of the parts, as the checkpoint was trained with them.
-      routing: what the connector is made of: `module`, `reads` and `anchor_counts`.
+      routing: how the connector makes soft tokens: its class `module`, what its queries attend to
+        before the features (`reads`), and its numbers of anchors (`anchor_counts`).
       budgets: soft tokens per image that the connector serves, ascending.
-      image_token_id: id that holds a soft token's place in `input_ids`.
-      attn_softcap, final_softcap: caps of logits; 0 is off.
+      image_token_id: id of the placeholder for a soft token in `input_ids`.
+      attn_softcap, final_softcap: soft-caps of the attention's and the output's logits; 0 is off.
     """
 
     model_type = "parcel"

@@ -2,12 +2,13 @@
 
     [ soft tokens of image 1 | ... of image I | BOS prefix separator | answer EOS ]
 
-Images, prefix and separator see each other; the answer sees them and what is before it. The budget
-is the number of places for soft tokens in `input_ids`, per image: the processor puts them there.
+Images, prefix and separator attend to each other; an answer token attends to them and to the answer
+before it. The budget is the number of placeholders for soft tokens per image in `input_ids`; the
+processor puts them there.
 
-The towers are written out here: those of transformers take other names, masks and caches from one
-release to the next, and Gemma-2's would slide a window that this model may not have. Parameters
-have PaliGemma's names. Of transformers only the loading, `generate` and the cache are used.
+The towers are written out here, because names, masks and caches of transformers' own change from
+release to release, and its Gemma-2 has a sliding window, which this model may not have. Parameters
+have PaliGemma's names. Only loading, `generate` and the cache come from transformers.
 """
 
 import math
@@ -24,7 +25,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from .configuration_parcel import ParcelConfig
 
 MASKED = -2.3819763e38
-"""Logit of a key that may not be seen; finite, so that no row becomes NaN."""
+"""Logit of a masked key; finite, so that a row whose keys are all masked does not become NaN."""
 
 
 class Attention(nn.Module):
@@ -39,7 +40,7 @@ class Attention(nn.Module):
         self.out_proj = nn.Linear(width, width)
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Returns the values that queries (B, N, C) read from keys and values (B, S, C)."""
+        """Returns the output (B, N, C) of queries (B, N, C) over keys and values (B, S, C)."""
         q, k, v = (
             layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for layer, x in ((self.q_proj, queries), (self.k_proj, keys), (self.v_proj, values))
@@ -124,7 +125,8 @@ def pool(features: Tensor, num_tokens: int) -> Tensor:
 def sincos_positions(grid: int, like: Tensor) -> Tensor:
     """Returns fixed 2-D position features (grid * grid, C) in the dtype of `like` (..., C)."""
     width = like.shape[-1]
-    steps = torch.arange(width // 4, dtype=torch.float64)  # Not every device has it.
+    # Computed on the CPU, since not every device has float64.
+    steps = torch.arange(width // 4, dtype=torch.float64)
     frequencies = 10_000.0 ** (-steps / (width / 4))
     angles = torch.arange(grid)[:, None] * frequencies[None]
     axis = torch.cat([angles.sin(), angles.cos()], -1)
@@ -133,7 +135,7 @@ def sincos_positions(grid: int, like: Tensor) -> Tensor:
 
 
 class SelfAttention(nn.Module):
-    """Every soft token reads the others."""
+    """Self-attention among the soft tokens, with a residual connection."""
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
@@ -141,13 +143,13 @@ class SelfAttention(nn.Module):
         self.attn = Attention(config.vision["width"], config.connector["num_heads"])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the tokens after reading each other (B, N, C)."""
+        """Returns the tokens after attending to each other (B, N, C)."""
         y = self.norm(x)
         return x + self.attn(y, y, y)
 
 
 class ResidualMlp(nn.Module):
-    """An MLP on every soft token."""
+    """An MLP on every soft token, with a residual connection."""
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
@@ -160,7 +162,7 @@ class ResidualMlp(nn.Module):
 
 
 def connector_mlp(config: ParcelConfig) -> Mlp:
-    """Returns the connector's MLP; its hidden width is the vision tower's unless it has its own."""
+    """Returns the connector's MLP; its hidden width defaults to that of the vision tower's MLPs."""
     return Mlp(config.vision["width"], config.connector["mlp_dim"] or config.vision["mlp_dim"])
 
 
@@ -170,7 +172,7 @@ def grid_of(config: ParcelConfig) -> int:
 
 
 class Vanilla(nn.Module):
-    """Passes the features on."""
+    """Connector that passes the features on unchanged."""
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
@@ -181,7 +183,7 @@ class Vanilla(nn.Module):
 
 
 class M3(nn.Module):
-    """Pools the features to `budget` cells; the ablations with one pooling, too."""
+    """Connector that pools the features to `budget` cells; also for ablations with one pooling."""
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
@@ -192,7 +194,7 @@ class M3(nn.Module):
 
 
 class M3SelfAttention(nn.Module):
-    """Pools, then lets the cells read each other."""
+    """Connector that pools the features, then lets the cells attend to each other."""
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
@@ -206,7 +208,7 @@ class M3SelfAttention(nn.Module):
 
 
 class Mqt(nn.Module):
-    """A prefix of learned queries reads the features."""
+    """Connector in which the first `budget` learned queries attend to the features."""
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
@@ -229,7 +231,7 @@ class Mqt(nn.Module):
 
 
 class MqtSelfAttention(nn.Module):
-    """MQT, then self-attention and an MLP."""
+    """Connector of MQT, followed by self-attention and an MLP."""
 
     def __init__(self, config: ParcelConfig) -> None:
         super().__init__()
@@ -243,9 +245,10 @@ class MqtSelfAttention(nn.Module):
 
 
 class Parcel(nn.Module):
-    """Anchors pass unchanged; queries read anchors and each other, then all features.
+    """Connector with pooled anchors and learned queries.
 
-    Its ablations read less before the features (`routing["reads"]`), or have one grid of anchors.
+    Anchors are passed on unchanged. Queries attend to anchors and each other, then to all features.
+    Ablations attend to less before the features (`routing["reads"]`), or have one grid of anchors.
     """
 
     def __init__(self, config: ParcelConfig) -> None:
@@ -314,7 +317,7 @@ def softcap(x: Tensor, cap: float) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Returns heads (B, H, L, h) with channel i of both halves turned as one pair by its place."""
+    """Returns heads (B, H, L, h) with rotary positions; channels i and i + h / 2 turn as a pair."""
     head_dim = x.shape[-1]
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=x.device) / head_dim
     angles = (positions[..., None].float() / base**exponents)[:, None]
@@ -324,7 +327,7 @@ def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
 
 
 class TextAttention(nn.Module):
-    """Grouped queries, rotary positions, capped logits."""
+    """Grouped-query attention with rotary positions and soft-capped logits."""
 
     def __init__(self, config: ParcelConfig, number: int) -> None:
         super().__init__()
@@ -338,7 +341,7 @@ class TextAttention(nn.Module):
         self.o_proj = nn.Linear(q_width, text["width"], bias=False)
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor, past: Cache | None) -> Tensor:
-        """Returns the values that the rows `x` (B, L, D) read where `mask` (B, L, S) is true."""
+        """Returns the output (B, L, D) of rows `x` (B, L, D) over the keys in `mask` (B, L, S)."""
         q, k, v = (
             layer(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for layer in (self.q_proj, self.k_proj, self.v_proj)
@@ -355,7 +358,7 @@ class TextAttention(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """Gemma's MLP."""
+    """Gemma's MLP, gated by a tanh-approximated GELU."""
 
     def __init__(self, text: dict[str, Any]) -> None:
         super().__init__()
@@ -405,15 +408,16 @@ class TextModel(nn.Module):
         return rows * torch.tensor(rows.shape[-1] ** 0.5, dtype=rows.dtype, device=rows.device)
 
     def forward(self, x: Tensor, places: Tensor, mask: Tensor, past: Cache | None) -> Tensor:
-        """Returns the last L rows after the final norm.
+        """Returns the rows after all blocks and the final norm (B, L, D).
 
         Args:
           x: the rows (B, L, D).
           places: positions of all S rows, cached ones first (B, S).
-          mask: which of them each row sees (B, L, S).
-          past: the cache, which grows.
+          mask: true where a row attends to one of all S rows (B, L, S).
+          past: key-value cache, to which these rows are added; None without a cache.
         """
         positions = places[:, -x.shape[1] :]
+        # Every second layer, from the first on, attends to the last `window` positions only.
         near = positions[:, :, None] - places[:, None] < self.window if self.window else mask
         for i, layer in enumerate(self.layers):
             x = layer(x, positions, mask & near if i % 2 == 0 else mask, past)
@@ -421,7 +425,7 @@ class TextModel(nn.Module):
 
 
 class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
-    """Answers prompts about images, at any budget that the connector serves."""
+    """Model that answers prompts about images, at any budget that the connector serves."""
 
     config_class = ParcelConfig
     main_input_name = "input_ids"
@@ -466,15 +470,16 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """Returns float32 logits (B, L, V).
 
         Args:
-          input_ids: tokens, the first of them places for soft tokens (B, L).
-          attention_mask: 0 on padding, of cached tokens too (B, S); None is no padding.
-          pixel_values: images (B, I, 3, H, W) in [-1, 1]; needed where there are such places.
-          token_type_ids: 1 on an answer's tokens, which see what is before them; None is a prompt
-            and no answer, or, beside a filled cache, an answer and no prompt (B, L).
-          past_key_values: the cache.
-          use_cache: whether there is one.
-          logits_to_keep: of how many of the last tokens; 0 is all.
-          unused: what else `generate` of some releases passes.
+          input_ids: token ids; each soft token has a placeholder, before the text (B, L).
+          attention_mask: 0 on padding, also for cached tokens (B, S); None means no padding.
+          pixel_values: images (B, I, 3, H, W) in [-1, 1]; needed if there are placeholders.
+          token_type_ids: 1 on answer tokens, which attend to what is before them only, and 0 on
+            the prompt (B, L). None means a prompt without an answer or, with a filled cache, an
+            answer without a prompt.
+          past_key_values: key-value cache of earlier tokens.
+          use_cache: whether to make a cache if none is given.
+          logits_to_keep: number of last tokens that logits are returned for; 0 means all.
+          unused: further arguments that `generate` of some releases passes.
         """
         text = self.language_model["model"]
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -484,6 +489,7 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         if pixel_values is None:
             x = text.embed(input_ids)
         else:
+            # The placeholder's id has no embedding, so it is replaced before the look-up.
             is_soft = input_ids == self.config.image_token_id
             x = text.embed(input_ids.masked_fill(is_soft, 0))
             count = int(is_soft.sum()) // (batch * pixel_values.shape[1])
@@ -494,7 +500,7 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
             valid = attention_mask[:, : past + length].bool()
         if token_type_ids is None:
             token_type_ids = torch.full_like(input_ids, past > 0)
-        # Each answer token opens a step; a row sees its own step and those before it.
+        # Each answer token opens a step; a row attends to its own step and those before it.
         steps = F.pad(token_type_ids[:, -length:], (past, 0)).cumsum(1)
         mask = (steps[:, None] <= steps[:, past:, None]) & valid[:, None]
         hidden = text(x, valid.long().cumsum(1) - 1, mask, past_key_values)
@@ -516,7 +522,7 @@ class ParcelForConditionalGeneration(PreTrainedModel, GenerationMixin):
         """Returns the arguments of the next call of `forward`.
 
         Raises:
-          ValueError: if there is no cache: what is prompt and what is answer would be lost.
+          ValueError: if there is no cache: it is what separates the prompt from the answer.
         """
         if past_key_values is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Images and prompts as a released PARCEL checkpoint was trained on them."""
+"""Preprocessing of images and prompts for a released PARCEL checkpoint, the same as in training."""
 
 import io
 from typing import Any, ClassVar
@@ -10,13 +10,13 @@ from transformers import BatchFeature, ProcessorMixin
 
 
 class ParcelProcessor(ProcessorMixin):
-    """Makes the model's inputs; how many soft tokens an image gets is asked for here.
+    """Processor that makes the model's inputs, at a budget that each call chooses.
 
     Attributes:
       image_px: side of the square that images are squashed into [pixels].
       budgets: soft tokens per image that the model serves, ascending.
-      image_token_id: id that holds a soft token's place.
-      separator_id: id between a prompt and its answer.
+      image_token_id: id of the placeholder for a soft token.
+      separator_id: id of the token between a prompt and its answer.
     """
 
     attributes: ClassVar = ["tokenizer"]
@@ -45,14 +45,15 @@ class ParcelProcessor(ProcessorMixin):
         """Returns `input_ids`, `attention_mask` and `pixel_values` as tensors.
 
         Args:
-          images: one example's: a PIL image, or a list of them (a pair, the frames of a video);
-            with a list of prompts, a list with one of these for each.
-          text: a prompt such as "answer en where is the cat?", or a list of them.
-          budget: soft tokens per image; None is the most that the model serves.
-          unused: what pipelines of transformers pass to every processor.
+          images: a PIL image, or a list of them (a pair, the frames of a video), for one prompt;
+            for a list of prompts, a list with one such entry per prompt.
+          text: a prompt such as "answer en where is the cat?", or a list of prompts.
+          budget: soft tokens per image; None takes the largest that the model serves.
+          unused: further arguments that transformers' pipelines pass to every processor.
 
         Raises:
-          ValueError: if the model does not serve the budget, or examples are not alike.
+          ValueError: if images or text are missing, the model does not serve the budget, or
+            prompts have different numbers of images.
         """
         if images is None or text is None:
             raise ValueError("images and text must both be given.")
@@ -86,7 +87,7 @@ class ParcelProcessor(ProcessorMixin):
         return [self.tokenizer.bos_token_id, *ids, self.separator_id]
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
-        """Returns (3, H, W) in [-1, 1]: upright, squashed, through the JPEG that records store."""
+        """Returns the image's pixels (3, H, W) in [-1, 1], upright and squashed to a square."""
         upright = ImageOps.exif_transpose(image)
         if upright.mode.startswith("I"):  # 16 bits a pixel; Pillow would clip them to white.
             upright = Image.fromarray((np.asarray(upright) >> 8).clip(0, 255).astype(np.uint8))
@@ -94,6 +95,7 @@ class ParcelProcessor(ProcessorMixin):
         square = upright.convert("RGB")
         if square.size != side:
             square = square.resize(side, Image.Resampling.BILINEAR)
+        # Training images were stored as JPEG, so the same compression is applied here.
         stored = io.BytesIO()
         square.save(stored, "JPEG", quality=95, subsampling=0)
         with Image.open(stored) as read:
@@ -102,5 +104,5 @@ class ParcelProcessor(ProcessorMixin):
 
     @property
     def model_input_names(self) -> list[str]:
-        """Names of what a call returns."""
+        """Names of the tensors that a call returns."""
         return ["input_ids", "attention_mask", "pixel_values"]

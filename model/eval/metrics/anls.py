@@ -8,15 +8,15 @@ _THRESHOLD = 0.5
 def anls(prediction: str, fields: Fields) -> float:
     """Returns the best similarity with an accepted answer, in [0, 1], as the benchmarks score it.
 
-    One minus edits per character of the longer text; below a half, 0. Case does not count, nor
-    does space around words, except in the length.
+    Similarity is one minus the edits per character of the longer text; below a half it counts as 0.
+    Case and extra spaces are ignored, except in the length.
 
     Source: Biten et al. 2019 (arXiv:1907.00490), Eq. 1, as in the challenges' own
     `infographicsvqa_eval.py`, which Qwen-VL and lmms-eval run.
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the accepted answers.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the accepted answers.
 
     Raises:
       ValueError: if there is no answer.
@@ -26,7 +26,7 @@ def anls(prediction: str, fields: Fields) -> float:
 
 
 def anls_big_vision(prediction: str, fields: Fields) -> float:
-    """Returns the same as PaliGemma reports it: a half is 0, too, and every space counts.
+    """Returns ANLS as PaliGemma reports it: a similarity of a half is 0 too, and spaces count.
 
     One wrong character of two is 0.5 by `anls` and 0 here: published PaliGemma numbers compare with
     this one.
@@ -34,8 +34,8 @@ def anls_big_vision(prediction: str, fields: Fields) -> float:
     Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` (`anls`, with `to_lower`).
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the accepted answers.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the accepted answers.
 
     Raises:
       ValueError: if there is no answer.
@@ -45,6 +45,8 @@ def anls_big_vision(prediction: str, fields: Fields) -> float:
 
 def edit_distance(left: str, right: str) -> int:
     """Returns how many insertions, deletions and substitutions make one text the other."""
+    # Dynamic programming with one row of the table in memory: `row[j]` is the distance from the
+    # part of `left` read so far to `right[:j]`.
     row = list(range(len(right) + 1))
     for i, a in enumerate(left, start=1):
         diagonal, row[0] = row[0], i

@@ -9,7 +9,7 @@ from model.eval.metrics.ptb import tokenize
 from model.eval.metrics.scores import Fields, Item, Part, Sums, some_answers
 
 _SMALL, _TINY = 1e-9, 1e-15
-"""Keep empty captions from dividing by zero."""
+"""Small terms that keep empty captions from dividing by zero."""
 
 
 def bleu(prediction: str, fields: Fields) -> Item:
@@ -22,8 +22,8 @@ def bleu(prediction: str, fields: Fields) -> Item:
     Source: Papineni et al. 2002; coco_caption `pycocoevalcap/bleu/bleu_scorer.py` (`closest`).
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the references.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the references.
 
     Raises:
       ValueError: if there is no reference.

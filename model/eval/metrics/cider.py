@@ -16,14 +16,14 @@ Vectors = tuple[dict[tuple[str, ...], float], ...]
 
 
 class Documents:
-    """In how many images' references each n-gram occurs, for each language apart."""
+    """Counts, per language, of the images in whose references each n-gram occurs."""
 
     def __init__(self) -> None:
         self.num: Counter[str] = Counter()
         self.containing: dict[str, Counter[tuple[str, ...]]] = {}
 
     def add(self, fields: Fields) -> None:
-        """Takes in the references of one image.
+        """Counts the references of one image.
 
         Raises:
           ValueError: if there are none.
@@ -39,13 +39,13 @@ class Documents:
         self.containing.setdefault(lang, Counter()).update(found)
 
     def merge(self, other: Self) -> None:
-        """Takes in the images of another part of the data."""
+        """Adds the counts of another part of the data."""
         self.num += other.num
         for lang, counts in other.containing.items():
             self.containing.setdefault(lang, Counter()).update(counts)
 
     def weigh(self, counts: Counts, lang: str) -> Vectors:
-        """Returns the weights of a caption's n-grams: how often it has them, times their idf."""
+        """Returns the weights of a caption's n-grams: their counts times their idf."""
         images, containing = math.log(self.num[lang]), self.containing[lang]
         return tuple(
             {ngram: k * (images - math.log(max(1, containing[ngram]))) for ngram, k in of_n.items()}
@@ -64,8 +64,8 @@ def cider(prediction: str, fields: Fields) -> float:
     `pycocoevalcap/cider/cider_scorer.py`.
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the references, "corpus" the `Documents` of all
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the references, "corpus" the `Documents` of all
         records; "lang" is the language, within which documents are counted.
 
     Raises:

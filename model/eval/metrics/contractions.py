@@ -16,7 +16,7 @@ _TWO = """
 
 
 def _without_one(word: str) -> list[str]:
-    """Returns the word without each of its apostrophes."""
+    """Returns the variants of a word that lack one of its apostrophes."""
     places = [i for i, character in enumerate(word) if character == "'"]
     return [word[:i] + word[i + 1 :] for i in places]
 

@@ -20,16 +20,17 @@ DecodeMask = Callable[[Sequence[int]], Float[np.ndarray, "64 64"]]
 def miou(prediction: str, fields: Fields) -> Item:
     """Returns the IoU of one expression, in [0, 1]; their plain mean is the mIoU.
 
-    Also whether the box alone reaches an IoU of 0.5 and of 0.75 ("box_accuracy@0.5"), and whether
-    nothing could be drawn ("invalid"), which is an IoU of 0: if the prediction does not start with
+    The item also says whether the box alone reaches an IoU of 0.5 and of 0.75 ("box_accuracy@0.5"),
+    and whether nothing could be drawn ("invalid", an IoU of 0): the prediction does not start with
     4 location and 16 segmentation tokens, or its box has no pixels.
 
     Source: big_vision `evaluators/proj/paligemma/transfers/segmentation.py`.
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "masks" holds the run lengths of the true mask, "decode_mask" the
-        mask codec's decoder; "box" the annotated box, as `Box`; without it, the mask's bounds.
+      prediction: the model's answer [text].
+      fields: fields of the record; "masks" holds the run lengths of the true mask, "decode_mask"
+        the mask codec's decoder, "box" the annotated box, as `Box`; without a box, the mask's
+        bounds count.
 
     Raises:
       ValueError: if there is not one mask, or its runs do not fill its size.
@@ -54,14 +55,14 @@ def parse(prediction: str) -> tuple[Box, list[int]] | None:
         return None
     box, codes = parse_box(match[1]), numbers(match[2])
     ymin, xmin, ymax, xmax = box
-    # The patterns are of digits: `<loc9999>`, which no vocabulary has, is no place.
+    # The pattern accepts any digits, so numbers outside the vocabulary (`<loc9999>`) end here.
     if max(box) > 1 or max(codes) >= NUM_SEG or ymax <= ymin or xmax <= xmin:
         return None
     return box, codes
 
 
 def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray, "H W"]) -> float:
-    """Returns the IoU of a mask, positive inside and scaled into its box, with the true one."""
+    """Returns the IoU of a mask (positive inside), scaled into its box, with the true mask."""
     y0, x0, y1, x1 = _pixels(box, truth.shape)
     scaled = Image.fromarray(np.asarray(mask)).resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
     drawn = np.asarray(scaled) > 0
@@ -71,7 +72,7 @@ def mask_iou(box: Box, mask: Float[np.ndarray, "64 64"], truth: Bool[np.ndarray,
 
 
 def has_pixels(box: Box, size: tuple[int, ...]) -> bool:
-    """Tells whether any pixel of an image is left of a box whose edges are cut to pixels."""
+    """Returns whether a box still covers a pixel after its edges are rounded down to pixels."""
     y0, x0, y1, x1 = _pixels(box, size)
     return y1 > y0 and x1 > x0
 
@@ -85,7 +86,7 @@ def box_iou(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def bounds(mask: Bool[np.ndarray, "H W"]) -> Box:
-    """Returns the box of a mask's pixels; an empty one, of no area, for an empty mask."""
+    """Returns the box around a mask's pixels; a box without area for an empty mask."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not rows.size:
         return (0.0, 0.0, 0.0, 0.0)

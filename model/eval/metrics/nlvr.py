@@ -6,16 +6,17 @@ from model.eval.metrics.scores import Fields, Item, the_answer
 def nlvr(prediction: str, fields: Fields) -> Item:
     """Returns 1.0 if the prediction is the answer, "True" or "False", else 0.0.
 
-    The questions of one sentence are a unit; of units that are right as a whole is the
-    consistency. Units are known from NLVR2's identifiers, "split-set-pair-sentence"; other
-    identifiers have none.
+    The questions of one sentence form a unit. Consistency: the share of units with every question
+    right. Units are read from NLVR2's identifiers, "split-set-pair-sentence"; records with other
+    identifiers have no unit.
 
     Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py`; lil-lab/nlvr
     `nlvr2/eval/metrics.py` (consistency).
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds "True" or "False"; "identifier", else "id".
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds "True" or "False"; "identifier", or else "id",
+        names the unit.
 
     Raises:
       ValueError: if it holds anything else.

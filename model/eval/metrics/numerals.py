@@ -1,4 +1,4 @@
-"""Number words as digits, which two metrics accept for numbers."""
+"""The table of number words and their digits, which two metrics treat as equal."""
 
 _WORDS = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen

@@ -4,16 +4,16 @@ from model.eval.metrics.scores import Fields, Item, the_answer
 
 
 def pope(prediction: str, fields: Fields) -> Item:
-    """Returns 1.0 if the answers are equal, else 0.0; also whether it was neither ("invalid").
+    """Returns 1.0 if the answers are equal, else 0.0; "invalid" marks neither yes nor no.
 
-    Case of the prediction does not count. The score of a data set is the mean over its "kind"s:
+    The prediction's case is ignored. The score of a data set is the mean over its "kind"s:
     random, popular and adversarial, which are equally large.
 
     Source: big_vision `evaluators/proj/paligemma/transfers/pope.py`; PaliGemma, appendix J.
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds "yes" or "no".
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds "yes" or "no".
 
     Raises:
       ValueError: if it holds anything else.

@@ -1,4 +1,4 @@
-"""Captions to words as coco_caption does it: Penn Treebank tokens, lower-cased, no punctuation."""
+"""Splits captions into coco_caption's words: Penn Treebank tokens, lower-cased, no punctuation."""
 
 import functools
 import re
@@ -6,10 +6,28 @@ import re
 from model.eval.metrics.ptb_rules import rules
 
 _DROPPED = frozenset(
-    ["''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ",", ":", "-", "--",
-     "...", ";"]
-)  # fmt: skip
-# Brackets come lower-cased here, so that those of the list never match and brackets stay: "-lrb-".
+    [
+        "''",
+        "'",
+        "``",
+        "`",
+        "-LRB-",
+        "-RRB-",
+        "-LCB-",
+        "-RCB-",
+        ".",
+        "?",
+        "!",
+        ",",
+        ":",
+        "-",
+        "--",
+        "...",
+        ";",
+    ]
+)
+# Tokens are lower-cased before this comparison, so the list's upper-case brackets never match:
+# brackets stay, as "-lrb-".
 
 _PLAIN = re.compile(r"([A-Za-z]+)[ \n]")
 _SPLIT = frozenset(["cannot", "gonna", "gotta", "lemme", "gimme", "wanna"])
@@ -17,15 +35,38 @@ _SPACE = re.compile("(?:[\\s\0\x7f\u200b\u200e\u200f\ufeff]|&nbsp;)+", re.IGNORE
 _DASHES = re.compile("---?-?|&(?:md|mdash|ndash);|[\x96\x97–—―]", re.IGNORECASE)
 _ELLIPSIS = re.compile(r"\.{3,5}|(\.[ \xa0]){2,4}\.|[\x85…]")
 _WRITTEN = {
-    "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", '"': "''", "&apos;": "'",
-    "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
-    "¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3",
-    "¢": "cents", "£": "#", "\x80": "$", "¤": "$", "₠": "$", "€": "$",
-}  # fmt: skip
+    "&amp;": "&",
+    "&lt;": "<",
+    "&gt;": ">",
+    "&quot;": "''",
+    '"': "''",
+    "&apos;": "'",
+    "(": "-lrb-",
+    ")": "-rrb-",
+    "[": "-lsb-",
+    "]": "-rsb-",
+    "{": "-lcb-",
+    "}": "-rcb-",
+    "¼": "1/4",
+    "½": "1/2",
+    "¾": "3/4",
+    "⅓": "1/3",
+    "⅔": "2/3",
+    "¢": "cents",
+    "£": "#",
+    "\x80": "$",
+    "¤": "$",
+    "₠": "$",
+    "€": "$",
+}
 _QUOTES = str.maketrans(
-    {**dict.fromkeys("\x91‘‛‹", "`"), **dict.fromkeys("\x92’›", "'"),
-     **dict.fromkeys("\x93“«", "``"), **dict.fromkeys("\x94”»", "''")}
-)  # fmt: skip
+    {
+        **dict.fromkeys("\x91‘‛‹", "`"),
+        **dict.fromkeys("\x92’›", "'"),
+        **dict.fromkeys("\x93“«", "``"),
+        **dict.fromkeys("\x94”»", "''"),
+    }
+)
 _SUFFIX = re.compile(
     "(?:['’\x92]|&apos;)(?:re|ve|ll|[msd])|n(?:['’‘‛\x91\x92]|&apos;)t", re.IGNORECASE
 )
@@ -39,7 +80,7 @@ def tokenize(caption: str) -> str:
     >>> tokenize("A man's dog (brown) can't sit; it's 5 1/2 years old.")
     "a man 's dog -lrb- brown -rrb- ca n't sit it 's 5\xa01/2 years old"
 
-    A space inside a token is written U+00A0, as in the example: `str.split` then takes it apart,
+    A space inside a token is written U+00A0, as in the example: `str.split` splits there,
     `split(" ")` does not, and the scorers of coco_caption differ in which they use.
 
     Source: coco_caption `pycocoevalcap/tokenizer/ptbtokenizer.py`: Stanford CoreNLP 3.4.1,
@@ -69,7 +110,7 @@ def tokenize(caption: str) -> str:
 
 
 def _longest(text: str, position: int) -> str:
-    """Returns the token at a position; "" if its character is none of any token."""
+    """Returns the token that starts at a position; "" if none does."""
     best, token = 0, ""
     for rule in rules():
         match = rule.match(text, position)

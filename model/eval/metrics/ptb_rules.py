@@ -1,4 +1,4 @@
-"""What the Penn Treebank tokenizer takes for one token: the rules behind `model.eval.metrics.ptb`.
+"""The rules of the Penn Treebank tokenizer, which `model.eval.metrics.ptb` applies.
 
 A rule is a pattern whose first group is the token; what follows the group must follow the token.
 The rule that matches the most text wins, context included; of equally long ones, the first.
@@ -31,7 +31,7 @@ _LEADING = """
 those that lead to a name; `(?-i:` marks letters whose case counts."""
 
 _BEFORE_NUMBERS = "nos? prop ca figs? art pp op"
-"""Keep their period before a number only."""
+"""Abbreviations that keep their period before a number only."""
 
 _OPENERS = """
     (?-i:A) (?-i:A)bout (?-i:A)ccording (?-i:A)dditionally (?-i:A)fter (?-i:A)n (?-i:A)s
@@ -47,7 +47,7 @@ _EXTENSIONS = """
     bat bmp class cgi cpp c dll docx? exe gif gz html? h jar java jpe?g mov mp3 pdf php pl png ppt
     ps py sql tar txt wav xml x zip
 """
-"""Of file names that may begin with a digit."""
+"""Extensions of file names that may begin with a digit."""
 
 _MARKS = (
     "\u02c2-\u02c5\u02d2-\u02df\u02e5-\u02ff\u0300-\u036f\u0375\u0378\u0379\u0384\u0385\u03f6"

@@ -1,4 +1,4 @@
-"""The metrics by name."""
+"""The table of metrics by name."""
 
 import dataclasses
 import functools
@@ -26,13 +26,13 @@ from model.eval.metrics.vqav2 import vqav2
 
 
 class Corpus(Protocol):
-    """What a metric must know of all records before it scores one; parts of the data merge."""
+    """Facts about all records that a metric needs before it scores one; they merge over parts."""
 
     def add(self, fields: Fields) -> None:
-        """Takes in one record."""
+        """Counts one record."""
 
     def merge(self, other: Any) -> None:
-        """Takes in the records of another part of the data."""
+        """Counts the records of another part of the data."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,11 @@ class Metric:
     """One metric.
 
     Attributes:
-      score: (prediction, fields of the record) -> its score, alone or with more of it.
-      by: fields whose values name parts of the data that are scored apart, too.
-      mean_over: one of them: the score is then the unweighted mean over its parts.
+      score: (prediction, fields of the record) -> its score, as a number or an `Item`.
+      by: fields that divide the data into parts, which are also scored separately.
+      mean_over: one of these fields: the score is then the unweighted mean over its parts.
       summarize: sums of items -> "score" and further measures, by name.
-      corpus: makes what `score` finds in the field "corpus"; None needs nothing of the kind.
+      corpus: makes the `Corpus` that `score` reads from the field "corpus"; None needs none.
       reads_masks: whether fields must hold "decode_mask", the mask codec's decoder.
     """
 
@@ -77,13 +77,13 @@ METRICS: dict[str, Metric] = {
 
 
 def get_metric(name: str) -> Metric:
-    """Returns a metric: of this registry, or one of the user's own, "module:name".
+    """Returns a metric of this registry, or a user's own metric, given as "module:name".
 
-    A metric of one's own is a function (prediction, fields of the record) -> score, or a `Metric`.
+    A user's own metric is a function (prediction, fields of the record) -> score, or a `Metric`.
 
     Raises:
-      ValueError: if there is none of that name, with the list of those there are; or if it cannot
-        be called so.
+      ValueError: if no metric has that name, with a list of the names; or if the user's function
+        does not take these arguments.
     """
     if name in METRICS:
         return METRICS[name]
@@ -101,7 +101,7 @@ def _own_metric(name: str) -> Metric:
     metric = found if isinstance(found, Metric) else Metric(score=found)
     try:
         inspect.signature(metric.score).bind("prediction", {})
-    except (TypeError, ValueError) as error:  # ValueError: one in C tells nothing of itself.
+    except (TypeError, ValueError) as error:  # ValueError: a C function may have no signature.
         raise ValueError(
             f"metric {name} must be a function (prediction, fields) -> score in 0..1: {error}."
         ) from None
@@ -114,7 +114,7 @@ def _checked(
     """Returns a score of the user's own metric.
 
     Raises:
-      ValueError: naming the record, if the function fails or returns something else.
+      ValueError: if the function fails or returns something else; it names the record.
     """
     try:
         found = score(prediction, fields)

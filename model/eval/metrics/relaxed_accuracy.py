@@ -14,8 +14,8 @@ def relaxed_accuracy(prediction: str, fields: Fields) -> float:
     Source: big_vision `evaluators/proj/paligemma/transfers/chartqa.py`.
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the one accepted answer.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the one accepted answer.
 
     Raises:
       ValueError: if there is not one answer.

@@ -9,14 +9,14 @@ _BETA = 1.2
 def rouge_l(prediction: str, fields: Fields) -> float:
     """Returns the ROUGE-L of one caption, in [0, 1].
 
-    F of the best precision and the best recall over the references, which may come from different
-    ones; recall counts 1.2 times.
+    It is the F-measure of the best precision and the best recall, which may come from different
+    references; recall counts 1.2 times.
 
     Source: Lin and Och 2004; coco_caption `pycocoevalcap/rouge/rouge.py`.
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the references.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the references.
 
     Raises:
       ValueError: if there is no reference.
@@ -34,6 +34,8 @@ def rouge_l(prediction: str, fields: Fields) -> float:
 
 def longest_common_subsequence(left: list[str], right: list[str]) -> int:
     """Returns how many words two captions have in common, in the same order."""
+    # Dynamic programming with one row of the table in memory: `row[j]` is the result for the part
+    # of `left` read so far and `right[:j]`.
     row = [0] * (len(right) + 1)
     for word in left:
         diagonal = 0

@@ -12,8 +12,8 @@ def rsvqa(prediction: str, fields: Fields) -> float:
     Source: big_vision `evaluators/proj/paligemma/transfers/rsvqa.py` (`acc_avg`).
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the accepted answers.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the accepted answers.
 
     Raises:
       ValueError: if there is no answer.

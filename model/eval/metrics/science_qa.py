@@ -8,13 +8,13 @@ _ANSWER = re.compile(r"the answer is ([a-z])\.")
 
 
 def science_qa(prediction: str, fields: Fields) -> Item:
-    """Returns 1.0 if the letters are equal, else 0.0; also whether none was found ("unparsed").
+    """Returns 1.0 if the letters are equal, else 0.0; "unparsed" marks a text without a letter.
 
     Source: big_vision `evaluators/proj/paligemma/transfers/science_qa.py`.
 
     Args:
-      prediction: what the model wrote; its beginning counts [text].
-      fields: of the record; "answers" holds the one answer, in the same words.
+      prediction: the model's answer, of which only the beginning is read [text].
+      fields: fields of the record; "answers" holds the one answer, in the same words.
 
     Raises:
       ValueError: if there is not one answer, or it has no letter.

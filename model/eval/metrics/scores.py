@@ -1,4 +1,4 @@
-"""What metrics return, and sums that merge: no average is ever taken of averages."""
+"""Results of metrics, and exact sums of them that merge over parts of the data."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -6,18 +6,19 @@ from fractions import Fraction
 from typing import Any, Self
 
 Fields = Mapping[str, Any]
-"""Of one record: "answers", "lang", "masks", and whatever its meta holds."""
+"""Fields of one record: "answers", "lang", "masks", and all entries of its meta."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """What one prediction is given.
+    """The score of one prediction.
 
     Attributes:
-      score: what is averaged; in [0, 1], but CIDEr in [0, 10].
+      score: number that is averaged; in [0, 1], for CIDEr in [0, 10].
       also: other measures of the same prediction, by name.
       groups: parts of the data it counts for, such as {"kind": "human"}.
-      unit: questions of one unit are consistent if all of them are right; "" is none.
+      unit: name of the question's unit; a unit is consistent if all its questions are right. ""
+        is no unit.
     """
 
     score: float
@@ -38,7 +39,7 @@ class Sums:
         self._totals: dict[str, Fraction] = {}
 
     def add(self, item: Item, times: int = 1) -> None:
-        """Counts an item, as often as told."""
+        """Counts an item `times` times; a negative number takes it back."""
         self.num += times
         for name, value in {"score": item.score, **item.also}.items():
             self._totals[name] = self._totals.get(name, Fraction(0)) + times * Fraction(value)
@@ -54,7 +55,7 @@ class Sums:
             self.units[unit] = self.units.get(unit, True) and right
 
     def copies(self, times: int) -> "Sums":
-        """Returns the sums of as many copies of every item."""
+        """Returns the sums of `times` copies of every item."""
         found = Sums()
         found.num, found.units = times * self.num, dict(self.units)
         found._totals = {name: times * total for name, total in self._totals.items()}
@@ -65,20 +66,20 @@ class Sums:
         return float(self._totals.get(name, Fraction(0)))
 
     def measures(self) -> list[str]:
-        """Returns the names of what was measured besides the score."""
+        """Returns the names of the measures other than the score."""
         return [name for name in self._totals if name != "score"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """A score (0-100), of how many predictions, and their sum where it is a mean of theirs."""
+    """A score (0-100), its number of predictions, and their scores' sum if it is their mean."""
 
     score: float
     num: int
     sum: float | None = None
 
     def as_json(self) -> dict[str, float]:
-        """Returns a JSON object without what is unknown."""
+        """Returns a JSON object without the unknown fields."""
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
@@ -101,7 +102,7 @@ class Result:
 
 
 def summarize(sums: Sums) -> dict[str, Part]:
-    """Returns the mean score under "score", and the means of whatever else was measured."""
+    """Returns the mean score under "score", and the means of all other measures."""
     found = {name: mean(sums.total(name), sums.num) for name in ["score", *sorted(sums.measures())]}
     if sums.units:
         found["consistency"] = mean(float(sum(sums.units.values())), len(sums.units))

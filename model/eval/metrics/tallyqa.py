@@ -5,16 +5,16 @@ from model.eval.metrics.scores import Fields, Item, the_answer
 
 
 def tallyqa(prediction: str, fields: Fields) -> Item:
-    """Returns 1.0 if the counts are equal, else 0.0, for simple and complex questions apart.
+    """Returns 1.0 if the counts are equal, else 0.0, grouped by simple and complex questions.
 
-    Number words up to twenty are digits; beyond that, nothing is normalised.
+    Number words up to twenty count as digits; apart from that, nothing is normalised.
 
     Source: big_vision `evaluators/proj/paligemma/transfers/tallyqa.py`.
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the one count; "issimple" is 1 or 0, or -1 or absent
-        where nobody has told.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the one count; "issimple" is 1 or 0, or -1 or
+        absent if unknown.
 
     Raises:
       ValueError: if there is not one answer.

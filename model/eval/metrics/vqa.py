@@ -6,13 +6,14 @@ from model.eval.metrics.scores import Fields, some_answers
 def vqa(prediction: str, fields: Fields) -> float:
     """Returns the score of one question, in [0, 1]; nothing is normalised.
 
-    One accepted answer: equality. Several: a third for each that is equal, at most 1.
+    With one accepted answer, the score is equality. With several, it is a third for each equal one,
+    at most 1.
 
     Source: big_vision `evaluators/proj/paligemma/transfers/vqa.py` (`acc`).
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds the accepted answers.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds the accepted answers.
 
     Raises:
       ValueError: if there is no answer.
@@ -23,5 +24,5 @@ def vqa(prediction: str, fields: Fields) -> float:
 
 
 def vqa_lower(prediction: str, fields: Fields) -> float:
-    """Returns the same, case aside; big_vision's `to_lower`."""
+    """Returns `vqa` with case ignored; big_vision's `to_lower`."""
     return vqa(prediction.lower(), {"answers": [a.lower() for a in some_answers(fields)]})

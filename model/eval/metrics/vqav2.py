@@ -16,16 +16,17 @@ _PERIOD = re.compile(r"\.(?!\d)")
 def vqav2(prediction: str, fields: Fields) -> float:
     """Returns the accuracy of one question, in [0, 1].
 
-    The mean, over leaving one annotator out, of a third for each remaining one who agrees, at most
-    1: 0.3, 0.6, 0.9, 1.0 for 1, 2, 3, 4 of 10. Texts are normalised unless all annotators agree.
+    Each annotator is left out in turn; a third counts for each remaining one who agrees, at most 1.
+    The mean over all turns is the accuracy: 0.3, 0.6, 0.9, 1.0 if 1, 2, 3, 4 of 10 agree. Texts are
+    normalised unless all annotators agree.
 
     Source: GT-Vision-Lab/VQA `PythonEvaluationTools/vqaEvaluation/vqaEval.py` at a013f00;
     big_vision `evaluators/proj/paligemma/transfers/vqav2.py`.
 
     Args:
-      prediction: what the model wrote [text].
-      fields: of the record; "answers" holds one answer per annotator, 10 in VQAv2 and TextVQA;
-        "answer_type" is what the score is broken down by.
+      prediction: the model's answer [text].
+      fields: fields of the record; "answers" holds one answer per annotator, 10 in VQAv2 and
+        TextVQA; the score is broken down by "answer_type".
 
     Raises:
       ValueError: if there are fewer than 2 answers: none would be left.
@@ -50,9 +51,10 @@ def normalize(text: str) -> str:
     >>> normalize("The two red-white flags.")
     '2 red white flags'
 
-    Each mark of punctuation becomes a space, or nothing if it stands next to a space somewhere, or
-    if there is a number like 1,000. Periods go unless a digit follows. Articles go; number words
-    up to ten become digits; "dont" becomes "don't".
+    Each mark of punctuation becomes a space; it is removed instead if it stands next to a space
+    somewhere in the text, or if the text has a number like 1,000. Periods are removed unless a
+    digit follows. Articles are removed; number words up to ten become digits; "dont" becomes
+    "don't".
     """
     joined = _DIGITS_WITH_COMMA.search(text) is not None
     found = text

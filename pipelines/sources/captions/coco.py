@@ -1,13 +1,13 @@
 """Captions of photographs: COCO in Karpathy's splits, and NoCaps.
 
 cococap  dataset_coco.json              images[]: cocoid, filepath, filename, split, sentences[]
-         {train2014,val2014}/           here, or in the folder coco/ beside this one
+         {train2014,val2014}/           in this folder, or in coco/ beside it
 nocaps   nocaps_val_4500_captions.json  images[]: id, file_name; annotations[]: image_id, caption
          nocaps_test_image_info.json    images[] only
          Images/{validation,test}/
 
-NoCaps is read from the Hub's lmms-lab/NoCaps as well, which leaves the domain out. The Hub's COCO
-captions are all of val2014 or of val2017: none has Karpathy's splits.
+NoCaps can also be read from the Hub's lmms-lab/NoCaps, which lacks the domain. The COCO captions on
+the Hub are all of val2014 or of val2017: none has Karpathy's splits.
 """
 
 from collections.abc import Sequence

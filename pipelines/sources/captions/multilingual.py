@@ -6,8 +6,8 @@
     xm3600   captions.jsonl                   image/key, {lang}: {"caption": [...], ...}
              images/{image/key}.jpg
 
-A record is an image in one language. The English captions are those of the rows that translate
-into German, as each is listed once per language.
+A record is an image in one language. Each English caption is listed once per target language, so
+it is taken only from the rows that translate into German.
 """
 
 import json
@@ -36,15 +36,47 @@ from pipelines.sources.layout import (
 from pipelines.sources.spec import published
 
 COCO35L = (
-    "ar", "bn", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fil", "fr", "he", "hi", "hr", "hu",
-    "id", "it", "ja", "ko", "mi", "nl", "no", "pl", "pt", "ro", "ru", "sv", "sw", "te", "th", "tr",
-    "uk", "vi", "zh",
-)  # fmt: skip
+    "ar",
+    "bn",
+    "cs",
+    "da",
+    "de",
+    "el",
+    "en",
+    "es",
+    "fa",
+    "fi",
+    "fil",
+    "fr",
+    "he",
+    "hi",
+    "hr",
+    "hu",
+    "id",
+    "it",
+    "ja",
+    "ko",
+    "mi",
+    "nl",
+    "no",
+    "pl",
+    "pt",
+    "ro",
+    "ru",
+    "sv",
+    "sw",
+    "te",
+    "th",
+    "tr",
+    "uk",
+    "vi",
+    "zh",
+)
 XM3600 = tuple(sorted((*COCO35L, "quz")))
 
 
 def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Found:
-    """Sorts the lines by language into files, so that one language is held at a time."""
+    """Sorts the lines into a file per language, so that memory holds one language at a time."""
     part, _, only = split.partition("_")
     wanted = (only,) if only else COCO35L
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}

@@ -1,10 +1,10 @@
-"""SciCap: captions of scientific figures; first sentences, of figures without sub-figures.
+"""SciCap: first sentences of the captions of scientific figures without sub-figures.
 
     [scicap_data/]List-of-Files-for-Each-Experiments/First-Sentence/No-Subfig/{split}/file_idx.json
     [scicap_data/]SciCap-Caption-All/{split}/{id}.json       the lower-cased, tokenised caption
     [scicap_data/]SciCap-No-Subfig-Img/{split}/{id}.png
 
-A folder of a split may be written with a capital ("Train"), as in the authors' own examples.
+A split's folder may begin with a capital ("Train"), as in the authors' own examples.
 """
 
 from pathlib import Path

@@ -1,13 +1,13 @@
 """Screens of Android apps (RICO): Screen2Words sums one up, Widget Captioning names a widget.
 
-    screen2words  screen_summaries.csv              screenId, summary; five rows a screen
+    screen2words  screen_summaries.csv              screenId, summary; five rows per screen
                   split/{train,dev,test}_screens.txt
     widgetcap     widget_captions.csv               screenId, nodeId, captions ("a|b")
                   split/{train,dev,test}.txt
-    both          combined/{screenId}.{jpg,json}    of RICO; here or in the folder rico/
+    both          combined/{screenId}.{jpg,json}    of RICO; in this folder or in rico/
 
-A nodeId "0.1.2" is a walk from the root of the screen's activity, its first number left out; the
-widget's bounds are on a canvas 2560 high, whatever the screenshot's size.
+A nodeId "0.1.2" is a path of child indices from the root of the screen's activity; its first number
+is the root. The widget's bounds are on a canvas 2560 pixels high, whatever the screenshot's size.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,10 @@
-"""TextCaps: captions of photographs that read the text in them, on TextVQA's images.
+"""TextCaps: captions that mention the text in photographs, on TextVQA's images.
 
 TextCaps_0.1_{train,val,test}.json   data[]: image_id, caption_str
-{train,test}_images/{image_id}.jpg   val's are in train_images; here, in textvqa/ or textcaps/
+{train,test}_images/{image_id}.jpg   val's are in train_images; below this folder, textvqa/ or
+                                     textcaps/
 
-The Hub's lmms-lab/TextCaps is read as well.
+The Hub's lmms-lab/TextCaps can be read as well.
 """
 
 from collections.abc import Sequence

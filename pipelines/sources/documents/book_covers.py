@@ -3,10 +3,10 @@
     dataset.json    {key: {imageURL, questions[], answers[], split 1/2/3, title, ...}}
     images/{key}{extension of imageURL}
 
-The order behind slices such as "val[20000:]" is not published; ours is that of every source, by
-digests of the records' ids.
+The order behind slices such as "val[20000:]" is not published; here it is the order of the hashes
+of the records' ids, as for every source.
 
-The Hub's howard-hou/OCR-VQA is read as well.
+The Hub's howard-hou/OCR-VQA can be read as well.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -4,7 +4,8 @@
     ChartQA Dataset/{split}/png/{imgname}
 
 Published by its authors at github.com/vis-nlp/ChartQA (GPL-3.0). The Hub's HuggingFaceM4/ChartQA
-and lmms-lab/ChartQA (test only) are read as well; a question's number is its row's among its kind.
+and lmms-lab/ChartQA (test only) can be read as well. A question's number counts the rows of its
+kind.
 """
 
 from collections import Counter
@@ -25,7 +26,7 @@ SPLITS = (*_PARTS, *(f"{part}_{kind}" for part in _PARTS for kind in KINDS))
 
 
 def files(split: str) -> tuple[tuple[str, ...], ...]:
-    """Returns the annotation files of a split, each as the names it may have."""
+    """Returns the annotation files of a split, each as a tuple of its possible names."""
     part, _, only = split.partition("_")
     kinds = (only,) if only else KINDS
     names = [f"{part}/{part}_{kind}.json" for kind in kinds]
@@ -33,9 +34,12 @@ def files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields a would-be record per question; a kind that is absent is skipped, both is an error.
+    """Yields a would-be record per question; if one kind is absent it is skipped.
 
-    "test_human" are the questions of people only; their records are those of "test".
+    "test_human" has only the questions of people; their records are the same as in "test".
+
+    Raises:
+      FileNotFoundError: if all kinds are absent.
     """
     split, _, only = split.partition("_")
     nested = corpus.folder / "ChartQA Dataset"
@@ -71,9 +75,12 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
 
 
 _KIND_OF = {
-    0: "human", 1: "augmented", "human_test": "human", "augmented_test": "augmented",
-}  # fmt: skip
-"""What a table's `human_or_machine`, or its `type`, is called here."""
+    0: "human",
+    1: "augmented",
+    "human_test": "human",
+    "augmented_test": "augmented",
+}
+"""Value of a table's `human_or_machine` or `type` -> kind."""
 
 
 def _read_tables(corpus: Corpus, split: str, tables: Sequence[Path]) -> Iterator[Item | Reject]:

@@ -7,13 +7,13 @@
     stvqa    {train,test}_task_3.json; train_images/, test_task3_images/
              data[]: question_id, question, file_path ("coco-text/x.jpg"), answers
 
-InfographicVQA: an accepted answer that lists up to six items is accepted in any order of them.
-ST-VQA has no validation split: ours are the images whose path's digest, modulo 26,074, lies below
-2,628 (as many questions as the usual, unpublished one has, on average). Its COCO-Text images are
-taken from COCO's train2014, in coco/ beside this folder, where that is there: they are larger.
+InfographicVQA: an answer that lists up to six items is accepted in any order of the items.
+ST-VQA publishes no validation split. Ours has the images whose path's hash, modulo 26,074, is below
+2,628: on average as many questions as the usual, unpublished split has. Its COCO-Text images are
+taken from COCO's train2014 in coco/ beside this folder, if that exists, since they are larger.
 
-The Hub's lmms-lab/DocVQA is read as well, its folder InfographicVQA also from docvqa/ beside this
-one; it names the pages of DocVQA, but not the pictures of InfographicVQA.
+The Hub's lmms-lab/DocVQA can be read as well, its InfographicVQA also from docvqa/ beside this
+folder. It has the names of DocVQA's pages, but not of InfographicVQA's pictures.
 """
 
 import itertools
@@ -113,7 +113,7 @@ def _infovqa_question(split: str, media: Media, key: int, row: dict) -> Item:
 
 
 def reordered(answers: Sequence[str]) -> list[str]:
-    """Returns the answers and, after them, those that list the same items in another order."""
+    """Returns the answers, followed by every other order of the items that an answer lists."""
     found = dict.fromkeys(answers)
     for answer in answers:
         items = answer.split(", ")
@@ -151,7 +151,7 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Found:
 
 
 def in_stvqa_val(file_path: str) -> bool:
-    """Returns whether the questions about a training image are our validation split's."""
+    """Returns whether a training image belongs to our validation split."""
     return stable_hash(f"stvqa/{file_path}") % _STVQA_ALL < _STVQA_VAL
 
 

@@ -1,12 +1,13 @@
 """TextVQA: questions about text in photographs.
 
     TextVQA_0.5.1_{train,val,test}.json  data[]: question_id, image_id, question, answers
-    {train,test}_images/{image_id}.jpg   val's are in train_images; here, in textvqa/ or textcaps/
+    {train,test}_images/{image_id}.jpg   val's are in train_images; below this folder, textvqa/ or
+                                         textcaps/
     {train,test}_images/rotation.csv     OpenImages' ImageID, Rotation [degrees]; optional
 
-The images are turned upright by Rotation, as big_vision's are; TextCaps', the same, are not.
+The images are turned upright by Rotation, as in big_vision; TextCaps does not turn the same images.
 
-The Hub's lmms-lab/textvqa is read as well; a rotation.csv may lie where it would beside the images.
+The Hub's lmms-lab/textvqa can be read as well; rotation.csv is then expected at the same place.
 """
 
 import math
@@ -73,7 +74,7 @@ def _edit(turns: Mapping[str, int], image: str) -> Edit | None:
 
 
 def _turns(corpus: Corpus, path: Path) -> dict[str, int]:
-    """Returns image -> quarter turns counter-clockwise, of those that need any."""
+    """Returns image -> counter-clockwise quarter turns, for the images that need any."""
     if not path.is_file():
         return {}
     turns = {}

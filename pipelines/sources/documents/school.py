@@ -6,10 +6,10 @@
     science_qa  problems.json                    {id: question, choices, answer, hint, image, split}
                 {split}/{id}/{image}             problems without an image are left out
 
-Where AI2D's answers are letters, these are drawn over the diagram's own labels.
+If AI2D's answers are letters, these letters are drawn over the diagram's own labels.
 
-The Hub's lmms-lab/ai2d, whose pictures have the letters in them, and lmms-lab/ScienceQA are read as
-well. Their rows have no names: ours are their numbers.
+The Hub's lmms-lab/ai2d, whose pictures already contain the letters, and lmms-lab/ScienceQA can be
+read as well. Their rows have no ids, so row numbers are used.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from pipelines.sources.layout import (
 from pipelines.sources.spec import published
 
 _MAX_ORDERS = 24
-"""Orders of a question's choices that training may draw; four choices have no more."""
+"""Most orders of a question's choices that training may draw; four choices have exactly 24."""
 
 
 def _read_ai2d(corpus: Corpus, split: str, ids: Path) -> Found:
@@ -170,7 +170,7 @@ def _problem(split: str, key: str, row: dict, media: Media, image: str) -> Item:
 
 
 def _orders(count: int, key: str) -> list[tuple[int, ...]]:
-    """Returns the orders of `count` things, or `_MAX_ORDERS` of them that look random."""
+    """Returns all orders of `count` things, or `_MAX_ORDERS` random ones, seeded by `key`."""
     if math.factorial(count) <= _MAX_ORDERS:
         return list(itertools.permutations(range(count)))
     rng = random.Random(stable_hash(key))

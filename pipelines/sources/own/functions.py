@@ -1,12 +1,12 @@
-"""Readers of the user's own: a function that yields rows as those of a JSONL file.
+"""Readers that the user wrote: functions that yield rows as in a JSONL file.
 
     def read_mine(folder: Path, split: str) -> Iterator[dict]:
         for picture in sorted((folder / split).glob("*.png")):
             yield {"image": f"{split}/{picture.name}", "question": …, "answers": [picture.stem]}
 
-It is called more than once, and must yield the same rows each time. What it reads counts by
-content: of its folder, every file that is no picture or clip, whichever of them it opens, and every
-picture or clip that a row names.
+The function is called more than once, and must yield the same rows each time. These files count as
+its inputs, by content: every file in its folder that is not a picture or clip, whether it opens it
+or not, and every picture or clip that a row names.
 """
 
 import functools
@@ -23,9 +23,24 @@ from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
 
 _MEDIA = {
-    ".avi", ".bmp", ".gif", ".jpeg", ".jpg", ".m4v", ".mkv", ".mov", ".mp4", ".mpg", ".png", ".ppm",
-    ".tif", ".tiff", ".webm", ".webp", ".wmv",
-}  # fmt: skip
+    ".avi",
+    ".bmp",
+    ".gif",
+    ".jpeg",
+    ".jpg",
+    ".m4v",
+    ".mkv",
+    ".mov",
+    ".mp4",
+    ".mpg",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webm",
+    ".webp",
+    ".wmv",
+}
 """Extensions of pictures and clips."""
 
 
@@ -33,7 +48,7 @@ def read(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Rejec
     """Yields a would-be record per row of a function.
 
     Raises:
-      ValueError: if the function fails; in one line.
+      ValueError: if the function fails, with its error in one line.
     """
     provide(dict(own.code))
     for path in corpus.files():
@@ -58,7 +73,7 @@ def _rows(function: Any, reference: str, corpus: Corpus, split: str) -> Numbered
 
 
 def source(own: OwnSource) -> SourceSpec:
-    """Returns the source whose rows a function yields, for whatever splits it knows."""
+    """Returns the source whose rows a function yields; the function decides which splits exist."""
     return SourceSpec(
         name=own.name,
         folder=own.name,

@@ -1,4 +1,4 @@
-"""A folder of raw files, with no annotations: one record each, to see what decodes and what not."""
+"""A folder of raw files without annotations: one record per file, to see which files decode."""
 
 from collections.abc import Iterator
 
@@ -8,17 +8,17 @@ from pipelines.sources.item import Item
 from pipelines.sources.spec import SourceSpec
 
 _SIDECARS = (".json", ".md", ".srt", ".txt", ".vtt", ".csv")
-"""Texts that lie beside media; everything else is taken for media, whatever its extension."""
+"""Texts beside media; every other file is taken for media, whatever its extension."""
 
 
 def read_images(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields a would-be record per file: `caption en`, and nothing to answer."""
+    """Yields a would-be record per file, with the prefix `caption en` and an empty suffix."""
     del split
     return _read(corpus, "images", video=False)
 
 
 def read_videos(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields a would-be record per file: `caption en`, and nothing to answer."""
+    """Yields a would-be record per file, with the prefix `caption en` and an empty suffix."""
     del split
     return _read(corpus, "videos", video=True)
 

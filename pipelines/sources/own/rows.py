@@ -1,16 +1,16 @@
-"""One's own examples: a JSON line each, or a row of a table.
+"""The user's own examples: lines of JSON, or rows of a table.
 
     {split}.jsonl   image      path of a picture, or a list of two; or
     {split}.csv     video      path of a clip
-                    question   what stands for {text} in the prompt; or
-                    prefix     all that the model reads, `<loc0000>` tokens and all
-                    suffix     what it writes, or a list that training draws from
-                    answers    the accepted ones, or a single one
-                    and, if need be: id, task (the part it goes to), lang, meta
+                    question   text that replaces {text} in the prompt; or
+                    prefix     all that the model reads, including `<loc0000>` tokens
+                    suffix     text that it writes, or a list from which training draws
+                    answers    accepted answers, or a single one
+                    optional   id, task (also the dataset's part), lang, meta
 
-Paths are relative to the file. Suffixes left out are the answers, and the other way round. Cells of
-a table are texts, and an empty one is not there; a list of images, answers or suffixes, and meta,
-are JSON. A column `meta.kind` is the field `kind` of meta.
+Paths are relative to the file. If suffix is left out it is the answers, and the other way round.
+The cells of a table are texts, and an empty cell counts as left out. In a table, meta and lists of
+images, answers or suffixes are JSON; a column `meta.kind` is the field `kind` of meta.
 
 Source: big_vision `datasets/jsonl.py`, whose rows have image, prefix and suffix.
 """
@@ -34,15 +34,24 @@ from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
 
 KEYS = (
-    "image", "video", "question", "prefix", "suffix", "answers", "id", "task", "lang", "meta",
-)  # fmt: skip
+    "image",
+    "video",
+    "question",
+    "prefix",
+    "suffix",
+    "answers",
+    "id",
+    "task",
+    "lang",
+    "meta",
+)
 _JSON = {"image", "answers", "suffix", "meta"}
 _META = "meta."
 _MAX_IMAGES = 2
 _TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 Numbered = Iterable[tuple[int, Callable[[], Any]]]
-"""Number of a line or row, from 1, and a function that parses it."""
+"""(number, from 1; function that parses it) of each line or row."""
 
 
 def read_jsonl(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
@@ -52,7 +61,7 @@ def read_jsonl(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item |
 
 
 def read_csv(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Reject]:
-    """Yields a would-be record per row below the head, which names the columns."""
+    """Yields a would-be record per row below the header."""
     path = find(corpus, *_csv_files(split)[0])
     yield from items_of(corpus, split, _table_rows(path), own=own, where=path)
 
@@ -60,20 +69,20 @@ def read_csv(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | R
 def items_of(
     corpus: Corpus, split: str, rows: Numbered, *, own: OwnSource, where: Path, unit: str = "line"
 ) -> Iterator[Item | Reject]:
-    """Yields a would-be record per row; a reject, whose id has the row's number, where it is wrong.
+    """Yields a would-be record per row; a wrong row is a reject with the row's number in its id.
 
     Args:
-      corpus: paths of the rows are below its folder.
-      split: as in the ids.
-      rows: as mappings with some of `KEYS`.
-      own: how the examples are called and asked about.
-      where: the file that the rows are from.
+      corpus: the corpus; paths in rows are relative to its folder.
+      split: name of the split, as it appears in the ids.
+      rows: the rows, mappings with some of `KEYS`.
+      own: name and prompt of the examples.
+      where: the file that the rows come from.
       unit: "line" or "row", as rejects call them.
     """
     for place, (number, parse) in enumerate(rows):
         try:
             yield _item(corpus, split, str(place), parse(), own)
-        except ValueError as error:  # JSON that is none, text that is not UTF-8, BadInput.
+        except ValueError as error:  # Invalid JSON, invalid UTF-8, or BadInput.
             yield Reject(
                 id=f"{own.name}/{split}/{unit}-{number}",
                 stage="read",
@@ -151,7 +160,7 @@ def _json_lines(path: Path) -> Numbered:
 
 
 def _table_rows(path: Path) -> Numbered:
-    # What is no UTF-8 becomes a reject when it is written down, as it does in a line of JSON.
+    # Invalid UTF-8 is kept for now; its row becomes a reject when the item is written (`line_of`).
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         table = csv.DictReader(file)
         try:
@@ -187,7 +196,7 @@ _FORMATS = {"jsonl": (read_jsonl, _jsonl_files), "csv": (read_csv, _csv_files)}
 
 
 def source(own: OwnSource) -> SourceSpec:
-    """Returns the source of examples in one of the formats; its splits are the files there are."""
+    """Returns the source of examples in one of the formats; each file in its folder is a split."""
     read, files = _FORMATS[own.reader]
     return SourceSpec(
         name=own.name,

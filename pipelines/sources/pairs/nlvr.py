@@ -1,12 +1,12 @@
-"""NLVR and NLVR2: is the sentence true of the images?
+"""NLVR and NLVR2: whether a sentence is true of the images.
 
     NLVR    [nlvr/]{split}/{split}.json     JSON lines: identifier, sentence, label, directory
             [nlvr/]{split}/images/{directory}/{split}-{identifier}-{0..5}.png
     NLVR2   [nlvr2/]data/{split}.json       JSON lines: identifier, sentence, label[, directory]
-            [nlvr2/]images/{split}/[{directory}/]{identifier less its last field}-img{0,1}.png
+            [nlvr2/]images/{split}/[{directory}/]{identifier without its last field}-img{0,1}.png
             its test split is "test1"
 
-An NLVR row has six permutations of one drawing, its label true of each: they make three pairs.
+An NLVR row has six permutations of one drawing with the same label; they make three pairs.
 Published by their authors at github.com/lil-lab/nlvr (CC BY 4.0).
 """
 
@@ -22,7 +22,7 @@ from pipelines.sources.spec import of_benchmark
 
 SPLITS = ("train", "dev", "test")
 LABELS = {"true": "True", "false": "False"}
-"""A label as published, in lower case -> as it is asked for."""
+"""Published label in lower case -> target and answer."""
 
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
@@ -56,7 +56,7 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
 
 
 def files(split: str) -> tuple[tuple[str, ...], ...]:
-    """Returns the annotation files of a split, each as the names it may have; NLVR2's first."""
+    """Returns the annotation file of a split as a tuple of its possible names, NLVR2's first."""
     return (tuple(_second(split) + _first(split)),)
 
 

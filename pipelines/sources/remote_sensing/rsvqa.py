@@ -5,7 +5,7 @@
               questions[]: id, img_id, type, question, active, answers_ids
               answers[]: id, question_id, answer, active
 
-Rows that are not active are none; questions that ask for a count or an area are left out, as in
+Inactive rows are skipped. Questions that ask for a count or an area are left out, as in
 big_vision's "nonum". "test_2" is the second test set, of Philadelphia.
 """
 

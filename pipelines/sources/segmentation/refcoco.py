@@ -5,10 +5,10 @@
     refcoco/instances.json     COCO: images, annotations with bbox and polygons or run lengths
     images/**/{file_name}      of COCO train2014; or in coco/train2014 beside this folder
 
-"train" is that of all three sets, less every image that any of them evaluates on: a record per
+"train" joins the three sets, without any image on which one of them evaluates. It has a record per
 image, with all its objects and their expressions (big_vision's "refcocox_combined"). "val",
-"testA", "testB" and "test" are those of all sets, a record per expression; "refcocoplus_val" is
-RefCOCO+'s, and so on.
+"testA", "testB" and "test" also join the sets, with a record per expression; "refcocoplus_val" is
+RefCOCO+'s alone, and so on.
 
 Published by its authors at github.com/lichengunc/refer (Apache-2.0).
 """
@@ -29,18 +29,27 @@ from pipelines.sources.spec import of_benchmark
 
 _SETS = {"refcoco": "refcoco", "refcocoplus": "refcoco+", "refcocog": "refcocog"}
 _USED = {"refcoco": "unc", "refcoco+": "unc", "refcocog": "umd"}
-"""Folder -> the partition benchmarks use; "google" is another, of the same refs."""
+"""Folder -> partition that benchmarks use; "google" is another partition of the same refs."""
 
 SPLITS = (
-    "train", "val", "testA", "testB", "test",
-    "refcoco_val", "refcoco_testA", "refcoco_testB",
-    "refcocoplus_val", "refcocoplus_testA", "refcocoplus_testB",
-    "refcocog_val", "refcocog_test",
-)  # fmt: skip
+    "train",
+    "val",
+    "testA",
+    "testB",
+    "test",
+    "refcoco_val",
+    "refcoco_testA",
+    "refcoco_testB",
+    "refcocoplus_val",
+    "refcocoplus_testA",
+    "refcocoplus_testB",
+    "refcocog_val",
+    "refcocog_test",
+)
 _TARGET = f"{BOX_MARKER}{MASK_MARKER}"
 
 
-# What unpickling damaged bytes raises, by the pickle module's own documentation and by trial.
+# Errors of unpickling damaged bytes, from the pickle module's documentation and from trials.
 _UNREADABLE = (
     pickle.UnpicklingError,
     EOFError,
@@ -54,14 +63,14 @@ _UNREADABLE = (
 
 
 class _PlainData(pickle.Unpickler):
-    """Reads lists, dicts, texts and numbers; what names a class or function is refused."""
+    """Unpickles lists, dicts, texts and numbers; refuses references, which could run code."""
 
     def find_class(self, module_name: str, global_name: str):
         raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
 
 
 def files(split: str) -> tuple[tuple[str, ...], ...]:
-    """Returns the annotation files of a split, each as the names it may have."""
+    """Returns the annotation files of a split, each as a tuple of its possible names."""
     name, _, part = split.rpartition("_")
     folders = [_SETS[name]] if part and name else list(_USED)
     return tuple(
@@ -72,10 +81,10 @@ def files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 def load_refs(corpus: Corpus, path: Path) -> list[dict]:
-    """Returns the rows of a refs pickle, which may be Python 2's, without running anything in it.
+    """Returns the rows of a refs pickle, which may be Python 2's, without running code from it.
 
     Raises:
-      ValueError: if it is not plain data, naming the file and what it asked for.
+      ValueError: if it is not plain data, naming the file and the class or function it refers to.
     """
     data = corpus.annotation(path).read_bytes()
     try:
@@ -88,7 +97,7 @@ def load_refs(corpus: Corpus, path: Path) -> list[dict]:
 
 
 def _text_encoding(data: bytes) -> str:
-    """Returns how Python 2's byte strings in a pickle are to be read."""
+    """Returns the encoding of Python 2's byte strings in a pickle."""
     try:
         _PlainData(io.BytesIO(data), encoding="utf-8").load()
     except UnicodeDecodeError:
@@ -97,7 +106,7 @@ def _text_encoding(data: bytes) -> str:
 
 
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
-    """Yields a would-be record per image to train on, or per sentence to be evaluated on."""
+    """Yields a would-be record per training image, or per sentence of an evaluation split."""
     only, _, part = split.rpartition("_")
     paths = _ref_files(corpus, _SETS[only] if only else "*")
     refs = {path: load_refs(corpus, path) for path in paths}
@@ -133,7 +142,7 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
 
 
 def _ref_files(corpus: Corpus, folder: str) -> list[Path]:
-    """Returns the refs to read; of several partitions in a folder the one benchmarks use."""
+    """Returns the refs files to read; if a folder has several partitions, the one in `_USED`."""
     found = sorted(corpus.folder.glob(f"{folder}/refs(*).p"))
     used = [p for p in found if p.name == f"refs({_USED.get(p.parent.name)}).p"]
     folders = {p.parent for p in used}
@@ -145,7 +154,7 @@ def _ref_files(corpus: Corpus, folder: str) -> list[Path]:
 
 
 def _evaluated_images(refs: Iterable[list[dict]]) -> set[object]:
-    """Returns the images that any split but "train" has a ref of."""
+    """Returns the images that have a ref in a split other than "train"."""
     return {
         ref.get("image_id")
         for listed in refs
@@ -155,7 +164,7 @@ def _evaluated_images(refs: Iterable[list[dict]]) -> set[object]:
 
 
 def _image_finder(corpus: Corpus) -> Callable[[str], Path]:
-    """Returns a function: name of an image -> its file; one nobody has keeps its usual place."""
+    """Returns a function from an image's name to its path; a missing image gets its usual path."""
     own = corpus.folder / "images"
     index = {p.name: p for p in sorted(own.rglob("*")) if p.is_file()}
     shared = image_folder(corpus, "train2014", "coco")
@@ -168,7 +177,7 @@ def _image_finder(corpus: Corpus) -> Callable[[str], Path]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Referred:
-    """One object of an image, and the sentences that one set has for it: (id, prefix) each."""
+    """One object of an image, with the (id, prefix) of each sentence that one set has for it."""
 
     name: str
     media: Media
@@ -223,7 +232,7 @@ def _flat(found: _Referred) -> Iterator[Item]:
 
 
 def _together(found: list[_Referred]) -> Item:
-    """Returns the item of one image; an object that several sets name is one."""
+    """Returns the item of one image; merges an object that several sets refer to."""
     objects: dict[object, list[_Referred]] = {}
     for one in found:
         objects.setdefault(one.meta["ann_id"], []).append(one)

@@ -1,21 +1,22 @@
 """Captions of videos: ActivityNet Captions, MSR-VTT, VATEX.
 
 activitynet_cap  train.json, val_1.json, val_2.json    "v_<youtube>": timestamps[], sentences[]
-                 videos/v_<youtube>.mp4                here, or in the folder activitynet/
+                 videos/v_<youtube>.mp4                in this folder, or in activitynet/
 msrvtt_cap       train_val_videodatainfo.json          videos[]: video_id, split
                  test_videodatainfo.json               sentences[]: video_id, caption
-                 {TrainValVideo,TestVideo}/<video_id>.mp4     here, or in the folder msrvtt/
+                 {TrainValVideo,TestVideo}/<video_id>.mp4     in this folder, or in msrvtt/
 vatex_cap        vatex_training_v1.0.json, vatex_validation_v1.0.json
                  vatex_public_test_english_v1.1.json   videoID, enCap[]
                  videos/<videoID>.mp4
 
-Videos may be .mkv, .webm or .avi as well. ActivityNet's and VATEX's authors publish none but name
-them; where the files lie, and that ActivityNet's may lack the "v_", is our rule. VATEX's are cut:
-its identifiers end in the seconds they are cut at. Its Chinese captions are left out.
+Videos may also be .mkv, .webm or .avi. ActivityNet's and VATEX's authors publish the names of
+videos but no files; the folder of the files, and that ActivityNet's may lack the "v_", is our
+choice. VATEX's files are cut clips: an id ends in the seconds at which it is cut. VATEX's Chinese
+captions are left out.
 
-An example of ActivityNet is a segment, its times in seconds, with its one caption; spaces around
-captions are dropped. val_1 and val_2 are two people's work on the same videos: the first is
-validation, the second test, as PaliGemma's sizes show; training on validation sees test's videos.
+An example of ActivityNet is a segment, with its times in seconds and its one caption; spaces around
+captions are dropped. val_1 and val_2 annotate the same videos, by two people. val_1 is validation
+and val_2 test, as PaliGemma's sizes show, so training on validation sees test's videos.
 """
 
 from collections.abc import Mapping
@@ -79,7 +80,7 @@ def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Found:
 
 
 def _num_segments(told: Any) -> int:
-    """Returns how many rows a video has; a malformed or empty one is a row of its own."""
+    """Returns the number of rows of a video; a malformed or empty one has one row, a reject."""
     sentences = told.get("sentences") if isinstance(told, Mapping) else None
     return max(1, len(sentences)) if isinstance(sentences, list) else 1
 

@@ -1,4 +1,4 @@
-"""Files of videos, found by name: authors publish the names, people keep other containers."""
+"""Finds video files by name, as many people store other containers than the published ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +11,12 @@ SUFFIXES = (".mp4", ".mkv", ".webm", ".avi")
 
 
 def video_finder(folder: Path, published: str = SUFFIXES[0]) -> Callable[..., Path]:
-    """Returns a function: names without suffix -> the file of the first that is in a folder.
+    """Returns a function from names without suffix to the first file in a folder with such a name.
 
     Args:
-      folder: looked into once; it may be missing.
-      published: suffix that the authors' files have. Where there is none of any, the path is that
-        of the first name with this one, to be told as missing when it is read.
+      folder: the folder, which is listed once and may be missing.
+      published: suffix of the authors' files. If no file exists, the function returns the first
+        name with this suffix, which is an error when it is read.
     """
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
@@ -28,5 +28,5 @@ def video_finder(folder: Path, published: str = SUFFIXES[0]) -> Callable[..., Pa
 
 
 def msrvtt_folder(corpus: Corpus, split: str) -> Path:
-    """Returns where the videos of a split of MSR-VTT lie."""
+    """Returns the folder of the videos of a split of MSR-VTT."""
     return image_folder(corpus, "TestVideo" if split == "test" else "TrainValVideo", "msrvtt")

@@ -2,15 +2,15 @@
 
 activitynet_qa  dataset/{train,val,test}_q.json   video_name, question, question_id
                 dataset/{train,val,test}_a.json   question_id, answer, type
-                videos/v_<video_name>.mp4         here, or in the folder activitynet/
+                videos/v_<video_name>.mp4         in this folder, or in activitynet/
 msrvtt_qa       {train,val,test}_qa.json          id, video_id, question, answer, category_id
-                {TrainValVideo,TestVideo}/video<video_id>.mp4   here, or in the folder msrvtt/
+                {TrainValVideo,TestVideo}/video<video_id>.mp4   in this folder, or in msrvtt/
 msvd_qa         {train,val,test}_qa.json          id, video_id, question, answer
-                youtube_mapping.txt               "<youtube>_<start>_<end> vid<video_id>" a line
+                youtube_mapping.txt               lines "<youtube>_<start>_<end> vid<video_id>"
                 YouTubeClips/<youtube>_<start>_<end>.avi
 
-Videos may be .mp4, .mkv, .webm or .avi, whatever is published. ActivityNet's files may lack the
-"v_", as `video_name` does. Its types of questions are numbers from 0 to 8.
+Videos may be .mp4, .mkv, .webm or .avi, whatever was published. ActivityNet's files may lack the
+"v_", as `video_name` does. Its question types are numbers from 0 to 8.
 """
 
 from pathlib import Path
@@ -90,7 +90,7 @@ def _asked(corpus: Corpus, name: str, split: str, row: dict, video: str, path: P
 
 
 def _answer_of(row: dict) -> str:
-    """Returns the answer; numbers are written out."""
+    """Returns the answer; a number becomes a text."""
     answer = row["answer"]
     if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
         raise BadInput(f"answer must be a text, got {answer!r}"[:120])

@@ -1,13 +1,13 @@
 """Counting and presence: TallyQA, CountBenchQA, POPE.
 
 tallyqa       {train,test}.json    image ("VG_100K/1.jpg", "train2014/..."), question_id, answer
-              images of Visual Genome and COCO 2014: here, in visual_genome/, or in coco/
+              images of Visual Genome and COCO 2014 in this folder, visual_genome/ or coco/
 countbenchqa  data/*.parquet      image {"bytes"}, number; rows without bytes or colour are left out
-              countbench_paired_questions.json    question, a row each
+              countbench_paired_questions.json    question; one entry per row of the table
 pope          coco_pope_{random,popular,adversarial}.json    JSON lines: image, text, label
-              val2014/, here or in coco/
+              val2014/ in this folder or in coco/
 
-The Hub's vikhyatk/CountBenchQA, which has the questions in its table, and lmms-lab/POPE are read
+The Hub's vikhyatk/CountBenchQA, which has the questions in its table, and lmms-lab/POPE can be read
 as well.
 """
 
@@ -113,7 +113,7 @@ def _read_countbench_tables(corpus: Corpus, split: str, tables: Sequence[Path]) 
 
 
 def _has_colour(data: bytes) -> bool:
-    """Returns whether an image is RGB; what is no image shows when it is decoded."""
+    """Returns whether an image is RGB; True for bad bytes, which are rejected when decoded."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             return image.mode == "RGB"

@@ -7,10 +7,10 @@
     aokvqa_*  aokvqa_v1p0_{train,val,test}.json, in aokvqa/; "da" direct, "mc" multiple choice
     vizwizvqa annotations/{train,val,test}.json and {split}/*.jpg
 
-Images of COCO 2014, 2015 and 2017 lie here, or in the folder coco/ beside this one.
+Images of COCO 2014, 2015 and 2017 are in this folder, or in coco/ beside it.
 
-The Hub's tables are read as well: lmms-lab/VQAv2; lmms-lab/OK-VQA, which
-names no pictures, but whose questions have the picture's number and a digit; HuggingFaceM4/A-OKVQA;
+The Hub's tables can be read as well: lmms-lab/VQAv2; lmms-lab/OK-VQA, which has no names of
+pictures, but whose question ids are the picture's number and one digit; HuggingFaceM4/A-OKVQA;
 lmms-lab/VizWiz-VQA, whose question_id is the picture's name.
 """
 
@@ -49,7 +49,7 @@ _ANSWERED = ("train", "val")
 
 
 def _answer_only(row: dict) -> object:
-    """Keeps one of ten answers as its text: a tenth of the memory, of millions of them."""
+    """Replaces an answer's object by its text, a tenth of the memory; keeps every other object."""
     return sys.intern(row["answer"]) if "answer_id" in row and "answer" in row else row
 
 
@@ -101,7 +101,7 @@ def _read_coco_tables(name: str):
 
         def make(table: Path, row: dict) -> Item:
             key = int(row["question_id"])
-            # A question of OK-VQA has the number of its picture and one digit more.
+            # The id of an OK-VQA question is its picture's number and one more digit.
             number = row["image_id"] if "image_id" in row else key // 10
             answers = []
             if split in _ANSWERED:
@@ -145,7 +145,7 @@ def _read_aokvqa_tables(name: str):
 
         def make(table: Path, row: dict) -> Item:
             direct = row.get("direct_answers")
-            if isinstance(direct, str):  # The table has Python's way of writing a list.
+            if isinstance(direct, str):  # The table stores the list as a Python literal.
                 try:
                     row["direct_answers"] = ast.literal_eval(direct)
                 except (ValueError, SyntaxError):

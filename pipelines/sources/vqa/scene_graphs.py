@@ -4,12 +4,12 @@ gqa   {train,val,testdev}_balanced_questions.json    {id: {imageId, question, an
       images/{imageId}.jpg
 xgqa  annotations/zero_shot/testdev_balanced_questions_{lang}.json
       {annotations,data}/few_shot/{lang}/{dev,test}.json
-      images are GQA's, here or in the folder gqa/; answers are English in every language
+      images are GQA's, in this folder or in gqa/; answers are English in every language
 
-GQA is read from the Hub's lmms-lab/GQA as well: {split}_instructions/*.parquet, and the pictures
+GQA can also be read from the Hub's lmms-lab/GQA: {split}_instructions/*.parquet, and the pictures
 in {split}_images/*.parquet.
 
-The language of an xGQA record is its question's, since scores are averaged by it.
+The `lang` of an xGQA record is its question's language, since scores are averaged over languages.
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,15 @@
-"""Photographs with public annotations, asked about as web images are.
+"""Photographs with public annotations, from which the same task kinds are made as from web images.
 
     coco_objects   annotations/instances_{train,val}2017.json  images[], annotations[], categories[]
                    {train,val}2017/{file_name}
     textocr        TextOCR_0.1_{train,val}.json   imgs{id: width, height}, anns{image_id, bbox,
-                   train_images/{id}.jpg          utf8_string}; in textvqa/, whose pictures they are
+                   train_images/{id}.jpg          utf8_string}; in textvqa/, as it uses its pictures
     visual_genome  question_answers.json          [{id, qas[{question, answer}]}]
                    region_descriptions.json       [{id, regions[{x, y, width, height, phrase}]}]
                    VG_100K/, VG_100K_2/           {id}.jpg
 
-COCO's crowds are left out, and words that TextOCR has as "." (not legible). A region's phrase is
-its grounded caption.
+COCO's crowds are left out, and words that TextOCR marks with "." (not legible). The phrase of a
+Visual Genome region becomes its grounded caption.
 """
 
 from collections import defaultdict
@@ -99,7 +99,7 @@ def _read_genome(corpus: Corpus, split: str) -> Found:
         media = corpus.media(folders[name not in first] / name)
         told = {"qa": pairs, "objects": objects}
         made = _made(corpus, f"visual_genome/{split}/{name}", media, told)
-        # Phrases are no names of things: nothing is to be detected by them.
+        # Region phrases are not names of objects, so detection items are dropped.
         return (one for one in made if not (isinstance(one, Item) and one.task == "detect"))
 
     rows = load_list(corpus, asked)
@@ -131,17 +131,28 @@ SOURCES = tuple(
     )
     for name, folder, splits, read, files, publisher in (
         (
-            "coco_objects", "coco", ("train", "val"), _read_coco,
-            lambda split: (_coco(split),), "cocodataset.org/#download",
+            "coco_objects",
+            "coco",
+            ("train", "val"),
+            _read_coco,
+            lambda split: (_coco(split),),
+            "cocodataset.org/#download",
         ),
         (
-            "textocr", "textvqa", ("train", "val"), _read_textocr,
-            lambda split: (_textocr(split),), "textvqa.org/textocr/dataset",
+            "textocr",
+            "textvqa",
+            ("train", "val"),
+            _read_textocr,
+            lambda split: (_textocr(split),),
+            "textvqa.org/textocr/dataset",
         ),
         (
-            "visual_genome", "visual_genome", ("train",), _read_genome,
+            "visual_genome",
+            "visual_genome",
+            ("train",),
+            _read_genome,
             lambda split: tuple((name,) for name in _GENOME),
             "homes.cs.washington.edu/~ranjay/visualgenome",
         ),
     )
-)  # fmt: skip
+)

@@ -4,15 +4,15 @@
     tfds      [{name}/[{config}/]{version}/]features.json, dataset_info.json
               {name}-{split}.tfrecord-00000-of-00010
 
-`features` names the feature that holds each thing, nested ones as "captions/text":
+`features` maps a field to the feature that holds it; a nested one is written "captions/text":
 
     {image: image/encoded, caption: captions/text, id: image/id}
     {image: image, question: question, answer: answers}
-    {image: image, prefix: prefix, suffix: suffix, task: task}    (and mask: a COCO run length each)
+    {image: image, prefix: prefix, suffix: suffix, task: task}    (and mask: COCO run lengths)
 
-Of a file's name, the split is the word between dots, dashes and underscores; a file without one
-belongs to "train". Pictures stay where they are: a record's bytes are found again by offset, those
-of a packed file are unpacked once. TensorFlow is not needed.
+The split of a file is a word of its name, between dots, dashes and underscores; a file without one
+belongs to "train". Pictures are not copied: a record's bytes are found again by offset. Only those
+of a packed file are unpacked, once. TensorFlow is not needed.
 
 Source: TensorFlow Datasets, `core/features/feature.proto` and `core/proto/dataset_info.proto`.
 """
@@ -43,12 +43,12 @@ _GZIP = b"\x1f\x8b"
 _TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _MAX_IMAGES = 2
 _JSON = ("ocr", "objects", "qa", "captions")
-"""What is annotated as web images have it, a JSON text each."""
+"""Fields that hold annotations of web images, as JSON."""
 
 Values = tuple[bytes | int | float, ...]
 
 _DAMAGE = (ValueError, OSError, EOFError, zlib.error)
-"""What a damaged file, or a packed one, makes its reader raise."""
+"""Errors of reading a damaged file, packed or not."""
 
 
 def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _read_tfrecord(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
 
 
 def split_of(path: Path) -> str:
-    """Returns the split that a file's name tells."""
+    """Returns the split in a file's name; "train" if it has none."""
     words = re.split(r"[._-]", path.name)
     return next((word for word in words if word in SPLITS), "train")
 
@@ -106,12 +106,12 @@ def _tfds_own_files(corpus: Corpus, name: str) -> list[Path]:
 
 
 def _labels(folder: Path, feature: str) -> Path:
-    """Returns the file with the names of a feature's classes, which is there if it has any."""
+    """Returns the path of the names of a feature's classes; the file exists if there are any."""
     return folder / f"{feature.replace('/', '-')}.labels.txt"
 
 
 def _tfds_lengths(corpus: Corpus, folder: Path) -> tuple[str, dict[str, list[str]]]:
-    """Returns the data set's name, and how many records each file of a split should have."""
+    """Returns the data set's name and, for each split, the numbers of records in its files."""
     info: Any = corpus.load_json(folder / "dataset_info.json")
     if (form := info.get("fileFormat", "tfrecord")) != "tfrecord":
         raise ValueError(f"{folder} must hold files of format tfrecord, got {form}.")
@@ -120,7 +120,7 @@ def _tfds_lengths(corpus: Corpus, folder: Path) -> tuple[str, dict[str, list[str
 
 
 def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
-    """Yields the would-be records of one file, which must hold as many as the folder says."""
+    """Yields the would-be records of one file; a wrong number of records adds a reject."""
     path = corpus.folder / name
     corpus.annotation(path.parent / "features.json")
     data_set, lengths = _tfds_lengths(corpus, path.parent)
@@ -151,7 +151,7 @@ def _tfds_folder(corpus: Corpus) -> Path:
 
 
 def _check_names(corpus: Corpus, folder: Path) -> None:
-    """Refuses names that no feature of the folder has."""
+    """Refuses `features` that name none of the folder's features."""
     there = sorted(_flat("", corpus.load_json(folder / "features.json")))
     _check_given(corpus, folder, there)
     for field, name in corpus.features.items():
@@ -170,7 +170,7 @@ def _check_given(corpus: Corpus, path: Path, there: list[str]) -> None:
 
 
 def _flat(prefix: str, feature: Any) -> Iterator[str]:
-    """Yields the names that features.json gives the features of an Example."""
+    """Yields the flat names of the features in features.json, as an Example has them."""
     if "sequence" in feature:
         yield from _flat(prefix, feature["sequence"]["feature"])
     elif "featuresDict" in feature:
@@ -186,7 +186,7 @@ def _as_written(name: str, value: object) -> str:
 
 
 def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
-    """Returns a function: (feature, value) -> the value as text, a class by its name."""
+    """Returns a function (feature, value) -> text, which names classes instead of their numbers."""
     known: dict[str, list[str]] = {}
 
     def text(name: str, value: object) -> str:
@@ -208,7 +208,7 @@ def _read_file(
     """Yields the items of each record of a file.
 
     Raises:
-      ValueError: where the file is damaged.
+      ValueError: at the first damaged record.
     """
     with _opened(corpus, path) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
@@ -228,7 +228,7 @@ def _read_file(
 
 @contextlib.contextmanager
 def _opened(corpus: Corpus, path: Path) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool]]:
-    """Opens a file, and tells whether it is packed."""
+    """Opens a file; yields its records and whether it is packed."""
     with corpus.annotation(path).open("rb") as file:
         packed = file.read(2) == _GZIP
         file.seek(0)
@@ -290,14 +290,14 @@ def _as_web_image(
     lang: str,
     values: Callable[[str], tuple[str, ...]],
 ) -> Iterator[Item | Reject]:
-    """Yields the items of a web image; several captions are one record's."""
+    """Yields the items of a web image; several captions become suffixes of one item."""
     metadata: dict[str, Any] = {"LANGUAGE": lang}
     metadata |= {field: json.loads(one) for field in _JSON for one in values(field)[:1]}
     asked, answers = values("question"), values("answer")
     if len(asked) == len(answers):
         both = zip(asked, answers, strict=True)
         pairs = [{"question": q, "answer": a, "lang": lang} for q, a in both]
-    else:  # Several people's answers to one question.
+    else:  # One question with several people's answers; all of them are set below.
         pairs = [{"question": q, "answer": a, "lang": lang} for q in asked for a in answers[:1]]
     if pairs:
         metadata["qa"] = [*metadata.get("qa", ()), *pairs]

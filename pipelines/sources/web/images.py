@@ -3,11 +3,11 @@
     00000.tar     <key>.jpg|png|webp + <key>.txt (caption) + <key>.json (metadata), as img2dataset
                   and webdataset write them; .tgz too
     x.parquet     a column of image bytes or of paths, and one of captions
-    x.jsonl       "image"/"images" or "video"/"videos" (paths) and "text"/"caption" a line
-    x.tsv         caption <tab> path or URL; a URL's file is looked for by its last part
+    x.jsonl       per line, "image"/"images" or "video"/"videos" (paths) and "text"/"caption"
+    x.tsv         caption <tab> path or URL; the file of a URL is found by the URL's last part
 
-Every such file below the folder is read. A parquet file beside a tar of the same stem is that
-tar's metadata (img2dataset) and holds no samples of its own.
+Every such file below the folder is read. A parquet file beside a tar of the same stem is the
+metadata of that tar (img2dataset) and holds no samples.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ _MAX_TEXT = 16 << 20
 
 
 def units(corpus: Corpus, split: str) -> Iterator[str]:
-    """Yields every file that holds samples; of archives of one stem only the first.
+    """Yields every file that holds samples; archives of one stem are one unit, named by the first.
 
     Raises:
       FileNotFoundError: if there is none.
@@ -75,7 +75,7 @@ def units(corpus: Corpus, split: str) -> Iterator[str]:
 def read_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
     """Yields every would-be record of a file, and of all archives that share its stem.
 
-    Ids begin with the stem, so the same one can come from these only.
+    Ids begin with the stem, so two items with the same id are always in one unit.
     """
     if files := own_files(corpus, unit):
         found = (sample for one in files for sample in _read_tar(corpus, one))
@@ -108,13 +108,13 @@ def _suffix(name: str) -> str:
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose header is whole: `tarfile` takes a damaged one for the archive's end."""
+    """Raises an error at a damaged header, which `tarfile` would take for the archive's end."""
 
     @classmethod
     def fromtarfile(cls, tarfile: TarFile) -> Self:
         try:
             return super().fromtarfile(tarfile)
-        except EOFHeaderError:  # The zeros that stand at the end.
+        except EOFHeaderError:  # The zeros at the archive's real end.
             raise
         except HeaderError as error:
             raise ReadError(f"{error} after {tarfile.offset} bytes") from error
@@ -149,10 +149,10 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
 
 
 def _check_end(archive: TarFile) -> None:
-    """Refuses what follows the end: zeros in the middle, or another archive, would hide samples.
+    """Refuses data after the end: zeros in the middle, or another archive, would hide samples.
 
     Raises:
-      ReadError: if there is anything.
+      ReadError: if anything but zeros follows.
     """
     while rest := archive.fileobj.read(1 << 20):  # type: ignore[union-attr]
         if rest.strip(b"\0"):
@@ -160,7 +160,7 @@ def _check_end(archive: TarFile) -> None:
 
 
 def _split_name(name: str) -> tuple[str, str]:
-    """Returns key and extension: the key ends at the first dot of the last part."""
+    """Returns key and extension; the key ends at the first dot of the file name."""
     folder, _, file = name.rpartition("/")
     stem, _, extension = file.partition(".")
     return (f"{folder}/{stem}" if folder else stem).lstrip("./"), extension.lower()
@@ -169,7 +169,7 @@ def _split_name(name: str) -> tuple[str, str]:
 def _content(
     corpus: Corpus, archive: tarfile.TarFile, member: tarfile.TarInfo, source: str, unpack: bool
 ) -> Media | str:
-    """Returns an image's place, a text's content, or a complaint that starts with U+0000."""
+    """Returns an image's reference, a text's content, or an error that starts with U+0000."""
     extension = member.name.rpartition(".")[2].lower()
     if extension in IMAGE_SUFFIXES:
         place: dict = {"offset": member.offset_data, "size": member.size}
@@ -179,7 +179,7 @@ def _content(
         if unpack:
             place = corpus.spool.put(file.read() if file else b"")
         elif file and not corpus.is_local:
-            with contextlib.suppress(ReadError):  # One cut short: the next header's error tells.
+            with contextlib.suppress(ReadError):  # Cut short: reading the next header fails, too.
                 place["crc32c"] = crc32c(file.read())
         return Media(path=source, member=member.name, **place)
     if extension not in ("txt", "json", "caption"):

@@ -19,11 +19,11 @@ _MAX_LINE = 16 << 20
 """Longest line read [bytes]."""
 
 _DATA_JUICER_TOKEN = re.compile(r"<\|?__dj__\w+\|?>")
-"""Placeholders data-juicer puts in captions (`<__dj__image>`)."""
+"""Placeholders that data-juicer puts in captions (`<__dj__image>`)."""
 
 
 def read_parquet(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
-    """Yields a sample per row; rows with nothing but a URL are rejects."""
+    """Yields a sample per row; rows with only a URL whose file is missing are rejects."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -61,7 +61,7 @@ def read_tsv(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
 
 
 def _lines(corpus: Corpus, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yields number and content of every line that is not empty, of longer ones the beginning."""
+    """Yields the number and content of every line that is not empty; too long ones are cut off."""
     with corpus.annotation(path).open("rb") as file:
         number = 0
         while line := file.readline(_MAX_LINE + 1):
@@ -80,7 +80,7 @@ def _bounded(line: bytes) -> bytes:
 
 
 def _guard(corpus: Corpus, path: Path, number: int, row: Callable[[], object]) -> Sample | Reject:
-    """Returns the sample of one row, or a reject with what is wrong with it."""
+    """Returns the sample of one row, or a reject with the error."""
     try:
         values = row()
         if not isinstance(values, Mapping):
@@ -114,7 +114,7 @@ def _sample(corpus: Corpus, path: Path, number: int, row: Mapping) -> Sample:
 
 
 def _media(corpus: Corpus, path: Path, number: int, row: Mapping) -> tuple[Media, str]:
-    """Returns a row's pixels and the field they were found by."""
+    """Returns a row's pixels and the name of the field that gave them."""
     for field in _BYTES:
         value = row.get(field)
         if isinstance(value, Mapping):  # Hugging Face: {"bytes", "path"}.
@@ -137,7 +137,7 @@ def _media(corpus: Corpus, path: Path, number: int, row: Mapping) -> tuple[Media
 
 
 def _downloaded(corpus: Corpus, path: Path, url: str) -> Media:
-    """Returns the local file of a URL: its last part, beside the table or in a folder there."""
+    """Returns the local file of a URL, by its last part: beside the table or in a folder there."""
     name = urlsplit(url).path.rpartition("/")[2]
     for folder in (path.parent, path.with_suffix(""), path.parent / "images"):
         if name and corpus.has(folder / name):

@@ -1,4 +1,4 @@
-"""One web image, up to seven task kinds, by what is annotated.
+"""Makes items of up to seven task kinds from one web image, depending on its annotations.
 
     caption            caption de                      -> Ein roter Kreis
     grounded_caption   caption <loc><loc><loc><loc>    -> red circle
@@ -21,14 +21,14 @@ from pipelines.sources.item import BOX_MARKER, Item, Media
 
 STAGE = "read"
 _MALFORMED = (BadInput, KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What annotations of any shape make the readers below raise; JSON knows Infinity."""
+"""Errors that malformed annotations cause below; OverflowError comes from JSON's Infinity."""
 
 SEPARATOR = " ; "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One web image: its pixels' place, its caption, and whatever metadata it came with."""
+    """One web image: a reference to its pixels, its caption and its metadata."""
 
     id: str
     media: Media
@@ -46,10 +46,11 @@ class _Object:
 def sample_items(
     sample: Sample, *, per_task: int, tasks: Collection[str] = ()
 ) -> Iterator[Item | Reject]:
-    """Yields a sample's items, at most `per_task` of each of the kinds `tasks`; none are all.
+    """Yields a sample's items, at most `per_task` of each kind in `tasks`; empty takes all kinds.
 
-    Which languages, objects and questions are taken where there are more is a hash of the item's
-    id. What is malformed is a reject of that task only; a sample with nothing to say is a reject.
+    If there are more languages, objects or questions, the items whose ids have the smallest hashes
+    are taken. A malformed annotation is a reject of its task only; a sample without any caption or
+    annotation is a reject.
     """
     any_found = False
     for task, make in TASKS.items():
@@ -71,7 +72,7 @@ def _reject(sample: Sample, task: str, reason: str) -> Reject:
 
 
 def _item(sample: Sample, task: str, name: str, prefix: str, suffix: str, **fields) -> Item:
-    """Returns an item; its id tells the task, and the annotation if there may be several."""
+    """Returns an item; its id names the task and, if there may be several, the annotation."""
     meta = sample.metadata
     size = None
     if fields.get("boxes") and "width" in meta and "height" in meta:
@@ -175,7 +176,10 @@ def _objects(sample: Sample) -> list[_Object]:
 
 
 def _raster_order(words: list[tuple[str, tuple[float, ...]]]) -> list[str]:
-    """Returns the words line by line; a word is on a line if its top is above the line's middle."""
+    """Returns the words line by line; a word is on a line if its top is above the line's middle.
+
+    A line's middle is that of its topmost word.
+    """
     lines: list[list[tuple[float, str]]] = []
     middle = float("-inf")
     for text, (x0, y0, _, y1) in sorted(words, key=lambda w: (w[1][1], w[1][0])):
