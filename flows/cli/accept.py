@@ -30,9 +30,9 @@ def accept(
     ] = 0,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Keeps stale artifacts of a study: they count as made with the code of now, and cells say so.
+    """Keeps stale artifacts of a study: they count as made by today's code; their cells say so.
 
-    `parcel run --rebuild STEP` takes it back.
+    `parcel run --rebuild STEP` undoes it.
     """
     heed_signals()
     config, opened = load_study(arguments), open_store(store)

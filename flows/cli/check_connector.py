@@ -1,4 +1,4 @@
-"""`parcel check-connector`: whether a connector keeps what every connector promises."""
+"""`parcel check-connector`: checks that a connector keeps the promises of every connector."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ def check_connector(
         typer.Option(metavar="CONFIG", help="A study's YAML, whose sizes count; none: the demo's."),
     ] = None,
 ) -> None:
-    """Tries what a connector promises on drawn features; a line each, exit code 1 if one fails."""
+    """Checks a connector's promises on random features: a line each, exit code 1 if one fails."""
     from flows.commands.check_connector import check
 
     broken = False

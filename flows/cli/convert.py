@@ -1,4 +1,4 @@
-"""`parcel convert`: checkpoints of others to ours, and back."""
+"""`parcel convert`: converts other codebases' checkpoints to ours, and back."""
 
 from pathlib import Path
 from typing import Annotated

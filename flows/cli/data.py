@@ -1,4 +1,4 @@
-"""`parcel data`: what there is to read, and what was made of it. Heavy imports are inside."""
+"""`parcel data`: commands for raw data and prepared datasets. Heavy imports are inside them."""
 
 import enum
 from pathlib import Path
@@ -10,7 +10,7 @@ from flows.cli.options import DEFAULT_STORE, StoreOption
 
 
 class ExportFormat(enum.StrEnum):
-    """What `parcel data export` writes."""
+    """File formats that `parcel data export` writes."""
 
     tfrecord = "tfrecord"
     webdataset = "webdataset"
@@ -46,7 +46,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Tells what a dataset or a corpus holds, what is rejected and why; or which benchmarks are."""
+    """Shows what a dataset or a corpus holds, and what it rejects; or which benchmarks it has."""
     from flows.commands.data_check import check_rows, check_what
 
     if not benchmarks:
@@ -82,7 +82,7 @@ def fetch(
 ) -> None:
     """Downloads benchmarks and corpora from their publishers, and unpacks them for their readers.
 
-    A broken download goes on where it was; digests are compared; what must be got by hand is told.
+    A broken download resumes; digests are checked; what must be got by hand is listed.
     """
     from flows.commands.data_fetch.tell import fetch_and_tell
 
@@ -110,7 +110,7 @@ def export(
     records_per_file: Annotated[int, typer.Option(min=1, help="At most.")] = 10_000,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Writes a prepared dataset as others read it; the same dataset gives the same bytes."""
+    """Exports a prepared dataset for other tools; the same dataset gives the same bytes."""
     from flows.commands.data_export import export_dataset
 
     counts = export_dataset(
@@ -126,7 +126,7 @@ def mend(
     data_root: Annotated[str, typer.Option(help="The folder with the raw files, some repaired.")],
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Makes a dataset again once rejected inputs are repaired; shards that stay are re-used."""
+    """Makes a dataset again after rejected inputs were repaired; unchanged shards are re-used."""
     from flows.commands.data_mend import mend as make_again
 
     for line in make_again(dataset, data_root=data_root, store=store):

@@ -1,4 +1,4 @@
-"""`parcel deploy`: a study for the workers of a Prefect server."""
+"""`parcel deploy`: registers a study for the workers of a Prefect server."""
 
 from pathlib import Path
 from typing import Annotated, Any

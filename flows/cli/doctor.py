@@ -1,4 +1,4 @@
-"""`parcel doctor`: what is installed, reachable and writable, and which engines work."""
+"""`parcel doctor`: checks what is installed, reachable and writable, and which engines work."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ def doctor(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Looks at everything a study needs, says what is wrong, and the cure; exit code 1 if any is.
+    """Checks everything a study needs, says what is wrong and the cure; exit code 1 if any is.
 
     It writes a file to the store and deletes it, and runs a small trial of each engine.
     """

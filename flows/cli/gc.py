@@ -1,4 +1,4 @@
-"""`parcel gc`: what nothing needs any more, told first and deleted on request."""
+"""`parcel gc`: lists what nothing needs any more, and deletes it on request."""
 
 import re
 from collections import Counter
@@ -19,7 +19,7 @@ _PLURALS = {
 }
 _SINGLE = {"files": "artifact's files"}
 _LISTED = ("artifact", "files", "set aside", "attempt", "scratch", "copy of scratch")
-"""Sorts told one by one; files of sources and half-written records are only counted."""
+"""Sorts listed item by item; files of sources and half-written records are only counted."""
 
 
 @gc_app.command(epilog="Example: parcel gc --older-than 30d --delete")
@@ -30,12 +30,12 @@ def gc(
     ] = "7d",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Tells what no run needs any more, with its size; --delete deletes it.
+    """Lists what no run needs any more, with its size; --delete deletes it.
 
-    Of checkpoints that a study does not keep (keep.transfers: predictions) the files go, and the
-    manifest stays. Never goes: what a record in runs/ names, and all that was made from; what a
-    run under way uses; what somebody is working on; what is younger than AGE. Delete a run's
-    record to let go of its results.
+    Checkpoints that a study does not keep (keep.transfers: predictions) lose their files, not their
+    manifest. Never deleted: what a record in runs/ names, and everything that was made from; what
+    a running study uses; what somebody is working on; what is younger than AGE. Delete a run's
+    record to free its results.
     """
     from infra.store import gc as garbage
 

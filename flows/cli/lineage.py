@@ -1,4 +1,4 @@
-"""`parcel lineage`: where an artifact or a number comes from."""
+"""`parcel lineage`: commands that show where an artifact or a number comes from."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,7 +34,7 @@ def lineage_trace(
 ) -> None:
     """Prints everything a cell of the table was made from, down to the source samples.
 
-    With --sample the other way: from a record up to the steps that saw it, and to the cells.
+    --sample goes the other way: from a record up to the steps that saw it, and to the cells.
     """
     from flows.lineage.named import named
 
@@ -63,9 +63,9 @@ def lineage_diff(
     ] = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Tells what two cells or artifacts differ in, down to where they begin to differ.
+    """Shows how two cells or artifacts differ, down to where they begin to differ.
 
-    Data, config, seeds, code, versions of libraries and hardware.
+    It compares data, config, seeds, code, versions of libraries and hardware.
     """
     from flows.lineage.diff import compare
     from flows.lineage.named import named
@@ -94,10 +94,10 @@ def lineage_replay(
     ] = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Makes a cell again with the code of then, and compares bytes.
+    """Makes a cell again with the code that made it, and compares bytes.
 
     On another kind of machine, or with other versions of libraries, bytes may differ; then the
-    scores are compared. Exit code 1 if it does not come out as it was.
+    scores are compared. Exit code 1 if the result does not match.
     """
     heed_signals()
     import tempfile
@@ -132,9 +132,9 @@ def lineage_export(
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Tells other tools of a lineage: OpenLineage events, or datasets in Croissant.
+    """Exports a lineage for other tools: OpenLineage events, or datasets in Croissant.
 
-    Both are views of the manifests, and the same each time.
+    Both are views of the manifests, so each export is the same.
     """
     from flows.lineage.export import export
     from flows.lineage.named import named
@@ -158,6 +158,7 @@ def lineage_verify(
 
     opened = open_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
+    # The content of a checkpoint is stated as a digest of its parameters, not of its files.
     logical = {kind: _params_digest for kind in ("checkpoint", "start")}
     problems = [problem for one in keys for problem in verify(opened, one, logical)]
     for problem in problems:

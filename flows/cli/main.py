@@ -67,7 +67,7 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command; errors are one line, and the exit code says whose they are."""
+    """Runs the command; an error is one line, and the exit code says whose mistake it is."""
     try:
         # Not standalone, so that errors come here; `typer.Exit` then comes back as its code.
         raise SystemExit(app(standalone_mode=False) or 0)
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _wait_if_stopping() -> None:
-    """Leaves the end to the listener, if a signal came: it has the right exit code."""
+    """After a signal, waits for its listener to end the process with the right exit code."""
     if "infra.processes.signals" in sys.modules:
         from infra.processes.signals import wait_if_stopping
 

@@ -1,4 +1,4 @@
-"""Options that several commands have, and how a command opens a store."""
+"""Options that several commands share, and the set-up of store, Prefect and signals."""
 
 from typing import Annotated, Any
 
@@ -18,10 +18,10 @@ StoreOption = Annotated[
 
 
 def open_store(uri: str) -> Any:
-    """Returns the store.
+    """Returns the store at a URI.
 
     Raises:
-      ConfigError: if there can be none at `uri`.
+      ConfigError: if no store can be opened at `uri`.
     """
     from flows.study.load import ConfigError
     from infra.store.store import Store
@@ -40,7 +40,7 @@ def apply_prefect(store: Any) -> None:
 
 
 def heed_signals() -> None:
-    """Has a signal end this process and all it starts; before anything heavy is imported."""
+    """Makes a signal end this process and all it starts; call it before any heavy import."""
     from infra.processes.signals import install
 
     install()

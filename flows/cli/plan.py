@@ -1,4 +1,4 @@
-"""`parcel plan`: what a study asks of machines, before any is rented."""
+"""`parcel plan`: estimates the machines that a study needs, before any is rented."""
 
 from typing import Annotated
 
@@ -41,9 +41,9 @@ def plan(
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Says what a study takes: memory, time and cost of its trainings, core-hours of its data.
+    """Estimates a study: memory, time and cost of its trainings, core-hours of its data.
 
-    --topology, --price and --mfu are those of the study's `compute` section, for once.
+    --topology, --price and --mfu override the study's `compute` section for this call.
     """
     import datetime
     import json
@@ -55,7 +55,7 @@ def plan(
     said = {"topology": topology, "price": price, "mfu": mfu}
     words = [f"compute.{name}={value}" for name, value in said.items() if value is not None]
     config = load_study([*(arguments or []), *words], opened)
-    topology_of(config)  # Before minutes of sampling.
+    topology_of(config)  # A missing topology fails here, before minutes of sampling.
     data = prepared(config, opened, count=sample, on_sample=_tell)
     day = datetime.date.today()
     made = plan_of(config, opened.state / PROGRAMS, data, every=every, day=day)

@@ -1,4 +1,4 @@
-"""`parcel predict`: one answer about an image, a pair or a video."""
+"""`parcel predict`: answers one prompt about an image, a pair or a video."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`parcel release`: an elastic checkpoint for transformers, with its card."""
+"""`parcel release`: writes an elastic checkpoint for transformers, with its card."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""`parcel results`: the table of a run, or of a file of scores."""
+"""`parcel results`: prints the table of a run, or of a file of scores."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""`parcel run`, and its phases."""
+"""`parcel run`, and a command for each of its phases."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,28 +48,33 @@ ProfileOption = Annotated[
 
 _COMMANDS = {
     "run": (
-        "report", "Runs a whole study: prepare, train, transfer, evaluate, report.",
+        "report",
+        "Runs a whole study: prepare, train, transfer, evaluate, report.",
         "configs/small.yaml num_seeds=2 --store ~/studies",
     ),
     "prepare": ("prepare", "Prepares a study's datasets, and stops.", "configs/small.yaml"),
     "train": (
-        "train", "Trains Stage 1 and the intermediary of every method, and stops.",
+        "train",
+        "Trains Stage 1 and the intermediary of every method, and stops.",
         "configs/small.yaml stage1.total_steps=200",
     ),
     "transfer": (
-        "transfer", "Fine-tunes on every benchmark with every seed, and stops.",
+        "transfer",
+        "Fine-tunes on every benchmark with every seed, and stops.",
         "configs/small.yaml",
     ),
     "evaluate": (
-        "evaluate", "Evaluates every transferred checkpoint at every budget, and stops.",
+        "evaluate",
+        "Evaluates every transferred checkpoint at every budget, and stops.",
         "configs/small.yaml",
     ),
     "report": (
-        "report", "Makes the results table of a study, running whatever of it is missing.",
+        "report",
+        "Makes the results table of a study, running whatever of it is missing.",
         "configs/small.yaml",
     ),
-}  # fmt: skip
-"""Command -> the last phase it runs, its help, and the words of an example."""
+}
+"""Command -> the last phase that it runs, its help, and the arguments of its example."""
 
 
 def _command(until: Any) -> Callable[..., None]:
@@ -94,11 +99,11 @@ for _name, (_until, _help, _words) in _COMMANDS.items():
 
 
 def load_study(arguments: list[str] | None, store: Any = None) -> Any:
-    """Returns the study that the words of a command line mean.
+    """Returns the config of the study that a command line names.
 
     Args:
-      arguments: a YAML file or, where there is a store, a study that ran in it; then overrides.
-      store: where.
+      arguments: a YAML file or, given a store, the name of a study that ran in it; then overrides.
+      store: the store to look a study up in; None takes files only.
 
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
@@ -147,7 +152,7 @@ def _study(
         for line in explanation.lines(config.keep):
             typer.echo(line)
         return
-    # The flow checks again; told here, nothing has started yet.
+    # The flow checks again; a refusal here comes before anything has started.
     explanation.check(config.compute.rebuild_limit, rebuild or (), held)
     apply_prefect(opened)
     from flows.pages.app import beside

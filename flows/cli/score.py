@@ -1,4 +1,4 @@
-"""`parcel score`: any predictions by any metric. Heavy imports are inside it."""
+"""`parcel score`: scores any predictions by any metric. Heavy imports are inside it."""
 
 from pathlib import Path
 from typing import Annotated

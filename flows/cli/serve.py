@@ -1,4 +1,4 @@
-"""`parcel serve`: the UI, and what is started there."""
+"""`parcel serve`: serves the UI, and runs the studies that are started there."""
 
 from typing import Annotated
 

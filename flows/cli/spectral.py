@@ -1,4 +1,4 @@
-"""`parcel spectral`: the paper's two spectral figures."""
+"""`parcel spectral`: draws the paper's two spectral figures."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`parcel status`: what goes on in a store."""
+"""`parcel status`: shows the runs and leases of a store."""
 
 import typer
 
@@ -9,10 +9,10 @@ status_app = typer.Typer()
 
 @status_app.command(epilog="Example: parcel status --store gs://bucket/studies")
 def status(store: StoreOption = DEFAULT_STORE) -> None:
-    """Tells which runs are under way, who holds which step since when, and what waits for what.
+    """Shows which runs are under way, who holds which step since when, and what waits for what.
 
-    Runs and leases of every machine that uses the store are told; the steps of a run are, where it
-    runs on this one.
+    Runs and leases are those of every machine that uses the store; the steps of a run are shown
+    only on the machine that runs it.
     """
     from flows.commands.status import status
 

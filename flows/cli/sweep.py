@@ -1,4 +1,4 @@
-"""`parcel sweep`: a study made wider, now or on a schedule."""
+"""`parcel sweep`: adds seeds, methods, benchmarks or budgets to a study, now or on a schedule."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -147,7 +147,7 @@ def sweep(
 
 
 def _methods(text: str) -> tuple[str, ...]:
-    """Returns methods, files of one's own by their place, which is below the current folder."""
+    """Returns the methods; paths of the user's own files are resolved from the current folder."""
     from flows.study.load import anchored
 
     return tuple(anchored(method, Path.cwd()) for method in _split(text))

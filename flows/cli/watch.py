@@ -1,4 +1,4 @@
-"""`parcel watch`: which runs of a store are dead."""
+"""`parcel watch`: reports the runs of a store that died."""
 
 import typer
 
@@ -11,7 +11,7 @@ watch_app = typer.Typer()
 def watch(store: StoreOption = DEFAULT_STORE) -> None:
     """Tells the Prefect server at PREFECT_API_URL, within a minute, which runs of a store died.
 
-    Run one beside the server for every store; `parcel serve` does it for its own.
+    Run one per store beside the server; `parcel serve` watches its own store.
     """
     heed_signals()
     opened = open_store(store)

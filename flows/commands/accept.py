@@ -1,4 +1,4 @@
-"""`parcel accept`: keeps the stale artifacts of a study that a name means."""
+"""`parcel accept`: keeps the stale artifacts of a study that match a name."""
 
 from collections.abc import Iterator
 
@@ -16,18 +16,19 @@ from infra.store.store import Artifact, Store
 def accept_stale(
     store: Store, explanation: Explanation, name: str, *, units: int = 0
 ) -> Iterator[str]:
-    """Keeps the stale artifacts of steps that a name means; yields a line for each.
+    """Keeps the stale artifacts that match a name, and yields a line for each.
 
     Args:
-      store: where they are.
-      explanation: of the study.
+      store: the store that holds the artifacts.
+      explanation: verdict on every step of the study.
       name: a step's name as `--explain` shows it, which may hold `*`, or the beginning of a key.
-      units: updates of a training to make again under the code of then and of now, other steps
-        being made whole; an artifact is kept if both agree to the last digit. 0 makes nothing.
+      units: number of updates of a training to repeat with the old and with today's code; other
+        steps are repeated whole. An artifact is kept only if both agree to the last digit. 0
+        repeats nothing.
 
     Raises:
-      ConfigError: if no step is called so, or none of them is stale; or if the two codes do not
-        agree, or one of them fails. Those before it are kept then.
+      ConfigError: if no step matches, or none that does is stale; or if the two codes disagree,
+        or one of them fails. Artifacts accepted before the failing one stay accepted.
     """
     stale = explanation.stale()
     keys = {step: explanation.steps[step].artifact for step in stale}
@@ -51,7 +52,7 @@ def accept_stale(
 
 
 def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
-    """Makes a step with the old code and with today's; returns the last line, which both told."""
+    """Makes a step with the old code and with today's; returns the last line that both report."""
     manifest = artifact.manifest
     if not manifest.source:
         raise ConfigError(f"{step.name} is not kept: the code that made it is not in the store.")
@@ -72,6 +73,7 @@ def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
                 f"{step.name} is not kept: under the code of {when} it fails: {error}"
             ) from None
     then, now = ends
+    # Lines before counts: the first line that differs says more than a missing one.
     for before, after in zip(then, now, strict=False):
         if before != after:
             raise ConfigError(

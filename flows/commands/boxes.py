@@ -1,4 +1,4 @@
-"""Boxes and masks in a text, and how they are painted on the picture they are about."""
+"""Finds boxes and masks in a text, and paints them on the picture that the text is about."""
 
 import re
 
@@ -16,7 +16,7 @@ Box = tuple[int, int, int, int]
 
 
 def color_of(number: int) -> tuple[int, int, int]:
-    """Returns the color of the object of that number."""
+    """Returns the color of the object with a number."""
     return COLORS[number % len(COLORS)]
 
 
@@ -28,7 +28,7 @@ def pixel_box(tokens: str, size: tuple[int, int]) -> Box:
 
 
 def paint_box(image: Image.Image, box: Box, number: int) -> None:
-    """Draws a box that is not empty on the image."""
+    """Draws a box on the image, unless the box is empty."""
     x0, y0, x1, y1 = box
     if y1 > y0 and x1 > x0:
         width = max(1, min(image.size) // 100)
@@ -37,6 +37,6 @@ def paint_box(image: Image.Image, box: Box, number: int) -> None:
 
 
 def paint_mask(image: Image.Image, mask: Image.Image, at: tuple[int, int], number: int) -> None:
-    """Lays a color over the image where the mask (mode "L", 255 inside) is, half transparent."""
+    """Paints a half-transparent color on the image inside the mask (mode "L", 255 inside)."""
     veil = mask.point([0] * 128 + [128] * 128)
     image.paste(Image.new("RGB", mask.size, color_of(number)), at, veil)

@@ -1,4 +1,4 @@
-"""A connector's promises, tried at the sizes of a study: `parcel check-connector`."""
+"""`parcel check-connector`: checks a connector's promises at the sizes of a study."""
 
 from collections.abc import Iterator
 
@@ -9,12 +9,12 @@ from model.connector.contract import check as check_promises
 
 
 def check(name: str, config: str | None) -> Iterator[Finding]:
-    """Yields whether a connector keeps each promise.
+    """Yields a finding for each promise of a connector.
 
     Args:
-      name: of the registry, or as a config names one of one's own.
-      config: a study's YAML file, whose model and settings of the connector count; None is the
-        demo.
+      name: a connector of the registry, or one of the user's own as a config names it.
+      config: a study's YAML file, which gives the model and the connector's settings; None takes
+        the demo.
 
     Raises:
       ConfigError: if there is no such connector, or it does not fit the model's sizes.

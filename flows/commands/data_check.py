@@ -1,4 +1,4 @@
-"""The text of `parcel data check`."""
+"""`parcel data check`: counts what data hold, and formats the counts as text or JSON."""
 
 import dataclasses
 import json
@@ -28,16 +28,16 @@ def check_what(
     store: str,
     as_json: bool,
 ) -> str:
-    """Returns the contents of a dataset or a corpus, counted, as text.
+    """Returns counts of what a dataset or a corpus holds, as text.
 
     Args:
       what: a dataset's folder or artifact; with `source`, a data root.
-      source: the corpus' layout, or a function of one's own; None for a dataset.
-      split: of the corpus.
-      path: its folder below the data root; "" takes the usual one.
-      features: "image=image/encoded" each, of Examples.
-      store: where artifacts are.
-      as_json: an object rather than tables.
+      source: the corpus' layout, or a reader function of the user's own; None for a dataset.
+      split: the split of the corpus to read.
+      path: the corpus' folder below the data root; "" takes the usual one.
+      features: names of features in the corpus' records, as "image=image/encoded" each.
+      store: the store that holds artifacts [URI].
+      as_json: whether to return a JSON object rather than tables.
 
     Raises:
       ConfigError: if there is no such dataset or corpus, or it cannot be read.
@@ -62,13 +62,13 @@ def check_what(
 
 
 def check_rows(data_root: str | None, *, training: bool, as_json: bool) -> tuple[str, bool]:
-    """Returns the rows of the benchmarks, to be printed, and whether all found could be read.
+    """Returns the benchmarks' rows as text, and whether every row with files could be read.
 
     Args:
-      data_root: folder with a folder per benchmark, or gs://bucket/prefix; None tells only what
-        they need.
-      training: whether training splits are looked for, too.
-      as_json: a list of objects rather than a table.
+      data_root: folder with a folder per benchmark, or gs://bucket/prefix; None only lists the
+        files that the benchmarks need.
+      training: whether training splits are checked, too.
+      as_json: whether to return a JSON list rather than a table.
 
     Raises:
       ConfigError: if there is no such folder.
@@ -118,13 +118,13 @@ def _holdings_text(found: Holdings) -> str:
 
 
 def _images(part: PartHoldings) -> str:
-    """Returns the images of a record, "+" between numbers that differ; windows if several."""
+    """Returns the images per record, as "1+2" where records differ, and windows if several."""
     images, windows = ("+".join(map(str, sorted(of))) for of in (part.images, part.windows))
     return images if windows in ("", "1") else f"{images} in {windows} windows"
 
 
 def _langs(langs: Mapping[str, int]) -> str:
-    """Returns the most frequent languages, each with its records if there are several."""
+    """Returns the most frequent languages, each with its record count if there are several."""
     if len(langs) == 1:
         return next(iter(langs))
     ordered = sorted(langs.items(), key=lambda item: (-item[1], item[0]))
@@ -136,8 +136,8 @@ def _as_text(rows: Sequence[Checked], *, looked: bool) -> str:
     """Returns a table, what is missing or unreadable, and a summary.
 
     Args:
-      rows: what was found.
-      looked: whether a data root was looked at; else the files are listed as what is needed.
+      rows: the rows to print.
+      looked: whether a data root was searched; else the files are listed as needed.
     """
     lines = _aligned([_HEAD, *(_row_cells(row, looked) for row in rows)])
     lines += ["", *dict.fromkeys(note for row in rows for note in _notes(row, looked))]
@@ -168,7 +168,7 @@ def _row_cells(row: Checked, looked: bool) -> tuple[str, ...]:
 
 
 def _notes(row: Checked, looked: bool) -> list[str]:
-    """Returns a line per file that is needed or missing, and one for what cannot be read."""
+    """Returns a line per file that is needed or missing, and one if the row is unreadable."""
     missing = [file.path for file in row.files if not file.found]
     word = "missing" if looked else "needs"
     notes = [f"{word} {path} (published at {row.publisher})" for path in missing]

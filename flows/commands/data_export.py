@@ -17,15 +17,15 @@ def export_dataset(
     records_per_file: int,
     store: str,
 ) -> dict[str, int]:
-    """Writes a dataset, and returns the records of each part.
+    """Writes a dataset, and returns part -> number of its records.
 
     Args:
-      name: its folder or artifact.
-      out: absent or empty.
-      form: "tfrecord" or "webdataset".
-      part: only this one; None takes all.
-      records_per_file: at most.
-      store: where artifacts are.
+      name: the dataset's folder or artifact.
+      out: folder to write; it must be absent or empty.
+      form: format of the files, "tfrecord" or "webdataset".
+      part: the only part to write; None writes all.
+      records_per_file: largest number of records in a file.
+      store: the store that holds artifacts [URI].
 
     Raises:
       ConfigError: if there is no such dataset or part, or `out` is not empty.

@@ -1,4 +1,4 @@
-"""`parcel data mend`: a dataset made again after its rejected inputs were repaired."""
+"""`parcel data mend`: prepares a dataset again after its rejected inputs were repaired."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,23 +19,23 @@ from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Reject
 
 _SHOWN = 20
-"""Rejects of one sort that are listed; the others are counted."""
+"""Most rejects of one sort that are listed; the rest are counted."""
 
 
 def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
-    """Makes a dataset again from raw files of which some were repaired; yields lines to show.
+    """Prepares a dataset again from raw files, some of them repaired; yields lines to show.
 
-    Shards whose inputs are the same are those of a dataset before. What results is what
-    `parcel run` would make, and takes.
+    Shards whose inputs did not change are taken from an earlier dataset. The result is the artifact
+    that `parcel run` would make, so the next run reuses it.
 
     Args:
       name: beginning of a dataset's key.
       data_root: the folder that holds the raw files, as they are now.
-      store: where artifacts are.
+      store: the store that holds artifacts [URI].
 
     Raises:
-      ConfigError: if there is no such dataset, or its raw files are not people's.
-      RuntimeError: if it cannot be made.
+      ConfigError: if there is no such dataset, or its corpus is drawn, not the user's own files.
+      RuntimeError: if the dataset cannot be made.
     """
     opened = Store(store)
     before = _dataset(opened, name)
@@ -82,7 +82,7 @@ def _dataset(store: Store, name: str) -> Artifact:
 
 
 def _made(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Artifact:
-    """Returns the artifact of a step, which is made in this process if there is none."""
+    """Returns the artifact of a step, and makes it in this process if the store has none."""
     source = store.keep(checkout().files)
     found = look_up(store, step, inputs, set(), source=source, pin=pin.add)
     if found.artifact is not None and found.state in ("reused", "accepted"):

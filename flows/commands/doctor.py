@@ -1,4 +1,4 @@
-"""`parcel doctor`: what is installed, reachable and writable, and which engines work."""
+"""`parcel doctor`: checks what is installed, reachable and writable, and which engines work."""
 
 import dataclasses
 import importlib.metadata
@@ -22,24 +22,24 @@ from infra.store.store import Store
 
 _PACKAGE = "parcel-pipeline"
 _ENGINE_TIMEOUT = 180.0
-"""For an engine's trial; Ray takes 20 s to come up on a loaded two-core machine [s]."""
+"""Longest trial of an engine [s]; Ray takes 20 s to start on a loaded two-core machine."""
 _ANSWER_TIMEOUT = 5.0
-"""For a server to answer [s]."""
+"""Longest wait for a server's answer [s]."""
 _SKEW = 30.0
-"""Most that this machine's clock may differ from the store's: leases lapse after 120 s [s]."""
+"""Largest difference allowed between this clock and the store's [s]: leases lapse after 120 s."""
 _FREE = 10e9
-"""Less free space than this is told [bytes]."""
+"""Free space below which a note is given [bytes]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-      what: in a word.
+      what: the thing that was checked, in a word.
       state: "ok"; "note", which stops nothing; "bad", which stops a study that needs it.
-      told: what was found.
-      cure: what to do; "" where nothing need be done.
+      told: what the check found.
+      cure: what to do about it; "" where nothing need be done.
     """
 
     what: str
@@ -49,12 +49,12 @@ class Finding:
 
 
 def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
-    """Looks at packages, store, server, study and engines; yields one finding after the other.
+    """Checks packages, store, server, study and engines; yields one finding after the other.
 
     Args:
-      uri: the store.
-      config: a study, for what it names outside the store; None for none.
-      engines: those to try, of `engines.ENGINES`.
+      uri: the store [URI].
+      config: the study whose raw data and cluster are checked; None checks neither.
+      engines: names of the engines to try, from `engines.ENGINES`.
     """
     yield _python()
     yield _packages()
@@ -79,7 +79,7 @@ def _python() -> Finding:
 
 
 def _packages() -> Finding:
-    """Compares what is installed with what this package asks for."""
+    """Compares the installed packages with this package's requirements."""
     try:
         asked = [Requirement(text) for text in importlib.metadata.requires(_PACKAGE) or ()]
     except importlib.metadata.PackageNotFoundError:
@@ -152,7 +152,7 @@ def _prefect(uri: str) -> Iterator[Finding]:
         try:
             note = running(Store(uri).state)
         except (OSError, ValueError):
-            return  # The store's own finding told why.
+            return  # The finding on the store says why.
         if note is None:
             yield Finding(
                 what="prefect",
@@ -175,7 +175,7 @@ def _prefect(uri: str) -> Iterator[Finding]:
 
 
 def _study(config: Any) -> Iterator[Finding]:
-    """Looks at what a study names outside the store: its raw data, and its cluster."""
+    """Checks what a study uses outside the store: its raw data and its cluster."""
     root = config.data_root
     if root is not None:
         from infra.store.raw_path import raw_path
@@ -205,7 +205,7 @@ def _study(config: Any) -> Iterator[Finding]:
 
 
 def _why_silent(url: str) -> str:
-    """Returns why a server does not answer; "" if it does, whatever it says."""
+    """Returns why a server does not answer; "" if it does, be it with an HTTP error below 500."""
     try:
         urllib.request.urlopen(url, timeout=_ANSWER_TIMEOUT).close()
     except urllib.error.HTTPError as error:
@@ -216,7 +216,7 @@ def _why_silent(url: str) -> str:
 
 
 def _engine(name: str) -> Finding:
-    """Tries an engine; one that hangs or dies does so alone."""
+    """Tries an engine in a process of its own, so that a hang or a crash stays there."""
     cure = f"python -m flows.commands.engines {name} shows its own words; make setup installs it"
     try:
         tried = subprocess.run(

@@ -1,4 +1,4 @@
-"""An answer's boxes and masks, drawn on the image it is about."""
+"""Draws an answer's boxes and masks on the image that it is about."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ from pipelines.records.codes import numbers
 
 
 def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -> int:
-    """Writes the image with the answer's boxes and masks, and returns how many objects it has.
+    """Writes the image with the answer's boxes and masks; returns the answer's number of objects.
 
     Args:
-      paths: the one image the answer is about; its own size is kept.
+      paths: path of the one image that the answer is about; the image keeps its size.
       answer: location tokens (ymin, xmin, ymax, xmax), with or without 16 segmentation tokens.
-      checkpoint: folder with the mask codec; without one, boxes alone are drawn.
+      checkpoint: checkpoint folder; without a mask codec in it, only boxes are drawn.
       out: PNG to write [path].
 
     Raises:
@@ -43,6 +43,7 @@ def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -
             continue
         if one[2] and codec is not None:
             inside = Image.fromarray(codec.decode(numbers(one[2])))
+            # Resized before the threshold at 0, so that a large mask has smooth edges.
             resized = inside.resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
             mask = Image.fromarray((np.asarray(resized) > 0).astype(np.uint8) * 255)
             paint_mask(image, mask, (x0, y0), number)

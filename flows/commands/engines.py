@@ -1,7 +1,7 @@
 """Tries an engine in a process of its own: `python -m flows.commands.engines NAME`.
 
-An engine that does not work may hang, or take its process with it. Each says in one line what it
-did; what it raises is told by its last line.
+A broken engine may hang, or crash its process. Each trial returns one line on what it did; of an
+error, `parcel doctor` shows the last line of the traceback.
 """
 
 import logging
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 NUM = 20
-"""Elements, frames or additions of a trial."""
+"""Number of elements, frames or summands in a trial."""
 
 
 def try_jax() -> str:
-    """Adds up on every device that JAX finds."""
+    """Sums numbers on every device that JAX finds."""
     import jax
     import jax.numpy as jnp
 
@@ -27,7 +27,7 @@ def try_jax() -> str:
 
 
 def try_beam() -> str:
-    """Counts elements with the runner that datasets are prepared with on this machine."""
+    """Counts elements with the Beam runner that prepares datasets on this machine."""
     import apache_beam as beam
     from apache_beam.io import WriteToText
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
@@ -89,9 +89,12 @@ def _check(holds: bool, otherwise: str) -> None:
 
 
 ENGINES: dict[str, Callable[[], str]] = {
-    "jax": try_jax, "beam": try_beam, "ray": try_ray, "video": try_video,
-}  # fmt: skip
-"""What each step of a study needs: training, preparing, where steps run, videos."""
+    "jax": try_jax,
+    "beam": try_beam,
+    "ray": try_ray,
+    "video": try_video,
+}
+"""Engine -> its trial. JAX trains, Beam prepares, Ray runs the steps, and video decodes clips."""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The cost of a prefill, for every connector and budget of a model: `parcel flops`."""
+"""`parcel flops`: the cost of a prefill, for every connector and budget of a model."""
 
 import dataclasses
 import json
@@ -19,13 +19,13 @@ PARTS = tuple(field.name for field in dataclasses.fields(flops.Flops))
 
 
 def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) -> list[ModelConfig]:
-    """Returns a model with every connector its sizes allow.
+    """Returns a model once with each connector that its sizes allow.
 
     Args:
       config: a study's YAML file or a checkpoint's folder; None is PaliGemma 2 3B.
-      image_px: side of the input instead of the model's own; that of a study's Stage 2 takes its
-        settings [pixels].
-      own: connectors of one's own, beside those of the study or the checkpoint.
+      image_px: side of the input instead of the model's own [pixels]; at the side of a study's
+        Stage 2, the settings are those of Stage 2.
+      own: connectors of the user's own, beside those of the study or the checkpoint.
 
     Raises:
       ConfigError: if `config` is neither, the size does not fit the model, or there is no such
@@ -48,7 +48,7 @@ def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) ->
         if image_px is not None and image_px != model.vision.image_px:
             vision = dataclasses.replace(model.vision, image_px=image_px)
             model = dataclasses.replace(model, vision=vision)
-            # Declared shapes are those of one size; a connector that they do not fit is left out.
+            # Buckets are declared for one side; kept at another, they would rule out connectors.
             settings = {kind: dataclasses.replace(c, buckets=()) for kind, c in settings.items()}
         more = [kind for kind in dict.fromkeys(more) if kind not in KINDS]
         return list(flops.with_connectors(model, settings, more))
@@ -68,9 +68,9 @@ def as_text(models: Sequence[ModelConfig], at: Sequence[int] | None, *, parts: b
     """Returns a readable table; the paper's budgets where `at` is None.
 
     Args:
-      models: one per connector.
-      at: budgets.
-      parts: the FLOPs of each part instead of totals and caches.
+      models: the model with one connector each.
+      at: the budgets to print.
+      parts: whether to print the FLOPs of each part instead of totals and caches.
     """
     prompts = " + ".join(
         f"{m.name}: {m.num_images} x budget + {m.text_tokens} text tokens" for m in flops.MODALITIES

@@ -1,4 +1,4 @@
-"""A checkpoint and what its lineage knows, written for others: `parcel release`."""
+"""`parcel release`: writes a checkpoint for transformers, with a card of its lineage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,14 +25,14 @@ _DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 
 
 def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> Iterator[str]:
-    """Writes a release whole or not at all, and yields what was written, a line each.
+    """Writes a release, whole or not at all, and yields lines that say what was written.
 
     Args:
       name: RUN/BENCHMARK/METHOD/BUDGET[/SEED], a checkpoint's key, or a folder.
-      out: a folder that is not there, or empty.
-      licence: for the card, as the Hub spells it; "" is not stated.
-      dtype: "float32" or "bfloat16", of the tensors.
-      store: where artifacts are.
+      out: folder to write; it must be absent or empty.
+      licence: licence for the card, as the Hub spells it; "" states none.
+      dtype: dtype of the tensors, "float32" or "bfloat16".
+      store: the store that holds artifacts [URI].
 
     Raises:
       ConfigError: if there is no such checkpoint, or it cannot be released.
@@ -53,7 +53,7 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
                 for file, content in export(origin.store, roots, "croissant"):
                     (target / CROISSANT / file).write_text(f"{content}\n", encoding="utf-8")
                     described += 1
-    except RequestError as error:  # It is of `parcel convert SRC DST`.
+    except RequestError as error:  # Its text names DST, as in `parcel convert SRC DST`.
         raise ConfigError(str(error).replace("DST", "--out", 1)) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -62,10 +62,10 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
 
 
 def _origin(store: Store, name: str) -> Origin:
-    """Returns the store's records of the checkpoint that is named.
+    """Returns the named checkpoint, with its predictions and its study's cells.
 
     Raises:
-      ConfigError: if it is none, or there are several, or its files are gone.
+      ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
     """
     what = named(store, name)
     keys = dict.fromkeys(_checkpoint_of(artifact, name) for artifact in what.artifacts)
@@ -80,7 +80,8 @@ def _origin(store: Store, name: str) -> Origin:
             f"checkpoint {key} was not kept (keep.transfers), or gc let its files go; `parcel "
             f"lineage replay {key} --into DIR` makes it again."
         )
-    evaluated = {}  # The newest of each evaluation: older ones were scored by other code.
+    # A key without its last part names the evaluation whatever code made it; the newest wins.
+    evaluated = {}
     for artifact in sorted(store.at_once().artifacts("predictions"), key=_started):
         if artifact.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
@@ -109,7 +110,7 @@ def _checkpoint_of(artifact: Artifact, name: str) -> str:
 
 
 def _cells(store: Store, name: str) -> tuple[Cell, ...]:
-    """Returns the cells of a study's table that are of the same method, over all seeds."""
+    """Returns the cells of a study's table that have the named method, over all seeds."""
     run, _, cell = name.partition("/")
     results = results_of(store, run)
     found = map(CellKey.of_role, results.manifest.inputs)

@@ -1,4 +1,4 @@
-"""Reads predictions, scores them, and writes the scores down."""
+"""`parcel score`: reads predictions, scores them, and formats the scores."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from model.eval.scorer import Scored, Scorer
 
 @dataclasses.dataclass(frozen=True)
 class ScoredFile:
-    """A metric's name, the ids of the lines, and their scores."""
+    """The scores of a file, with the metric's name and the ids of the lines."""
 
     metric: str
     ids: tuple[str, ...]
@@ -24,9 +24,9 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     """Scores a file of predictions, one JSON object a line.
 
     Args:
-      metric: a name of the registry, or a function of one's own.
-      path: the file [path].
-      mask_codec: for metrics that read masks: a codec, or a checkpoint that has one [path].
+      metric: a metric of the registry, or a function of the user's own.
+      path: the file of predictions [path].
+      mask_codec: codec for metrics that read masks, or a checkpoint that has one [path].
 
     Raises:
       ConfigError: naming the line, the field, its value and what is accepted.
@@ -68,7 +68,7 @@ def as_text(done: ScoredFile) -> str:
 
 
 def as_json(done: ScoredFile) -> str:
-    """Returns `score.json`'s object with the items: id, score and whatever else was measured."""
+    """Returns the object of `score.json`, with the items: id, score and other measures."""
     items = [
         {"id": name, "score": item.score, **({"also": dict(item.also)} if item.also else {})}
         for name, item in zip(done.ids, done.scored.items, strict=True)
@@ -137,7 +137,7 @@ def _short(value: object) -> str:
 
 
 def _codec(metric: str, path: Path | None) -> dict[str, Any]:
-    """Returns the fields that a metric of masks needs besides those of the line."""
+    """Returns the field that a mask metric needs in addition to those of a line: its decoder."""
     if not get_metric(metric).reads_masks:
         if path is not None:
             raise ConfigError(f"--mask-codec must be left out for {metric}, got {path}.")

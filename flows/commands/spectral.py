@@ -1,4 +1,4 @@
-"""Checkpoints and images -> spectra, as two figures and their numbers: `parcel spectral`."""
+"""`parcel spectral`: checkpoints and images -> spectra, as two figures and their numbers."""
 
 import csv
 import dataclasses
@@ -24,7 +24,7 @@ CONCENTRATION, PROFILES = "concentration.png", "profiles.png"
 NUMBERS, TABLE = "spectra.json", "spectra.csv"
 
 PAPER_POOLED_BUDGET = 64
-"""Of the figure that compares pooled tokens; the other shows all tokens. Source: PARCEL, figure
+"""Budget of the figure on pooled tokens; the other shows all tokens. Source: PARCEL, figure
 "Spectral decoupling on ChartQA"."""
 
 
@@ -52,9 +52,10 @@ def spectra(
       checkpoints: folders or artifacts of the store; all see the same images.
       paths: image files, or one video.
       out: folder of the results; made if absent.
-      budget: of both figures; None takes the paper's, or the nearest that a checkpoint serves.
+      budget: budget of both figures; None takes, for pooled tokens, the budget nearest to the
+        paper's that a checkpoint serves, and for queries its largest.
       data: a prepared dataset, whose images come after those of `paths`.
-      limit: most images taken from `data`, evenly over its records.
+      limit: most images taken from `data`, spread evenly over its records.
       store: where artifacts are looked up.
 
     Raises:

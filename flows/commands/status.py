@@ -1,4 +1,4 @@
-"""`parcel status`: what goes on in a store, who holds what, and what waits for what."""
+"""`parcel status`: shows the runs of a store, who holds which step, and what waits for what."""
 
 import collections
 import datetime
@@ -12,9 +12,9 @@ from infra.store.pins import pins
 from infra.store.store import Store
 
 _LISTED = 8
-"""Nodes of one sort that are named."""
+"""Most nodes that are named for one reason to wait."""
 _RUNS = 5
-"""Runs that ended, told from the newest."""
+"""Most ended runs that are shown, the newest first."""
 
 
 def status(store: Store) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _run_id(pin: Holding) -> str:
 
 
 def _holder(holding: Holding) -> str:
-    """Returns who holds a lease, since when, and whether it lives."""
+    """Returns who holds a lease, since when, and whether the holder is alive."""
     holder, since = holding.lease.holder, holding.lease.since
     if holder.is_gone:
         alive = "gone; whoever wants it takes it at once"
@@ -115,7 +115,7 @@ def _holder(holding: Holding) -> str:
 
 def _span(seconds: float) -> str:
     """Returns a time in one unit or two: "12 s", "3 min", "2 h 5 min", "4 d 3 h"."""
-    seconds = max(seconds, 0)  # Two clocks may differ a little.
+    seconds = max(seconds, 0)  # Clocks of two machines differ a little.
     minutes, hours, days = (int(seconds // unit) for unit in (60, 3600, 86400))
     if days:
         return f"{days} d {hours % 24} h"

@@ -1,4 +1,4 @@
-"""A model card in the Hub's form, from lineage: what is not on record is said not to be.
+"""Writes a model card in the Hub's form from lineage; it says so where nothing is on record.
 
 Source: https://huggingface.co/docs/hub/model-cards (metadata, `model-index`).
 """
@@ -43,13 +43,15 @@ _NO_ORIGIN = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What a store knows of a checkpoint.
+    """A checkpoint in a store, with its evaluations.
 
     Attributes:
-      store: the artifacts.
-      name: what the checkpoint was asked for by.
-      predictions: of this checkpoint, on every benchmark and at every budget.
-      cells: of the study's table, over all seeds; none where a checkpoint was named.
+      store: the store of the artifacts.
+      name: name that the checkpoint was asked for by.
+      checkpoint: the checkpoint.
+      predictions: predictions of this checkpoint, on every benchmark and at every budget.
+      cells: cells of its method in the study's table, over all seeds; empty if `name` is the key of
+        an artifact.
     """
 
     store: Store
@@ -74,11 +76,11 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
     """Returns the text of a release's README.md.
 
     Args:
-      cfg: of the checkpoint.
-      origin: what is on record; None for a folder, of which nothing is.
-      name: of the release.
-      licence: as the Hub spells it; "" is not stated.
-      dtype: of the tensors.
+      cfg: the checkpoint's model config.
+      origin: the checkpoint in its store; None if it was released from a folder.
+      name: name of the release.
+      licence: licence as the Hub spells it; "" if not stated.
+      dtype: dtype of the released tensors.
     """
     scored = sorted(_scored(origin), key=lambda one: (one.benchmark, one.budget)) if origin else []
     met = _history(origin) if origin else []
@@ -162,7 +164,10 @@ def _history(origin: Origin) -> list[Artifact]:
 
 
 def _learned(origin: Origin) -> list[Artifact]:
-    """Returns the datasets behind a checkpoint, without those only compared with or looked at."""
+    """Returns the datasets that a checkpoint learned from, through all its ancestors.
+
+    Datasets that were only watched, probed or screened against are left out.
+    """
     found, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
     view = origin.store.at_once()
     while waiting:
@@ -207,7 +212,7 @@ def _data(data: Sequence[Artifact]) -> Iterator[str]:
     before = {manifest.inputs["dataset"].key for manifest in screened}
     for artifact in data:
         if artifact.key in before:
-            continue  # What was screened of it was learned from, which has a line of its own.
+            continue  # Its screened version has a line instead.
         manifest, counts = artifact.manifest, artifact.manifest.counts
         records, rejected = counts.get("records", "?"), counts.get("rejected", "?")
         if manifest.kind == "screened":

@@ -1,4 +1,4 @@
-"""A prepared dataset as Croissant, the metadata format that dataset search and loaders read.
+"""Describes a prepared dataset in Croissant, the metadata format of dataset search and loaders.
 
 Source: Croissant 1.0 (https://docs.mlcommons.org/croissant/docs/croissant-spec.html).
 """
@@ -50,7 +50,7 @@ _CONTEXT = {
     "subField": "cr:subField",
     "transform": "cr:transform",
 }
-"""The specification's, word for word: readers warn of any other."""
+"""The specification's context, word for word: readers warn about any other."""
 
 _FEATURES = {
     "id": ("sc:Text", False, "Stable name of the record."),
@@ -64,13 +64,13 @@ _FEATURES = {
     "answer": ("sc:Text", True, "Accepted answers, for metrics."),
     "mask_rle": ("sc:Text", True, "A COCO run-length mask for each <mask> of the suffixes."),
 }
-"""Feature of a record's `tf.train.Example` -> type, whether there may be several, what it is."""
+"""Feature of a record's `tf.train.Example` -> (type, whether it is repeated, description)."""
 
 
 def croissant(artifact: Artifact) -> str:
     """Returns the description of a prepared dataset, as JSON-LD.
 
-    Shards are named by where the store holds them, with size and digest.
+    Each shard is listed with its address in the store, its size and its digest.
 
     Args:
       artifact: a dataset, screened or not.

@@ -1,4 +1,4 @@
-"""What two cells, or artifacts, differ in: followed down to where they begin to differ.
+"""Compares two cells or artifacts, and follows their histories down to where they begin to differ.
 
     demo/chartqa/parcel/64                        demo-2/chartqa/parcel/64
     └── transfer parcel chartqa seed=48213            other contents
@@ -6,8 +6,8 @@
         └── init    intermediary parcel               other contents
             └── init    stage1 vanilla                config: train.peak_lr 0.001 → 0.002
 
-An input of other contents is entered, and so is one of the same contents that was made otherwise;
-what differs in that one has no effect on what reads it, and is told last.
+An input is entered if its contents differ, or if they are the same but were made in another way.
+Differences found in the second case have no effect on the steps above, and are listed last.
 """
 
 import collections
@@ -30,16 +30,16 @@ Sort = Literal["step", "config", "seed", "data", "input", "code", "version", "ha
 SORTS: tuple[Sort, ...] = get_args(Sort)
 
 _GIVEN = (FILES.name, RAW_FILES.name)
-"""Kinds of step that note files which a study is given."""
+"""Kinds of step that record files given to a study."""
 
 _NAMED = 2
-"""Steps named in one line."""
+"""Largest number of steps named in a line."""
 
 _SHORT = 12
-"""Hex digits of a digest shown to people."""
+"""Number of hex digits of a digest that are shown."""
 
 _WIDTH = 60
-"""Of a value in a line [characters]."""
+"""Largest length of a value in a line [characters]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,15 @@ class Difference:
     """One thing that is not the same on both sides.
 
     Attributes:
-      sort: "step" another kind of step; "config" a value; "seed"; "data" a raw file, by its digest;
-        "input" something that only one side reads; "code" functions of a module; "version" of a
-        library; "hardware"; "bytes" files that differ although all of the above is the same.
-      what: the config's key, the file, the module and its functions, the library, ...
-      was: on the first side; None where there is nothing.
-      now: on the second side; likewise.
-      steps: where, by the step's name.
-      patch: a unified diff of the sources, of "code".
+      sort: "step" for another kind of step; "config" for a value of the config; "seed"; "data" for
+        a raw file's digest; "input" for an input that only one side has; "code" for functions of a
+        module; "version" for a library's version; "hardware"; "bytes" for files that differ
+        although all of the above is the same.
+      what: name of the config's key, the file, the module and its functions, the library, ...
+      was: value on the first side; None if it has none.
+      now: value on the second side; None if it has none.
+      steps: names of the steps that have this difference.
+      patch: unified diff of the sources, for "code".
       has_effect: whether it can have changed the contents compared.
     """
 
@@ -69,12 +70,12 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two sides, and all that they differ in.
+    """The differences between two sides.
 
     Attributes:
-      names: of the sides.
+      names: names of the two sides.
       is_same: whether their contents are the same.
-      differences: those that can have an effect first, by sort.
+      differences: the differences, those that can have an effect first, then by sort.
     """
 
     names: tuple[str, str]
@@ -82,14 +83,14 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     def as_json(self) -> str:
-        """Returns all of it as JSON."""
+        """Returns the whole comparison as JSON."""
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
 
     def lines(self, *, patch: bool = False) -> Iterator[str]:
-        """Yields it for people.
+        """Yields the lines that are printed.
 
         Args:
-          patch: whether to show how sources differ, line by line.
+          patch: whether to show the unified diff of sources.
         """
         contents = "the same contents" if self.is_same else "other contents"
         yield f"{self.names[0]} → {self.names[1]}: {contents}"
@@ -107,13 +108,14 @@ class Comparison:
 def compare(store: Store, first: Named, second: Named, other: Store | None = None) -> Comparison:
     """Compares two cells, or two artifacts.
 
-    Two cells are compared seed by seed: those that both have, or else in their order.
+    Two cells are compared seed by seed, over the seeds that both have; without any, the first seed
+    of one is compared with the first of the other, and so on.
 
     Args:
-      store: where they are.
+      store: the store of the first side.
       first: one side.
       second: the other side.
-      other: the store of the second side; None is the same one.
+      other: the store of the second side; None if it is the same one.
     """
     pairs = [(a.manifest, b.manifest) for a, b in _pairs(first, second)]
     return Comparison(
@@ -131,7 +133,7 @@ def _pairs(first: Named, second: Named) -> list[tuple[Artifact, Artifact]]:
 
 
 class _Walk:
-    """Goes down both histories side by side, and gathers what differs."""
+    """A walk down two histories side by side that gathers their differences."""
 
     def __init__(self, store: Store, other: Store) -> None:
         self._stores = store, other
@@ -139,8 +141,9 @@ class _Walk:
         self._patches: dict[tuple[str, ...], list[Difference]] = {}
 
     def differences(self, pairs: Sequence[tuple[Manifest, Manifest]]) -> tuple[Difference, ...]:
-        """Compares pairs of artifacts, and names each difference once."""
-        # Pairs of other contents first: what is met by both ways has an effect.
+        """Returns each difference between pairs of artifacts once, with all steps that have it."""
+        # Pairs with other contents go first: a difference found through both queues then counts as
+        # having an effect.
         other = collections.deque(pair for pair in pairs if pair[0].content != pair[1].content)
         alike = collections.deque(pair for pair in pairs if pair[0].content == pair[1].content)
         entered = set[tuple[str, str]]()
@@ -170,7 +173,10 @@ class _Walk:
         )
 
     def _inputs(self, was: Manifest, now: Manifest) -> Iterator[tuple[str, Any, Any]]:
-        """Yields (role, manifest, manifest) of the inputs that two steps do not share."""
+        """Yields (role, manifest, manifest) for inputs that two steps do not share.
+
+        A manifest is None on a side that has no such input.
+        """
         for role in sorted({*was.inputs, *now.inputs}):
             entries = was.inputs.get(role), now.inputs.get(role)
             if entries[0] != entries[1]:
@@ -181,7 +187,7 @@ class _Walk:
                 yield role, first, second
 
     def _own(self, was: Manifest, now: Manifest) -> Iterator[Difference]:
-        """Compares two steps, but not what they read."""
+        """Yields the differences between two steps themselves, without their inputs."""
         if was.kind != now.kind:
             yield Difference(sort="step", what="kind of step", was=was.name, now=now.name)
             return
@@ -191,7 +197,7 @@ class _Walk:
             yield Difference(sort="seed", what="seed", was=was.seed, now=now.seed)
         yield from _unequal("config", *map(_config, (was, now)))
         yield from _unequal("version", *map(_versions, (was, now)))
-        # What only newer manifests record says nothing of the others' machines.
+        # Older manifests lack some fields, so only fields that both have are compared.
         hardware = [_hardware(m) for m in (was, now)]
         known = hardware[0].keys() & hardware[1].keys()
         yield from _unequal("hardware", *({k: side[k] for k in known} for side in hardware))
@@ -224,7 +230,7 @@ class _Walk:
 
 
 def _config(manifest: Manifest) -> dict[str, Any]:
-    """Returns the config by key; that of given files lists them, and `_noted` does."""
+    """Returns the config by key, without lists of given files, which `_noted` compares."""
     found = leaves(manifest.config)
     given = ("files", "state") if manifest.kind in _GIVEN else ()
     return {key: value for key, value in found.items() if key not in given}
@@ -248,20 +254,20 @@ def _unequal(sort: Sort, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iter
 
 
 def _bytes(was: Manifest, now: Manifest) -> Iterator[Difference]:
-    """Yields the files that differ; or the contents, where these leave clock times out."""
+    """Yields the files whose digests differ."""
     sides = [{name: file.sha256 for name, file in m.files.items()} for m in (was, now)]
     yield from _unequal("bytes", *sides)
 
 
 def _noted(store: Store, manifest: Manifest) -> dict[str, str]:
-    """Returns the digests of files that a study was given, by their path."""
+    """Returns path -> digest of the files that a study was given."""
     notes = Artifact(store.files, manifest).path / NOTES
     lines = (line.split("  ", 2) for line in notes.read_text(encoding="utf-8").splitlines())
     return {path: sha256 for sha256, _, path in lines}
 
 
 def _patches(trees: Sequence[Tree], was: Manifest, now: Manifest) -> Iterator[Difference]:
-    """Yields the modules of a step that differ between two source trees."""
+    """Yields a difference for each module of a step that two source trees have differently."""
     old, new = trees
     reached = [code_of(m.kind, m.config, tree) for m, tree in zip((was, now), trees, strict=True)]
     for module in sorted(reached[0] | reached[1]):

@@ -1,4 +1,4 @@
-"""`parcel lineage export`: the lineage in the words of other tools."""
+"""`parcel lineage export`: writes the lineage in the formats of other tools."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -11,13 +11,13 @@ Format = Literal["openlineage", "croissant"]
 
 
 def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]:
-    """Yields name and text of each thing exported, of all that leads to what was named.
+    """Yields (file name, text) for the artifacts in the history of those named.
 
     Args:
-      store: the artifacts.
-      what: where to begin.
-      form: "openlineage" gives the events of every step, two lines each, inputs first;
-        "croissant" a description of each prepared dataset.
+      store: the store of the artifacts.
+      what: the artifacts to begin with.
+      form: "openlineage" gives the two events of every step, one line each, oldest step first;
+        "croissant" gives a description of each prepared dataset.
     """
     view, seen = store.at_once(), set[str]()
     met = [

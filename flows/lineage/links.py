@@ -1,4 +1,4 @@
-"""Where the UI shows an artifact."""
+"""Keys and paths of the lineage pages in the Prefect UI."""
 
 
 def page_key(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Artifacts and cells of a table, as people name them.
+"""Looks up artifacts, tables and cells by the names that people type.
 
 demo                            the table of the newest run of that name
 demo/chartqa/parcel/64          a cell of it: the predictions of every seed
@@ -16,12 +16,12 @@ from infra.store.store import Artifact, Store
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Named:
-    """What a name stands for.
+    """A name that was given, and the artifacts that it stands for.
 
     Attributes:
-      name: as it was given.
-      artifacts: its artifacts; of a cell one per seed.
-      seeds: transfer seeds of a cell's artifacts, in their order; empty for all else.
+      name: the name as it was given.
+      artifacts: the artifacts; for a cell, the predictions of each seed.
+      seeds: transfer seeds of a cell's artifacts, in the same order; empty if it is no cell.
     """
 
     name: str
@@ -30,10 +30,10 @@ class Named:
 
 
 def named(store: Store, name: str) -> Named:
-    """Looks a name up.
+    """Returns the artifacts that a name stands for.
 
     Raises:
-      ConfigError: if it is no name of anything, with those there are.
+      ConfigError: if nothing has that name; the message lists the names that exist.
     """
     run, _, cell = name.partition("/")
     if cell:

@@ -1,8 +1,8 @@
-"""The steps of a history as OpenLineage events, for a server such as Marquez.
+"""Writes the steps of a history as OpenLineage events, for a server such as Marquez.
 
-A step is a job, each making of it a run, and artifacts are its datasets, whose version is the
-digest of what they hold. The same artifacts give the same events, so sending them again changes
-nothing.
+A step is a job, and each attempt that made its artifact is a run. Artifacts are datasets, and a
+dataset's version is the digest of the artifact's contents. The same artifacts give the same events,
+so sending them again changes nothing.
 """
 
 import datetime
@@ -37,20 +37,20 @@ from infra.store.places import BUCKET
 from infra.store.store import Artifact, Store
 
 PRODUCER = "urn:parcel-pipeline"
-"""Who wrote an event [URI]."""
+"""Producer of the events [URI]."""
 
 _JOBS = "parcel"
 """Namespace of the jobs."""
 
 
 def events(store: Store, artifact: Artifact) -> Iterator[str]:
-    """Yields the two events of the step that made an artifact, its start and its end, as JSON.
+    """Yields the start and the end event of the step that made an artifact, as JSON.
 
     Args:
-      store: where it is; its address names the datasets.
-      artifact: what was made.
+      store: the artifact's store; its address is part of the datasets' names.
+      artifact: the artifact.
     """
-    set_producer(PRODUCER)  # Of facets; it is the library's only way.
+    set_producer(PRODUCER)  # For facets; the library offers only this global setting.
     manifest = artifact.manifest
     began = datetime.datetime.fromisoformat(manifest.started)
     ended = began + datetime.timedelta(seconds=manifest.seconds)
@@ -87,7 +87,7 @@ def _run(manifest: Manifest) -> Run:
         facets["processing_engine"] = processing_engine_run.ProcessingEngineRunFacet(
             name="jax", version=version
         )
-    # Made from the attempt: of the same artifact always the same.
+    # The run's id is derived from the attempt, so the same artifact always gives the same id.
     return Run(str(uuid.uuid5(uuid.NAMESPACE_URL, f"{manifest.key}/{manifest.attempt}")), facets)
 
 
@@ -117,7 +117,7 @@ def _version(content: str) -> dict[str, DatasetFacet]:
 
 
 def _name(store: Store, key: str) -> tuple[str, str]:
-    """Returns namespace and name of an artifact, as OpenLineage names files and objects."""
+    """Returns (namespace, name) of an artifact by OpenLineage's rules for files and objects."""
     place = f"{store.uri}/{ARTIFACTS}/{key}"
     if not place.startswith(BUCKET):
         return "file", place

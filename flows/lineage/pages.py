@@ -1,6 +1,6 @@
-"""Lineage for people: pages for the Prefect UI.
+"""Lineage pages for the Prefect UI.
 
-Views only: all of it is made from the manifests, and can be made again from them.
+They are views only: everything on them comes from the store, and can be rebuilt from it.
 """
 
 import base64
@@ -20,16 +20,16 @@ from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
 _GRAPH_NODES = 14
-"""Boxes in one diagram; above it, inputs of one kind share a box."""
+"""Largest number of boxes in a diagram; above it, ancestors of one sort share a box."""
 
 _INPUTS = 200
-"""Inputs listed: of a table with thousands of cells a browser would take seconds."""
+"""Largest number of inputs listed; a browser would take seconds for the thousands of a table."""
 
 _USERS = 40
-"""Artifacts named as users of another one."""
+"""Largest number of users listed."""
 
 _NAMED = 5
-"""Artifacts named in one sentence."""
+"""Largest number of artifacts named in a sentence."""
 
 
 def page(
@@ -40,14 +40,14 @@ def page(
     users: Mapping[str, str] | None = None,
     cards: Iterable[Card] = (),
 ) -> str:
-    """Returns the lineage page of an artifact as markdown: graph, facts, inputs.
+    """Returns the lineage page of an artifact as Markdown: graph, facts, samples, inputs and users.
 
     Args:
-      store: where its inputs are.
-      artifact: what the page is about.
-      reused: whether this run found it rather than made it.
-      users: key -> name of what was made from it; None where nobody knows yet.
-      cards: a few of its records, or of the answers it led to.
+      store: the store that holds it and its inputs.
+      artifact: the artifact that the page is about.
+      reused: whether this run found the artifact rather than made it.
+      users: key -> name of each artifact made from it; None if not known yet.
+      cards: a few of its records, or of the answers that it led to.
     """
     manifest = artifact.manifest
     maker = manifest.environment.get("prefect", {}).get("flow_run_id")
@@ -110,7 +110,7 @@ def _users_list(users: Mapping[str, str]) -> Iterator[str]:
 def _word_of_kept(
     store: Store, manifest: Manifest, kept: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yields a paragraph where the artifact was kept by `parcel accept`, or rests on such."""
+    """Yields a paragraph if `parcel accept` kept the artifact, and one if it kept an ancestor."""
     if codes := kept.get(manifest.key):
         yield f"† It was {KEPT}: it counts as made with code `{codes[-1][:SHORT]}`."
         yield ""
@@ -122,9 +122,10 @@ def _word_of_kept(
 
 
 def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator[str]:
-    """Yields a small graph: a box per ancestor, or per sort of step where they are too many.
+    """Yields a small graph with a box per ancestor, or per sort of step if there are too many.
 
-    The artifact's own has a thick border; those with one that was kept, a dashed one.
+    The artifact's own box has a thick border. A box with an artifact that `parcel accept` kept has
+    a dashed one.
     """
     found = edges(store, artifact.key)
     manifests = {m.key: m for m in (artifact.manifest, *(e[0] for e in found))}

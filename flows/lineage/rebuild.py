@@ -1,4 +1,4 @@
-"""Publishes the UI's pages of a store: at the end of a run, and again from the records."""
+"""Publishes a store's pages in the UI: at the end of a run, or all of them from the records."""
 
 import base64
 import collections
@@ -26,28 +26,28 @@ from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
 _SAMPLES = 4
-"""Items on a page."""
+"""Number of sample items on a page."""
 _PLOT_PX = 900
-"""Most of a plot's width; the page holds it within its text [pixels]."""
+"""Largest width of a plot, which is embedded in the page's text [pixels]."""
 _AT_ONCE = 200
-"""Artifacts that the server is asked for at once; it gives no more."""
+"""Number of artifacts per request to the server, which gives no more at once."""
 _SHOWN = ("dataset", "screened", "checkpoint")
 """Kinds whose pages are published again at the end of a run."""
 _PREDICTIONS = "predictions-"
-"""Begins the keys of predictions."""
+"""Prefix of the keys of predictions."""
 
 _CELL = re.compile(rf"\[([^\]]*)\]\({re.escape(page_link(''))}([\w-]+)\)")
-"""A linked cell of the table: its text, and the key of its first seed's predictions."""
+"""Matches a linked cell of the table: its text, and the key of its first seed's predictions."""
 
 
 def rebuild(store: Store) -> int:
-    """Publishes every lineage page and every run's results page; returns how many."""
+    """Publishes every lineage page and every run's results page; returns the number of pages."""
     view = store.at_once()
     published, uses, cards = 0, Uses(view).of_all(), Cards(view)
     for artifact in view.artifacts():
         _publish(view, artifact, uses.get(artifact.key, {}), cards, reused=True)
         published += 1
-    # Of runs of one name the UI shows the page that came last.
+    # Oldest first: of several runs with one name, the UI shows the page published last.
     for run, record in sorted(records(view).items(), key=lambda item: item[1]["finished"]):
         if record["results"] is None:
             continue
@@ -57,15 +57,15 @@ def rebuild(store: Store) -> int:
 
 
 def publish_results(store: Store, name: str, key: str) -> None:
-    """Publishes the results matrix of a study, and the pages of what it rests on, with their uses.
+    """Publishes the results table of a study, and the pages of its datasets and checkpoints.
 
-    A dataset, stage or transfer knows who used it, and what it led to, only when its run is over.
-    Pages of transfers that were re-used are as they were.
+    These pages are published again because the users of an artifact, and the answers it led to,
+    are known only at the end of a run. Pages of transfers that the run re-used stay as they were.
 
     Args:
-      store: where it is.
-      name: of the study.
-      key: of its results.
+      store: the store of the study.
+      name: name of the study.
+      key: key of its results.
     """
     _publish_table(store, name, f"{name}-{key.removeprefix('results-')}", key)
     context = FlowRunContext.get()
@@ -98,7 +98,7 @@ def _publish(
 def _samples(
     store: Store, artifact: Artifact, users: Mapping[str, str], cards: Cards
 ) -> Iterator[Card]:
-    """Yields records of a dataset, or answers of a checkpoint at its largest budget."""
+    """Yields sample records, or for a checkpoint sample answers at its largest budget."""
     if artifact.manifest.kind != "checkpoint":
         yield from cards.samples(artifact, _SAMPLES)
     elif predictions := [store.recall(key) for key in _predictions(users)]:
@@ -111,7 +111,7 @@ def _predictions(users: Iterable[str]) -> Sequence[str]:
 
 
 def _publish_table(store: Store, name: str, run: str, key: str) -> None:
-    """Publishes the results matrix of a run, with its plot; each cell leads to its newest page."""
+    """Publishes the results table of a run, with its plot and a link from each cell to its page."""
     folder = store.get(key).path
     text = (folder / "linked.md").read_text(encoding="utf-8")
     report = json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def _publish_table(store: Store, name: str, run: str, key: str) -> None:
         newest = _newest([s["artifact"] for _, cell in cells.values() for s in cell["scores"]])
 
         def linked(told: str, benchmark: str, cell: Mapping[str, Any]) -> str:
-            """Links the text to the first seed's page, and a number to that of each other one."""
+            """Returns the text, linked to the first seed's page, and a numbered link per other."""
             first, *others = (newest[score["artifact"]] for score in cell["scores"])
             more = "".join(f" [{i}]({link})" for i, link in enumerate(others, start=2))
             return f"[{told}]({first}){more}"
@@ -147,7 +147,7 @@ def _publish_table(store: Store, name: str, run: str, key: str) -> None:
 
 
 def _newest(keys: Sequence[str]) -> Mapping[str, str]:
-    """Returns the UI path of the newest page of each artifact; of one without, that of its key."""
+    """Returns key -> UI path of the artifact's newest page, or of its key if it has no page."""
     found = {key: page_link(key) for key in keys}
     with get_client(sync_client=True) as client:
         for start in range(0, len(keys), _AT_ONCE):

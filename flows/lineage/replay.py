@@ -1,7 +1,7 @@
-"""`parcel lineage replay`: makes an artifact again in a store of its own, and compares the two.
+"""`parcel lineage replay`: makes an artifact again in a fresh store, and compares the two.
 
-The code is that of the source tree which made it, from the store, whatever became of the checkout:
-its own worker runs there.
+The code comes from the source tree in the store that made the artifact, not from the checkout. A
+worker process runs that tree.
 """
 
 import dataclasses
@@ -58,25 +58,28 @@ CONFIGS: Mapping[str, Any] = {
     "chance": str,
     "results": ResultsSpec,
 }
-"""Kind of a step -> type of its config, which a manifest holds as plain values; for artifacts that
-no run's record has."""
+"""Kind of a step -> type of its config.
+
+A manifest holds the config as plain values. These types read it for artifacts that are in no run's
+record.
+"""
 
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 _CPU = "cpu"
-"""JAX's name of a processor, as a platform and as a kind of device."""
+"""JAX's name of the CPU, both as a platform and as a kind of device."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """A step that was made again.
+    """The outcome of making an artifact again.
 
     Attributes:
-      was: what there was.
-      now: what it came to.
-      differences: what the two differ in, contents and all.
-      score: of predictions whose contents differ, then and now, and the share of them that are the
-        same; None for all else.
+      was: manifest of the original.
+      now: manifest of the new artifact.
+      differences: differences between the two, in how they were made and in their bytes.
+      score: (score then, score now, share of equal answers) for predictions whose contents differ;
+        None otherwise.
     """
 
     was: Manifest
@@ -86,31 +89,31 @@ class Replayed:
 
     @property
     def is_same(self) -> bool:
-        """Whether it came out with the same contents."""
+        """Whether both have the same contents."""
         return self.was.content == self.now.content
 
     @property
     def elsewhere(self) -> list[Difference]:
-        """How the machine differs; where it does, bytes may."""
+        """Differences between the machines and library versions; with any, bytes may differ."""
         return [d for d in self.differences if d.sort in ("hardware", "version")]
 
     def is_near(self, tolerance: float) -> bool:
-        """Whether it is the same, or as near as another kind of machine comes.
+        """Returns whether the contents are the same, or close enough for another kind of machine.
 
-        There a score may lie so many points off, and what it comes from, such as a checkpoint, may
-        be other bytes.
+        On another kind of machine, or with other library versions, a score may be off by
+        `tolerance` points, and artifacts without a score, such as checkpoints, may differ freely.
         """
         if self.is_same or not self.elsewhere:
             return self.is_same
         return self.score is None or abs(self.score[0] - self.score[1]) <= tolerance
 
     def line(self) -> str:
-        """Returns it for people."""
+        """Returns the outcome as a line of text."""
         took = f"in {self.now.seconds:.1f} s, {self.was.seconds:.1f} s then"
         head = f"{self.was.name} {self.was.key}, made again on {_machine(self.now)} {took}:"
         if self.was.files == self.now.files:
             return f"{head} the same bytes, {len(self.was.files)} files"
-        if self.is_same:  # Such as a log of the training, with clock times.
+        if self.is_same:  # Files outside the contents differ, such as a training's log with times.
             names = {*self.was.files, *self.now.files}
             other = sorted(n for n in names if self.was.files.get(n) != self.now.files.get(n))
             return f"{head} the same contents, and other bytes in {', '.join(other)}"
@@ -125,17 +128,18 @@ class Replayed:
 
 
 def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterator[Replayed]:
-    """Makes artifacts again, and yields each with what it was.
+    """Makes artifacts again, and yields each compared with the original.
 
     Args:
-      store: where they are.
-      what: a cell, or an artifact; of a cell the predictions of each seed are made again.
+      store: the store of the originals.
+      what: an artifact, or a cell, which stands for the predictions of each seed.
       fresh: an empty store on this machine.
-      from_raw: whether all that they were made from is made again first; else their direct inputs
-        are those there are.
+      from_raw: whether to make all their ancestors again first, from the raw files; else their
+        direct inputs are taken from `store`.
 
     Raises:
-      ConfigError: if the sources that made one of them were not kept.
+      ConfigError: if the source tree of one of them was not kept, or this version cannot read its
+        config.
       ReplayError: if one cannot be made.
     """
     made: dict[str, Artifact] = {}
@@ -153,7 +157,7 @@ def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterat
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
             if own_modules(manifest.kind, manifest.config):
-                take_over(tree)  # To read the config of a connector is to import it.
+                take_over(tree)  # Reading the config of a user's connector imports its code.
             step = Step(
                 kind=manifest.kind,
                 name=manifest.name,
@@ -181,10 +185,10 @@ def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterat
 
 
 def typed(kind: str, config: Any) -> Any:
-    """Returns a step's config from the plain values that a manifest holds.
+    """Returns a step's config from the plain values in a manifest.
 
     Raises:
-      ConfigError: if this version knows no such config.
+      ConfigError: if this version of the code cannot read the config.
     """
     try:
         return pydantic.TypeAdapter(CONFIGS[kind]).validate_python(config)
@@ -206,7 +210,7 @@ def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
 
 
 def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
-    """Has a store show another one's artifact, whose files are read where they are."""
+    """Adds another store's artifact to `fresh`, as a link to its files instead of a copy."""
     folder = fresh.state / artifact.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.symlink_to(artifact.path, target_is_directory=True)
@@ -215,10 +219,10 @@ def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
 
 
 def _steps(store: Store, what: Named) -> dict[str, Step]:
-    """Returns the steps of the newest run that has the artifacts, by name.
+    """Returns the steps, by name, of the newest run that has the first of the artifacts.
 
-    They know what manifests leave out since it is no part of an identity: where raw data lie, and
-    settings such as `remat`, which change how sums are rounded.
+    Steps hold settings that manifests leave out because they are no part of an identity: the place
+    of raw data, and settings such as `remat`, which change how sums are rounded.
     """
     key = what.artifacts[0].key
     found = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(LET_GO, ()))]
@@ -227,15 +231,16 @@ def _steps(store: Store, what: Named) -> dict[str, Step]:
     newest = max(found, key=lambda record: record["finished"])
     try:
         graph = graph_of(check(newest["config"], source=newest["name"]), known=raw_files(store))
-    except ConfigError:  # Its raw data are not on this machine, say.
+    except ConfigError:  # For example, its raw data are not on this machine.
         return {}
     return {step.name: step for step in graph.steps}
 
 
 def _variables(manifest: Manifest) -> dict[str, str]:
-    """Returns XLA's flags, threads and platform as they were: results depend on them.
+    """Returns environment variables for the original's XLA flags, threads and platform.
 
-    What an accelerator made is made on what JAX finds here, or is told to take.
+    Results depend on all three. An artifact made on an accelerator is made again on whatever JAX
+    finds here, or on the platform that the environment names.
     """
     hardware = manifest.environment.get("hardware", {})
     flags = hardware.get("xla_flags", "")
@@ -245,7 +250,7 @@ def _variables(manifest: Manifest) -> dict[str, str]:
 
 
 def _machine(manifest: Manifest) -> str:
-    """Returns the accelerator that made an artifact, or the processor; and its threads."""
+    """Returns the accelerator that made an artifact, or the processor and its number of threads."""
     hardware = manifest.environment.get("hardware", {})
     accelerator = hardware.get("accelerator") or _CPU
     if accelerator != _CPU:

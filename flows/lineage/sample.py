@@ -1,7 +1,7 @@
-"""`parcel lineage trace --sample`: from a sample up to the steps that saw it, and to the cells.
+"""`parcel lineage trace --sample`: finds the training steps and cells that used a sample.
 
-The order of examples in training is a pure function of dataset, seed and step, so nothing was
-logged: the steps are computed, by the loader's own order.
+The order of examples in training is a pure function of dataset, seed and step. So it is not logged:
+the steps are computed from the loader's own order.
 """
 
 import bisect
@@ -33,26 +33,26 @@ HOW = {
     "tokenizer": "with its words in the tokenizer",
     "mask_codec": "with its masks in the mask codec",
 }
-"""Kind of a step that reads a sample -> how the cells above it rest on the sample."""
+"""Kind of a step that reads the sample -> words for how a cell made from it rests on the sample."""
 
 _LOADER = ("model.data.loader", "model.data.mixing", "model.data.order", "model.data.parts")
-"""Modules that decide which step sees what."""
+"""Modules that decide which record a training step sees."""
 
 _SHOWN = 12
-"""Steps, or cells, named in one line."""
+"""Largest number of steps, or cells, named in a line."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """A record that is the sample, or one of several made from its picture.
+    """The place of a record that is the sample, or is made from its picture.
 
     Attributes:
-      dataset: that holds it.
-      part: of the dataset.
-      position: in its part of this dataset, from 0.
-      id: of the record.
-      source: file that it comes from.
-      source_sha256: digest of what it was made from.
+      dataset: manifest of the dataset that holds the record.
+      part: part of the dataset.
+      position: position of the record in that part, from 0.
+      id: the record's id.
+      source: file that the record was made from.
+      source_sha256: digest of that file.
     """
 
     dataset: Manifest
@@ -69,9 +69,10 @@ class Sight:
 
     Attributes:
       training: the checkpoint's manifest.
-      steps: updates whose batches held it, in order; one that held it twice is there twice.
-      num_steps: of the training.
-      changed: functions of the loader that have changed since; the steps are by the code of now.
+      steps: updates whose batches held the sample, in order; listed twice if a batch held it twice.
+      num_steps: number of updates of the training.
+      changed: functions of the loader that have changed since the training. The steps are computed
+        with the present code.
     """
 
     training: Manifest
@@ -82,13 +83,13 @@ class Sight:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sightings:
-    """Everything that a sample had a part in.
+    """The records, trainings and cells that a sample had a part in.
 
     Attributes:
-      places: where it lies; never empty.
+      places: places of its records; never empty.
       sights: trainings that saw it.
-      cells: how (see `HOW`) -> the cells, with their seed, that rest on it so.
-      num_cells: cells there are.
+      cells: way in which a cell rests on the sample (see `HOW`) -> cells, with their seed.
+      num_cells: number of all cells, whether they rest on it or not.
     """
 
     places: tuple[Place, ...]
@@ -97,7 +98,7 @@ class Sightings:
     num_cells: int
 
     def lines(self) -> Iterator[str]:
-        """Yields it for people."""
+        """Yields the lines that are printed."""
         for place in self.places:
             yield (
                 f"{place.id} is record {place.position} of {place.part} in {place.dataset.name} "
@@ -119,15 +120,15 @@ class Sightings:
 
 
 def sightings(store: Store, what: Named, sample: str) -> Sightings:
-    """Returns everything that a sample had a part in, of what leads to a table or a cell.
+    """Searches the history of a table or a cell for everything that a sample had a part in.
 
     Args:
-      store: the artifacts.
+      store: the store of the artifacts.
       what: a table, or a cell of one.
-      sample: id of a record; without what follows a "#" it means all records of that picture.
+      sample: id of a record; an id without its "#…" ending means all records of that picture.
 
     Raises:
-      ConfigError: if no dataset of that history holds it.
+      ConfigError: if no dataset in that history holds the sample.
     """
     search = _Search(store, sample)
     seen = set[str]()
@@ -165,7 +166,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
 
 
 def _cells(what: Named) -> dict[str, str]:
-    """Returns cell, with its seed -> key of its predictions."""
+    """Returns each cell's name, with its seed -> key of its predictions."""
     if what.seeds:
         keys = [artifact.key for artifact in what.artifacts]
         name = what.name.removesuffix(f"/{what.seeds[0]}") if len(keys) == 1 else what.name
@@ -179,14 +180,15 @@ class _Search:
 
     def __init__(self, store: Store, sample: str) -> None:
         self._store, self._sample = store, sample
-        # Thousands of transfers read a handful of datasets, in as many orders as there are seeds.
+        # Thousands of transfers read a handful of datasets, in one order per seed, so most lookups
+        # repeat.
         self.places = functools.cache(self._places)
         self._steps = functools.cache(self._steps_of)
         self._changed = functools.cache(self._changed_since)
         self.ways = functools.cache(self._ways)
 
     def sight(self, training: Manifest) -> Sight | None:
-        """Returns when a training saw the sample; None if it never did."""
+        """Returns the steps at which a training saw the sample; None if it never did."""
         data = tuple(e.key for r, e in sorted(training.inputs.items()) if r.startswith("data/"))
         if not any(map(self.places, data)):
             return None
@@ -202,7 +204,7 @@ class _Search:
         )
 
     def _ways(self, key: str) -> frozenset[str]:
-        """Returns the kinds of steps by which an artifact rests on the sample."""
+        """Returns the kinds of steps (keys of `HOW`) that brought the sample into an artifact."""
         manifest = self._store.recall(key).manifest
         if manifest.kind in _DATASETS:
             return frozenset()
@@ -214,7 +216,7 @@ class _Search:
         return frozenset[str]().union(own, *above)
 
     def _places(self, key: str) -> tuple[Place, ...]:
-        """Returns where a dataset holds the sample; nothing if it is none or holds it not."""
+        """Returns the sample's places in a dataset; empty for other artifacts."""
         artifact = self._store.recall(key)
         if artifact.manifest.kind not in _DATASETS:
             return ()
@@ -229,6 +231,8 @@ class _Search:
         before: collections.Counter[str] = collections.Counter()
         datasets = [Dataset(place) for place in places]
         for key, dataset, names in zip(data, datasets, names_of(datasets), strict=True):
+            # Parts with the same loader name are concatenated: `before` counts the records of
+            # earlier datasets.
             for found in self.places(key):
                 name = names[found.part]
                 steps += examples.steps_of(name, before[name] + found.position, num_steps)
@@ -236,19 +240,20 @@ class _Search:
         return tuple(sorted(steps))
 
     def _changed_since(self, source: str) -> tuple[str, ...]:
-        """Returns the functions of the loader that differ from those of a kept source tree."""
+        """Returns the functions of the loader that have changed since a kept source tree."""
         return (
             tuple(changes(Tree(self._store.source(source)), checkout(), _LOADER)) if source else ()
         )
 
 
 def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
-    """Yields the records of a dataset that are the sample; a few are read of each shard."""
+    """Yields the places of a dataset's records that are the sample, by bisection in each shard."""
     dataset = Dataset(artifact.place)
     for name, part in sorted(dataset.parts.items()):
         ends = [0, *itertools.accumulate(dataset.info.parts[name].num_records)]
         for start, stop in itertools.pairwise(ends):
-            # Ids are sorted in a shard; "x#detect", "x#ocr" need not lie beside "x".
+            # Ids are sorted in a shard, but "x#detect" and "x#ocr" need not be next to "x": hence
+            # two ranges. "$" is the character after "#".
             for low, high in ((sample, f"{sample}\0"), (f"{sample}#", f"{sample}$")):
                 first = bisect.bisect_left(range(stop), low, start, key=lambda i: part[i].id)
                 last = bisect.bisect_left(range(stop), high, first, key=lambda i: part[i].id)
@@ -265,7 +270,7 @@ def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
 
 
 def _batches(train: Mapping[str, Any]) -> BatchConfig:
-    """Returns the loader's part of a training's config, given as plain values."""
+    """Returns the loader's config from a training's config in plain values."""
     known = {f.name: train[f.name] for f in dataclasses.fields(BatchConfig) if f.name in train}
     known["mixture"] = tuple((part, weight) for part, weight in train.get("mixture", ()))
     return BatchConfig(**known)

@@ -1,4 +1,4 @@
-"""A few items on a page of the UI: a small picture, the texts, and what was answered."""
+"""The table of sample items on a page of the UI: a small picture, the texts and the answers."""
 
 import base64
 import html
@@ -12,18 +12,18 @@ from flows.commands.boxes import paint_box
 from flows.pages.cards import Card
 
 _PX = 96
-"""Longer side of a picture; a page holds them within its text [pixels]."""
+"""Longer side of a picture, which is embedded in the page's text [pixels]."""
 _QUALITY = 80
 _TAG = re.compile(r"<[^>]*>")
-"""Of a box's number; all else is escaped."""
+"""Matches the tags around a box's number; all other markup in a text is escaped already."""
 _SIGNS = 200
-"""Of a text."""
+"""Largest length of a text [characters]."""
 
 
 def sample_table(cards: Iterable[Card]) -> Iterator[str]:
-    """Yields the lines of an HTML table, a row per item; nothing where there are none.
+    """Yields the lines of an HTML table, one row per item; nothing without items.
 
-    HTML within Markdown, and no empty line: nothing in the texts is taken for Markdown.
+    The table is HTML without empty lines, so that Markdown does not interpret the texts in it.
     """
     rows = [
         f"<tr><td>{_picture(card)}</td><td><b>{_cut(card.prefix)}</b><br>"
@@ -63,6 +63,6 @@ def _picture(card: Card) -> str:
 
 
 def _cut(text: str) -> str:
-    """Returns a text, escaped already, in one line of bounded length."""
+    """Returns an escaped text without tags, on one line of bounded length, escaped again."""
     plain = html.unescape(_TAG.sub("", " ".join(text.split())))
     return html.escape(plain if len(plain) <= _SIGNS else plain[:_SIGNS] + "…")

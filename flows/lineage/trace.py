@@ -1,4 +1,4 @@
-"""`parcel lineage trace`: a cell of the table down to its source samples."""
+"""`parcel lineage trace`: shows the history of a cell, down to its source samples."""
 
 import json
 from collections.abc import Iterator
@@ -12,18 +12,18 @@ from model.files import PREDICTIONS
 KEPT = "kept although its code has changed since"
 
 SHORT = 12
-"""Hex digits of a digest shown to people."""
+"""Number of hex digits of a digest that are shown."""
 
 
 def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
-    """Yields the history of what was named as the lines of a tree, each artifact once.
+    """Yields the history of artifacts as the lines of a tree; each artifact is expanded once.
 
-    Of a whole table the predictions' samples are left out: a cell's trace has them.
+    The trace of a whole table leaves out the predictions' samples; the trace of a cell has them.
 
     Args:
-      store: the artifacts.
-      what: where to begin.
-      samples: source samples shown per dataset, and per file of predictions.
+      store: the store of the artifacts.
+      what: the artifacts to begin with.
+      samples: number of source samples shown per dataset, and per file of predictions.
     """
     whole = any(artifact.manifest.kind == "results" for artifact in what.artifacts)
     view = store.at_once() if whole else store
@@ -37,7 +37,7 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
             is_last = visit.is_last and (visit.depth > 0 or artifact is what.artifacts[-1])
             arm, bar = ("└── ", "    ") if is_last else ("├── ", "│   ")
             start = guides[depth - 1] + arm if depth else ""
-            # Before what lies deeper: the bars of those above that have inputs still to come.
+            # guides[depth] is put before deeper lines: a bar for each level with inputs to come.
             guides[depth:] = [guides[depth - 1] + bar if depth else ""]
             mark = f" † {KEPT}" if visit.artifact.key in kept else ""
             yield f"{start}{_headline(visit)}{mark}"
@@ -58,7 +58,7 @@ def _headline(visit: Visit) -> str:
 
 
 def _samples(artifact: Artifact, limit: int) -> Iterator[str]:
-    """Yields "id ← source sha256" lines of a dataset's records or of predictions."""
+    """Yields "id ← source sha256" lines for the first `limit` records or predictions."""
     if not limit:
         return
     if artifact.manifest.kind == "predictions":

@@ -16,7 +16,7 @@ from infra.prefect.server import PAGES, Beside
 from infra.store.store import Store
 
 _HEADERS = {
-    # Nothing of a page is fetched from elsewhere, run as a script, or shown in another's frame.
+    # A page may load nothing from other hosts, run no script, and not be shown in a frame.
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
         "base-uri 'none'; frame-ancestors 'none'"
@@ -26,27 +26,27 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _FOR_EVER = {"Cache-Control": "private, max-age=31536000, immutable"}
-"""Of images: what a key names does not change."""
+"""Headers of images: the content under a key never changes."""
 
 
 def beside(store: Store) -> Beside:
-    """Returns how the server of a store finds its pages, and who checks its forms."""
+    """Returns the names of the functions that make a server's pages and check its forms."""
     return Beside(
         function="flows.pages.app:pages_of", argument=store.uri, check="flows.study.asked:problem"
     )
 
 
 def pages_of(uri: str) -> Starlette:
-    """Returns the pages of a store; the store is opened when the first one is asked for.
+    """Returns the pages of a store; the store is opened at the first request for a page.
 
     Args:
-      uri: the store.
+      uri: the store [URI].
     """
 
     @functools.cache
     def site() -> Site:
         made = Site(Store(uri), address, prefect="/v2")
-        # Who uses what is a matter of every manifest: by the time somebody asks, they are read.
+        # To know an artifact's users, every manifest must be read, so the reading starts now.
         threading.Thread(target=made.uses.of_all, daemon=True).start()
         return made
 
@@ -63,14 +63,15 @@ def pages_of(uri: str) -> Starlette:
             return HTMLResponse(site().lost(str(error)), status_code=404, headers=_HEADERS)
 
     def whose(request: Request) -> Response:
-        """Tells a run that reports to this server whether its store's pages are here."""
+        """Returns the store whose pages are here, for runs that report to this server."""
         return JSONResponse({"store": uri})
 
     return Starlette(routes=[Route(f"/{WHOSE}", whose), Route("/{path:path}", answer)])
 
 
 def _page_of(request: Request) -> Page:
-    """Returns the page of an address; parts are told apart before their escapes are undone."""
+    """Returns the page of an address."""
+    # The raw path is split before unquoting, so that an escaped "/" stays inside its part.
     raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
     path = raw.decode("ascii", "replace").removeprefix(PAGES)
     kind, *parts = [urllib.parse.unquote(part) for part in path.strip("/").split("/")]

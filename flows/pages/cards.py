@@ -1,4 +1,4 @@
-"""Items as pages show them: pictures, texts and answers of one record."""
+"""Cards: the pictures, texts and answers of one record, as pages show them."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,16 +14,16 @@ from pipelines.records.schema import Record
 
 
 class Card:
-    """An item as a page shows it: its pictures, its texts, and what was answered.
+    """An item as a page shows it: its pictures, its texts and its answers.
 
     Attributes:
-      data: key of the dataset of its record.
-      id: of the record.
-      record: its record; None where its files are no longer in the store.
-      boxes: those of all its texts, and their masks.
-      prefix: what the model reads.
-      answers: those that are accepted.
-      told: (whose, mean score, (seed, answer, score) of each seed).
+      data: key of the record's dataset.
+      id: the record's id.
+      record: the record; None if its files are no longer in the store.
+      boxes: boxes and masks of all its texts.
+      prefix: text that the model reads.
+      answers: accepted answers.
+      told: (column that answered or "", mean score, (seed, answer, score) of each seed).
     """
 
     def __init__(self, data: str, item: str, record: Record | None) -> None:
@@ -41,7 +41,7 @@ class Card:
         rows: Iterable[tuple[int, Mapping[str, Any]]],
         codec: str,
     ) -> None:
-        """Adds what some seeds answered; `codec` is the key of what reads their masks, or ""."""
+        """Adds the answers of some seeds; `codec` is the key of their mask codec, or ""."""
         texts = [
             (seed, self.boxes.text(row["prediction"], codec), row["score"]) for seed, row in rows
         ]
@@ -49,7 +49,7 @@ class Card:
 
     @property
     def num_images(self) -> int:
-        """Pictures that the model looked at; of a video, those of its first window."""
+        """Number of pictures that the model looked at; for a video, those of its first window."""
         return len(self.record.window()) if self.record else 0
 
 
@@ -57,12 +57,12 @@ class Cards:
     """Cards of the records of a store; safe to share between threads.
 
     Attributes:
-      answers: files of predictions.
-      records: of datasets.
-      masks: that models wrote.
+      answers: reader of the files of predictions.
+      records: reader of the datasets' records.
+      masks: reader of masks that models wrote.
 
     Args:
-      store: where they are.
+      store: the store of all these.
     """
 
     def __init__(self, store: Store) -> None:
@@ -73,7 +73,10 @@ class Cards:
         return Card(data, item, self.records.find(data, item))
 
     def samples(self, artifact: Artifact, limit: int) -> Iterator[Card]:
-        """Yields cards of a few records of a dataset, or of a few predictions; else none."""
+        """Yields cards of a few records of a dataset, or of a few predictions.
+
+        There are none for other artifacts, or if the files are gone.
+        """
         key, kind = artifact.key, artifact.manifest.kind
         if kind in ("dataset", "screened"):
             for record in self.records.samples(key, limit):

@@ -1,4 +1,4 @@
-"""What a training told by step, as small pictures for its page."""
+"""Draws the values that a training logged by step, as small pictures for its page."""
 
 import io
 import json
@@ -12,25 +12,25 @@ from infra.store.store import Artifact
 from model.files import METRICS, WATCH
 
 Points = Sequence[tuple[float, float]]
-"""(step, value)."""
+"""Points (step, value) of a curve."""
 Curves = Mapping[str, Points]
 """Name -> points; the name of a picture's only curve is ""."""
 
 _WIDTH, _HEIGHT = 560, 200
-"""Of a picture [pixels]."""
+"""Size of a picture [pixels]."""
 _LEFT, _TOP, _RIGHT, _BOTTOM = 48, 26, 14, 26
-"""Around the curves [pixels]."""
+"""Margins around the curves [pixels]."""
 _FINE = 2
-"""Times as large as the picture it is drawn, for smooth lines."""
+"""Factor by which a picture is drawn larger and then shrunk, for smooth lines."""
 _POINTS = 400
-"""Of a curve, at most: means of as many stretches of steps."""
+"""Largest number of points of a curve; longer curves are averaged down to it."""
 _INK, _PALE = "#555555", "#E6E6E6"
 
 
 def curves_of(artifact: Artifact) -> Mapping[str, Curves]:
-    """Returns the curves of each picture of a training, by what they show.
+    """Returns title -> curves of each picture of a training.
 
-    A value that was noted fewer than twice has none; nor has a checkpoint whose files are gone.
+    A curve needs at least two logged values. A checkpoint whose files are gone has no pictures.
     """
     trained, watched = _rows(artifact, METRICS), _rows(artifact, WATCH)
     found: dict[str, Curves] = {
@@ -52,7 +52,7 @@ def _rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
     if name not in artifact.manifest.files:
         return []
     try:
-        # Of a store elsewhere this file alone: its `path` would be a copy of all parameters.
+        # Reads this file alone: in a remote store, `path` would download all parameters.
         text = artifact.files.read(f"{artifact.folder}/{name}")
     except FileNotFoundError:  # gc let its files go.
         return []
@@ -60,7 +60,7 @@ def _rows(artifact: Artifact, name: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _by_budget(rows: Sequence[Mapping[str, Any]], value: str) -> Curves:
-    """Returns a curve per budget: of each step, the mean over tasks."""
+    """Returns a curve per budget, with the mean over tasks at each step."""
     found: dict[int, dict[int, list[float]]] = {}
     for row in rows:
         if value in row:
@@ -72,7 +72,7 @@ def _by_budget(rows: Sequence[Mapping[str, Any]], value: str) -> Curves:
 
 
 def thinned(points: Points) -> Points:
-    """Returns points as means of as many stretches as the picture has points."""
+    """Returns at most `_POINTS` points, each the mean of a run of neighbours."""
     each = -(-len(points) // _POINTS)
     groups = [points[start : start + each] for start in range(0, len(points), each or 1)]
     return [
@@ -89,7 +89,7 @@ def curves_png(what: str, curves: Curves) -> bytes:
 
 
 def _drawn(what: str, curves: Curves) -> Image.Image:
-    """Returns the curves, with the steps and values between which they run."""
+    """Returns a picture of curves, labelled with the ranges of steps and values."""
     steps, values = zip(*(point for points in curves.values() for point in points), strict=True)
     (first, last), (low, high) = (min(steps), max(steps)), (min(values), max(values))
     span, length = (high - low) or 1.0, (last - first) or 1.0

@@ -1,4 +1,4 @@
-"""The pages of one run as a folder of files: to send, or to open without a server."""
+"""Writes the pages of one run as a folder of files, to send or to open without a server."""
 
 import collections
 import hashlib
@@ -12,20 +12,20 @@ from infra.store.graph import edges
 from infra.store.store import Store
 
 _SERVED = ("studies", "diff", "seen")
-"""Pages that a server makes of what it is asked, or of other runs, too."""
+"""Kinds of pages that only a server has: they depend on free input, or on other runs."""
 
 
 def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
-    """Writes the pages of a run, beginning with `index.html`, and returns how many they are.
+    """Writes the pages of a run, beginning with `index.html`, and returns their number.
 
-    The pages are those that its table leads to, without forms: every list that a form could ask
-    for of one column, or of two at the same budget, is a page of its own.
+    The pages are those that can be reached from its table. There are no forms: each list of items
+    of one column, or of two columns at the same budget, is a separate page.
 
     Args:
-      store: where the run is.
-      run: its name.
-      out: folder to write to; made if it is not there.
-      max_items: items in each list, the first of them.
+      store: the store of the run.
+      run: name of the run.
+      out: folder to write to; created if it does not exist.
+      max_items: number of items in each list; the others are left out.
 
     Raises:
       ConfigError: if there is no such run.
@@ -38,7 +38,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
     waiting = collections.deque([first])
 
     def link(page: Page) -> str | None:
-        """Returns the file of a page, to be written later; None for what is not this run's."""
+        """Returns the file of a page, and queues the page; None if it is not part of this run."""
         known = names.get(page)
         if known is None:
             of_run = page.parts[:1] == (study.run,) or page.kind == "style"
@@ -65,7 +65,7 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
 
 
 def _file_name(page: Page) -> str:
-    """Returns the name of a page's file: readable, and its own by a digest."""
+    """Returns the name of a page's file: readable, with a digest that makes it unique."""
     words = (page.kind, *page.parts[-3:], *(value for _, value in page.query))
     readable = re.sub(r"[^\w@=.-]+", "-", "-".join(words))[:80].strip("-.")
     digest = hashlib.sha256(repr(page).encode()).hexdigest()[:10]

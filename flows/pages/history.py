@@ -1,4 +1,4 @@
-"""What an artifact was made from, as a drawing, and what was made from it, over a whole store."""
+"""The history of an artifact as a drawing, and the users of every artifact in a store."""
 
 import collections
 import dataclasses
@@ -11,11 +11,11 @@ from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
 _MOST_BOXES = 24
-"""Boxes in one drawing; above it, artifacts of one sort of step share a box."""
+"""Largest number of boxes in a drawing; above it, artifacts of one sort of step share a box."""
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 176, 44, 40, 12, 8
-"""Of a box, of what lies between two, and around all of them [pixels]."""
+"""Size of a box, gaps between boxes, and margin around all of them [pixels]."""
 _SIGNS = 25
-"""Of a line of a box's label, which has two at most."""
+"""Largest length of a line in a box's label, which has at most two [characters]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,10 @@ class Box:
     """A box of a drawing.
 
     Attributes:
-      label: name of the step, or of the sort of step and how many there are.
-      key: the artifact it leads to; "" where it stands for several.
-      own: whether it is what the page is about.
-      x, y: of its left upper corner [pixels].
+      label: name of the step, or the sort of step and its number of artifacts.
+      key: key of the artifact that it links to; "" if it stands for several.
+      own: whether the page is about this artifact.
+      x, y: position of its upper left corner [pixels].
     """
 
     label: str
@@ -39,7 +39,7 @@ class Box:
 
     @property
     def lines(self) -> Sequence[tuple[int, str]]:
-        """The label, cut to the box: (height of the line, its text) [pixels]."""
+        """Lines of the label, cut to fit: (y of the line [pixels], its text)."""
         lines = textwrap.wrap(self.label, _SIGNS, max_lines=2, placeholder="…")
         first = self.y + (19 if len(lines) > 1 else 27)
         return [(first + 16 * i, line) for i, line in enumerate(lines)]
@@ -47,12 +47,12 @@ class Box:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """Everything an artifact was made from, from left to right.
+    """The history of an artifact as boxes and arrows, from left to right.
 
     Attributes:
-      boxes: with their places.
+      boxes: the boxes and where each is drawn.
       arrows: SVG paths from input to product.
-      width, height: of the whole [pixels].
+      width, height: size of the whole drawing [pixels].
     """
 
     boxes: Sequence[Box]
@@ -62,14 +62,14 @@ class Drawing:
 
 
 def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
-    """Returns the drawing of everything that some artifacts were made from, they included.
+    """Returns the drawing of artifacts with everything that they were made from.
 
-    A box stands as far right as its longest way from the beginning is long. What is read directly
-    and by way of something else, too, has only the arrows of the longer way.
+    A box's column is the length of the longest path to it. An arrow is left out if a longer path
+    connects the same two boxes.
 
     Args:
-      store: where the history is.
-      artifacts: what the page is about; at least one.
+      store: the store of the history.
+      artifacts: artifacts that the page is about; at least one.
     """
     found = [edge for top in artifacts for edge in edges(store, top.key)]
     manifests = {top.key: top.manifest for top in artifacts}
@@ -104,7 +104,7 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
 
 
 def _shared_boxes(manifests: Mapping[str, Manifest]) -> dict[str, str]:
-    """Returns the label of each artifact's box; a sort of step shares one where all are many."""
+    """Returns key -> label of its box; steps of one sort share a label if there are too many."""
     if len(manifests) <= _MOST_BOXES:
         return {key: manifest.name for key, manifest in manifests.items()}
     sorts = {key: manifest.name.split()[0] for key, manifest in manifests.items()}
@@ -116,7 +116,7 @@ def _shared_boxes(manifests: Mapping[str, Manifest]) -> dict[str, str]:
 
 
 def _longest(arrows: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
-    """Returns the arrows between boxes that no longer way connects."""
+    """Returns the arrows without those whose two boxes are also connected by a longer path."""
     after: dict[str, set[str]] = collections.defaultdict(set)
     for source, product in arrows:
         after[source].add(product)
@@ -134,7 +134,9 @@ def _longest(arrows: Set[tuple[str, str]]) -> Set[tuple[str, str]]:
 
 
 def _columns(labels: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Returns the length of the longest way to each box; shared boxes may lie in a circle."""
+    """Returns the length of the longest path to each box."""
+    # Longest paths by relaxation. Shared boxes can form a cycle, where columns would grow for ever:
+    # a path as long as the number of boxes shows one, and the loop stops.
     column = dict.fromkeys(labels, 0)
     for _ in column:
         moved = {b: column[a] + 1 for a, b in arrows if column[b] < column[a] + 1}
@@ -152,10 +154,10 @@ def _curve(source: Box, target: Box) -> str:
 
 
 class Uses:
-    """What was made from each artifact of a store; a look reads only manifests that are new.
+    """The users of each artifact of a store; every call reads only the manifests that are new.
 
     Args:
-      store: the artifacts.
+      store: the store of the artifacts.
     """
 
     def __init__(self, store: Store) -> None:
@@ -165,11 +167,11 @@ class Uses:
         self._looking = threading.Lock()
 
     def of(self, key: str) -> Mapping[str, str]:
-        """Returns key -> name of everything that read an artifact, by name."""
+        """Returns key -> name of each artifact made from this one, sorted by name."""
         return self.of_all().get(key, {})
 
     def of_all(self) -> Mapping[str, Mapping[str, str]]:
-        """Returns the same of every artifact that was read."""
+        """Returns the users, as `of` does, of every artifact that has any."""
         with self._looking:
             there = set(self._store.keys())
             if gone := self._seen - there:
@@ -182,7 +184,7 @@ class Uses:
                     try:
                         manifest = view.recall(product).manifest
                     except KeyError:
-                        continue  # gc was quicker.
+                        continue  # gc removed it since `keys`.
                     for entry in manifest.inputs.values():
                         self._by[entry.key][product] = manifest.name
                 for source, users in self._by.items():

@@ -1,4 +1,4 @@
-"""The items of one row of a results table: answers and scores, side by side for two columns."""
+"""Reads the items of a benchmark: answers and scores, for one column or two side by side."""
 
 import dataclasses
 import functools
@@ -16,18 +16,18 @@ Show = Literal["all", "right", "wrong", "changed"]
 SHOWS: tuple[Show, ...] = ("all", "right", "wrong", "changed")
 
 _RIGHT = 0.5
-"""An item is right from this score on, the mean over seeds [0-1]."""
+"""Smallest score of a right item, the mean over seeds [0-1]."""
 
 
 _OPEN = 24
-"""Files of predictions whose scores are kept in memory; of 200,000 items they take 20 MB each."""
+"""Number of predictions files whose scores stay in memory; 200,000 items take 20 MB."""
 
 
 class Answers:
-    """The rows of one file of predictions, which are sorted by id; one row is found by bisection.
+    """The rows of one file of predictions, sorted by id; a row is found by bisection in the file.
 
     Attributes:
-      key: of the artifact.
+      key: key of the predictions artifact.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -35,20 +35,20 @@ class Answers:
         self._path: Path = artifact.path / PREDICTIONS
 
     def scores(self) -> Mapping[str, float]:
-        """Reads id -> score [0-1], of every row, in order."""
+        """Returns id -> score [0-1] of every row, in order."""
         with self._path.open("rb") as file:
             rows = map(json.loads, file)
-            # Files of one row of the table have the same ids.
+            # Interned, since all files of one benchmark have the same ids.
             return {sys.intern(row["id"]): row["score"] for row in rows}
 
     def spread(self, limit: int) -> Iterator[Mapping[str, Any]]:
-        """Yields rows from all over the file, at most so many; the others are not read."""
+        """Yields up to `limit` rows spread over the file; other rows are not read."""
         size, end = self._path.stat().st_size, 0
         with self._path.open("rb") as file:
             for number in range(limit):
                 file.seek(max(end, size * number // limit))
                 if file.tell() > end:
-                    file.readline()  # The rest of a row.
+                    file.readline()  # Skips the rest of a row.
                 if line := file.readline():
                     yield json.loads(line)
                 end = file.tell()
@@ -57,11 +57,11 @@ class Answers:
         """Returns an item's row; None if there is none."""
         with self._path.open("rb") as file:
             first, end = 0, self._path.stat().st_size
-            while first < end:  # The row is among those that begin in first..end-1.
+            while first < end:  # The row, if any, begins at an offset in [first, end).
                 middle = (first + end) // 2
                 file.seek(max(middle - 1, 0))
                 if middle:
-                    file.readline()  # To the first row that begins at `middle` or later.
+                    file.readline()  # Moves to the first row that begins at `middle` or later.
                 begin = file.tell()
                 if begin >= end:
                     end = middle
@@ -78,11 +78,11 @@ class Answers:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One item of a row.
+    """One item of a benchmark.
 
     Attributes:
-      id: of its record.
-      scores: of the chosen columns, the mean over their seeds [0-1].
+      id: id of its record.
+      scores: score in each chosen column, the mean over its seeds [0-1].
     """
 
     id: str
@@ -90,10 +90,10 @@ class Item:
 
 
 class Reader:
-    """Files of predictions, whose scores are read once; safe to share between threads.
+    """Reader of predictions files that caches their scores; safe to share between threads.
 
     Args:
-      store: where they are.
+      store: the store of the predictions.
     """
 
     def __init__(self, store: Store) -> None:
@@ -108,10 +108,10 @@ class Reader:
         """Returns the items that a list shows.
 
         Args:
-          columns: one, or the two that are compared.
-          show: "right" and "wrong" are the first column's; "changed" are right in one and wrong in
-            the other, the largest difference first.
-          find: part of the ids; "" takes all.
+          columns: one column, or the two that are compared.
+          show: "all"; "right" or "wrong" for items that are so in the first column; "changed" for
+            items right in one column and wrong in the other, the largest difference first.
+          find: text that an item's id must contain; "" takes all items.
         """
         scored = [self._means(column) for column in columns]
         wanted = find.casefold()
@@ -143,5 +143,5 @@ class Reader:
 
 
 def is_right(score: float) -> bool:
-    """Whether a score counts as right where pages sort items [0-1]."""
+    """Returns whether pages count a score in 0-1 as right."""
     return score >= _RIGHT

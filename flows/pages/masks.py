@@ -1,4 +1,4 @@
-"""Masks as pages lay them over a picture: those of records, and those that a model wrote."""
+"""Masks that pages lay over a picture: those of records, and those that a model wrote."""
 
 import functools
 import io
@@ -15,31 +15,31 @@ from pipelines.records.rle import decode_mask
 from pipelines.records.schema import Record
 
 _SIDE = 448
-"""Of a record's mask, at most; its picture is as large on a page [pixels]."""
+"""Largest side of a record's mask, which is the size of its picture on a page [pixels]."""
 _ALPHA = 110
-"""How much of the picture a mask hides [0-255]."""
+"""Opacity of a mask [0-255]."""
 
 
 class Masks:
     """Masks that models of a store wrote; safe to share between threads.
 
     Args:
-      store: where the codecs are that read them.
+      store: the store of the mask codecs.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._codec = functools.lru_cache(maxsize=4)(self._load)
-        # A list of items asks for each of them.
+        # Cached, since a list of items asks once per item.
         self.codec_of = functools.lru_cache(maxsize=256)(self._codec_of)
 
     def _load(self, key: str):
-        from model.masks.codec import MaskCodec  # Which imports JAX: not for other pages.
+        from model.masks.codec import MaskCodec  # Imports JAX, which other pages do not need.
 
         return MaskCodec.load(self._store.get(key).path / MASK_CODEC)
 
     def _codec_of(self, predictions: str) -> str:
-        """Returns the key of the mask codec behind some predictions; "" where there is none."""
+        """Returns the key of the mask codec behind some predictions; "" if there is none."""
         try:
             checkpoint = self._store.recall(predictions).manifest.inputs["checkpoint"].key
             return self._store.recall(checkpoint).manifest.inputs["mask_codec"].key
@@ -47,19 +47,19 @@ class Masks:
             return ""
 
     def written(self, codec: str, numbers: Sequence[int]) -> Bool[np.ndarray, "64 64"]:
-        """Returns the mask that 16 segmentation tokens stand for, inside their box."""
+        """Returns the mask, relative to its box, that 16 segmentation tokens encode."""
         return self._codec(codec).decode(list(numbers)) > 0
 
 
 def mask_of(record: Record, number: int) -> Bool[np.ndarray, "H W"]:
-    """Returns a mask of a record, no larger than it is shown."""
+    """Returns a mask of a record, no larger than a page shows it."""
     whole = Image.fromarray(decode_mask(record.masks[number]))
     size = min(_SIDE, whole.width), min(_SIDE, whole.height)
     return np.asarray(whole.resize(size, Image.Resampling.NEAREST))
 
 
 def veil_png(inside: Bool[np.ndarray, "H W"], number: int) -> bytes:
-    """Returns a PNG in the color of the object of a number, clear outside of the mask."""
+    """Returns a PNG of a mask in the color of object `number`, transparent outside the mask."""
     image = Image.fromarray(inside.astype(np.uint8), "P")
     image.putpalette([0, 0, 0, *color_of(number)])
     png = io.BytesIO()

@@ -1,4 +1,4 @@
-"""A page of ours, and where a server has it."""
+"""The identity of one of our pages, and its address on a server."""
 
 import base64
 import functools
@@ -11,23 +11,23 @@ from typing import NamedTuple
 from infra.prefect.server import PAGES
 
 WHOSE = "store.json"
-"""Below `PAGES`: tells whose pages these are, to those who may see them."""
+"""Path below `PAGES` of a JSON file that names the store whose pages these are."""
 
 IMAGES = ("picture", "mask", "plot")
-"""Kinds of pages that are no HTML."""
+"""Kinds of pages that are images, not HTML."""
 
 _ANSWER_TIMEOUT = 5.0
-"""For the server to say whose pages it has [s]."""
+"""Time for the server to answer whose pages it has [s]."""
 
 
 class Page(NamedTuple):
-    """Which page.
+    """The identity of a page.
 
     Attributes:
       kind: "studies", "results", "cell", "items", "item", "artifact", "diff", "seen"; one of
         `IMAGES`; or "style", the style sheet.
-      parts: what it is about: a run, a row, a key.
-      query: name -> value of what is chosen on it.
+      parts: subject of the page: a run, a benchmark, a key.
+      query: (name, value) pairs of the choices on the page.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Page(NamedTuple):
     query: tuple[tuple[str, str], ...] = ()
 
     def get(self, name: str) -> str:
-        """Returns the choice under a name; "" where there is none."""
+        """Returns the choice under a name; "" if there is none."""
         return dict(self.query).get(name, "")
 
 
@@ -48,10 +48,10 @@ def address(page: Page) -> str:
 
 
 def are_beside(store: str) -> bool:
-    """Whether the server that this process reports to has the pages of a store.
+    """Returns whether the server that this process reports to has the pages of a store.
 
     Args:
-      store: which [URI].
+      store: the store [URI].
     """
     return _are_beside(os.environ.get("PREFECT_API_URL", ""), store)
 
@@ -67,4 +67,4 @@ def _are_beside(api: str, store: str) -> bool:
         with urllib.request.urlopen(asked, timeout=_ANSWER_TIMEOUT) as answer:
             return json.load(answer)["store"] == store
     except (OSError, ValueError, KeyError, TypeError):
-        return False  # It answers with a page of Prefect's, or not at all.
+        return False  # The server answered with a page of Prefect's, or not at all.

@@ -1,4 +1,4 @@
-"""Records of prepared datasets, found by id: their pictures, and what a text has on them."""
+"""Finds records of prepared datasets by id, and the boxes and masks that their texts name."""
 
 import dataclasses
 import functools
@@ -18,10 +18,10 @@ _CODES = re.compile(r"(<(?:loc|seg)\d+>)+")
 
 
 class Records:
-    """Datasets of a store, opened once; safe to share between threads.
+    """Records of a store's datasets, which are opened once; safe to share between threads.
 
     Args:
-      store: where they are.
+      store: the store of the datasets.
     """
 
     def __init__(self, store: Store) -> None:
@@ -58,7 +58,11 @@ class Records:
 
 
 def _in_part(part: Part, info: PartInfo, record: str) -> Record | None:
-    """Returns a record of a part, whose shards are sorted by id, each for itself."""
+    """Returns a record of a part by bisection in each shard; None if no shard has it.
+
+    Only the records within one shard are sorted by id. The shard that the id belongs to by
+    `shard_of` is searched first.
+    """
     likely = shard_of(record, len(info.shards)) if info.shards else 0
     starts = [sum(info.num_records[:shard]) for shard in range(len(info.shards))]
     for shard in sorted(range(len(info.shards)), key=lambda number: number != likely):
@@ -73,7 +77,7 @@ def _in_part(part: Part, info: PartInfo, record: str) -> Record | None:
 
 
 def mime_type(data: bytes) -> str:
-    """Returns the type of a record's image, which is JPEG or PNG."""
+    """Returns the MIME type of a record's image, which is JPEG or PNG."""
     return "image/png" if data.startswith(b"\x89PNG") else "image/jpeg"
 
 
@@ -82,9 +86,9 @@ class Box:
     """A box on a picture.
 
     Attributes:
-      number: as the texts name it, from 1.
-      color: of its frame, `rgb(…)`.
-      x, y, width, height: in thousandths of the picture.
+      number: its number in the texts, from 1.
+      color: color of its frame, `rgb(…)`.
+      x, y, width, height: upper left corner and size, in thousandths of the picture.
     """
 
     number: int
@@ -100,11 +104,11 @@ class Veil:
     """A mask on a picture.
 
     Attributes:
-      box: inside which it lies; None where it is as large as the picture.
+      box: the box that it fills; None if it is as large as the picture.
       color: number of its color.
-      key: of the codec that reads it, or of the dataset of its record.
-      codes: numbers of its 16 tokens, joined by "-"; "" where it is a record's.
-      n: which of the record's masks, from 0.
+      key: key of the codec that decodes it, or of its record's dataset.
+      codes: numbers of its 16 tokens, joined by "-"; "" if it is a record's mask.
+      n: its position among the record's masks, from 0.
     """
 
     box: Box | None
@@ -115,10 +119,10 @@ class Veil:
 
 
 class Boxes:
-    """Numbers the boxes of several texts about one picture; equal ones share a number.
+    """The boxes of several texts about one picture, numbered; equal boxes share a number.
 
     Attributes:
-      veils: the masks of those texts, each once.
+      veils: masks of those texts, each once.
 
     Args:
       data: key of the dataset of the picture's record.
@@ -134,8 +138,8 @@ class Boxes:
         """Returns a text, escaped, with "[1]" or "[1 mask]" in place of an object's codes.
 
         Args:
-          text: what a record has, or a model wrote.
-          codec: key of the mask codec of that model; without one its masks are not shown.
+          text: text of a record, or a model's answer.
+          codec: key of that model's mask codec; without one its masks are not shown.
         """
         parts: list[str] = []
         end = 0
@@ -163,7 +167,7 @@ class Boxes:
 
 
 def _box(tokens: str, number: int) -> Box | None:
-    """Returns the box of four location tokens; None if nothing is in it."""
+    """Returns the box of four location tokens; None if its area is empty."""
     top, left, bottom, right = (1000 * side for side in parse_box(tokens))
     if bottom <= top or right <= left:
         return None

@@ -1,4 +1,4 @@
-"""The pages of a store, each as HTML text: what a server sends, and what a folder keeps."""
+"""The pages of a store as HTML text, for the server and for folders of files."""
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
@@ -24,33 +24,33 @@ _HERE = Path(__file__).parent
 STYLE = (_HERE / "style.css").read_text(encoding="utf-8")
 
 _SAMPLES = 8
-"""Records or answers shown on the page of a dataset, or of predictions."""
+"""Number of sample records or answers on an artifact's page."""
 _PLOTS = ("results", "pareto")
-"""Pictures of a results artifact; those of earlier versions have the first one only."""
+"""Plots of a results artifact; artifacts of earlier versions have the first one only."""
 _NAMED = 200
-"""Artifacts named as inputs or as users of another one."""
+"""Largest number of inputs listed on an artifact's page, and of users."""
 
 
 class NoPageError(LookupError):
-    """There is no such page; the message says what there is."""
+    """A page does not exist; the message says why."""
 
 
 Link = Callable[[Page], str | None]
-"""Page -> its address; None where it is not to be had."""
+"""Function from a page to its address, or None if the page is not available."""
 
 
 class Site:
     """The pages of a store; safe to share between threads.
 
     Attributes:
-      uses: what was made from each artifact.
+      uses: artifacts made from each artifact.
 
     Args:
-      store: the artifacts and records of runs.
-      link: address of each page.
-      prefect: where Prefect's own pages are, such as "/v2"; None where there is no server.
-      page_size: items on one page of a list.
-      is_folder: whether nobody answers forms: choices are links, then.
+      store: the store of the artifacts and of the records of runs.
+      link: function from a page to its address.
+      prefect: path of Prefect's own pages, for example "/v2"; None without a server.
+      page_size: number of items on one page of a list.
+      is_folder: whether the pages are files without a server: choices are then links, not forms.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Site:
         self._page_size = page_size
         self.uses = Uses(store)
         self._cards = Cards(store)
-        # Kind -> how many parts its pages are about, and what their template is filled with.
+        # Kind -> (number of parts in the address, function that returns the template's values).
         self._pages: Mapping[str, tuple[int, Callable[..., Mapping[str, Any]]]] = {
             "studies": (0, self._studies),
             "results": (1, self._results),
@@ -92,10 +92,10 @@ class Site:
         self._templates.filters |= {"number": _number, "short": lambda digest: digest[:12]}
 
     def html(self, page: Page) -> str:
-        """Returns a page.
+        """Returns a page as HTML.
 
         Raises:
-          NoPageError: if there is none of that kind, or it is about something that is not there.
+          NoPageError: if there is no page of that kind, or its subject does not exist.
         """
         num_parts, values = self._pages.get(page.kind, (None, None))
         if values is None or len(page.parts) != num_parts:
@@ -104,19 +104,19 @@ class Site:
             given = values(page, *page.parts)
         except KeyError as error:
             raise NoPageError(str(error.args[0])) from error
-        except (ValueError, FileNotFoundError) as error:  # No name of ours, or gc let it go.
+        except (ValueError, FileNotFoundError) as error:  # A malformed name, or gc let it go.
             raise NoPageError(reason_of(error)) from error
         return self._templates.get_template(f"{page.kind}.html").render(page=page, **given)
 
     def lost(self, why: str) -> str:
-        """Returns the page for an address that has none."""
+        """Returns the page shown for an address without a page."""
         return self._templates.get_template("lost.html").render(why=why)
 
     def picture(self, page: Page) -> bytes:
-        """Returns an image of a record, as it is stored, a mask on it, or a plot.
+        """Returns the bytes of an image: a record's, as it is stored; a mask on it; or a plot.
 
         Raises:
-          NoPageError: if it is not there.
+          NoPageError: if the image does not exist.
         """
         try:
             (key,) = page.parts
@@ -267,7 +267,7 @@ class Site:
 
     def _seen(self, page: Page, run: str) -> Mapping[str, Any]:
         from flows.lineage.named import named
-        from flows.lineage.sample import sightings  # Which imports JAX: not for other pages.
+        from flows.lineage.sample import sightings  # Imports JAX, which other pages do not need.
 
         study = study_of(self._store, run)
         found = sightings(self._store, named(self._store, study.run), page.get("id"))
@@ -283,7 +283,7 @@ class Site:
         return columns[name]
 
     def _codec_of(self, column: Column) -> str:
-        """Returns the key of what reads the masks of a column's answers; "" where there is none."""
+        """Returns the key of the mask codec for a column's answers; "" if it has none."""
         return self._cards.masks.codec_of(next(iter(column.artifacts.values())))
 
     def _data_of(self, column: Column) -> str:
@@ -293,7 +293,7 @@ class Site:
 
 
 def _aggregates(entries: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-    """Returns the aggregates by what they are over, with the resolution where there are several."""
+    """Returns the aggregates by name, with the resolution in the name if they have one."""
     found: dict[str, list[Any]] = {}
     for entry in entries:
         pixels = f", {entry['resolution']} px" if entry["resolution"] else ""
@@ -306,17 +306,17 @@ def _budgets(cells: Sequence[Any]) -> list[int]:
 
 
 def _by_method(cells: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
-    """Returns cells, or aggregates, by method, in the order of the table."""
+    """Returns method -> its cells or aggregates, in the order of the table."""
     methods = dict.fromkeys(cell["method"] for cell in cells)
     return {method: [cell for cell in cells if cell["method"] == method] for method in methods}
 
 
 def _pairs(columns: Mapping[str, Column]) -> list[tuple[Column, Column]]:
-    """Returns the pairs of methods that a folder compares: those at the same budget."""
+    """Returns the pairs of columns that a folder compares: methods at the same budget."""
     listed = list(columns.values())
     return [(a, b) for i, a in enumerate(listed) for b in listed[i + 1 :] if a.budget == b.budget]
 
 
 def _number(value: object) -> str:
-    """Returns one decimal, or a dash; tables of earlier versions lack some numbers."""
+    """Returns a number with one decimal, or a dash; tables of earlier versions lack some."""
     return f"{value + 0.0:.1f}" if isinstance(value, int | float) else "–"

@@ -1,4 +1,4 @@
-"""A finished run as its pages show it: its record, and the numbers of its results artifact."""
+"""Reads a finished run for its pages: its record, and the numbers of its results artifact."""
 
 import dataclasses
 import json
@@ -12,16 +12,16 @@ from infra.store.gc import RUNS
 from infra.store.store import Artifact, Store
 
 _RUN = re.compile(r"\w[\w.-]*")
-"""A run's name, which becomes a file's."""
+"""Matches a run's name, which becomes part of a file's path."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """One method at one budget, on one row of the results: what its items are compared by.
+    """The answers of one method at one budget on a benchmark, the unit in which items are compared.
 
     Attributes:
-      method: which.
-      budget: its soft tokens [tokens].
+      method: name of the method.
+      budget: soft tokens per image [tokens].
       artifacts: transfer seed -> key of the predictions.
     """
 
@@ -31,7 +31,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Names it on pages and in addresses."""
+        """The column's name on pages and in addresses."""
         return f"{self.method}@{self.budget}"
 
 
@@ -40,9 +40,9 @@ class Study:
     """A finished run.
 
     Attributes:
-      run: its full name, of the file of its record.
-      record: as `note_run` wrote it.
-      results: its results artifact.
+      run: full name of the run, as in the file name of its record.
+      record: the record, as `note_run` wrote it.
+      results: the results artifact.
       report: the artifact's `results.json`.
     """
 
@@ -53,14 +53,14 @@ class Study:
 
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """One benchmark's cells after the other, as `results.json` has them."""
+        """Benchmarks with their cells, as `results.json` has them."""
         return self.report["benchmarks"]
 
     def row(self, benchmark: str) -> Mapping[str, Any]:
-        """Returns the cells of a benchmark.
+        """Returns the row of a benchmark, with its cells.
 
         Raises:
-          KeyError: if the table has no such row, with those it has.
+          KeyError: if the table has no such row; the message lists those it has.
         """
         for row in self.rows:
             if row["benchmark"] == benchmark:
@@ -72,7 +72,7 @@ class Study:
         """Returns the scored cells of a benchmark by name, in the order of the table.
 
         Raises:
-          KeyError: as `row` does.
+          KeyError: if the table has no such row.
         """
         columns = (
             Column(
@@ -90,8 +90,8 @@ def study_of(store: Store, run: str) -> Study:
     """Returns a finished run.
 
     Args:
-      store: where it is.
-      run: its full name, or the study's name for the newest run of it.
+      store: the store of the run.
+      run: the run's full name, or the study's name for its newest run.
 
     Raises:
       ConfigError: if there is no such run.

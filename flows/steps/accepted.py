@@ -1,4 +1,4 @@
-"""Notes of artifacts that somebody said to keep although their code has changed."""
+"""Notes on artifacts that somebody accepted although their code has changed since."""
 
 import datetime
 import json
@@ -7,17 +7,17 @@ from infra.store.gc import ACCEPTED
 from infra.store.store import Artifact, Store
 
 _CODE = 16
-"""Hex digits of a code's digest in the name of a note."""
+"""Number of hex digits of a code's digest in the name of a note."""
 
 
 def accept(store: Store, artifact: Artifact, code: str, *, replayed: str = "") -> None:
     """Notes that an artifact is as good as one made with the code of digest `code`.
 
     Args:
-      store: where it is.
-      artifact: what to keep.
-      code: of now.
-      replayed: what both codes agreed on, if they were compared.
+      store: the store that holds the artifact.
+      artifact: the artifact to keep.
+      code: digest of today's code [hex].
+      replayed: the result that both codes agreed on; "" if they were not compared.
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     said = {"artifact": artifact.key, "code": code, "accepted": now, "replayed": replayed}
@@ -31,7 +31,7 @@ def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:
 
 
 def accepted_codes(store: Store) -> dict[str, list[str]]:
-    """Returns key -> the codes, the beginnings of their digests, that `accept` was called with."""
+    """Returns artifact key -> beginnings of the code digests that it was accepted for."""
     found: dict[str, list[str]] = {}
     for name in sorted(store.files.listing(ACCEPTED)):
         key, _, code = name.removesuffix(".json").rpartition("-as-")

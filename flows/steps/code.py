@@ -4,15 +4,15 @@
     model/train/step.py     from model import vlm            a constant is edited    other digest
     model/analysis/…        reached by nobody above          anything is edited      same digest
 
-From the module of the function, imports are followed wherever they stand, inside functions too, and
-so are strings that spell a module's name (`python -m pipelines.video.child`). `infra`, which moves
-bytes and decides none, and the worker that calls the function are outside. Relative imports, and
-those that only a running program could follow, are refused: the digest would not see what they
-bring in.
+Starting at the function's module, all imports are followed, also those inside functions, and so
+are strings that spell a module's name (`python -m pipelines.video.child`). Two things are no part
+of a step's code: `infra`, which moves bytes and decides none, and the worker that calls the
+function. Relative imports and imports by a computed name are refused, since the digest could not
+cover what they bring in.
 
-A reader, metric or connector of the user's own (`flows.steps.own_code`) lies in the folder `own`
-of a tree and is followed like the rest: own/my_metric.py is the module `my_metric`. There imports
-may be relative.
+A reader, metric or connector of the user's own (`flows.steps.own_code`) is in the folder `own` of
+a tree, and is followed like the rest: own/my_metric.py is the module `my_metric`. Its imports may
+be relative.
 """
 
 import ast
@@ -31,17 +31,20 @@ ROOTS = ("flows", "model", "pipelines")
 """Packages whose modules can be part of a step's code."""
 
 OWN = "own"
-"""Folder of a tree that holds code of the user's own."""
+"""Folder of a tree that holds the user's own code."""
 
 OUTSIDE = (
-    "flows.steps.code", "flows.steps.kind", "flows.steps.own_code", "flows.steps.registry",
+    "flows.steps.code",
+    "flows.steps.kind",
+    "flows.steps.own_code",
+    "flows.steps.registry",
     "flows.steps.worker",
-)  # fmt: skip
-"""Modules that carry every step and decide the bytes of none."""
+)
+"""Modules that run every step and decide the bytes of none; they are no part of a step's code."""
 
 _IMPORTERS = {"import_module", "__import__", "spec_from_file_location", "run_module", "run_path"}
 _DYNAMIC = _IMPORTERS | {"exec", "eval"}
-"""Names whose very mention is refused; `eval` as a method, as of `model.eval`, is none of them."""
+"""Names that code may not mention; `eval` after a dot is allowed, as in `model.eval`."""
 
 
 class DynamicImportError(ValueError):
@@ -53,9 +56,9 @@ class Module:
     """One source file, as far as a step's code is concerned.
 
     Attributes:
-      digest: of its syntax tree without comments, formatting and docstrings [hex].
-      names: dotted names that it imports or spells, and `__file__`; some are no modules, many are
-        of libraries.
+      digest: digest of its syntax tree without comments, formatting and docstrings [hex].
+      names: dotted names that it imports or spells in strings, and "__file__" if it uses that. Not
+        all are modules, and many belong to libraries.
       relative: (line, level, module, names) of each relative import.
       dynamic: "line: call" of an import by a computed name; "" if there is none.
     """
@@ -66,11 +69,11 @@ class Module:
     dynamic: str
 
     def names_in(self, module: str, path: str) -> set[str]:
-        """Returns the names, as those of a module of the user's own.
+        """Returns the names for a module of the user's own, with relative imports resolved.
 
         Args:
-          module: its name; the packages that it lies in are imported with it.
-          path: of its file, which says whether it is a package.
+          module: its dotted name; its enclosing packages are imported with it, so they are added.
+          path: path of its file, which says whether it is a package.
         """
         parts = module.split(".")
         package = parts if path.endswith("/__init__.py") else parts[:-1]
@@ -108,14 +111,14 @@ class Tree:
         return self.files[self._paths[module]]
 
     def reach(self, modules: Iterable[str], *, stop: Iterable[str] = ()) -> dict[str, str]:
-        """Returns module -> digest of everything that some modules can reach.
+        """Returns module -> digest for every module that some modules can reach.
 
         Args:
-          modules: where to begin.
-          stop: modules that are not entered: registries that know every reader.
+          modules: the modules to start from.
+          stop: modules that are not entered, such as registries that know every reader.
 
         Raises:
-          DynamicImportError: if a module of them imports by a computed name.
+          DynamicImportError: if any of them imports by a computed name.
         """
         closed = {*stop, *OUTSIDE}
         found: dict[str, str] = {}
@@ -139,36 +142,37 @@ class Tree:
         return dict(sorted(found.items()))
 
     def is_own(self, module: str) -> bool:
-        """Whether a module is code of the user's own."""
+        """Whether a module is the user's own code."""
         return self._paths.get(module, "").startswith(f"{OWN}/")
 
 
 def code_sha256(modules: Mapping[str, str]) -> str:
-    """Returns one digest over what `Tree.reach` found [hex]."""
+    """Returns one digest over the modules that `Tree.reach` found [hex]."""
     return value_sha256(dict(modules))
 
 
 _own: dict[str, bytes] = {}
-"""Path in a tree -> bytes of the user's own code that this process imports."""
+"""Path in a tree -> bytes, for the user's own code that this process imports."""
 
 
 def add_own(files: Mapping[str, bytes]) -> None:
-    """Has code of the user's own belong to the sources of this process; what is there stays."""
+    """Adds the user's own code to the sources of this process; known paths keep their bytes."""
     _own.update({path: data for path, data in files.items() if path not in _own})
     checkout.cache_clear()
 
 
 @functools.cache
 def checkout() -> Tree:
-    """Returns the sources as this process found them when it first asked."""
+    """Returns the sources as this process first read them."""
     return Tree({**_found(), **_own})
 
 
 def read_checkout() -> Tree:
-    """Returns the sources as they are on the disk now; one's own as they were imported."""
+    """Returns the sources as they are on disk now; the user's own as they were imported."""
     return Tree({**_on_disk(), **_own})
 
 
+# Cached apart from `checkout`: when `add_own` clears that one, the disk is not read again.
 @functools.cache
 def _found() -> dict[str, bytes]:
     return _on_disk()
@@ -190,12 +194,12 @@ def _on_disk() -> dict[str, bytes]:
 def changes(old: Tree, new: Tree, modules: Iterable[str]) -> list[str]:
     """Returns the names of functions, classes and constants that differ, or that one tree lacks.
 
-    What differs outside of any definition is named after the module.
+    A difference outside any definition is listed under the module's own name.
 
     Args:
-      old: the tree of then.
-      new: the tree of now.
-      modules: where to look.
+      old: the earlier tree.
+      new: the later tree.
+      modules: the modules to compare.
     """
     changed: list[str] = []
     for module in sorted(modules):
@@ -214,17 +218,17 @@ def _dotted(path: str) -> str:
 
 
 _PARSING = threading.Lock()
-"""Python 3.11 fails in `ast.parse` when two threads are in it ("recursion depth mismatch")."""
+"""Held to parse: in Python 3.11 two threads fail in `ast.parse` ("recursion depth mismatch")."""
 _TRIES = 20
-"""Of a parse: other libraries parse in threads of theirs, and do not ask for the lock."""
+"""Attempts at one parse: other libraries parse in threads of theirs, without this lock."""
 
 
 @functools.lru_cache(maxsize=4096)
 def read_module(text: bytes) -> Module:
-    """Returns how a source file counts in a step's code.
+    """Returns the digest and the imports of a source file.
 
     Raises:
-      SyntaxError: if it is no Python.
+      SyntaxError: if it is not Python.
     """
     tree = _bare(text)
     names: set[str] = set()
@@ -241,6 +245,7 @@ def read_module(text: bytes) -> Module:
                 relative.append((node.lineno, level, below or "", said))
             case ast.ImportFrom(module=str(package), names=aliases):
                 names.update((package, *(f"{package}.{alias.name}" for alias in aliases)))
+            # Any dotted string may be a module's name; `Tree.reach` ignores those that are not.
             case ast.Constant(value=str(word)) if "." in word:
                 names.add(word)
             case ast.Name(id="__file__"):
@@ -254,9 +259,10 @@ def read_module(text: bytes) -> Module:
 
 
 def _bare(text: bytes) -> ast.Module:
-    """Returns a syntax tree without docstrings; comments and formatting are no part of one.
+    """Returns a syntax tree without docstrings; comments and formatting are not in it anyway.
 
-    Strings that stand alone describe attributes here; no statement computes anything with them.
+    Every string that is a statement is dropped, also one that documents an attribute: none has an
+    effect.
     """
     with _PARSING:
         return _Stripped().visit(_parsed(text))
@@ -285,7 +291,7 @@ _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _definitions(text: bytes) -> dict[str, str]:
-    """Returns qualified name -> source of functions, classes and constants; "" is what is left."""
+    """Returns qualified name -> source of functions, classes and constants; "" -> the rest."""
 
     def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
         rest = [node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)]

@@ -15,11 +15,11 @@ EVENTS = "events"
 
 
 class EventFile:
-    """What a stage notes by step, for TensorBoard.
+    """TensorBoard's event file of a stage, filled from the stage's logs.
 
     Args:
-      logs: folder of the stage's logs, some of which may not be there yet.
-      out: folder of the checkpoint.
+      logs: folder of the stage's logs, some of which may not exist yet.
+      out: folder of the checkpoint, where the event file is written.
     """
 
     def __init__(self, logs: Path, out: Path) -> None:
@@ -29,12 +29,13 @@ class EventFile:
         self._writer = SummaryWriter(str(out / EVENTS))
 
     def follow(self) -> None:
-        """Writes what was noted since the last call; of a log that begins anew, what is new."""
+        """Writes the rows logged since the last call; of a replaced log, only the new points."""
         for path, scalars in self._logs.items():
             if not path.exists():
                 continue
             with path.open("rb") as file:
                 state, (number, start) = os.fstat(file.fileno()), self._read[path]
+                # A replaced or shortened log is read from its start; `_written` skips known points.
                 is_same = number == state.st_ino and start <= state.st_size
                 start = file.seek(start if is_same else 0)
                 text = file.read()
@@ -48,12 +49,12 @@ class EventFile:
         self._writer.flush()
 
     def close(self) -> None:
-        """Ends the file."""
+        """Closes the event file."""
         self._writer.close()
 
 
 def _of_training(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yields the curves of a line: the loss at its budget has one of its own."""
+    """Yields the points of a training log's line; each budget has a loss curve of its own."""
     yield f"loss_at_budget/{row['budget']}", row["loss"]
     for name, value in row.items():
         if isinstance(value, dict):
@@ -63,6 +64,6 @@ def _of_training(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _of_watch(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yields the curve of a look at one task and budget."""
+    """Yields the point of a watch log's line: one task at one budget."""
     found = "loss" if "loss" in row else "score"
     yield f"watched_{found}/{row['task']}_{row['budget']}", row[found]

@@ -1,12 +1,12 @@
-"""Makes steps in a Ray Job, and tells of it through the store: nobody need be listening.
+"""Makes steps in a Ray Job, and reports through the store, so that nobody need be connected.
 
 <store>/jobs/<job>/work          what to make
                    report.json   how far it is, and how each step ended
 
     python -m flows.steps.job STORE JOB SHA256 EARLIER…
 
-The work is a pickle, since configs are typed values. It is not taken from the store on trust: its
-digest came with the job.
+The work is pickled, since configs are typed values. The store is not trusted with it: the job's
+command has its digest.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ from infra.store.manifest import Recipe
 from infra.store.store import JOBS, Store
 
 _REPORT_EVERY = 3.0
-"""Between two reports of progress [s]."""
+"""Time between two reports of progress [s]."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Report:
-    """What a job has told so far.
+    """Progress of a job, and the outcomes of its steps so far.
 
     Attributes:
-      step, progress: of the step under way; None before the first.
+      step, progress: name and progress of the step under way; "" and None before the first.
       ends: how each step ended.
       is_ended: whether nothing more will come.
     """
@@ -47,13 +47,13 @@ class Report:
     is_ended: bool = False
 
     def write(self, files: Files, job: str) -> None:
-        """Puts it where others find it."""
+        """Writes the report to the store."""
         text = json.dumps(dataclasses.asdict(self))
         files.put(f"{JOBS}/{job}/report.json", text.encode())
 
     @classmethod
     def read(cls, files: Files, job: str) -> "Report":
-        """Returns the report of a job; an empty one if it has not begun."""
+        """Returns the report of a job; an empty one if it has not written any."""
         try:
             raw: dict[str, Any] = json.loads(files.read(f"{JOBS}/{job}/report.json"))
         except FileNotFoundError:
@@ -73,10 +73,10 @@ def command(
     """Stores the work of a job, and returns the command that does it.
 
     Args:
-      store: where.
-      job: its name.
-      earlier: attempts at the same work, all of which have ended: nobody waits for their leases.
-      recipes: what to make; none of them reads another one's artifact.
+      store: the store for the work and for the artifacts.
+      job: name of the job.
+      earlier: names of attempts at the same work that have ended; nobody waits for their leases.
+      recipes: steps to make; none of them reads another one's artifact.
       context: run ids of the orchestrator, for the manifests.
     """
     work = pickle.dumps((tuple(recipes), dict(context)))
@@ -87,7 +87,7 @@ def command(
 
 def main() -> None:
     """Makes the steps; exits with 1 if one failed."""
-    # The leases are given back, where Python gets to it: the next holder need not wait.
+    # An exception releases the leases on its way out, so that the next holder need not wait.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     uri, job, digest, *earlier = sys.argv[1:]
     store = Store(uri)
@@ -108,7 +108,7 @@ def main() -> None:
         written = time.monotonic()
     report.is_ended = True
     report.write(store.fleeting, job)
-    # JAX and gRPC have threads that some exits wait for.
+    # A normal exit may hang: it waits for threads of JAX and gRPC.
     sys.stdout.flush()
     os._exit(1 if any(end.error for end in report.ends) else 0)
 

@@ -1,4 +1,4 @@
-"""The words of a study: steps, each of a kind, each leaving one artifact.
+"""The terms of a study: steps, each of a kind, each of which makes one artifact.
 
     TOKENIZER = Kind(name="tokenizer", make=train)            a kind: a name and a function
     texts = Step(kind="dataset", name="prepare web", …)       a step: what to make …
@@ -33,23 +33,25 @@ class Work:
 
     Attributes:
       out: folder for the artifact's files.
-      put: stores a file of the artifact that need not lie in `out` first; None: it must.
+      put: function that stores a file of the artifact without `out`; None: write it to `out`.
       scratch: folder for resumable progress; survives a kill, gone after the commit.
-      cache: name -> folder of this machine, for what can be had again at any time.
-      shared: folder of the store for workers on any machine, and as durable [path or URI].
-      inputs: role -> local folder of the artifact read; of a store elsewhere it is copied when it
-        is first asked for.
-      places: role -> where to read that artifact in ranges, for `open_place`; nothing is copied.
-      stored: the same, for any machine: where this one has a copy, others may not.
-      artifacts: role -> the artifact read, with its manifest.
-      recall: key -> an artifact of the store, for what lies further back than what is read.
+      cache: function from a name to a folder of this machine, for files that can be recreated.
+      shared: folder that workers on any machine can use, as durable as `scratch` [path or URI].
+      inputs: role -> local folder of the input artifact; it is copied from a store elsewhere on
+        first access.
+      places: role -> place of the input artifact for `open_place`, which reads ranges of its files;
+        nothing is copied.
+      stored: role -> place of the input artifact in the store, for any machine; `places` may name
+        this machine's copy.
+      artifacts: role -> the input artifact, with its manifest.
+      recall: function from a key to an artifact of the store, for ancestors of the inputs.
       config, seed, location: as in the step.
-      processes: that share the step, where its kind can be shared.
-      launcher: command that starts them, on other hosts, too; "" starts them on this machine.
-      pieces: what `make_piece` made of it and of those that are made with it, in any order.
-      counts: the function notes numbers of interest here.
-      content: the function may state a logical content digest here.
-      accelerator: kind of the devices that were computed on, where JAX ran in other processes.
+      processes: number of processes that share the step, where its kind can be shared.
+      launcher: command that starts them, also on other hosts; "" starts them on this machine.
+      pieces: pieces that `make_piece` made of this step and of those made with it, in any order.
+      counts: numbers of interest; `make` notes them here.
+      content: logical content digest; `make` may state one here.
+      accelerator: kind of device that was used, where JAX ran in other processes.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Work:
         self.accelerator = ""
 
     def adopt(self, name: str, source: str, file: File) -> None:
-        """Makes a file of `shared` one of the artifact's.
+        """Takes a file of `shared` into the artifact.
 
         Args:
           name: its path in the artifact.
@@ -103,20 +105,21 @@ class Work:
             self._adopt(name, source, file)
 
     def earlier(self) -> tuple[str, str] | None:
-        """Returns where a whole artifact is that differs in its inputs only, the newest.
+        """Finds the newest complete artifact that differs from this step's in its inputs only.
 
-        As (the store that `shared` is in, too [URI], the artifact's folder there). None if there
-        is none, or `shared` is no folder of the store.
+        Returns:
+          The URI of the store, which `shared` is in too, and the artifact's folder there. None if
+          there is no such artifact, or `shared` is not in the store.
         """
         if self._adopt is None:
             return None
         recipe, store = self._recipe, self._store
-        config = redact(json.loads(canonical_json(recipe.config)))  # As manifests have it.
+        config = redact(json.loads(canonical_json(recipe.config)))  # The form of manifests.
         wanted = config, recipe.seed, recipe.code, dict(recipe.libraries)
         alike = []
         for key in store.keys(recipe.kind):
             if key.endswith(recipe.code_suffix):
-                with contextlib.suppress(KeyError):  # gc was quicker.
+                with contextlib.suppress(KeyError):  # gc deleted it meanwhile.
                     found = store.recall(key)
                     known = found.manifest
                     if (known.config, known.seed, known.code, known.libraries) == wanted:
@@ -127,7 +130,7 @@ class Work:
 
 
 class _WhenAsked(Mapping[str, T]):
-    """Role -> something of the artifact read that may cost a copy."""
+    """Role -> a value of the input artifact that may cost a copy, computed on access."""
 
     def __init__(self, read: Mapping[str, Artifact], give: Callable[[Artifact], T]) -> None:
         self._read, self._give = read, give
@@ -150,16 +153,17 @@ class Kind:
       name: "dataset", "checkpoint", ...
       make: writes the artifact into `work.out`, yielding progress; the heavy imports are inside.
       libraries: distributions whose version can change those bytes; part of the identity.
-      stop: modules at which the code of `make` ends; see `code.Tree.reach`.
-      also: config, as plain values -> modules that belong to the code although nothing that `make`
-        reaches imports them.
-      functions: config, as plain values -> functions that it names, as "module:name"; their code
-        belongs to the step's, and the versions of what they import to its identity.
-      make_piece: makes one of so many pieces of what `make_together` makes, which then finds them
-        as `work.pieces`; None where it has none.
-      make_together: as `make`, for several steps that read the same inputs, with the same seed;
-        the bytes are those that `make` writes. None makes each alone.
-      alike: config -> a value that two of them share where they can be made together.
+      stop: modules that are no part of the code of `make`; see `code.Tree.reach`.
+      also: function from the config, as plain values, to modules that belong to the code although
+        nothing that `make` reaches imports them.
+      functions: function from the config, as plain values, to the functions that it names, as
+        "module:name"; their code belongs to the step's code, and the versions of the libraries that
+        they import to its identity.
+      make_piece: makes one piece, by its number and how many there are, of the work of
+        `make_together`, which finds the pieces in `work.pieces`; None: there are no pieces.
+      make_together: makes several steps that read the same inputs with the same seed, with the same
+        bytes as `make`; None: each step is made alone.
+      alike: function from the config to a value; steps with equal values can be made together.
     """
 
     name: str
@@ -179,11 +183,11 @@ class Step:
 
     Attributes:
       kind: name of its kind.
-      name: for people, unique in a study: "transfer parcel chartqa seed=48213".
+      name: its name for people, unique in a study: "transfer parcel chartqa seed=48213".
       config: settings; where a step runs is never part of them.
-      seed: of every random draw; None where nothing is drawn.
+      seed: seed of every random draw; None where nothing is drawn.
       inputs: role -> the step whose artifact is read.
-      partial: whether it runs without the inputs that failed; a report does.
+      partial: whether it runs although some inputs failed; a report does.
       location: folder outside the store that it reads (raw data). Not part of its identity: the
         digests of the files in it are.
       keys: attribute of `config` -> key of the study's config that it comes from, for people.

@@ -1,4 +1,4 @@
-"""Looks a step up in the store: the artifact itself, or one that other code made."""
+"""Looks up the artifact of a step in the store, or one that other code made."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Set
@@ -19,10 +19,10 @@ class Found:
     """A step whose inputs are known, and its artifact in the store.
 
     Attributes:
-      state: "reused" is of this code; "let go", too, but its run did not keep its files, and who
-        would read them makes it again; "accepted" of other code, and somebody said to keep it;
-        "stale" of other code, and nobody did.
-      artifact: None where the state is "missing".
+      state: "reused": this code made it. "let go": this code made it, but its run did not keep its
+        files, so a step that reads them needs it made again. "accepted": other code made it, and
+        somebody accepted it. "stale": other code made it, and nobody did.
+      artifact: the artifact; None where the state is "missing".
     """
 
     recipe: Recipe
@@ -43,14 +43,15 @@ def look_up(
     """Looks a step up in the store.
 
     Args:
-      store: where.
-      step: what.
-      inputs: role -> the artifact it would read; fewer than its own where it is partial.
+      store: the store to look in.
+      step: the step to look up.
+      inputs: role -> the artifact that it would read; a partial step may lack some.
       accepted: steps that rest on an artifact kept although its code has changed since.
       source: digest of the source tree that would make it, for the manifest.
-      pin: keeps keys from garbage collection; a run that relies on what is found gives it.
-      before: the store at an earlier moment, which knows of artifacts of other code without
-        listing them anew; None asks `store`.
+      pin: function that keeps keys from garbage collection, given by a run that relies on what is
+        found.
+      before: the store at an earlier moment, whose one listing serves to find artifacts of other
+        code; None asks `store`.
     """
     recipe = Recipe(
         kind=step.kind,
@@ -63,6 +64,7 @@ def look_up(
         source=source,
         location=step.location,
     )
+    # Pinned before it is looked for: otherwise gc could delete it in between.
     pin(recipe.key)
     if artifact := store.find(recipe.key):
         return Found(recipe=recipe, state="reused", artifact=artifact)
@@ -80,15 +82,15 @@ def look_up(
 
 
 def device_seconds(artifact: Artifact) -> float:
-    """Returns the cost of making an artifact again: its time, times its devices."""
+    """Returns the cost of making an artifact again: time x devices [device-seconds]."""
     manifest = artifact.manifest
     return manifest.seconds * manifest.environment.get("devices", 1)
 
 
 def _config_of(step: Step, accepted: Set[Step]) -> Any:
-    """Returns the step's config; a report's says which of its cells rest on what was kept.
+    """Returns the step's config; that of a report lists its cells that rest on accepted artifacts.
 
-    A row whose chance was kept is above it, or not, on that word: all its cells rest on it.
+    All cells of a benchmark rest on its chance score, which decides whether they are above chance.
     """
     if step.kind != "results":
         return step.config

@@ -3,11 +3,11 @@
     python -m flows.steps.member TASK SHA256 --rank 1 --of 2 --coordinator 10.0.0.7:4711
     srun -n 2 python -m flows.steps.member TASK SHA256 --of 2 --supervised FOLDER
 
-A launcher tells each its rank, and where rank 0 is they tell each other in FOLDER. TASK, FOLDER and
-what the task names lie where all members find them: on a disk that they share, or in a bucket. The
-task is a pickle, since configs are typed values. It is not taken on trust: its digest comes with
-the command. A member that loses another one ends at once, with an exit code of its own: none can
-go on alone, and whoever started them starts all of them again.
+A launcher gives each member its rank, and rank 0 writes its address to FOLDER. TASK, FOLDER and
+the places that the task names are on a disk that all members share, or in a bucket. The task is
+pickled, since configs are typed values; it is checked against the digest in the command. A member
+that loses another one ends at once, with an exit code of its own: none can go on alone, so the
+process that started them starts all of them again.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from infra.reason import reason_of
 from infra.store.places import open_files
 
 _HEARTBEAT = 10
-"""A member that is not heard of for this long is lost [s]; one that ends is known at once."""
+"""A member that is silent for this long is lost [s]; one that exits is noticed at once."""
 _START = 300
-"""For all members to be there [s]."""
+"""Longest wait for all members to connect [s]."""
 _END = 24 * 3600
-"""For the others to wait until rank 0 has written the checkpoint [s]."""
+"""Longest wait of the others until rank 0 has written the checkpoint [s]."""
 
 
 def main() -> None:
@@ -58,11 +58,11 @@ def main() -> None:
     if asked.supervised:
         end_with_starter(PEER_LOST)
     code = _run(asked)
-    with contextlib.suppress(OSError):  # A bucket that does not answer; the launcher knows, too.
+    with contextlib.suppress(OSError):  # The bucket may not answer; the launcher knows, too.
         note_end(asked.supervised, asked.rank, code)
     sys.stdout.flush()
     sys.stderr.flush()
-    # Python's own end waits for the threads of JAX, and these for members that are lost.
+    # A normal exit would wait for JAX's threads, and these wait for members that are lost.
     os._exit(code)
 
 
@@ -91,7 +91,7 @@ def _run(asked: argparse.Namespace) -> int:
         )
         if asked.rank == 0:
             teller.tell_accelerator(jax.devices()[0].device_kind)
-        # JAX hears SIGTERM from now on, and tells all members of a step that all can save.
+        # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
         told = asked.supervised or ""
         for progress in train(stage, must_leave=reached_preemption_sync_point, told=told):
             if asked.rank == 0:
@@ -116,7 +116,7 @@ def _task(place: str, sha256: str) -> bytes:
 
 
 def _is_of_runtime(error: BaseException | None) -> bool:
-    """Returns whether an error began in JAX's runtime, which is how another member's end shows."""
+    """Returns whether an error came from JAX's runtime, as it does when a member is lost."""
     import jax
 
     while error is not None:
@@ -131,7 +131,7 @@ def _is_here(address: str) -> bool:
 
 
 def _check_code(stage: Stage) -> None:
-    """Refuses other code than the supervisor's: the artifact's key would lie."""
+    """Refuses other code than the supervisor's: the artifact's key would state the wrong code."""
     here = code_sha256(bind(CHECKPOINT.name, stage.spec))
     if here != stage.code:
         raise OtherCodeError(

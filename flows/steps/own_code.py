@@ -1,15 +1,15 @@
-"""Readers, metrics and connectors of the user's own: code that a step runs and no checkout holds.
+"""The user's own readers, metrics and connectors: code that a step runs but no checkout holds.
 
-    metric: ./my_metric.py:f1       one file, and what it imports that lies beside it
-    metric: my_package.scores:f1    the same of a package in a folder of Python's path, a checkout
+    metric: ./my_metric.py:f1       one file, and the files beside it that it imports
+    metric: my_package.scores:f1    likewise for a package on Python's path, say a checkout
     metric: soft_f1                 an entry point, or a module, of an installed distribution
     methods: [./mine.py:Ripple]     a class, in any of these ways
 
-The first two belong to the sources of the run, below `own/`: their digest is part of the step's
-code, the store keeps them, and workers import them from there, whatever is edited meanwhile. The
-third is installed on every node; its version belongs to the step's identity, as Pillow's does:
-what a version holds does not change, and much of it could not be sent, compiled as it is. So do
-the versions of distributions that code of the first two imports.
+The first two join the sources of the run, below `own/`: their digest is part of the step's code,
+the store keeps them, and workers import that copy, whatever is edited meanwhile. The third must be
+installed on every node, and its version belongs to the step's identity, as Pillow's does: a version
+does not change, and its compiled parts could not be sent. The versions of the distributions that
+the first two import belong to the identity, too.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 @functools.cache
 def named(reference: str, group: str) -> str:
-    """Returns a function that a config names, as "module:name"; this process can import it then.
+    """Makes a function that a config names importable here, and returns its "module:name".
 
     Args:
       reference: "file.py:name", "module:name" or the name of an entry point.
-      group: of entry points.
+      group: group of entry points to look names up in.
 
     Raises:
       ValueError: if there is no such function, or its code cannot be part of a step; in one line.
@@ -64,7 +64,7 @@ def named(reference: str, group: str) -> str:
 
 
 def take_over(files: Mapping[str, bytes]) -> None:
-    """Has this process import the user's own code as a run's source tree has it."""
+    """Makes this process import the user's own code from a run's source tree."""
     own = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
     if not own.keys() <= checkout().files.keys():
         provide(_relative(own))
@@ -72,13 +72,13 @@ def take_over(files: Mapping[str, bytes]) -> None:
 
 
 def is_taken(files: Mapping[str, bytes]) -> bool:
-    """Returns whether this process has the user's own code as a run's source tree has it."""
+    """Returns whether this process has the same user's own code as a run's source tree."""
     held = read_checkout().files
     return all(held.get(path) == files[path] for path in files if path.startswith(f"{OWN}/"))
 
 
 def with_code(reader: str | OwnSource) -> str | OwnSource:
-    """Returns a reader as it may travel to workers: with the code of its function, if it is one."""
+    """Returns a reader that can be sent to workers: with its code if it is the user's function."""
     if isinstance(reader, str) or (function := in_module(reader.reader)) is None:
         return reader
     files = _relative(own_files([function[0]]))
@@ -86,13 +86,13 @@ def with_code(reader: str | OwnSource) -> str | OwnSource:
 
 
 def own_files(modules: Iterable[str]) -> dict[str, bytes]:
-    """Returns the user's own files that some modules reach, as `take_over` has them elsewhere."""
+    """Returns path -> bytes of the user's own files that some modules reach, for `take_over`."""
     tree = checkout()
     return {tree.path(name): tree.text(name) for name in tree.reach(modules) if tree.is_own(name)}
 
 
 def reader_of(spec: Mapping[str, Any]) -> str:
-    """Returns the name of the reader, or the function, in a step's config as plain values."""
+    """Returns the name of the reader, or its function, in a step's config as plain values."""
     reader = spec["reader"]
     return reader if isinstance(reader, str) else reader["reader"]
 
@@ -103,9 +103,9 @@ def _relative(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 @functools.cache
 def libraries(module: str) -> dict[str, str]:
-    """Returns name -> version of the distribution that a module is of, or that its code imports.
+    """Returns name -> version of the distributions of a module and of what its code imports.
 
-    Those whose versions every manifest records anyway, such as NumPy's, do not count.
+    Distributions that every manifest records anyway, such as NumPy, are left out.
     """
     tree = checkout()
     tops = {module.partition(".")[0]}
@@ -127,9 +127,9 @@ def _module_of(path: Path) -> str:
 
 
 def _folder_of(top: str) -> Path | None:
-    """Returns the folder that holds a top-level module; None if it was installed there."""
+    """Returns the folder that holds a top-level module; None if it is installed or not found."""
     spec = None
-    with contextlib.suppress(ValueError):  # `__main__` has none.
+    with contextlib.suppress(ValueError):  # `__main__` has no spec.
         spec = importlib.util.find_spec(top)
     if spec is None or not spec.origin or not Path(spec.origin).is_file():
         return None
@@ -139,14 +139,14 @@ def _folder_of(top: str) -> Path | None:
 
 
 def _add(folder: Path, module: str) -> None:
-    """Notes the files of a module, and of what it imports from the same folder.
+    """Adds a module, and all that it imports from the same folder, to this process's sources.
 
     Raises:
       ValueError: if Python would import another module of that name, or one of them cannot be part
         of a step.
     """
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # Last: nothing of ours is hidden by what lies there.
+        sys.path.append(str(folder))  # At the end, where it hides no module of ours.
         importlib.invalidate_caches()
     top = module.partition(".")[0]
     if _folder_of(top) != folder:
@@ -182,4 +182,4 @@ def _add(folder: Path, module: str) -> None:
         files[place] = data
         waiting += names
     add_own(files)
-    checkout().reach([module])  # Raises where its code could not be told.
+    checkout().reach([module])  # Raises if its code cannot be determined.

@@ -1,4 +1,4 @@
-"""Every kind of step there is. `flows.steps.kind` introduces the words by example."""
+"""The table of all kinds of steps. `flows.steps.kind` introduces the terms by example."""
 
 import contextlib
 import functools
@@ -29,19 +29,31 @@ from infra.store.digest import settings_json
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        CORPUS, FILES, RAW_FILES, DATASET, SCREENED, START, TOKENIZER, MASK_CODEC, CHECKPOINT,
-        PREDICTIONS, ROUTER, ROUTED, CHANCE, RESULTS,
+        CORPUS,
+        FILES,
+        RAW_FILES,
+        DATASET,
+        SCREENED,
+        START,
+        TOKENIZER,
+        MASK_CODEC,
+        CHECKPOINT,
+        PREDICTIONS,
+        ROUTER,
+        ROUTED,
+        CHANCE,
+        RESULTS,
     )
-}  # fmt: skip
+}
 
 
 def code_of(kind: str, config: Any, tree: Tree | None = None) -> dict[str, str]:
     """Returns module -> digest of the code that makes a step of a kind.
 
     Args:
-      kind: its name.
-      config: the step's, as it is or as plain values.
-      tree: where the code is; None takes what this process runs.
+      kind: name of the kind.
+      config: config of the step, typed or as plain values.
+      tree: source tree to look in; None takes the sources of this process.
     """
     return _reach(kind, _also(kind, config), tree or checkout())
 
@@ -52,7 +64,7 @@ def code_digest(kind: str, config: Any) -> str:
 
 
 def own_modules(kind: str, config: Any) -> tuple[str, ...]:
-    """Returns the modules of the functions that a step's config names; none for most."""
+    """Returns the modules of the functions that a step's config names; most name none."""
     return _own_modules(kind, settings_json(config)) if KINDS[kind].functions else ()
 
 

@@ -2,7 +2,7 @@
 
     PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P remake_child.py STORE CONTEXT < recipe
 
-As `replay_child`, it asks of the tree only what all of them have.
+Like `replay_child`, it uses only names that every source tree has.
 """
 
 import json
@@ -14,14 +14,14 @@ import sys
 def main() -> None:
     """Commits the step's artifact to the store; writes a JSON line with its key, or the error."""
     told = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Libraries print what they like.
+    os.dup2(2, 1)  # What libraries print must not mix with the JSON.
     from flows.steps.worker import Made, make
 
-    recipe = pickle.load(sys.stdin.buffer)  # From our parent, and nobody else.
+    recipe = pickle.load(sys.stdin.buffer)  # Trusted: the parent process wrote it.
     for item in make(sys.argv[1], [recipe], json.loads(sys.argv[2])):
         if isinstance(item, Made):
             print(json.dumps({"key": recipe.key, "error": item.error}), file=told, flush=True)
-    # JAX has threads that some exits wait for.
+    # A normal exit may hang: it waits for JAX's threads.
     sys.stderr.flush()
     os._exit(0)
 

@@ -27,14 +27,14 @@ def replay(store: Store, recipe: Recipe, tree: Mapping[str, bytes], units: int) 
     """Makes a step, or the beginning of a training, with the code of a tree; keeps nothing of it.
 
     Args:
-      store: where the inputs are.
-      recipe: what to make.
+      store: the store that holds the inputs.
+      recipe: the step to make.
       tree: path below the checkout -> bytes of all its sources.
-      units: a step that tells of a loss is left after so many updates; others are made whole.
+      units: number of updates after which a training is stopped; other steps are made whole.
 
     Returns:
-      What can be compared: a line per loss told, in full precision, and one for the contents of a
-      step that came to its end.
+      Lines to compare: one per reported loss, in full precision, and one with the content digest if
+      the step was finished.
 
     Raises:
       ReplayError: if the step fails, with the last line that its process wrote.
@@ -61,11 +61,11 @@ def remake(
     """Makes a step with the code of a tree, its own worker included, and commits it to a store.
 
     Args:
-      store: where the inputs are, and the artifact will be.
-      recipe: what to make.
+      store: the store that holds the inputs, and will hold the artifact.
+      recipe: the step to make.
       tree: path below the checkout -> bytes of all its sources.
-      context: for the manifest, as `worker.make` takes it.
-      variables: of the environment, besides those of this process.
+      context: context for the manifest, as `worker.make` takes it.
+      variables: environment variables to add to those of this process.
 
     Raises:
       ReplayError: if the step fails, or its process does.
@@ -87,21 +87,21 @@ def _child(
     recipe: Recipe,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Yields a process that has only a source tree, and was sent a recipe; and what it complains.
+    """Starts a process that imports from a source tree, sends it a recipe; yields it and its log.
 
     Args:
-      file: what it runs.
-      words: its arguments; a folder of its own follows them.
+      file: the Python file that it runs.
+      words: its arguments; the path of a temporary folder is added to them.
       tree: path below the checkout -> bytes.
-      recipe: what it reads first.
-      variables: of its environment, besides those of this process.
+      recipe: recipe that it reads from its standard input.
+      variables: environment variables to add to those of this process.
     """
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         folder = Path(temporary)
         lay_out(tree, folder / "tree")
         errors = folder / "errors.txt"
         with errors.open("wb") as heard:
-            # -P: not the child's own folder but the tree is where modules are looked for.
+            # -P keeps the child's own folder, today's `flows/steps`, off the module path.
             child = subprocess.Popen(
                 [sys.executable, "-P", file, *words, str(folder)],
                 env={

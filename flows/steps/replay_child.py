@@ -2,7 +2,7 @@
 
     PYTHONPATH=FOLDER/tree:FOLDER/tree/own python -P replay_child.py STORE FOLDER < recipe
 
-It is today's file whatever the tree's age, so it asks of the tree only what all of them have.
+This file is always today's, while the tree may be old: it uses only names that every tree has.
 """
 
 import json
@@ -13,16 +13,16 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Writes a JSON line per progress told, and one with the contents at the end."""
+    """Writes a JSON line per progress, and one with the content digest at the end."""
     told = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Libraries print what they like.
+    os.dup2(2, 1)  # What libraries print must not mix with the JSON.
     store, folder = sys.argv[1], Path(sys.argv[2])
     from flows.steps.kind import Work
     from flows.steps.registry import KINDS
     from infra.store.digest import file_sha256, listing_sha256
     from infra.store.store import Store
 
-    recipe = pickle.load(sys.stdin.buffer)  # From our parent, and nobody else.
+    recipe = pickle.load(sys.stdin.buffer)  # Trusted: the parent process wrote it.
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir()
     scratch.mkdir()

@@ -1,4 +1,4 @@
-"""Makes artifacts, in whatever process: hold the step, run its function, commit."""
+"""Makes artifacts, in any process: takes a step's lease, runs its function, commits."""
 
 import contextlib
 import dataclasses
@@ -22,19 +22,19 @@ from infra.store.scratch import Scratch
 from infra.store.store import JOBS, Attempt, Store
 
 _NOTED_EVERY = 5.0
-"""Between two notes of the time that an attempt has taken [s]."""
+"""Time between two notes of how long an attempt has taken [s]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Made:
-    """The end of one step.
+    """The outcome of one step.
 
     Attributes:
-      name: of the step.
+      name: name of the step.
       reused: whether the artifact was there already.
       error: why there is no artifact; "" if there is one.
-      traceback: where that happened.
-      held: whether it was not begun, since it was too late for that.
+      traceback: traceback of that error.
+      held: whether it was not started, since the time for starting steps was over.
     """
 
     name: str
@@ -55,19 +55,20 @@ def make(
     token: str | None = None,
     lost: Collection[str] = (),
 ) -> Iterator[tuple[str, Progress] | Made]:
-    """Yields (step, its progress) and the end of each step, one step after the other.
+    """Makes steps one after the other; yields (step, its progress) and the outcome of each step.
 
-    An artifact already committed is not made again, and a step that fails leaves the others alone:
-    a checkpoint is loaded once for all its evaluations. Only steps that are made together, such as
-    the budgets of one evaluation, fail together.
+    An artifact already committed is not made again, and a step that fails does not stop the others.
+    Only steps that are made together fail together, such as the budgets of one evaluation, which
+    load their checkpoint once.
 
     Args:
       store: the store [URI].
-      recipes: what to make; none of them reads another one's artifact.
-      context: run ids of the orchestrator, for the manifests; "processes", how many share a step
-        whose kind can be shared, if more than one, and "launcher", what starts them.
-      token: names this call as the holder of its steps; None draws a name for each.
-      lost: tokens of earlier calls that came to nothing, whose steps are taken at once.
+      recipes: steps to make; none of them reads another one's artifact.
+      context: run ids of the orchestrator, for the manifests; "processes", the number that shares a
+        step whose kind can be shared, if more than one, and "launcher", the command that starts
+        them.
+      token: token that names this call as the holder of its steps' leases; None draws one for each.
+      lost: tokens of earlier calls whose process died; their leases are taken at once.
     """
     opened = Store(store)
     for group in _groups(recipes):
@@ -77,7 +78,7 @@ def make(
                 if isinstance(item, Made):
                     told.add(item.name)
                 yield item
-        except Exception as error:  # As text: not every exception survives the way back.
+        except Exception as error:  # As text: not every exception survives pickling.
             reason, where = reason_of(error), traceback.format_exc()
             for recipe in group:
                 if recipe.name not in told:
@@ -85,7 +86,7 @@ def make(
 
 
 def _groups(recipes: Sequence[Recipe]) -> list[list[Recipe]]:
-    """Returns recipes in groups that are made together, in the order of the first of each."""
+    """Returns groups of recipes that are made together, in the order of their first members."""
     from flows.steps.registry import KINDS
 
     groups: dict[str, list[Recipe]] = {}
@@ -104,11 +105,12 @@ def make_apart(
     token: str | None = None,
     lost: Collection[str] = (),
 ) -> Iterator[tuple[str, Progress] | Made]:
-    """As `make`, for a process that does nothing else and has not imported JAX yet.
+    """Does as `make`, in a process that does nothing else and has not imported JAX yet.
 
-    Processes of one machine share what they compile. After `context["closes"]` [seconds since the
-    epoch] it does nothing: it may have waited for its place. With `context["piece"]`, (its number,
-    how many there are), it makes that piece of the steps, for whoever then makes them.
+    Processes of one machine share the programs that they compile. After `context["closes"]`
+    [seconds since the epoch] no step is started: the call may have waited long for a free worker.
+    With `context["piece"]`, (its number, how many there are), only that piece of the steps is made;
+    the call that makes the steps uses it later.
     """
     closes, piece = context.get("closes", math.inf), context.get("piece")
     context = {name: value for name, value in context.items() if name not in ("closes", "piece")}
@@ -125,9 +127,9 @@ def make_apart(
 def _make_piece(
     store: Store, recipes: Sequence[Recipe], number: int, num_pieces: int
 ) -> Iterator[tuple[str, Progress] | Made]:
-    """Makes a piece of every step that is made in pieces; one that is there stays as it is.
+    """Makes one piece of every group that is made in pieces; a piece that exists is kept.
 
-    Nobody holds it: two who make one make the same.
+    No lease is taken: two processes that make the same piece get the same result.
     """
     from flows.steps.registry import KINDS
 
@@ -143,6 +145,7 @@ def _make_piece(
                     _check_code(store, recipe)
                 out = Path(folder)
                 making = make_piece([Work(r, store, out, out) for r in group], number, num_pieces)
+                # Not `yield from`: each progress is sent with the step's name.
                 while True:
                     try:
                         yield group[0].name, next(making)
@@ -150,20 +153,22 @@ def _make_piece(
                         took = f"{time.monotonic() - began:.3f}\n"
                         store.fleeting.put(name, took.encode() + end.value)
                         break
-        except Exception as error:  # As in `make`.
+        except Exception as error:  # As text, as in `make`.
             yield Made(name=group[0].name, error=reason_of(error), traceback=traceback.format_exc())
 
 
 def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
-    """Returns where a piece lies, beside what jobs tell: `gc` deletes it when it is old."""
+    """Returns a piece's name in the store, in the jobs' folder: `gc` deletes it when it is old."""
     together = value_sha256(sorted(recipe.key for recipe in group))[:16]
     return f"{JOBS}/pieces-{together}/{number}-of-{num_pieces}"
 
 
 def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
-    """Returns the pieces of a group that were made, of one way to cut it; and their time [s]."""
+    """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
     folder = _piece_name(group, 0, 0).rpartition("/")[0]
     there = sorted(store.fleeting.listing(folder))
+    # Two runs may have cut the group into different numbers of pieces, which do not mix: the number
+    # with most pieces made is taken.
     ways = {name.partition("-of-")[2] for name in there}
     chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in there), default="")
     told = [store.fleeting.read(f"{folder}/{n}") for n in there if n.endswith(f"-of-{chosen}")]
@@ -178,13 +183,15 @@ def _make(
     token: str | None,
     lost: Collection[str],
 ) -> Iterator[tuple[str, Progress] | Made]:
-    """Makes a group of steps; yields as `make` does."""
+    """Makes a group of steps together; yields as `make` does."""
     from flows.steps.registry import KINDS
 
     kind = KINDS[group[0].kind]
     with contextlib.ExitStack() as held:
         begun: list[tuple[Work, Attempt, Scratch]] = []
-        for recipe in sorted(group, key=lambda recipe: recipe.key):  # As others do: no deadlock.
+        for recipe in sorted(
+            group, key=lambda recipe: recipe.key
+        ):  # Same order everywhere: no deadlock.
             _take_over_own(store, recipe)
             _check_code(store, recipe)
             scratch = held.enter_context(store.lock(recipe.key, token=token, lost=lost))
@@ -217,7 +224,7 @@ def _make(
 def _begin(
     store: Store, recipe: Recipe, scratch: Scratch, context: Mapping[str, Any]
 ) -> tuple[Work, Attempt]:
-    """Begins an attempt at a step that is held."""
+    """Begins an attempt at a step whose lease is held."""
     attempt = Attempt(store, recipe)
     work = Work(
         recipe,
@@ -234,7 +241,7 @@ def _begin(
 
 
 class _Clock:
-    """The time that killed attempts at a step took: making it again would cost that, too."""
+    """Keeps the time that killed attempts at a step took, which is part of the artifact's cost."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -242,7 +249,7 @@ class _Clock:
         self._began = self._noted = time.monotonic()
 
     def note(self) -> None:
-        """Notes the time so far, now and then."""
+        """Writes the time so far to disk, every few seconds at most."""
         now = time.monotonic()
         if now - self._noted > _NOTED_EVERY:
             self._noted = now
@@ -254,7 +261,7 @@ class _Clock:
 def bind(kind: str, config: Any) -> dict[str, str]:
     """Imports the code of a kind, and returns module -> digest of what was imported.
 
-    Afterwards an edit of a file is nothing to this process. Until then it is: imports are inside
+    Afterwards an edit of a file does not affect this process. Before, it would: imports are inside
     functions, and a study may run for days before it reaches one.
     """
     from flows.steps.code import checkout, read_checkout
@@ -262,6 +269,7 @@ def bind(kind: str, config: Any) -> dict[str, str]:
 
     reached = code_of(kind, config, checkout())
     if any(module not in sys.modules for module in reached):
+        # Modules not yet imported come from the disk as it is now, so the digests must, too.
         reached = code_of(kind, config, read_checkout())
         for module in reached:
             importlib.import_module(module)
@@ -269,7 +277,7 @@ def bind(kind: str, config: Any) -> dict[str, str]:
 
 
 def _take_over_own(store: Store, recipe: Recipe) -> None:
-    """Imports code of the user's own from the sources of the run."""
+    """Takes the user's own code over from the sources of the run, if this process lacks it."""
     from flows.steps.code import checkout
     from flows.steps.own_code import take_over
     from flows.steps.registry import own_modules
@@ -279,7 +287,7 @@ def _take_over_own(store: Store, recipe: Recipe) -> None:
 
 
 def _check_code(store: Store, recipe: Recipe) -> None:
-    """Refuses to make a step with other code: its key, and its name in a table, would lie."""
+    """Refuses to make a step with other code or libraries than its key states."""
     from flows.steps.code import Tree, code_sha256
     from flows.steps.own_code import libraries
     from flows.steps.registry import code_of, own_modules

@@ -1,4 +1,4 @@
-"""Where steps with JAX run: a Ray cluster of this machine, or Ray Jobs on one already there."""
+"""Workers for steps with JAX: a Ray cluster on this machine, or Ray Jobs on an existing one."""
 
 import dataclasses
 import threading
@@ -18,13 +18,13 @@ from infra.store.manifest import Recipe
 from infra.store.store import Store
 
 _JOBS_AT_ONCE = 500
-"""Jobs submitted to a cluster and not ended: what it has no room for yet waits there, so that an
-autoscaler sees it."""
+"""Most unfinished jobs on a cluster: those without room wait there, so that an autoscaler sees
+them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Joined:
-    """The work was under way already, begun by a run that is gone, or by another one.
+    """Notice that the work was under way already, started by another run or by one that died.
 
     Attributes:
       job: Ray's submission id.
@@ -34,7 +34,7 @@ class Joined:
 
 
 class Workers(Protocol):
-    """Makes steps, each job of them in a process of its own."""
+    """Makes steps in jobs, each job in a process of its own."""
 
     @property
     def at_once(self) -> int:
@@ -51,27 +51,27 @@ class Workers(Protocol):
         cpus: int,
         gpus: float,
     ) -> Iterator[tuple[str, Progress] | Made | Joined]:
-        """Makes the missing steps of a job; yields their progress and their ends, as `worker.make`.
+        """Makes the missing steps of a job; yields progress and outcomes, as `worker.make` does.
 
         Args:
-          name: of what is made, for people.
-          keys: of all steps of the job; `recipes` are those that are missing.
-          recipes: what to make.
+          name: name of the job, for people.
+          keys: keys of all steps of the job, missing or not.
+          recipes: the missing steps.
           context: run ids of the orchestrator, for the manifests.
-          cpus: cores.
-          gpus: GPUs, where there are any.
+          cpus: number of cores.
+          gpus: number of GPUs, where there are any.
 
         Raises:
-          WorkerLost: if the process died; the next call need not wait for what it held.
+          WorkerLost: if the process died; the next call need not wait for its leases.
         """
         ...
 
     def cancel(self) -> None:
-        """Stops what would outlive this process, which is about to end."""
+        """Stops the jobs that would outlive this process, which is about to end."""
         ...
 
     def leave(self) -> None:
-        """Ends what dies with this process anyway, and wakes those who wait in `make`."""
+        """Ends what dies with this process anyway, and wakes threads that wait in `make`."""
         ...
 
 
@@ -112,7 +112,7 @@ class LocalWorkers:
             raise
 
     def cancel(self) -> None:
-        """See `Workers.cancel`: nothing would."""
+        """See `Workers.cancel`: no task outlives this process."""
 
     def leave(self) -> None:
         """See `Workers.leave`."""
@@ -120,7 +120,7 @@ class LocalWorkers:
 
 
 class JobWorkers:
-    """Ray Jobs, which go on when this process is gone; whoever needs the same work finds them."""
+    """Ray Jobs, which outlive this process; a process that needs the same work joins them."""
 
     def __init__(self, server: JobServer, store: Store) -> None:
         self._server, self._store = server, store
@@ -139,7 +139,7 @@ class JobWorkers:
         gpus: float,
     ) -> Iterator[tuple[str, Progress] | Made | Joined]:
         """See `Workers.make`."""
-        # The same step of another store is other work.
+        # The store is part of the name: the same step in another store is other work.
         work = f"{keys[0]}-{value_sha256([self._store.uri, *keys])[:8]}"
 
         def submit() -> Job:
@@ -159,7 +159,9 @@ class JobWorkers:
             yield Joined(job=job.id)
         try:
             while True:
-                why = self._server.why_ended(job)  # First: its last report is then there, too.
+                why = self._server.why_ended(
+                    job
+                )  # Before the report: an ended job has written its last.
                 report = Report.read(self._store.fleeting, job.name)
                 if report.progress is not None and not report.is_ended:
                     yield report.step, report.progress
@@ -167,6 +169,7 @@ class JobWorkers:
                 told = len(report.ends)
                 if report.is_ended:
                     break
+                # Ray gives up a job that finds no free node: no failure, so it is submitted again.
                 if why is not None and self._server.was_given_up(job):
                     job, told = submit(), 0
                 elif why is not None:
@@ -176,7 +179,7 @@ class JobWorkers:
             with self._changing:
                 self._jobs.pop(work, None)
         made = {end.name for end in report.ends}
-        for recipe in recipes:  # A job found under way need not have been asked for all of them.
+        for recipe in recipes:  # A joined job may not have been asked for all of them.
             if recipe.name not in made and self._store.find(recipe.key):
                 yield Made(name=recipe.name, reused=True)
 

@@ -1,4 +1,4 @@
-"""Steps that a run leaves alone: all but those that failed last; or those that failed too often."""
+"""Rules that hold nodes of a run back: all that did not fail last time, or that fail too often."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -9,18 +9,18 @@ from flows.study.runs import records
 from infra.store.store import Store
 
 Held = Callable[[Explanation], Mapping[Node, str]]
-"""From the verdicts on a study to the nodes that are not to be begun, and why."""
+"""Function from the explanation of a study to the nodes that a run must not begin, and why."""
 
 MAX_TRIES = 3
-"""Failures of one step after which a sweep tries it no more; other code, config or data is another
-step."""
+"""Failures of a step after which a sweep no longer tries it; with other code, config or data it
+counts as a new step."""
 
 _NAMED = 3
-"""Steps named in a line; the others are counted."""
+"""Most steps named in one line; the others are only counted."""
 
 
 def none_held(explanation: Explanation) -> Mapping[Node, str]:
-    """Returns no node."""
+    """Holds back no node."""
     return {}
 
 
@@ -28,7 +28,7 @@ def failed_last(store: Store, name: str) -> tuple[str, ...]:
     """Returns the names of the steps that failed in the last run of a study.
 
     Raises:
-      ConfigError: if no run of that name came to its end.
+      ConfigError: if no run of that study has ended.
     """
     ran = [record for record in records(store).values() if record["name"] == name]
     if not ran:
@@ -41,19 +41,20 @@ def failed_last(store: Store, name: str) -> tuple[str, ...]:
 
 
 def told_of_failed(name: str, failed: Sequence[str]) -> str:
-    """Says, in a line, which steps a run of the failed ones alone is about to try."""
+    """Returns a line that names the failed steps which a run with `--failed` will try."""
     more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
     told = ", ".join(failed[:_NAMED]) + more
     return f"{len(failed)} steps failed in {name}'s last run, and are tried alone: {told}"
 
 
 def all_but(names: Collection[str]) -> Held:
-    """Holds back every node but those of some names, and those that they need."""
+    """Returns a rule that holds back every node except the named ones and all that they need."""
 
     def held(explanation: Explanation) -> Mapping[Node, str]:
         upstream = explanation.graph.upstream
         wanted = {node for node in explanation.graph.nodes if node.name in names}
-        for node in reversed(explanation.graph.nodes):  # Readers come after what they read.
+        # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
+        for node in reversed(explanation.graph.nodes):
             if node in wanted:
                 wanted.update(upstream[node])
         return {n: "they had not failed" for n in explanation.graph.nodes if n not in wanted}
@@ -62,9 +63,10 @@ def all_but(names: Collection[str]) -> Held:
 
 
 def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
-    """Returns how often nodes have failed that are to be made, where they have.
+    """Returns node -> number of its failed attempts, for nodes to be made that have failed.
 
-    A node fails with what it reads. A try that was killed, with its machine say, is no failure.
+    The failures of a node's inputs count as its own. An attempt that was killed, by the loss of its
+    machine say, is no failure.
     """
     begun = store.begun_keys()
     found: dict[Node, int] = {}
@@ -78,7 +80,7 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
 
 
 def given_up(store: Store) -> Held:
-    """Holds back the nodes that have failed too often."""
+    """Returns a rule that holds back the nodes that have failed `MAX_TRIES` times."""
 
     def held(explanation: Explanation) -> Mapping[Node, str]:
         why = f"they failed {MAX_TRIES} times, and `parcel run --failed` tries them again"

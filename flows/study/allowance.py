@@ -1,4 +1,4 @@
-"""When a sweep may begin work: in a window of the day, and below a number of device-hours."""
+"""Limits on when a sweep may begin work: a window of the day and a bound on device-hours."""
 
 import dataclasses
 import datetime
@@ -18,7 +18,7 @@ _TIME = r"^(([01]\d|2[0-3]):[0-5]\d)?$"
 
 
 class HeldError(RuntimeError):
-    """A node was not begun, and need not be: a later firing of the sweep will; says why."""
+    """A node was not begun in this firing of a sweep, which is no failure; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,12 @@ class Allowance:
     """When the cells of a sweep may begin, and which ones come first.
 
     Attributes:
-      start: begin no cell before this time of the day, "HH:MM"; "" for no window.
-      end: begin no cell after it; what runs then ends. Before `start`, it is the next day's.
-      timezone: of both.
-      max_hours: work that one firing may do; 0 for no bound [device-hours].
-      first: steps that come first, as `transfer parcel *`, and what they need.
+      start: time of day before which no cell begins, "HH:MM"; "" for no window.
+      end: time of day after which no cell begins; cells running then are completed. If it is
+        before `start`, it is a time of the next day.
+      timezone: time zone of both.
+      max_hours: bound on the work of one firing; 0 for no bound [device-hours].
+      first: names of steps that come first, with all that they need; as `transfer parcel *`.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -78,16 +79,17 @@ class Allowance:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there is anything that may be held back."""
+        """Whether cells may be held back: by a window or by a bound."""
         return bool(self.start or self.max_hours)
 
     def closes(self, now: datetime.datetime) -> datetime.datetime | None:
-        """Returns when the window closes; `now` itself outside it, None without a window."""
+        """Returns the time at which the window closes; `now` outside it, None without a window."""
         if not self.start:
             return None
         here = now.astimezone(zoneinfo.ZoneInfo(self.timezone))
         start, end = (datetime.time.fromisoformat(text) for text in (self.start, self.end))
         time = here.time().replace(tzinfo=None)
+        # A window with end < start spans midnight: from `start` on, or before `end`.
         is_open = start <= time < end if start < end else time >= start or time < end
         if not is_open:
             return now
@@ -95,10 +97,11 @@ class Allowance:
         return datetime.datetime.combine(day, end, here.tzinfo)
 
     def ahead(self, graph: Graph) -> frozenset[Node]:
-        """Returns the nodes that come first, with all that they need."""
+        """Returns the nodes that `first` names, with all nodes that they need."""
         upstream = graph.upstream
         found = {node for node in graph.nodes if any(map(node.matches, self.first))}
-        for node in reversed(graph.nodes):  # Readers come after what they read.
+        # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
+        for node in reversed(graph.nodes):
             if node in found:
                 found.update(upstream[node])
         return frozenset(found)
@@ -109,15 +112,15 @@ ALWAYS = Allowance()
 
 
 class Gate:
-    """Lets the nodes of one firing begin while its allowance does; thread-safe.
+    """Decides which nodes of one firing may begin, by its allowance; thread-safe.
 
     Args:
-      allowance: of the firing.
-      now: its beginning.
+      allowance: the firing's allowance.
+      now: time at which the firing begins; None takes the current time.
 
     Attributes:
-      expected: the time that steps take.
-      held: nodes that may not begin at all, and why.
+      expected: estimated time of each step.
+      held: node that may not begin at all -> why.
     """
 
     def __init__(self, allowance: Allowance = ALWAYS, now: datetime.datetime | None = None) -> None:
@@ -131,13 +134,13 @@ class Gate:
         self._spent = 0.0
 
     def enter(self, node: Node) -> float:
-        """Lets a node begin, once: what it does afterwards is work under way.
+        """Lets a node begin; a node that has begun is always let in again.
 
         Returns:
-          Until when it may wait for a place to begin in [seconds since the epoch].
+          The time until which it may wait for a worker [seconds since the epoch].
 
         Raises:
-          HeldError: if it may not.
+          HeldError: if it may not begin.
         """
         with self._lock:
             if node in self._under_way:
@@ -147,6 +150,8 @@ class Gate:
             now = datetime.datetime.now(datetime.UTC)
             if self.closes is not None and now >= self.closes:
                 raise HeldError(self.told)
+            # Nodes under way count by the part of their estimate that is not spent yet. The first
+            # node always passes, however large: otherwise no firing could ever make it.
             cost = self._cost(node)
             used = self._spent + sum(self._under_way.values())
             if used and used + cost >= self._seconds:
@@ -157,13 +162,13 @@ class Gate:
             return math.inf if self.closes is None else self.closes.timestamp()
 
     def spend(self, node: Node, seconds: float) -> None:
-        """Notes work that a node did [device-seconds]."""
+        """Records work that a node did [device-seconds]."""
         with self._lock:
             self._spent += seconds
             expected = self._under_way.get(node, 0.0)
             self._under_way[node] = max(0.0, expected - seconds)
 
     def _cost(self, node: Node) -> float:
-        """Returns the cost of a node, where it is known [device-seconds]."""
+        """Returns a node's estimated cost, without steps of unknown time [device-seconds]."""
         known = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)
         return sum(seconds * devices for seconds, devices in known)

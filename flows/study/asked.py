@@ -1,4 +1,4 @@
-"""A study as somebody asks for it in a form: by its name, with overrides."""
+"""Studies and sweeps from the parameters of a form: a study's name, with overrides."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,20 @@ from infra.store.redact import REDACTED
 from infra.store.store import Store
 
 Given = Mapping[str, Mapping[str, Any]]
-"""Studies that a deployment brings: name -> their values."""
+"""Name -> values of the studies that a deployment carries with it."""
 
 
 def values_of(study: str, store: Store, given: Given | None = None) -> Mapping[str, Any]:
     """Returns the values of a study, not checked yet.
 
     Args:
-      study: "demo", a YAML file, a study of `given`, or one that ran in the store.
-      store: where.
-      given: studies known by name.
+      study: "demo", a YAML file, a study of `given`, or the name of one that ran in the store.
+      store: the store with the records of earlier runs.
+      given: studies that the deployment carries, by name.
 
     Raises:
-      ConfigError: if there is none of the name, with those there are.
+      ConfigError: if there is no such study, listing the known ones; or if the record of its run
+        leaves credentials out.
     """
     if given and study in given:
         return given[study]
@@ -65,7 +66,7 @@ def study_asked(
     Args:
       study: as in `values_of`.
       store: as in `values_of`.
-      overrides: "key.path=value" texts.
+      overrides: changes as "key.path=value" texts.
       data_root: folder with the raw data; "" leaves the study's.
       given: as in `values_of`.
 
@@ -81,7 +82,7 @@ def study_asked(
 def sweep_asked(
     study: str, store: Store, overrides: Sequence[str], sweep: Sweep, given: Given | None = None
 ) -> Firing:
-    """Returns the sweep that a form asks for; as `study_asked`.
+    """Returns the sweep that a form asks for; arguments as in `study_asked`.
 
     Raises:
       ConfigError: as `study_asked`.
@@ -102,16 +103,16 @@ def open_served(store: str) -> Store:
     """Opens the store that a form asks for.
 
     Raises:
-      ConfigError: if this process may not use it; it then stays untouched.
+      ConfigError: if this process may not use it, before anything of it is touched.
     """
     check_store(store)
     return Store(store)
 
 
 def problem(parameters: Mapping[str, Any]) -> str | None:
-    """Returns the fault of a form's parameters, in a line; None if there is none.
+    """Returns the first fault in a form's parameters, in one line; None if there is none.
 
-    A Prefect server knows their types only; ours asks here before it makes a run.
+    A Prefect server checks only their types; our server also calls this before it creates a run.
     """
     known = {name: value for name, value in parameters.items() if value is not None}
     try:
@@ -130,7 +131,7 @@ def problem(parameters: Mapping[str, Any]) -> str | None:
 
 
 def checked(kind: type[Any], values: Any, source: str) -> Any:
-    """Returns one of a dataclass, of plain values.
+    """Returns an instance of the dataclass `kind`, made from plain values.
 
     Raises:
       ConfigError: naming the field, the value and what is accepted.

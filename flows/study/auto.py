@@ -1,4 +1,4 @@
-"""`auto` among a study's budgets: what it holds back, and where that comes from."""
+"""Config of `auto`, a budget chosen for each input, and of the data held back to train it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from model.router.config import RouterConfig
 from pipelines.sources.slicing import parse_slice
 
 AUTO = "auto"
-"""Stands among `budgets` for the one chosen per input."""
+"""Value among `budgets` that stands for a budget chosen per input."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AutoConfig:
-    """Budgets chosen per input, among those of the study that a method serves.
+    """Settings for choosing a budget per input, among the study's budgets that a method serves.
 
     Attributes:
-      held_back: part of every transfer's training split that its checkpoints are not trained on,
-        and their routers are [percent].
-      router: how a router learns and chooses.
+      held_back: part of every transfer's training split on which routers are trained instead of
+        checkpoints [percent].
+      router: settings of the routers, which learn to choose.
     """
 
     held_back: Annotated[int, Field(ge=1, le=50)] = 20
@@ -28,7 +28,7 @@ class AutoConfig:
 
 
 def with_auto(values: Any) -> Any:
-    """Returns a study's plain values, with `auto` taken out of `budgets` and made a field."""
+    """Returns a study's plain values with "auto" moved from `budgets` to the field `auto`."""
     if not isinstance(values, Mapping):
         return values
     budgets = values.get("budgets")
@@ -40,16 +40,16 @@ def with_auto(values: Any) -> Any:
 
 
 def parted(split: str, held_back: int) -> tuple[str, str]:
-    """Returns a split's part for training and the part held back: the end of each of "a+b".
+    """Returns the slices of a training split to train on and to hold back.
 
-    By the order of the ids' hashes, as parts of splits are.
+    The end of every "+" part is held back, in the order that slices have: that of the ids' hashes.
 
     Args:
-      split: of the transfer: "train", "train+val", "train[:98%]".
-      held_back: part of the whole split [percent].
+      split: training split of the transfer: "train", "train+val", "train[:98%]".
+      held_back: part of each whole split to hold back [percent].
 
     Raises:
-      ValueError: if a part is not in percent of a split, or smaller than what is held back.
+      ValueError: if a slice is not given in percent, or is no larger than what is held back.
     """
     kept, held = [], []
     for one in split.split("+"):

@@ -1,4 +1,4 @@
-"""Where the steps of a study run, and what they get of it."""
+"""Config of where the steps of a study run, and with how many cores and GPUs each."""
 
 import dataclasses
 from typing import Annotated, Any, Literal
@@ -15,40 +15,40 @@ class ComputeConfig:
     Attributes:
       ray_address: a running Ray cluster: "http://host:8265", its job server, or "host:port" of its
         head, or "auto" on one of its nodes. None starts one on this machine.
-      num_cpus: cores of the cluster started here; None takes all.
+      num_cpus: cores of the cluster started here; None takes all of the machine's.
       cpus_per_stage: cores of Stage 1, which runs alone.
       processes_per_stage: processes that train Stage 1 together and share its cores and GPUs: each
-        reads its part of every batch and holds its part of the state. If one is lost, all begin
-        again from the last point they saved.
+        reads its part of every batch and holds its part of the state. If one is lost, all restart
+        from the last saved checkpoint.
       cpus_per_cell: cores of each intermediary or transfer.
       processes_per_cell: processes that train each intermediary, Stage 2 or transfer together.
-      launcher: command that starts these processes where they are several, on other hosts: "srun",
-        inside a Slurm allocation, "mpirun", or "ray", on nodes of the cluster that the step runs
-        on; it is called with `-n` and their number. Each then has the cores and GPUs asked for, of
-        its own host. The hosts share the store, a bucket or a folder that all see. None starts
-        them on one machine.
+      launcher: command that starts several such processes on other hosts: "srun" inside a Slurm
+        allocation, "mpirun", or "ray" for nodes of the cluster that the step runs on; it is called
+        with `-n` and their number. Each process then has the cores and GPUs asked for on its own
+        host, and all hosts must see the store, a bucket or a shared folder. None starts them on
+        one machine.
       cpus_per_evaluation: cores of a transfer's evaluations; None takes `cpus_per_cell`.
       num_gpus: GPUs of the cluster started here; None takes all that JAX can use.
-      gpus_per_stage: GPUs of Stage 1, where there are any; they must divide its batch. Where
-        there are TPUs instead, a step that wants any GPU takes all chips of one host.
+      gpus_per_stage: GPUs of Stage 1, where there are any; their number must divide its batch.
+        Where there are TPUs instead, a step that asks for GPUs takes all chips of one host.
       gpus_per_cell: GPUs of each intermediary or transfer, where there are any.
       gpus_per_evaluation: GPUs of a transfer's evaluations; None takes those of a cell.
-      evaluation_pieces: jobs that share the items of a transfer's evaluations, each with the cores
-        and GPUs of one; the bytes do not depend on it.
-      cells_per_gpu: cells that share a GPU and its memory, where `gpus_per_cell` is 1.
-      device: what steps run on at `ray_address`; None takes what its nodes have when a step is
-        placed. Say it where an autoscaler begins with none.
-      node_wait: how long a step, or the processes of one, may wait at `ray_address` for nodes that
+      evaluation_pieces: jobs among which the items of a transfer's evaluations are divided, each
+        with the cores and GPUs of one evaluation; results are the same bytes for any number.
+      cells_per_gpu: cells that share a GPU and its memory; above 1 only if `gpus_per_cell` is 1.
+      device: kind of device that steps run on at `ray_address`; None takes what the nodes have when
+        a step is placed. State it where an autoscaler starts without nodes.
+      node_wait: how long a step, or one of its processes, may wait at `ray_address` for nodes that
         are large enough to come up [s].
-      retries: more tries of a step whose worker died.
-      profile: "10:13" has JAX's profiler trace steps 10 to 13 of every training that runs, into the
-        folder `profile` of its checkpoint, for XProf or TensorBoard; None traces nothing.
-      rebuild_limit: most work that a run does again because of changed code, without being told
-        to, over all its steps [device-hours].
-      topology: chips that the study's plan is for, such as "v4:8x8x4" or "h100:8"; None has no plan
-        above the form of a run that waits for approval.
-      price: of such a chip for an hour, in one's own currency; None tells no cost.
-      mfu: share of their peak that GPUs are taken to reach.
+      retries: further attempts at a step whose worker died.
+      profile: steps that JAX's profiler traces in every training: "10:13" traces 10 to 13, into the
+        folder `profile` of the checkpoint, for XProf or TensorBoard; None traces nothing.
+      rebuild_limit: most work, over all steps, that a run repeats because of changed code without
+        `--rebuild` [device-hours].
+      topology: chips that the study's plan is for, as "v4:8x8x4" or "h100:8"; with None, a run that
+        waits for approval shows no plan.
+      price: price of one such chip for an hour, in any currency; None leaves out the cost.
+      mfu: share of their peak FLOP/s that GPUs are assumed to reach, in plans.
     """
 
     ray_address: str | None = None
@@ -114,25 +114,25 @@ class ComputeConfig:
 
     @property
     def profiled(self) -> tuple[int, int]:
-        """First and last step that are traced; (0, 0) for none."""
+        """First and last step to trace; (0, 0) for none."""
         first, _, last = (self.profile or "").partition(":")
         return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else (0, 0)
 
     @property
     def of_stage(self) -> dict[str, Any]:
-        """What Stage 1 asks for, in the words of `graph.Job`."""
+        """Resources for Stage 1, as arguments of `graph.Job`."""
         return self._asked("stage", self.gpus_per_stage)
 
     @property
     def of_cell(self) -> dict[str, Any]:
-        """What an intermediary, a Stage 2 or a transfer asks for."""
+        """Resources for an intermediary, a Stage 2 or a transfer, as arguments of `graph.Job`."""
         return self._asked("cell", self.gpus_of_cell)
 
     def _asked(self, what: str, gpus: float) -> dict[str, Any]:
         cpus, processes = (getattr(self, f"{name}_per_{what}") for name in ("cpus", "processes"))
         launcher, (command, options) = self.launcher or "", self._launched_by
         if command == "ray" and processes > 1:
-            # The step itself computes nothing: its members ask Ray for what they need.
+            # The step itself computes nothing: its member processes ask Ray for what they need.
             own = f"--cpus {cpus} --gpus {int(gpus)} --wait {self.node_wait:g}"
             launcher = f"ray {own} {options}".strip()
             cpus, gpus = 1, 0
@@ -140,13 +140,13 @@ class ComputeConfig:
 
     @property
     def _launched_by(self) -> tuple[str, str]:
-        """The launcher's command, and its options."""
+        """The launcher's command and its options, as two texts."""
         command, _, options = (self.launcher or "").partition(" ")
         return command, options
 
     @property
     def gpus_of_cell(self) -> float:
-        """GPUs that a cell asks for; below 1 it shares one."""
+        """GPUs that a cell asks for; below 1, several cells share one."""
         return self.gpus_per_cell / self.cells_per_gpu
 
     @property
@@ -162,10 +162,10 @@ class ComputeConfig:
 
 
 def check_ray_address(address: str) -> None:
-    """Refuses what is no cluster's address.
+    """Refuses a text that is no address of a Ray cluster.
 
     Raises:
-      ValueError: with what is accepted.
+      ValueError: naming the forms that are accepted.
     """
     if address.startswith("ray://"):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A whole study as one value: data, model, stages, transfers, methods × budgets × seeds."""
+"""The config of a whole study: data, model, stages, transfers, methods × budgets × seeds."""
 
 import dataclasses
 import functools
@@ -43,25 +43,25 @@ from pipelines.sources.registry import SOURCES
 from pipelines.synthetic.config import CorpusConfig
 
 Method = str
-"""A connector: a name of the registry, or a class of the user's own as "module:Class"; or one of
-the study's variants."""
+"""Name of a compared method: a connector of the registry, a user's connector class as
+"module:Class", or one of the study's variants."""
 REFERENCE: Method = "vanilla"
-"""The method whose score is 100 % retention; it knows one budget, all tokens."""
+"""The method whose score counts as 100 % retention; its only budget is all tokens."""
 
 
 VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=40)]
 
 
 def offer_connectors(schema: dict[str, Any]) -> None:
-    """Has the schema of a method offer what there is by name."""
+    """Adds the connectors that have a name to the JSON schema of a method, for forms to offer."""
     schema["enum"] = offered_connectors()
 
 
 SEED_RANGE = (10_000, 100_000)
-"""Transfer seeds are drawn from here. Source: PARCEL, app. Implementation Details."""
+"""Range that transfer seeds are drawn from. Source: PARCEL, app. Implementation Details."""
 
 MAX_PRETRAIN_SEEDS = 20
-"""Most pretraining seeds of a study; each has a part of the transfer seeds to itself."""
+"""Most pretraining seeds of a study; each has its own part of the range of transfer seeds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ class TokenizerConfig:
     """SentencePiece vocabulary, without the 1024 location and 128 segmentation tokens.
 
     Attributes:
-      path: a tokenizer file to use; None trains one on the study's texts.
-      vocab_size: pieces of the one trained here [tokens].
+      path: tokenizer file to use; None trains a tokenizer on the study's texts.
+      vocab_size: number of pieces of a tokenizer that is trained here [tokens].
     """
 
     path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
@@ -82,47 +82,50 @@ class StudyConfig:
     """Methods × benchmarks × seeds × budgets, from raw data to the results table.
 
     Attributes:
-      name: of the study, in lower-case letters, digits and dashes.
-      seed: of everything: each stage draws a seed of its own from it, and the transfers theirs.
-      methods: connectors compared: names of the registry; classes of one's own as "file.py:Class",
+      name: the study's name, in lower-case letters, digits and dashes.
+      seed: master seed, from which the seeds of all stages and transfers are derived.
+      methods: connectors to compare: names of the registry; your own classes as "file.py:Class",
         "module:Class" or entry points of `parcel.connectors`; or names of `variants`.
       budgets: soft tokens per frame at evaluation; a method is evaluated at those it serves, and
         vanilla at all tokens only. `auto` among them is short for `auto: {}`.
-      auto: evaluates each method with several budgets also at one that is chosen for each input,
-        among them; None does not.
-      train_budgets: method -> the budgets its intermediary stage and its transfers draw from, each
-        equally often in expectation; a method that is not named draws uniformly from all it serves,
-        as the paper's do.
+      auto: settings for choosing a budget for each input: each method with several budgets is then
+        also evaluated that way; None turns this off.
+      train_budgets: method -> the budgets that its intermediary stage and its transfers draw from,
+        each equally often in expectation; a method that is not named draws uniformly from all that
+        it serves, as in the paper.
       variants: methods trained in another way, by the names under which they are compared.
-      num_seeds: transfer seeds of each pretraining seed, shared by all methods; more of them
-        begin with the same ones.
+      num_seeds: transfer seeds of each pretraining seed, shared by all methods; raising it keeps
+        the earlier seeds.
       num_pretrain_seeds: how often Stage 1 and the intermediaries are trained; the paper: once.
-      data_root: folder with the raw corpora; None renders the synthetic one.
+      data_root: folder with the raw corpora; None renders the synthetic corpus.
       corpus: the synthetic corpus; unused where `data_root` is given.
       sources: corpora of the Stage-1 mixture.
       prepare: how raw data become records.
-      hygiene: what is looked for in the mixture: duplicates, and pictures of the benchmarks'
-        evaluation splits. None does not look.
-      tokenizer, mask_codec, model: what all methods share; no codec where nothing has masks.
-      connector_files: files of connectors of one's own, by "module:Class"; filled in, so that
-        another process of the machine finds them.
-      connectors: settings of a method's connector; its `kind` is the method. Others have
-        `model.connector`'s.
+      hygiene: screening of the mixture for duplicates and for pictures of the benchmarks'
+        evaluation splits; None skips it.
+      tokenizer: the tokenizer that all methods share.
+      mask_codec: the mask codec that all methods share; None where no data have masks.
+      model: the model that all methods share, but for their connectors.
+      connector_files: method -> file of its connector, for your own classes; filled in
+        automatically, so that other processes on the machine find them.
+      connectors: method -> settings of its connector, whose `kind` is the method; a method that is
+        not named has the settings of `model.connector`.
       start: checkpoint that the first stage starts from: a folder of ours, an `.npz` of big_vision,
-        or safetensors of Hugging Face; None starts from nothing. `tokenizer.path` must then be the
-        checkpoint's own. Where the stages begin with what each method has for itself, one for
-        each: {parcel: …, mqt: …}; then, it may have the method's connector.
-      stage1: vanilla pretraining; None begins with `start`.
+        or safetensors of Hugging Face; None starts from random parameters. With it,
+        `tokenizer.path` must be the checkpoint's tokenizer. Without `stage1` it may be one
+        checkpoint per method, {parcel: …, mqt: …}, each with the method's connector or none.
+      stage1: vanilla pretraining; None leaves it out and begins with `start`.
       intermediary: pretraining of each method, from Stage 1; None leaves it out.
-      stage2: pretraining of each method at a higher resolution, and transfers there; None has none.
-      watch: what is looked at while stages train; None does not look.
+      stage2: pretraining of each method at a higher resolution, and transfers there; None leaves
+        both out.
+      watch: measurements on held-out data while stages train; None makes none.
       softcaps_in_transfers: whether transfers keep the model's soft-caps; the paper's do not,
         big_vision's recipe does.
-      transfers: benchmark -> how it is fine-tuned on and evaluated; the registry's recipe where
-        nothing else is stated.
+      transfers: benchmark -> how it is fine-tuned on and evaluated; whatever is left out comes from
+        the registry's recipe.
       eval_batch_size: examples decoded together.
-      compute: where steps run.
-      keep: what `parcel gc` leaves of it.
+      compute: where steps run and with which resources.
+      keep: which of the study's files `parcel gc` keeps.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -227,7 +230,7 @@ class StudyConfig:
                 raise ValueError(f"transfers.{name}: {error}") from None
 
     def routed(self, method: Method) -> tuple[int, ...]:
-        """Returns the budgets that are chosen from for each input, ascending; none for none."""
+        """Returns the budgets that a router chooses from, ascending; () without routing."""
         served = self.budgets_of(method)
         return tuple(sorted(served)) if self.auto and len(served) > 1 else ()
 
@@ -296,7 +299,7 @@ class StudyConfig:
 
     @property
     def at(self) -> str:
-        """What the names of steps and rows end with; "" at the study's own resolution."""
+        """Suffix of the names of steps and rows; "" at the study's own resolution."""
         return ""
 
     @functools.cached_property
@@ -354,7 +357,7 @@ class StudyConfig:
         return f"{served[0]}…{served[-1]}, even ones"
 
     def budgets_of(self, method: Method) -> tuple[int, ...]:
-        """Returns the budgets a method is evaluated at: those of the study that it serves."""
+        """Returns the budgets of the study that a method serves, at which it is evaluated."""
         served = supported_budgets(self.model_of(method))
         return tuple(budget for budget in self.budgets if budget in served)
 
@@ -366,9 +369,9 @@ class StudyConfig:
         """Returns the model with a method's connector.
 
         Args:
-          method: which.
-          transfer: without soft-caps, as the paper's transfers are (app. Implementation Details),
-            unless the study keeps them.
+          method: the method.
+          transfer: whether the model is for a transfer. It then has no soft-caps, as in the paper
+            (app. Implementation Details), unless `softcaps_in_transfers` is set.
         """
         method = self.connector_of(method)
         connector = self.connectors.get(method, self.model.connector)
@@ -379,7 +382,7 @@ class StudyConfig:
         )
 
     def drawing(self, train: TrainConfig, method: Method) -> TrainConfig:
-        """Returns a stage of a method: its budgets at this resolution, and a variant's length."""
+        """Returns a training recipe with the method's training budgets and a variant's length."""
         if method in self.variants:
             return self.variants[method].trained(train)
         if method not in self.train_budgets:
@@ -387,17 +390,17 @@ class StudyConfig:
         return dataclasses.replace(train, budgets=self.train_budgets[method])
 
     def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
-        """Returns how a method is fine-tuned on one of `fine_tunings`, with its budgets."""
+        """Returns the recipe by which a method is fine-tuned on one of `fine_tunings`."""
         return self.drawing(self.fine_tunings[benchmark], method)
 
     def reference_of(self, method: Method) -> str:
-        """Returns the name of a method in a config that another process reads."""
+        """Returns the name of a method, with its class's file, for another process to resolve."""
         file = self.connector_files.get(method)
         return f"{file}:{method.partition(':')[2]}" if file else method
 
     @property
     def given(self) -> dict[str, str]:
-        """Paths of what the study is given rather than makes, by the key of the config."""
+        """Config key -> path of a file that the study reads instead of making it."""
         codec = self.mask_codec.path if self.mask_codec else None
         paths = {
             "tokenizer.path": self.tokenizer.path,
@@ -408,10 +411,11 @@ class StudyConfig:
 
     @property
     def seed_pairs(self) -> tuple[tuple[int, int], ...]:
-        """(number of the pretraining seed, transfer seed), the same for every method.
+        """Pairs (number of the pretraining seed, transfer seed), the same for every method.
 
-        Every pretraining takes from the start of a part of one shuffled list, so that more seeds
-        of either sort leave those before them, and all their artifacts, as they were.
+        One shuffled list of `SEED_RANGE` is cut into a part per pretraining, and each pretraining
+        takes its transfer seeds from the start of its part. So adding seeds of either sort changes
+        none of the earlier ones, and their artifacts are re-used.
         """
         low, high = SEED_RANGE
         per_pretraining = (high - low + 1) // MAX_PRETRAIN_SEEDS
@@ -428,18 +432,18 @@ class StudyConfig:
         return tuple(seed for _, seed in self.seed_pairs)
 
     def stage_seed(self, stage: str, number: int = 0) -> int:
-        """Returns the seed of a stage, in [0, 2**31): no two stages see the same draws.
+        """Returns the seed of a stage, in [0, 2**31), derived by hashing: each stage has its own.
 
         Args:
-          stage: "stage1", "intermediary", "stage2", "mask_codec".
-          number: of the pretraining seed.
+          stage: "stage1", "intermediary", "stage2" or "mask_codec".
+          number: number of the pretraining seed.
         """
         digest = hashlib.blake2b(f"{self.seed} {stage} {number}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "big") >> 1
 
     @property
     def eval_rows(self) -> dict[str, EvalRow]:
-        """Every split that is prepared for evaluation, by the name of its row."""
+        """Row name -> the row, for every split that is prepared for evaluation."""
         return {
             f"{row.name}{self.at}": dataclasses.replace(row, name=f"{row.name}{self.at}")
             for name, entry in self.transfers.items()
@@ -448,13 +452,13 @@ class StudyConfig:
 
     @property
     def rows(self) -> dict[str, EvalRow]:
-        """The rows of the results: those of benchmarks that are transferred to."""
+        """Row name -> the row, for every row of the results: benchmarks with `transfer: true`."""
         scored = {name for name, entry in self.transfers.items() if entry.transfer}
         return {name: row for name, row in self.eval_rows.items() if row.benchmark in scored}
 
     @property
     def fine_tunings(self) -> dict[str, TrainConfig]:
-        """Benchmarks that are fine-tuned on, with their recipes; zero-shot ones have a parent."""
+        """Fine-tuned benchmark -> its recipe; a zero-shot benchmark counts as its parent."""
         scored = [name for name, entry in self.transfers.items() if entry.transfer]
         return {
             trained_on(name): self.transfers.get(trained_on(name), self.transfers[name]).train
@@ -464,11 +468,11 @@ class StudyConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HighResolution(StudyConfig):
-    """A study as it is at Stage 2's resolution: other images, budgets, recipes, and names."""
+    """The view of a study at Stage 2's resolution, with its own images, budgets and recipes."""
 
     @property
     def at(self) -> str:
-        """What the names of steps and rows end with: "@448"."""
+        """Suffix of the names of steps and rows, as "@448"."""
         return f"@{self.model.vision.image_px}"
 
 
@@ -478,6 +482,7 @@ def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
     after = vision.num_patches
 
     def own(connector: ConnectorConfig) -> ConnectorConfig:
+        # Buckets are token counts declared for the smaller images; by default they follow the size.
         return dataclasses.replace(connector, buckets=())
 
     def sized(owner: Any) -> Any:

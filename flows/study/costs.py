@@ -1,4 +1,4 @@
-"""What a prompt costs, per benchmark, method and budget, by the paper's formulas."""
+"""The cost of a prompt, per benchmark, method and budget, by the paper's formulas."""
 
 from flows.report.cells import Cost
 from flows.study.config import StudyConfig
@@ -8,9 +8,10 @@ from pipelines.benchmarks import pairs
 
 
 def costs_of(config: StudyConfig) -> tuple[Cost, ...]:
-    """Returns the cost of one prefill at every cell of the results; benchmarks alike share one.
+    """Returns the cost of one prefill for every cell of the results.
 
-    The prompt is as long as the benchmark's evaluation allows. A video has all its frames.
+    The prompt is as long as the benchmark's evaluation allows, and a video has all its frames.
+    Benchmarks with the same number of images and the same text length share one `Cost`.
     """
     alike: dict[tuple[int, int], list[str]] = {}
     for name, row in config.rows.items():

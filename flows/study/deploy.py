@@ -1,4 +1,4 @@
-"""`parcel deploy`: a study registered with a work pool of a server; and schedules of its sweeps."""
+"""`parcel deploy`: registers a study with a work pool of a server, and schedules its sweeps."""
 
 import contextlib
 import dataclasses
@@ -29,23 +29,24 @@ from infra.store.store import full_uri
 from model.connector.routing import KINDS
 
 _RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
-"""Environment of every run: it waits eight minutes for a server that is away, not one."""
+"""Environment of every run: with it, a run waits for an absent server eight minutes, not one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where the runs of a deployment go.
+    """Where and how the runs of a deployment are started.
 
     Attributes:
-      store: of every run, a folder or gs://bucket/prefix.
+      store: store of every run, a folder or gs://bucket/prefix.
       pool: name of the work pool.
-      kind: type of the pool; None takes the one it has, or makes a process pool.
+      kind: type of the pool; None takes an existing pool's, and makes a new pool a process pool.
       image: container image of every run; None in a process pool.
       variables: further job variables of the pool.
       environment: further environment variables of every run.
-      cron: when it runs by itself; None leaves the schedules there are.
-      timezone: of `cron`.
-      any_store, any_runner: as in `parcel serve`.
+      cron: schedule on which the study runs; None leaves existing schedules as they are.
+      timezone: time zone of `cron`.
+      any_store: whether forms may name another store.
+      any_runner: whether forms may name a Beam runner, and functions by file or module.
     """
 
     store: str
@@ -61,12 +62,12 @@ class Target:
 
 
 def deploy(config: StudyConfig, target: Target, alerts: Alerts | None = None) -> Iterator[str]:
-    """Registers a study as the deployment `study/NAME`, and yields what that did, line by line.
+    """Registers a study as deployments `study/NAME` and `sweep/NAME`; yields lines on what changed.
 
     Args:
-      config: what its form is filled with, and what its schedule runs.
-      target: where its runs go.
-      alerts: what is told about them; None leaves the alerts there are.
+      config: the study, which fills in the forms and is what the schedule runs.
+      target: where and how its runs are started.
+      alerts: alerts about the runs; None leaves existing alerts as they are.
 
     Raises:
       ConfigError: if no server answers, or it or the pool cannot take the deployment.
@@ -128,7 +129,7 @@ def _store_of(store: str) -> str:
 
 
 def _check_paths(config: StudyConfig) -> None:
-    """Checks that no path depends on the folder in which a run happens to start."""
+    """Checks that every path is absolute, since runs start in another folder."""
     given = {"data_root": config.data_root, **config.given}
     for key, path in given.items():
         if path is not None and "://" not in path and not PurePosixPath(path).is_absolute():
@@ -158,12 +159,12 @@ def _check_pool(kind: str, target: Target, store: str) -> None:
 
 
 def check_code(kind: str, config: StudyConfig, target: Target) -> None:
-    """Checks that runs have the readers, metrics and connectors of one's own, and may use them.
+    """Checks that runs can find users' readers, metrics and connectors, and may use them.
 
     Args:
       kind: type of the pool.
       config: the study.
-      target: where its runs go.
+      target: where and how its runs are started.
 
     Raises:
       ConfigError: naming the field and the cure.
@@ -191,12 +192,12 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
 
 
 def schedule(firing: Firing, when: Allowance, cron: str) -> Iterator[str]:
-    """Has a sweep fire by itself, and yields what that did, line by line.
+    """Sets the schedule on which a sweep fires, and yields lines on what changed.
 
     Args:
       firing: the sweep.
-      when: its cells may begin.
-      cron: when it fires, in the time zone of `when`.
+      when: limits on when its cells may begin.
+      cron: times at which it fires, in the time zone of `when`.
 
     Raises:
       ConfigError: if no server answers, or it has no deployment that runs sweeps.
@@ -215,7 +216,7 @@ def schedule(firing: Firing, when: Allowance, cron: str) -> Iterator[str]:
         with named_server() as client:
             deployment = _deployed(client, name)
             if deployment.name == name:
-                parameters["study"] = name  # As it was deployed: its runs see no file of here.
+                parameters["study"] = name  # The deployed values: runs may not see local files.
             set_schedule(client, deployment, times, f"sweep-{name}", parameters)
             describe(deployment.id, described(firing))
             yield f"deployment sweep/{deployment.name}: fires at {cron!r} {when.timezone}"

@@ -1,4 +1,4 @@
-"""The terminal while a study runs: a table of what runs, with the time left; or plain lines."""
+"""The terminal's display of a running study: progress bars with the time left, or plain lines."""
 
 import sys
 import threading
@@ -15,24 +15,24 @@ from infra.processes.signals import before_leaving
 from infra.progress import Progress as StepProgress
 
 _LINE_EVERY = 15.0
-"""Between two lines about one running step, where output is not a terminal [s]."""
+"""Interval between two lines about one running step, where output is not a terminal [s]."""
 
 
 _SHOWN = 16
-"""Running steps with a line of their own; a cluster has hundreds."""
+"""Most running steps shown as a bar each; a cluster runs hundreds."""
 _FORECAST_EVERY = 1.0
-"""Between two looks at the time left [s]."""
+"""Interval between two estimates of the time left [s]."""
 
 
 class Display:
-    """A line per running step and one for the whole; plain lines where there is no terminal.
+    """A bar per running step and one for the whole study; plain lines if there is no terminal.
 
     Safe to call from several threads.
 
     Args:
-      num_steps: steps of the whole.
-      console: where to print.
-      left: returns the time until all is done [s]; None where nobody knows.
+      num_steps: number of steps of the study, as its graph counts nodes.
+      console: console to print on; None takes standard output.
+      left: function that returns the time until all is done [s], or None if unknown.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Display:
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live.start()
-            before_leaving(lambda _: self._live.stop())  # Or the terminal has no cursor.
+            before_leaving(lambda _: self._live.stop())  # Otherwise the cursor stays hidden.
         return self
 
     def __exit__(
@@ -76,7 +76,7 @@ class Display:
             self._live.stop()
 
     def update(self, name: str, progress: StepProgress) -> None:
-        """Shows how far a step is."""
+        """Shows the progress of a step."""
         with self._lock:
             if name not in self._tasks:
                 shown = len(self._tasks) < _SHOWN
@@ -100,14 +100,15 @@ class Display:
                 )
 
     def tell(self, name: str, what: str) -> None:
-        """Tells of something that happened to a step while it goes on."""
+        """Prints a line on an event in a step that is still running."""
         with self._lock:
             self._print(sum(self.counts.values()), f"{'':<15} {name}: {what}")
 
     def finish(self, name: str, *, outcome: str, seconds: float = 0.0, detail: str = "") -> None:
-        """Notes the end of a step ("made", "reused", "failed"), or what became of a try of it.
+        """Records how a step ended: `outcome` is "made", "reused", "failed" or "not run".
 
-        That is "again" where its worker was lost, "joined" where it was under way already.
+        Two more outcomes are no end, only printed: "again" (the worker was lost and the step is
+        retried) and "joined" (another run's job for the same step was found and is followed).
         """
         with self._lock:
             if outcome in self.counts:
@@ -125,7 +126,7 @@ class Display:
             self._print(done, f"{outcome:<6} {took} {name} {detail}")
 
     def reuse(self, num: int) -> None:
-        """Notes that many steps are re-used, in one line."""
+        """Records that `num` steps are re-used, in one line."""
         with self._lock:
             self.counts["reused"] += num
             self._show_whole()
@@ -150,10 +151,10 @@ class Display:
 
 
 def spoken(left: float | None) -> str:
-    """Returns a time left as a person says it; "" where nobody knows.
+    """Returns the time left in words, as "5 min left"; "" where it is unknown.
 
     Args:
-      left: [s].
+      left: the time left [s].
     """
     if left is None:
         return ""

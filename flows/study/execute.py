@@ -1,4 +1,4 @@
-"""Runs a graph: a row of the run's page per node, each as soon as those it reads are done."""
+"""Runs the nodes of a graph, each as soon as the nodes that it reads are done."""
 
 import dataclasses
 import functools
@@ -37,14 +37,14 @@ from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
 
 _PROGRESS_PAGE_AFTER = 5.0
-"""A node that runs longer shows its progress in the UI, refreshed as often [s]."""
+"""Interval at which a running node refreshes its progress in the UI, first after as long [s]."""
 
 _RETRY_AFTER = 1.0
-"""Between the loss of a worker and the next try [s]."""
+"""Pause between the loss of a worker and the next attempt [s]."""
 
 
 class StepFailedError(RuntimeError):
-    """A node lacks an artifact; the message says which and why."""
+    """A node has not made an artifact; the message says which and why."""
 
 
 @dataclasses.dataclass
@@ -52,24 +52,28 @@ class Session:
     """The state that the nodes of one run share.
 
     Attributes:
-      study: its name.
-      store, workers, display: where artifacts are, steps run, and people look.
-      view: the store at the beginning, for what was pinned before.
-      foreseen: step -> key of its artifact that was pinned then.
-      kept: steps that, as things were then, rest on what `parcel accept` kept.
-      journal: what the run did, for the UI's rows.
-      live: tells the UI of it meanwhile.
-      expected, forecast: the time that steps take, and all that is left.
-      pin: keeps artifacts from garbage collection until the run ends.
-      retries: more tries of a node whose worker died.
-      rebuild: names of steps to make again at any cost, kept ones included; may hold `*`.
+      study: the study's name.
+      store: the store that artifacts are read from and written to.
+      workers: the processes that run steps.
+      display: the terminal's progress display.
+      view: snapshot of the store at the start of the run; answers look-ups of `foreseen` keys.
+      foreseen: step -> key of the artifact found for it at the start, which is pinned.
+      kept: steps that, at the start, rested on an artifact kept by `parcel accept`.
+      journal: record of the run, from which the UI's rows are settled.
+      live: sender of rows, log lines and pages to the UI while the run is under way.
+      expected: estimated time of each step.
+      forecast: estimated time until the run ends.
+      pin: protection of artifacts from garbage collection until the run ends.
+      retries: further attempts at a node whose worker died.
+      rebuild: names of steps to make again at any cost, accepted ones included; may hold `*`.
       rebuild_seconds: work on other stale steps that may still be done again [device-seconds].
-      gate: lets nodes begin.
-      artifacts: step -> its artifact, as they come.
+      gate: decides whether a node may begin.
+      artifacts: step -> its artifact; grows during the run.
       accepted: steps that rest on an artifact kept although its code has changed since.
-      failures: node -> why it failed.
+      failures: node's name -> why it failed.
       held: node -> why it was not begun.
-      allowed: keys of stale artifacts whose making is already charged.
+      allowed: keys of stale artifacts that `rebuild_seconds` was already charged for.
+      lock: guard of `allowed` and `rebuild_seconds`.
     """
 
     study: str
@@ -97,15 +101,15 @@ class Session:
 
     @functools.cached_property
     def source(self) -> str:
-        """Digest of this run's source tree, which the store keeps."""
+        """Digest of this run's source tree, a copy of which is put in the store."""
         return self.store.keep(checkout().files)
 
     def look_up(self, step: Step) -> Found:
         """Looks a step up in the store.
 
         Raises:
-          StepFailedError: if an input of it was not made.
-          HeldError: if that was not begun.
+          StepFailedError: if an input of the step was not made.
+          HeldError: if the node of that input was not begun.
         """
         lacking = [read for read in step.inputs.values() if read not in self.artifacts]
         if lacking and not step.partial:
@@ -123,27 +127,30 @@ class Session:
             pin=self.pin.add,
             before=self.view,
         )
+        # The snapshot is fast, and right for keys pinned at the start: `gc` cannot have removed
+        # those. If an input was remade with other bytes, the key is new, and only the store knows.
         foreseen = self.foreseen.get(step)
         found = asked(self.view if foreseen else self.store)
         if foreseen and found.recipe.key != foreseen:
-            found = asked(self.store)  # An input came out anew: nobody had pinned this one.
+            found = asked(self.store)
         if found.state == "accepted" or any(s in self.accepted for s in step.inputs.values()):
             self.accepted.add(step)
         return found
 
     def allow(self, node: Node, stale: Artifact) -> None:
-        """Charges a stale artifact to the work that may be done again, once.
+        """Charges the remaking of a stale artifact to `rebuild_seconds`, once.
 
-        Before the run nobody could know that this one would be stale: an input came out anew.
+        `Explanation.check` refused too much such work before the run, but could not foresee steps
+        that become stale because an input was remade with other bytes.
 
         Raises:
-          StepFailedError: if that is more than is left.
+          StepFailedError: if it costs more than is left.
         """
         if self.rebuilds(node):
             return
         with self.lock:
             if stale.key in self.allowed:
-                return  # A worker was lost, and this is the next try.
+                return  # Charged by an earlier attempt, whose worker was lost.
             if device_seconds(stale) > self.rebuild_seconds:
                 raise StepFailedError(
                     f"{stale.key} was made by other code, and making it again is above "
@@ -154,7 +161,7 @@ class Session:
             self.rebuild_seconds -= device_seconds(stale)
 
     def rebuilds(self, node: Node) -> bool:
-        """Whether somebody asked to make a node again."""
+        """Whether `rebuild` names a node or one of its steps."""
         return any(node.matches(pattern) for pattern in self.rebuild)
 
 
@@ -167,22 +174,23 @@ def run_graph(
 ) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
-    Of nodes that are ready, the one with the longest chain of work before it begins first. A node
-    that lacks an input fails, too, and says so; the others go on.
+    Of the nodes that are ready, the one at the head of the longest chain of work begins first.
+    A node that lacks an input fails as well; nodes that do not depend on it continue.
 
     Args:
-      session: of this run.
-      graph: what to run.
-      reused: nodes whose artifacts are all there already.
-      at_once: nodes in flight.
-      ahead: nodes that begin before all others that are ready.
+      session: state of the run.
+      graph: the nodes to run.
+      reused: nodes whose artifacts are all in the store already.
+      at_once: most nodes in flight at a time.
+      ahead: nodes that begin before all other ready ones.
     """
     ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
     upstream = graph.upstream
     shared: set[Node] = set()
     if len(reused) > MAX_REUSED_ROWS:
-        # In the graph's order: what a re-used node reads is re-used, too. One that is not found
-        # was damaged, or collected, since somebody looked.
+        # So many nodes share one row and skip the scheduler. `_find` needs the graph's order: a
+        # node's inputs must be found before it. A node that is no longer found (damaged or
+        # collected meanwhile) is scheduled like the others.
         found = [node for node in graph.nodes if node in reused and _find(session, node)]
         _tell_reused(session, found)
         shared = set(found)
@@ -203,6 +211,8 @@ def run_graph(
             while order.is_active():
                 for node in order.get_ready():
                     time_after, work_after = ranks[node]
+                    # The heap pops the least: `ahead` first, then the longest chain of work, then
+                    # (by `numbers`) the graph's order, since nodes themselves cannot be compared.
                     urgency = node not in ahead, -time_after, -work_after
                     heapq.heappush(ready, (urgency, numbers[node], node))
                 while ready and in_flight < at_once:
@@ -219,7 +229,7 @@ def run_graph(
 
 
 def _find(session: Session, node: Node) -> bool:
-    """Finds the artifacts of a node that is re-used; returns whether all of them are there."""
+    """Finds the artifacts of a re-used node; returns whether all of them are there."""
     if session.rebuilds(node):
         return False
     found: dict[Step, Artifact] = {}
@@ -240,7 +250,7 @@ def _find(session: Session, node: Node) -> bool:
 
 
 def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
-    """Makes or finds the artifacts of a node, again where its worker is lost; tells everybody."""
+    """Makes or finds a node's artifacts, with retries if its worker is lost; reports each end."""
     for attempt in range(1, session.retries + 2):
         began = journal.Node(name=node.name, started=journal.now())
         session.journal.submitted(node.name, session.live.task_run_id(node.name))
@@ -275,7 +285,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
 
 
 def _tell_reused(session: Session, nodes: Sequence[Node]) -> None:
-    """Tells that nodes are re-used, more of them than anybody reads line by line."""
+    """Reports many re-used nodes at once, without a line for each."""
     for node in nodes:
         session.forecast.end(node.name)
     session.display.reuse(len(nodes))
@@ -285,7 +295,7 @@ def _tell_reused(session: Session, nodes: Sequence[Node]) -> None:
 def _tell_end(
     session: Session, node: Node, outcome: Literal["made", "reused"]
 ) -> tuple[str, float]:
-    """Tells terminal and journal how a node ended well; returns its news, and its work [s]."""
+    """Reports a node's success to terminal and journal; returns its detail line and work [s]."""
     seconds = sum(session.artifacts[step].manifest.seconds for step in node.steps)
     detail = _detail(session, node)
     session.forecast.end(node.name, seconds if outcome == "made" else 0.0)
@@ -297,7 +307,7 @@ def _tell_end(
 def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
     """Makes or finds every artifact of a node; returns "made" or "reused".
 
-    A step that fails leaves the others of its job alone: their artifacts are kept.
+    If a step fails, the artifacts of the other steps of its job are kept.
     """
     outcome: Literal["made", "reused"] = "reused"
     errors: dict[str, str] = {}
@@ -322,11 +332,11 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
         ends: dict[str, worker.Made] = {}
         try:
             if missing:
-                # A table of what there is belongs to the cells that it is made of.
+                # A table of the results so far always passes the gate: the cells it reads are made.
                 partial = any(step.partial for step in missing)
                 closes = math.inf if partial else session.gate.enter(node)
                 _run_job(session, node, job, keys, list(missing.values()), ends, closes)
-        finally:  # A worker that is lost takes with it nothing that it had committed.
+        finally:  # Even if the worker is lost, the steps that it committed before count.
             for step, recipe in missing.items():
                 end = ends.get(step.name)
                 if end and end.error:
@@ -347,7 +357,7 @@ def _run_node(session: Session, node: Node) -> Literal["made", "reused"]:
 
 
 def _is_wanted(session: Session, node: Node, found: Found) -> bool:
-    """Whether a step of a node must be made and reads an artifact whose files were let go."""
+    """Whether a step of the node must be made and reads `found`, whose files were let go."""
     step = next(step for step in node.steps if step.name == found.recipe.name)
     session.artifacts[step] = cast(Artifact, found.artifact)
     readers = (reader for reader in node.steps if step in reader.inputs.values())
@@ -363,10 +373,10 @@ def _run_job(
     ends: dict[str, worker.Made],
     closes: float,
 ) -> None:
-    """Runs the missing steps of a job, showing progress; `ends` gets how each ended, as it does.
+    """Runs the missing steps of a job and shows their progress; fills `ends` as each step ends.
 
     Raises:
-      HeldError: if it found no place to begin in before it `closes` [seconds since the epoch].
+      HeldError: if no worker was free before `closes` [seconds since the epoch].
     """
     prefect = {
         "task_run_id": session.live.task_run_id(node.name),
@@ -389,7 +399,7 @@ def _run_job(
         stream = worker.make(session.store.uri, recipes, context)
     has_begun, last = not job.cpus or job is not node.jobs[0], None
     show = _progress_page(session.live, recipes[0].key, node.name)
-    for item in stream:  # To its very end: a stream left early takes its worker with it.
+    for item in stream:  # To its very end: leaving a stream early ends its worker.
         if isinstance(item, worker.Made):
             if not item.held:
                 ends[item.name] = item
@@ -399,10 +409,10 @@ def _run_job(
             session.display.finish(node.name, outcome="joined", detail=detail)
             continue
         name, progress = item
-        if not has_begun:  # Until now it may have waited for a place.
+        if not has_begun:  # Before its first progress the job may have waited for a free worker.
             has_begun = True
             session.live.log(story.beginning(node, session.expected.of_node(node)), node.name)
-        if progress.happened and progress != last:  # A job's report is read more than once.
+        if progress.happened and progress != last:  # The same report may arrive several times.
             session.display.tell(node.name, progress.note)
             session.live.log(f"{node.name}: {progress.note}", node.name, failed=True)
         last = progress
@@ -423,12 +433,12 @@ def _make_pieces(
     recipes: Sequence[Recipe],
     context: Mapping[str, Any],
 ) -> None:
-    """Makes the pieces of a job's steps, all at the same time; whoever makes the steps finds them.
+    """Makes all pieces of a job's steps in parallel; the steps themselves then read these pieces.
 
-    What fails is told, and left to the steps themselves, which fail with it or do without.
+    A piece that fails is only logged: the step makes up for it, or fails itself.
 
     Raises:
-      WorkerLost: if a worker died; the pieces of the others are there when it is tried again.
+      WorkerLost: if a worker died; the next attempt finds the pieces that other workers made.
     """
 
     def make(number: int) -> None:
@@ -450,13 +460,13 @@ def _make_pieces(
 
 
 def _publish(session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool) -> None:
-    """Tells the UI: a page of the artifact."""
+    """Publishes a page about an artifact in the UI."""
     text = pages.page(session.view, artifact, reused=reused)
     session.live.page(page_key(artifact.key), text, step.name, node.name)
 
 
 def _progress_page(live: Live, key: str, node: str) -> Callable[[str, Progress], None]:
-    """Returns a function that shows progress in the UI, once a node has run for a while."""
+    """Returns a function that shows a node's progress in the UI, at most every few seconds."""
     last = logged = time.monotonic()
     page: str | None = None
 

@@ -1,4 +1,4 @@
-"""How long steps will take, from those that were made: for their order, and for the time left."""
+"""Estimates of the time of steps, from earlier ones: for scheduling and for the time left."""
 
 import collections
 import re
@@ -12,16 +12,16 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.study.graph import Graph, Node
 
 _RECENT = 20
-"""Nodes whose rate a forecast goes by."""
+"""Number of the latest nodes from whose rate the time left is estimated."""
 
 _SEEDS = re.compile(r" (seed|pretrain)=\d+")
 
 
 class Expected:
-    """The time that steps take, learned from steps that are the same but for their seeds.
+    """Estimates the time of a step from earlier steps that differ from it only in their seeds.
 
-    Where there are none, from what a unit of work took in others of the kind. Safe to call from
-    several threads.
+    Where there are none, it uses the time per unit of work of other steps of the kind. Safe to call
+    from several threads.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Expected:
         self._lock = threading.Lock()
 
     def learn(self, step: Step, seconds: float) -> None:
-        """Notes the time that a step took [s]."""
+        """Records the time that a step took [s]."""
         name = _alike(step.name)
         with self._lock:
             total, count = self._alike.get(name, (0.0, 0))
@@ -39,7 +39,7 @@ class Expected:
             self._kinds[step.kind] = total + seconds, work + _work(step)
 
     def seconds(self, step: Step) -> float | None:
-        """Returns the time that a step will take [s]; None where none of its kind was seen."""
+        """Returns the estimated time of a step [s]; None where no step of its kind was seen."""
         alike = self._alike.get(_alike(step.name))
         if alike is not None:
             return alike[0] / alike[1]
@@ -47,19 +47,20 @@ class Expected:
         return kind[0] / kind[1] * _work(step) if kind is not None else None
 
     def of_node(self, node: Node) -> float | None:
-        """Returns the time that a node will take [s]; None where that of a step is unknown."""
+        """Returns the estimated time of a node [s]; None if that of any of its steps is unknown."""
         found = [self.seconds(step) for step in node.steps]
         return None if None in found else sum(filter(None, found))
 
     def ranks(self, graph: Graph) -> dict[Node, tuple[float, float]]:
-        """Returns the urgency of each node: the time of it and of the longest chain after it.
+        """Returns the urgency of each node: the time, then the work, of the longest chain it heads.
 
-        A node without a known time counts by its work alone, below all that have one.
+        The chain includes the node. Nodes of unknown time add 0 to the time, so that among those
+        the work decides.
         """
         after: dict[Node, tuple[float, float]] = {}
         ranks: dict[Node, tuple[float, float]] = {}
         upstream = graph.upstream
-        for node in reversed(graph.nodes):  # Those that read a node come after it.
+        for node in reversed(graph.nodes):  # Backwards, readers are visited before their inputs.
             chain, work = after.get(node, (0.0, 0.0))
             seconds = self.of_node(node)
             ranks[node] = chain + (seconds or 0.0), work + sum(map(_work, node.steps))
@@ -69,11 +70,11 @@ class Expected:
 
 
 class Forecast:
-    """The time that a run will still take. Safe to call from several threads.
+    """Estimates the time until a run ends. Safe to call from several threads.
 
     Args:
-      expected: the time that steps take.
-      nodes: of the run.
+      expected: estimates for single steps.
+      nodes: all nodes of the run.
     """
 
     def __init__(self, expected: Expected, nodes: Sequence[Node]) -> None:
@@ -84,17 +85,17 @@ class Forecast:
         self._lock = threading.Lock()
 
     def end(self, name: str, seconds: float = 0.0) -> None:
-        """Notes that a node ended, and the time of what it made [s]; 0 where it made nothing."""
+        """Records the end of a node, with the time of its work [s]; 0 if it made nothing."""
         with self._lock:
             self._left[_alike(name)] -= 1
             if seconds:
                 self._recent.append((time.monotonic(), seconds))
 
     def seconds(self) -> float | None:
-        """Returns the time left [s]; None where nobody knows what a node takes.
+        """Returns the time left [s]; None if the time of a remaining node is unknown.
 
-        It is that of the nodes that have not ended, at the rate of those that ended last: so what
-        runs beside them, and the time between them, is in it.
+        This is the estimated work of the remaining nodes, divided by the work that the latest nodes
+        did per second of wall time: this rate covers parallel nodes and the gaps between them.
         """
         with self._lock:
             left, recent = dict(self._left), list(self._recent)
@@ -105,16 +106,17 @@ class Forecast:
         since = min(ended - seconds for ended, seconds in recent)
         at_once = sum(seconds for _, seconds in recent) / max(last - since, 1e-6)
         total = sum((seconds or 0.0) * left[name] for name, seconds in each.items())
+        # `recent` ends with the last node that ended; the others have worked on since then.
         return max(total / at_once - (time.monotonic() - last), 0.0)
 
 
 def _alike(name: str) -> str:
-    """Returns the name that nodes, or steps, share which are the same but for their seeds."""
+    """Returns a node's or step's name without its seeds."""
     return _SEEDS.sub("", name)
 
 
 def _work(step: Step) -> float:
-    """Returns a step's work, comparable within its kind: examples, or tokens of a budget."""
+    """Returns a step's amount of work, comparable within its kind: examples, or tokens."""
     match step.config:
         case FitSpec(train=train):
             return float(train.total_steps * train.batch_size) or 1.0

@@ -1,4 +1,4 @@
-"""Why a step would run, before anything does: re-used, stale, or new.
+"""Explains before a run what would become of each step, and why.
 
 reused   prepare mixture/web
 stale    stage1 vanilla        model.train.step._step changed since checkpoint-59ca…
@@ -26,33 +26,32 @@ from infra.store.store import Artifact, Store
 
 State = Literal["reused", "accepted", "follows", "new", "stale"]
 STATES: tuple[State, ...] = ("reused", "accepted", "follows", "new", "stale")
-"""A node is in the last of these states that one of its steps is in: what may cost work that was
-done before is told first.
-"""
+"""Every state, the most important last: a node has the last state that one of its steps is in."""
 
 _SEED = "the seed"
-"""Leaf of a step's own seed; its config may have one, too."""
+"""Path under which a step's own seed is compared; its config may have a leaf called "seed"."""
 
 _COMPARED = 200
-"""Artifacts of other names that a new step is compared with."""
+"""Most artifacts with other names that a new step is compared with."""
 
 _NAMED = 3
-"""Reasons told of one step; the others are counted."""
+"""Most reasons or names given in one line; the others are only counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One step or node before a run.
+    """The expected fate of one step or node in a run.
 
     Attributes:
-      state: "reused": as it is. "accepted": made by other code, and kept on somebody's word.
-        "stale": made by other code. "follows": re-used if what it reads, now stale, comes out with
-        the bytes it had. "new": nothing like it is there.
-      why: the reasons, for people.
-      changed: functions that changed, of a stale one.
-      artifact: the one there is; None where the step is new.
-      seconds: of its making, times its devices; the cost of making it again [device-seconds].
-      key: that the artifact of a new step will have; "" while what it reads is not there.
+      state: "reused": its artifact is used unchanged. "accepted": its artifact was made by other
+        code, but kept by `parcel accept`. "stale": its artifact was made by other code. "follows":
+        re-used if its inputs, which are stale, come out with the same bytes again. "new": no
+        artifact fits it.
+      why: reasons for the state, for people.
+      changed: functions whose code changed, if the state is "stale".
+      artifact: the artifact in the store; None where there is none.
+      seconds: cost of making the artifact again: its time, times its devices [device-seconds].
+      key: key of the artifact that a new step will make; "" where its inputs do not exist yet.
     """
 
     state: State
@@ -67,7 +66,7 @@ class Explanation:
     """The verdict on every step of a graph; reads the store and starts nothing.
 
     Attributes:
-      graph: of the study.
+      graph: the study's graph.
       steps: step -> the verdict on it.
       accepted: steps that rest on an artifact kept although its code has changed since.
     """
@@ -90,9 +89,10 @@ class Explanation:
             self._judge_again()
 
     def of_node(self, node: Node) -> Verdict:
-        """Returns the verdict on a node: that of its step with the most work."""
+        """Returns the verdict on a node: that of its step with the last state in `STATES`."""
         verdicts = [self.steps[step] for step in node.steps]
-        worst = max(verdicts, key=lambda v: STATES.index(v.state))  # The first: others follow.
+        # Of equal states `max` takes the first step, which caused those of later steps.
+        worst = max(verdicts, key=lambda v: STATES.index(v.state))
         return Verdict(
             state=worst.state,
             why=worst.why,
@@ -105,13 +105,13 @@ class Explanation:
     ) -> None:
         """Refuses a run that would redo much work because of changed code.
 
-        What follows a stale step counts too: other bytes of a cheap dataset would cost the
-        trainings that read it.
+        Steps that follow a stale one count, too: if a cheap dataset comes out with other bytes,
+        the trainings that read it are repeated.
 
         Args:
-          limit: most work that is done again without a word [device-hours].
+          limit: most work that may be redone without `rebuild` [device-hours].
           rebuild: names of steps to make again at any cost; may hold `*`.
-          held: nodes that are not begun, whatever became of their code.
+          held: nodes that the run does not begin, so that their stale steps do not count.
 
         Raises:
           ConfigError: naming the steps, the functions that changed, and what to do.
@@ -141,7 +141,7 @@ class Explanation:
         )
 
     def stale(self, *, but: Sequence[str] = ()) -> list[Step]:
-        """Returns the stale steps, without those of nodes that a name in `but` means."""
+        """Returns the stale steps, except those of nodes that a pattern in `but` matches."""
         named = {node for node in self.graph.nodes for pattern in but if node.matches(pattern)}
         return [
             step
@@ -150,20 +150,20 @@ class Explanation:
         ]
 
     def _at_stake(self, stale: Sequence[Step]) -> float:
-        """Returns the cost of some stale steps, and of all that follows them [device-seconds]."""
+        """Returns the cost of stale steps and of all steps that follow them [device-seconds]."""
         touched = set(stale)
-        for step in self.graph.steps:  # In order: what a step reads was seen before it.
+        for step in self.graph.steps:  # In the graph's order, inputs come before their readers.
             if self.steps[step].state == "follows" and touched & set(step.inputs.values()):
                 touched.add(step)
         return sum(self.steps[step].seconds for step in touched)
 
     def found(self) -> dict[Step, Artifact]:
-        """Returns step -> its artifact, where there is one already."""
+        """Returns step -> its artifact, for steps that have one already."""
         found = {step: verdict.artifact for step, verdict in self.steps.items()}
         return {step: artifact for step, artifact in found.items() if artifact is not None}
 
     def lines(self, keep: KeepConfig) -> Iterator[str]:
-        """Yields a line per node, a sum, and what the study will leave in the store."""
+        """Yields a line per node, a summary line, and lines on reading and on the store's size."""
         width = max(len(node.name) for node in self.graph.nodes)
         counts = dict.fromkeys(STATES, 0)
         for node in self.graph.nodes:
@@ -179,11 +179,11 @@ class Explanation:
     def told_of_store(
         self, keep: KeepConfig, expected: Mapping[str, float] | None = None
     ) -> Iterator[str]:
-        """Yields a line on the requests that reading takes, and one on the bytes that stay.
+        """Yields a line on the requests that trainings make, and one on the bytes that will stay.
 
         Args:
-          keep: what is kept.
-          expected: name of a step -> bytes that it is expected to leave.
+          keep: which files the study keeps.
+          expected: name of a step -> size that its artifact is expected to have [bytes].
         """
         there = {step: verdict.artifact for step, verdict in self.steps.items()}
         yield told_of_reading(self.graph.steps, there)
@@ -231,7 +231,10 @@ class Explanation:
         return Verdict(state="reused", artifact=found.artifact)
 
     def _earlier(self, step: Step) -> Artifact | None:
-        """Returns the newest note of the same raw files; what they hold may be as it was."""
+        """Returns the newest artifact of the same raw files in an earlier state, if there is any.
+
+        Their contents may be unchanged: the state changes when a file is only touched, too.
+        """
         if step.kind != RAW_FILES.name:
             return None
         wanted = _without_state(json.loads(canonical_json(step.config)))
@@ -244,7 +247,10 @@ class Explanation:
         return max(found, key=lambda artifact: artifact.manifest.started, default=None)
 
     def _judge_again(self) -> None:
-        """Judges steps whose files were let go, now that it is known who would read them."""
+        """Makes those steps "new" whose files were let go, but which a step to be made would read.
+
+        This needs the verdicts on all readers, which come later in the graph's order.
+        """
         wanting: dict[Step, list[str]] = {}
         for step in self.graph.steps:
             if self.steps[step].state in ("new", "stale"):
@@ -256,11 +262,11 @@ class Explanation:
                 self.steps[step] = dataclasses.replace(self.steps[step], state="new", why=why)
 
     def _names(self, steps: Sequence[Step]) -> str:
-        """Names the nodes of steps, the first few of them."""
+        """Returns the names of the nodes of some steps, the first few and a count of the others."""
         return _listed(list(dict.fromkeys(self._owner[step].name for step in steps)))
 
     def _changed(self, found: Found) -> str:
-        """Names the functions that differ between the code of then and of now."""
+        """Returns the names of the functions that changed since an artifact was made."""
         assert found.artifact is not None
         manifest, recipe = found.artifact.manifest, found.recipe
         if not manifest.source:
@@ -275,14 +281,15 @@ class Explanation:
         return _listed(self._changes[key]) or "its code"
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
-        """Tells how a step differs from the nearest artifact there is."""
+        """Returns, as texts, the differences between a step and the most similar artifact."""
         if step.kind not in self._known:
             self._known[step.kind] = [_Known.of(a) for a in self._store.artifacts(step.kind)]
         wanted = _Known.wanted(step, inputs)
         every = self._known[step.kind]
         if not every:
             return ["the first of its kind"] if not step.inputs or inputs else []
-        # Those of its name first: a large sweep has thousands of others.
+        # Artifacts of the same name if there are any; else a bounded number of others, since a
+        # large sweep has thousands. Another name counts as one more difference.
         candidates = [c for c in every if c.name == step.name] or every[-_COMPARED:]
         far = [(wanted.differs_from(c), c.name != step.name) for c in candidates]
         nearest, _ = min(far, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
@@ -295,7 +302,7 @@ class Explanation:
 
 @dataclasses.dataclass(frozen=True)
 class _Known:
-    """An artifact, or a step that wants to be one, as comparable leaves: path -> value."""
+    """An artifact, or a step that would make one, in comparable form: path -> value."""
 
     name: str
     leaves: Mapping[str, Any]
@@ -311,16 +318,16 @@ class _Known:
 
     @classmethod
     def wanted(cls, step: Step, inputs: Mapping[str, Artifact]) -> "_Known":
-        config = leaves(redact(json.loads(canonical_json(step.config))))  # As manifests are.
+        config = leaves(redact(json.loads(canonical_json(step.config))))  # As in manifests.
         read = {f"input {role}": a.manifest.content for role, a in inputs.items()}
         return cls(
             step.name, {**config, _SEED: step.seed, **libraries_of(step.kind, step.config), **read}
         )
 
     def differs_from(self, other: "_Known") -> list[tuple[str, Any, Any]]:
-        """Returns (path, its value there, the value here) of leaves that are not the same.
+        """Returns (path, the other's value, own value) for every path whose values differ.
 
-        Inputs do not count where none is known here.
+        Inputs are compared only if those of this one are known.
         """
         paths = self.leaves.keys() | {p for p in other.leaves if not p.startswith("input ")}
         if any(path.startswith("input ") for path in self.leaves):
@@ -339,7 +346,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """Returns dotted path -> value of everything in nested dicts; lists are values."""
+    """Returns dotted path -> value for nested dicts; a list is one value."""
     if not isinstance(value, dict):
         return {path: value}
     found: dict[str, Any] = {}
@@ -349,7 +356,7 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def _spoken(path: str, was: Any, now: Any, step: Step) -> str:
-    """Returns a difference in the words of the study's config: `stage1.peak_lr 0.001 → 0.002`."""
+    """Returns a difference with the study's config key: `stage1.peak_lr 0.001 → 0.002`."""
     if path.startswith("input "):
         read = step.inputs.get(path.removeprefix("input "))
         if read is None:

@@ -1,4 +1,4 @@
-"""The study, end to end: raw data -> datasets -> stages -> transfers -> results table."""
+"""The Prefect flow `study`: raw data -> datasets -> stages -> transfers -> results table."""
 
 import dataclasses
 import datetime
@@ -40,22 +40,23 @@ from infra.store.pins import Pin
 from infra.store.store import Store
 
 _WAITING = 64
-"""Nodes in flight beyond what the workers take: they wait, or run in this process."""
+"""Nodes in flight beyond the workers' capacity: they wait for a worker, or run in this process."""
 
 RESULTS: "list[StudyResult]" = []
-"""The results of this process's studies: Prefect forgets them where its server is gone."""
+"""Results of the studies that this process ran; Prefect loses them if its server is gone."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyResult:
-    """The end of a study.
+    """The outcome of a run of a study.
 
     Attributes:
       results: key of the results artifact; None where the run stopped before the report.
-      failed: "step: reason" of each step that failed.
-      made, reused: number of steps, as the run's page shows them.
-      flow_run_id: of the Prefect run.
-      held: step -> why it was not begun; a later run begins it.
+      failed: "step: reason" for each step that failed.
+      made: number of nodes that the run made.
+      reused: number of nodes that it re-used.
+      flow_run_id: id of the Prefect flow run.
+      held: name of a node that was not begun -> why; a later run begins it.
       config: the study.
     """
 
@@ -68,12 +69,12 @@ class StudyResult:
     config: StudyConfig
 
     def then(self, later: "StudyResult") -> "StudyResult":
-        """Returns the end of this study and of a wider one after it."""
+        """Returns the outcome of this run and a wider study's after it, counted as one run."""
         return dataclasses.replace(later, made=self.made + later.made)
 
     @property
     def held_by_reason(self) -> dict[str, list[str]]:
-        """Why steps were not begun -> which."""
+        """Reason for not beginning steps -> names of these steps."""
         found: dict[str, list[str]] = {}
         for step, why in self.held.items():
             found.setdefault(why, []).append(step)
@@ -81,14 +82,14 @@ class StudyResult:
 
     @property
     def told(self) -> str:
-        """The result in a line."""
+        """Summary of the outcome, in one line."""
         held = "".join(f", {len(h)} not begun: {why}" for why, h in self.held_by_reason.items())
         made = f"{self.made} made" if self.made else "everything was there"
         return f"{made}, {self.reused} re-used{held}"
 
     @property
     def why(self) -> str:
-        """Why it failed, in a line; "" if it did not."""
+        """Reason why the run failed, in one line; "" if it did not."""
         return "; ".join([f"{len(self.failed)} steps failed", *self.failed[:1]] * bool(self.failed))
 
 
@@ -108,12 +109,12 @@ def study(
     """Runs a study, re-using every step that a store already holds.
 
     Args:
-      config: what to run.
+      config: the study to run.
       store: the artifact store, a folder or gs://bucket/prefix.
       until: the last phase to run.
-      rebuild: steps whose code has changed and that are made again at any cost; may hold `*`.
-      approve: wait for somebody's word, in the UI, before anything is made.
-      failed: only what failed in the last run of the study, and what that needs.
+      rebuild: steps to make again at any cost if their code has changed; may hold `*`.
+      approve: wait for somebody's approval in the UI before anything is made.
+      failed: run only the steps that failed in the last run of the study, and what they need.
     """
     check_served(config, store)
     return run_once(config, Store(store), until, rebuild, approve=approve, failed=failed)
@@ -128,7 +129,7 @@ def run_once(
     approve: bool,
     failed: bool,
 ) -> Any:
-    """Runs a study, within a flow run; returns its state. The arguments are those of `study`."""
+    """Runs a study within a flow run, with the arguments of `study`; returns the run's state."""
     held = none_held
     if failed:
         names = failed_last(opened, config.name)
@@ -149,16 +150,16 @@ def run_passes(
     approve: bool = False,
     held: Held = none_held,
 ) -> Any:
-    """Runs studies one after the other, within one flow run; returns its state.
+    """Runs studies one after the other, within one flow run; returns the run's state.
 
     Args:
-      passes: the studies; each is asked for when those before it have ended well.
-      opened: the store of all.
+      passes: the studies; the next is drawn only if none before it failed or was held back.
+      opened: the store of all these studies.
       until: the last phase to run.
       rebuild: as in `study`.
-      allowance: when steps may begin.
-      approve: wait for somebody's word before the first begins.
-      held: tells what is not begun.
+      allowance: when steps may begin, and how much work they may do.
+      approve: wait for somebody's approval before the first study begins.
+      held: function that names the nodes not to begin.
     """
     context = FlowRunContext.get()
     run_id = str(context.flow_run.id) if context and context.flow_run else ""
@@ -170,7 +171,8 @@ def run_passes(
 
     result: StudyResult | None = None
     gate = Gate(allowance)
-    # First and last: by its lease others see that this run lives (see `infra.prefect.watch`).
+    # The pin encloses all else: its lease shows others that this run is alive (see
+    # `infra.prefect.watch`), so it must still be held while the journal is closed.
     with (
         opened.pinned(run_id or uuid.uuid4().hex) as pin,
         recorded(opened.state, run_id, cancel=cancel) as journal,
@@ -224,24 +226,24 @@ def carry_out(
     Args:
       config: the study.
       opened: the store.
-      graph: what to run.
-      workers: where steps with JAX run; left when all is done.
-      pin: of this run.
-      journal: of this run.
+      graph: the study's graph.
+      workers: processes for the steps that use JAX; released when all is done.
+      pin: this run's protection of artifacts from garbage collection.
+      journal: this run's journal.
       rebuild: as in `study`.
-      gate: lets steps begin; None lets all.
-      approve: wait for somebody's word before any does.
-      held: tells what is not begun.
+      gate: decides when nodes may begin; None lets all begin.
+      approve: wait for somebody's approval before any node begins.
+      held: function that names the nodes not to begin.
 
     Raises:
-      NotApprovedError: if the word is no.
+      NotApprovedError: if approval is refused.
     """
     explanation = Explanation(opened.at_once(), graph)
     gate = gate or Gate()
     gate.held = held(explanation)
     explanation.check(config.compute.rebuild_limit, rebuild, gate.held)
     foreseen = {step: artifact.key for step, artifact in explanation.found().items()}
-    pin.add(*foreseen.values())  # At once; the look-ups of the run then add what is new.
+    pin.add(*foreseen.values())  # All at once; look-ups during the run pin new keys one by one.
     upstream = graph.upstream.items()
     journal.plan(config.name, {node.name: [b.name for b in reads] for node, reads in upstream})
     published(
@@ -282,10 +284,13 @@ def carry_out(
             gate=gate,
         )
         for node in graph.nodes:
-            if node not in reused:  # What runs in this process is the code of now until then.
+            if node not in reused:
+                # Import now the code of steps that run in this process: an edit of the sources
+                # during the run must not reach them.
                 for step in (s for job in node.jobs if not job.cpus for s in job.steps):
                     bind(step.kind, step.config)
-        # Where nodes may be held back, one begins only when there is a place for it.
+        # With a window or a bound, no node is queued beyond the workers' capacity: a node that
+        # has passed the gate should begin at once.
         at_once = workers.at_once + (0 if gate.allowance.is_bounded else _WAITING)
         run_graph(session, graph, reused, at_once, gate.allowance.ahead(graph))
         results = session.artifacts.get(graph.results) if graph.results else None
@@ -314,7 +319,7 @@ def carry_out(
 
 
 def _asked(config: StudyConfig, opened: Store, explanation: Explanation) -> str:
-    """Returns the page above the form of a run that waits for approval."""
+    """Returns the text shown above the form of a run that waits for approval: plan and verdicts."""
     table, expected = explanation.markdown(), {}
     above: list[str] = []
     if config.compute.topology is not None:

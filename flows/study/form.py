@@ -31,12 +31,12 @@ _HELP = {
     "add": "What the sweep adds; what is there already is not made again.",
     "when": "When its cells may begin.",
 }
-"""Field of a form -> its line of help."""
+"""Field of a form -> its help text."""
 _FORMS = {
     "study": "Runs a study, from raw data to the results table; what is there is re-used.",
     "sweep": "Adds seeds, methods, benchmarks or budgets to a study, and runs what is missing.",
 }
-"""Flow -> what its deployment is for."""
+"""Flow -> description of its deployment."""
 
 
 @flow(name="study", persist_result=False)
@@ -68,7 +68,7 @@ def sweep(
     store: str = ".parcel",
     given: dict[str, Any] | None = None,
 ) -> Any:
-    """Runs what a sweep lacks, and tells what its next firing would run."""
+    """Runs the missing steps of a sweep, and publishes what its next firing would run."""
     firing = sweep_asked(study, open_served(store), overrides, add, given)
     published(name_run, firing.config.name)
     state = run_passes(
@@ -81,7 +81,7 @@ def sweep(
 
 
 def told_of_next(firing: Firing) -> Iterator[str]:
-    """Yields a firing's work as it would be now, line by line."""
+    """Yields lines on the work that a firing would do if it began now."""
     config = next(firing.passes(), None)
     if config is None:
         yield firing.why_nothing()
@@ -91,13 +91,13 @@ def told_of_next(firing: Firing) -> Iterator[str]:
 
 
 def described(firing: Firing) -> str:
-    """Returns the description of a deployment that has a sweep to run, in Markdown."""
+    """Returns the description of a deployment that runs a sweep, in Markdown."""
     told = "\n".join(f"- {line}" for line in told_of_next(firing))
     return f"{_FORMS['sweep']}\n\n**The next firing of {firing.config.name}**\n\n{told}"
 
 
 def _tell_next(firing: Firing) -> None:
-    """Shows what the next firing would run: an artifact, and the deployment's description."""
+    """Publishes what the next firing would run, as an artifact and as the deployment's text."""
     text, context = described(firing), FlowRunContext.get()
     key = f"next-{firing.config.name}"
     create_markdown_artifact(text, key=key, description="The next firing")
@@ -114,15 +114,15 @@ def deployments_of(
     given: Given | None = None,
     **options: Any,
 ) -> list[RunnerDeployment]:
-    """Returns the deployments `study/NAME` and `sweep/NAME`; they are registered nowhere yet.
+    """Returns the deployments `study/NAME` and `sweep/NAME`, not registered yet.
 
     Args:
-      study: what their forms are filled with.
+      study: the study that their forms are filled in with.
       store: the store of their runs [URI].
-      name: of both; None takes that of their flow.
-      any_store: let the forms name another store.
-      given: studies that the deployments bring, by name; the forms do not show them.
-      **options: more of Prefect's `Flow.to_deployment`.
+      name: name of both deployments; None names each after its flow.
+      any_store: whether the forms may name another store.
+      given: studies that the deployments carry with them, by name; the forms do not show them.
+      **options: further arguments of Prefect's `Flow.to_deployment`.
     """
     filled: dict[str, Any] = {"study": study, "store": store}
     if given:
@@ -147,12 +147,12 @@ def deployments_of(
 
 
 def _shorten(schema: Any, store: str | None) -> None:
-    """Gives every field of a form its line of help, and leaves out what is not for people."""
+    """Gives every field of a form its help text, and removes what people should not see."""
     fields: dict[str, Any] = schema.properties
     fields.pop("given", None)
     for name, field in fields.items():
         field["description"] = _HELP[name]
-    if store is not None:  # The server refuses another at once; the run checks it again.
+    if store is not None:  # The server then refuses another store; the run checks it again.
         fields["store"]["enum"] = [store]
     definitions: Mapping[str, Any] = schema.definitions
     for definition in definitions.values():
@@ -160,7 +160,7 @@ def _shorten(schema: Any, store: str | None) -> None:
 
 
 def _offer(schema: Any, methods: Sequence[str]) -> None:
-    """Has a sweep's form offer methods of the study, too, that are connectors of one's own."""
+    """Adds a study's methods to those that a sweep's form offers: users' connectors among them."""
     for field in ("methods", "compare"):
         if "Sweep" in schema.definitions:
             offered = schema.definitions["Sweep"]["properties"][field]["items"]["enum"]

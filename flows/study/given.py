@@ -1,7 +1,7 @@
-"""Files a study is given rather than makes: raw data, a tokenizer, a checkpoint to start from, ...
+"""Files that a study reads instead of making them: raw data, tokenizer, start checkpoint, ...
 
-They are looked for before anything runs; all but raw data are noted by content there and then, so
-that a changed file is a changed input.
+Before anything runs, this module checks that they exist. All but raw data are identified by the
+digests of their contents at that time, so that a changed file is a changed input.
 """
 
 import dataclasses
@@ -27,11 +27,11 @@ from pipelines.synthetic.render import FOLDERS
 
 
 def paths_of(config: StudyConfig) -> dict[str, Path]:
-    """Returns the path of each file a study is given, by the key of its config.
+    """Returns config key -> path of each given file, except raw data.
 
     Raises:
-      ConfigError: if one of them does not exist, raw data included, or a start comes without its
-        tokenizer, or is no checkpoint that the study's first stage can go on from.
+      ConfigError: if a file is missing, raw data included; or if `start` has no tokenizer beside
+        it, or is no checkpoint that the study's first stage can continue from.
     """
     _check_data_root(config)
     found = {key: Path(path) for key, path in config.given.items()}
@@ -50,7 +50,7 @@ def paths_of(config: StudyConfig) -> dict[str, Path]:
 
 
 def _check_start(config: StudyConfig, key: str, path: Path) -> None:
-    """Checks that the first stage can go on from a checkpoint, by what it says of its model."""
+    """Checks, by a checkpoint's model config, that the first stage can continue from it."""
     found, ours = _model_of(key, path), config.model
     for part in ("vision", "text"):
         theirs = dataclasses.asdict(getattr(found, part))
@@ -75,7 +75,7 @@ def _check_start(config: StudyConfig, key: str, path: Path) -> None:
 
 
 def _model_of(key: str, path: Path) -> ModelConfig:
-    """Returns the configuration of a checkpoint, ours or another codebase's; reads no parameter."""
+    """Returns the model config of a checkpoint, ours or another codebase's; reads no parameters."""
     from model.checkpoint.folder import load_config
     from model.checkpoint.importer import open_source
     from model.checkpoint.target import RequestError
@@ -95,7 +95,7 @@ def _model_of(key: str, path: Path) -> ModelConfig:
 
 
 def raw_files(store: Store) -> RawFiles:
-    """Returns the digests of files outside a store that it remembers."""
+    """Returns the store's memory of the digests of files outside it."""
     return RawFiles(store.cache("raw_files") / MEMORY)
 
 
@@ -154,7 +154,7 @@ def _check_exists(data_root: str) -> None:
 
 
 def files_of(path: Path, known: RawFiles | None = None) -> FilesSpec:
-    """Returns a file, or the files of a folder, by digest."""
+    """Returns the digests of a file, or of all files in a folder."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     root = path.parent if path.is_file() else path
     digests = (known or RawFiles()).digests(files)

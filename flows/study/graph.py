@@ -1,14 +1,15 @@
-"""A study as data: every node, in an order in which they can run.
+"""Builds the graph of a study: all its nodes, in an order in which they can run.
 
-A *node* is one thing to a person: one row of the run's page, one Prefect task. Most make one
-artifact. A transfer makes a checkpoint, and the predictions of all its rows and budgets:
+A *node* is what a person regards as one task: one row of the run's page, one Prefect task. Most
+nodes make one artifact. A transfer makes a checkpoint and the predictions for all its rows and
+budgets:
 
     transfer parcel chartqa seed=48213
       job 1   checkpoint    transfer parcel chartqa seed=48213
       job 2   predictions   evaluate parcel chartqa:test_human seed=48213 budget=16
                             evaluate parcel chartqa:test_human seed=48213 budget=64  …
 
-Submitting, counting, `--explain` and the plan read this one list.
+Runs, sweeps, plans and `--explain` all read this one graph.
 """
 
 import dataclasses
@@ -60,7 +61,7 @@ from pipelines.sources.registry import get
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
 _PARTS = ("kept", "held_back")
-"""Of a training split, where budgets are chosen per input: of checkpoints, and of routers."""
+"""Parts of a training split if `auto` is set: one trains checkpoints, the other their routers."""
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
 
 
@@ -69,12 +70,14 @@ class Job:
     """Steps that run one after the other in one process.
 
     Attributes:
-      steps: none reads the artifact of another one.
-      cpus: cores on the cluster; 0 runs them in the study's own process.
-      gpus: GPUs on the cluster, where it has any; below 1 jobs share one.
-      processes: that share a training, with its cores and GPUs.
-      launcher: command that starts them, each with as many of its own host; "" starts them here.
-      pieces: as many jobs like this one, each with its part of the items, come before it.
+      steps: the steps; none reads the artifact of another one.
+      cpus: cores on the cluster; 0 runs the steps in the study's own process.
+      gpus: GPUs on the cluster, where it has any; below 1, several jobs share one.
+      processes: number of processes that share a training, and its cores and GPUs.
+      launcher: command that starts these processes on other hosts, each with as many cores and GPUs
+        of its own; "" starts them on one machine.
+      pieces: number of parallel jobs that share the items; above 1, their pieces are made first and
+        this job puts them together.
     """
 
     steps: tuple[Step, ...]
@@ -86,17 +89,17 @@ class Job:
 
     @property
     def devices(self) -> int:
-        """Devices that it is charged for."""
+        """Number of devices that the job is charged for: its GPUs rounded up, at least 1."""
         return max(1, math.ceil(self.gpus))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Node:
-    """One thing to a person.
+    """One task, as a person sees it: one row of the run's page.
 
     Attributes:
-      name: of its row; that of its first step.
-      jobs: in their order; a later one may read an earlier one's artifacts.
+      name: name of the row, that of its first step.
+      jobs: jobs in the order in which they run; a later one may read an earlier one's artifacts.
     """
 
     name: str
@@ -108,7 +111,7 @@ class Node:
         return tuple(step for job in self.jobs for step in job.steps)
 
     def matches(self, pattern: str) -> bool:
-        """Whether a name, which may hold `*`, means the node or one of its steps."""
+        """Whether a pattern, which may hold `*`, matches the name of the node or of its steps."""
         return any(
             fnmatchcase(name, pattern) for name in (self.name, *(s.name for s in self.steps))
         )
@@ -119,10 +122,10 @@ class Graph:
     """The nodes of a study up to a phase; every node comes after those that it reads.
 
     Attributes:
-      nodes: in order.
-      cells: the step behind each number of the table.
-      routed: the step behind each evaluation at budgets that are chosen per input.
-      results: the step that makes the table; None where the phase is earlier.
+      nodes: the nodes, each after those that it reads.
+      cells: cell of the results table -> the step that scores it.
+      routed: cell with budgets chosen per input -> the step that scores it.
+      results: the step that makes the table; None where the graph ends before the report.
     """
 
     nodes: tuple[Node, ...]
@@ -137,7 +140,7 @@ class Graph:
 
     @functools.cached_property
     def upstream(self) -> Mapping[Node, tuple[Node, ...]]:
-        """The nodes that each node reads."""
+        """Node -> the nodes whose artifacts it reads."""
         owner = {step: node for node in self.nodes for step in node.steps}
         return {
             node: tuple(
@@ -160,7 +163,7 @@ def graph_of(
     Args:
       config: the study.
       until: the last phase.
-      known: digests of raw files that need not be read again; None reads all.
+      known: memory of digests of files that need not be read again; None reads all.
 
     Raises:
       ConfigError: if a file that the config names is missing, or a group of parameters is empty.
@@ -169,10 +172,10 @@ def graph_of(
 
 
 class _Builder:
-    """Adds nodes phase by phase.
+    """Builds a graph, phase by phase.
 
-    The same step asked for twice is one step, under its first name: a corpus of the mixture may
-    also be the training split of a benchmark.
+    Identical steps become one step, under the first one's name: a corpus of the mixture may also
+    be the training split of a benchmark.
     """
 
     def __init__(self, config: StudyConfig, last: int, known: RawFiles | None) -> None:
@@ -204,13 +207,13 @@ class _Builder:
     def _add(
         self, kind: str, name: str, *, asks: Mapping[str, Any] | None = None, **more: Any
     ) -> Step:
-        """Returns the step; as a node of its own, unless there is one that makes the same.
+        """Returns a step, in a new node of its own unless an identical step was added before.
 
         Args:
-          kind: of it.
-          name: of it.
-          asks: what its `Job` asks for; None runs it in the study's own process.
-          more: of the step.
+          kind: kind of the step.
+          name: name of the step.
+          asks: resources, as arguments of `Job`; None runs it in the study's own process.
+          more: further fields of the step.
         """
         step = Step(kind=kind, name=name, **more)
         known = self._known.setdefault(_same(step), step)
@@ -249,7 +252,7 @@ class _Builder:
         return found
 
     def _screen(self, view: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
-        """Returns the mixture's datasets as hygiene leaves them; none where none is asked for."""
+        """Returns dataset -> the step that screens it, for the mixture; {} without `hygiene`."""
         if view.hygiene is None:
             return {}
         held_out = {f"{name}/eval": datasets[f"{name}/eval"] for name in view.eval_rows}
@@ -266,10 +269,10 @@ class _Builder:
 
     def _vocabulary(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
         config = self.config
-        texts = datasets_of(config)  # At any resolution they are the same.
+        texts = datasets_of(config)  # The texts are the same at every resolution.
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
-        if config.auto:  # Parts of what is read already.
+        if config.auto:  # The whole split, of which these are parts, is read already.
             held_out |= {f"{name}/{part}" for name in config.fine_tunings for part in _PARTS}
         train = {role: datasets[role] for role in texts if role not in held_out}
         pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
@@ -299,7 +302,7 @@ class _Builder:
         return made
 
     def _given(self, key: str) -> dict[str, Step]:
-        """Notes the files that the config's `key` names, by digest; nothing where it names none."""
+        """Returns the step with the digests of the files at a config key; {} if that is unset."""
         if key not in self.given:
             return {}
         files = files_of(self.given[key], self.known_files)
@@ -308,7 +311,7 @@ class _Builder:
     def _pretrain(
         self, datasets: Mapping[str, Step], shared: Mapping[str, Step]
     ) -> dict[tuple[str, Method, int], Step]:
-        """Returns the last checkpoint of each method and pretraining seed, by resolution, too."""
+        """Returns (resolution's suffix, method, pretraining seed) -> the last pretraining step."""
         config, found = self.config, {}
         inputs = {
             view.at: {
@@ -326,7 +329,7 @@ class _Builder:
             number: int,
             init: Mapping[str, Step],
         ) -> Step:
-            """Adds one stage; the first runs alone, the others beside each other."""
+            """Adds one stage, with the resources of Stage 1 or of a cell."""
             suffix = f" pretrain={number}" if config.num_pretrain_seeds > 1 else ""
             return self._add(
                 "checkpoint",
@@ -363,7 +366,7 @@ class _Builder:
         return found
 
     def _start(self, method: Method) -> dict[str, Step]:
-        """Returns the checkpoint that the first stage of a method starts from; none for none."""
+        """Returns the checkpoint that a method's first stage starts from; {} without `start`."""
         start = self.config.start
         if start is None:
             return {}
@@ -382,14 +385,14 @@ class _Builder:
         shared: Mapping[str, Step],
         checkpoints: Mapping[tuple[str, Method, int], Step],
     ) -> dict[CellKey, Step]:
-        """Adds a node per transfer at a resolution, and returns the predictions of all of them."""
+        """Adds a node per transfer at a resolution, and returns the steps that score its cells."""
         cells: dict[CellKey, Step] = {}
         of_stage2 = "stage2." if config.at else ""
         models = {method: config.model_of(method, transfer=True) for method in config.methods}
         trained_part = _PARTS[0] if config.auto else "train"
         for benchmark in config.fine_tunings:
             for method in config.methods:
-                # The same object for all seeds, whose text is then made once.
+                # One object for all seeds: `settings_json` caches its text by the object's id.
                 fitting = FitSpec(
                     model=models[method],
                     train=config.fine_tuning_of(benchmark, method),
@@ -424,7 +427,7 @@ class _Builder:
                     cells |= scored
                     compute = config.compute
                     jobs = [Job(steps=(checkpoint,), **compute.of_cell)]
-                    if scored:  # After all of training, since they may want other devices.
+                    if scored:  # A job of its own, which may ask for other devices than training.
                         jobs.append(
                             Job(
                                 steps=tuple(scored.values()),
@@ -445,7 +448,7 @@ class _Builder:
         scored: Mapping[CellKey, Step],
         datasets: Mapping[str, Step],
     ) -> list[Job]:
-        """Returns the jobs after a checkpoint's evaluations: its router, then what that chooses."""
+        """Returns the jobs after a checkpoint's evaluations: its router, then the routed rows."""
         budgets = config.routed(method)
         if not budgets:
             return []
@@ -453,6 +456,8 @@ class _Builder:
         own = _own(config, method)
         checkpoint = next(iter(scored.values())).inputs["checkpoint"]
         seed = next(iter(scored)).seed
+        # A parent that is fine-tuned on only for zero-shot benchmarks, and is no transfer of the
+        # study itself, is decoded as the first of these.
         of = (
             benchmark
             if benchmark in config.transfers
@@ -468,7 +473,7 @@ class _Builder:
             name=f"router {method} {benchmark}{config.at} seed={seed}",
             config=RouterSpec(
                 budgets=budgets,
-                # A router has no metric: what scores is no part of what it is.
+                # Without the metric: a router does not depend on it.
                 decode=EvalConfig(
                     batch_size=decode.batch_size,
                     text_len=decode.text_len,
@@ -521,7 +526,7 @@ class _Builder:
             for view in self.config.resolutions
             for name, row in view.rows.items()
         }
-        # Pictures that were removed are in no corpus any more.
+        # Contamination is reported only if the pictures were left in the mixture.
         hygiene = self.config.hygiene
         reported = hygiene is not None and hygiene.contamination == "report"
         screened = {
@@ -546,7 +551,7 @@ class _Builder:
 def _evaluations(
     config: StudyConfig, trained: str, method: Method
 ) -> list[tuple[str, EvaluateSpec]]:
-    """Returns the evaluations of a checkpoint: its benchmark's rows, and zero-shot ones."""
+    """Returns the evaluations of a checkpoint: the rows of its benchmark and of zero-shot ones."""
     return [
         (
             row,
@@ -564,13 +569,13 @@ def _evaluations(
 
 
 def _own(config: StudyConfig, method: Method) -> str:
-    """Returns a method's connector if it is a class of one's own; else ""."""
+    """Returns a method's connector if it is a user's class; else ""."""
     connector = config.connector_of(method)
     return connector if connector not in KINDS else ""
 
 
 def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
-    """Returns how the stages of a method are watched at a resolution."""
+    """Returns the settings for watching a method's stages at a resolution; None without `watch`."""
     watch, served = config.watch, config.budgets_of(method)
     if watch is None:
         return None
@@ -591,13 +596,13 @@ def _watch_of(config: StudyConfig, method: Method) -> WatchConfig | None:
         every=watch.every,
         examples=watch.examples,
         budgets=served
-        or (config.model.vision.num_patches,),  # Of Stage 1, where none is vanilla's.
+        or (config.model.vision.num_patches,),  # For Stage 1 (vanilla) in a study without vanilla.
         probe=probe,
     )
 
 
 def _probed_row(config: StudyConfig) -> str:
-    """Returns the row that a probe is scored on; "" where there is none at this resolution."""
+    """Returns the row that the probe is scored on; "" without a probe at this resolution."""
     probe = config.watch.probe if config.watch else None
     if probe is None or probe.benchmark not in config.fine_tunings:
         return ""
@@ -609,7 +614,7 @@ def _probed_row(config: StudyConfig) -> str:
 
 
 def _watched(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Step]:
-    """Returns the datasets that stages are watched by at a resolution, by role."""
+    """Returns role -> dataset that a stage's watching reads at a resolution."""
     sources = config.watch.sources if config.watch else ()
     names = [f"{name_of(source)}{config.at}" for source in sources]
     found = {f"{WATCHED}{i}": datasets[name] for i, name in enumerate(names)}
@@ -627,13 +632,13 @@ def _mixture_of(config: StudyConfig) -> list[str]:
 
 
 def _same(step: Step) -> str:
-    """Returns a text that two steps share exactly if they make the same artifact."""
+    """Returns a digest that is equal for two steps exactly if they make the same artifact."""
     reads = {role: id(read) for role, read in step.inputs.items()}
     return value_sha256([step.kind, step.config, step.seed, reads])
 
 
 def raw_files_spec(spec: DatasetSpec, state: RawState) -> RawFilesSpec:
-    """Returns how the raw files of a dataset are noted, given the state of their data root."""
+    """Returns the spec of a dataset's raw files, given the state of their data root."""
     return RawFilesSpec(
         reader=spec.reader,
         path=spec.path,
@@ -645,7 +650,7 @@ def raw_files_spec(spec: DatasetSpec, state: RawState) -> RawFilesSpec:
 
 
 def decode_of(config: StudyConfig, benchmark: str) -> EvalConfig:
-    """Returns how a benchmark is decoded and scored."""
+    """Returns the config for decoding and scoring a benchmark."""
     transfer = config.transfers[benchmark]
     return EvalConfig(
         metric=metric_of(benchmark, transfer),
@@ -657,9 +662,9 @@ def decode_of(config: StudyConfig, benchmark: str) -> EvalConfig:
 
 
 def results_plan(config: StudyConfig) -> Plan:
-    """Returns which cells the results table of a study has, at all its resolutions.
+    """Returns the layout of a study's results table, at all its resolutions.
 
-    A budget that a method does not serve is an empty cell of its row.
+    The cell of a budget that a method does not serve stays empty.
 
     Raises:
       ConfigError: if nothing is scored.
@@ -684,7 +689,7 @@ def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
         seeds=config.seeds,
         reference=REFERENCE,
         budgets_of={m: served for m, served in own.items() if served != config.budgets},
-        # The paper's headline is over rows at 224 px.
+        # The paper's headline retention is over rows at 224 px only.
         groups={"main": main} if 1 < len(main) < len(config.rows) and not config.at else {},
         pretrainings=tuple(number for number, _ in config.seed_pairs),
         trainings={name: trained_on(row.benchmark) for name, row in config.rows.items()},
@@ -694,7 +699,7 @@ def _plan_at(config: StudyConfig, *, several: bool) -> Plan:
 
 
 def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
-    """Returns every dataset to prepare at a resolution, by name."""
+    """Returns name -> spec of every dataset to prepare at a resolution."""
     found: dict[str, DatasetSpec] = {}
     for i, source in enumerate(config.sources):
         found[f"{source.name}{config.at}"] = DatasetSpec(
@@ -739,7 +744,7 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
 
 
 def _prepare_of(config: StudyConfig, transfer: TransferConfig) -> PrepareConfig:
-    """Returns how a benchmark is prepared; augmented only where its own settings say so."""
+    """Returns the settings for preparing a benchmark; augmented only if its own settings say so."""
     prepare = transfer.prepare or config.prepare.unaugmented()
     return dataclasses.replace(
         prepare,

@@ -1,4 +1,4 @@
-"""Groups of parameters that a study names must be there, before anything runs."""
+"""The check, before anything runs, that parameter groups named in a study's config exist."""
 
 import functools
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from model.train.config import TrainConfig
 
 
 def check_groups(config: StudyConfig) -> None:
-    """Checks that every group of every stage has parameters, in some method's model at least.
+    """Checks that every group of every stage matches a parameter in at least one method's model.
 
     Raises:
-      ConfigError: naming the pattern without any, and how paths of parameters begin.
+      ConfigError: naming the pattern that matches none, and how paths of parameters begin.
     """
     for field, train, models in _stages(config):
         if not train.groups:
@@ -21,7 +21,7 @@ def check_groups(config: StudyConfig) -> None:
         from model.train.optimizer import unmatched
 
         never = [group.params for group in train.groups]
-        for model in reversed(models):  # The last is PARCEL's, mostly, which has every part.
+        for model in reversed(models):  # The last is usually PARCEL's, which has every part.
             if never:
                 never = [params for params in unmatched(train, _paths(model)) if params in never]
         if never:
@@ -33,7 +33,7 @@ def check_groups(config: StudyConfig) -> None:
 
 
 def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelConfig]]]:
-    """Yields the key of each stage, how it is trained, and the models that are."""
+    """Yields each stage's config key, its training recipe and the models that it trains."""
     if config.stage1 is not None:
         yield "stage1", config.stage1, [config.model_of(REFERENCE)]
     for view in config.resolutions:

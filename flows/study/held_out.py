@@ -1,4 +1,4 @@
-"""A study must not train on the splits it is scored on, unless its config says so."""
+"""The checks that a study does not train on splits that it is scored on or watched by."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,13 +12,13 @@ from pipelines.sources.spec import SourceSpec
 def check_held_out(
     sources: Sequence[SourceConfig], transfers: Mapping[str, TransferConfig]
 ) -> None:
-    """Refuses a mixture, or a transfer, that may hold records of a split that is scored.
+    """Refuses a mixture or a transfer that may train on records of a scored split.
 
-    Splits are compared by name, folder and slice: "train[:98%]" and "train[98%:]" are two things.
-    Copies under other names are for `hygiene` to find.
+    Splits are compared by name, folder and slice: "train[:98%]" and "train[98%:]" share no record.
+    Copies under other names are not found here; `hygiene` looks for those.
 
     Raises:
-      ValueError: naming the field, the split, what is scored on it, and the cure.
+      ValueError: naming the field, the split, the benchmark scored on it, and the cure.
     """
     mixture = [
         (f"sources.{i}.split", get(corpus_named(f"sources.{i}.reader", s.reader)), s.path, s.split)
@@ -43,7 +43,7 @@ def check_held_out(
 
 
 def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfig]) -> None:
-    """Refuses to watch records that may be in the mixture, compared as in `check_held_out`.
+    """Refuses watched sources that may share records with the mixture; see `check_held_out`.
 
     Raises:
       ValueError: naming the split and the cure.
@@ -68,9 +68,11 @@ def _share(
     scored_folder: str,
     scored_split: str,
 ) -> bool:
-    published = spec.splits or other.splits  # One's own files are whatever lies in the folder.
+    # Published corpora have distinct files, unless they have the same folder and splits, as
+    # A-OKVQA's two tasks. Of users' corpora only the folder is known, which is compared below.
+    published = spec.splits or other.splits
     if published and (spec.folder != other.folder or spec.splits != other.splits):
-        return False  # Files of another benchmark; A-OKVQA's two tasks have the same ones.
+        return False
     if (folder or spec.folder) != (scored_folder or other.folder):
         return False
     return spec.shares(split, scored_split)

@@ -1,4 +1,4 @@
-"""Images are prepared at the size the model reads: neither enlarged nor reduced twice."""
+"""Images are prepared at the size that the model reads, so that none is resized twice."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from pipelines.prepare.config import PrepareConfig
 def with_image_px(values: Any) -> Any:
     """Returns a study's plain values with the model's `image_px` wherever `prepare` leaves it out.
 
-    Every `prepare` counts: the study's, a source's own and a transfer's own.
+    This fills in the study's `prepare` and those of its sources, transfers and `watch`.
     """
     px: Any = values
     for key in ("model", "vision", "image_px"):
@@ -22,7 +22,7 @@ def with_image_px(values: Any) -> Any:
 
 
 def with_prepared_px(values: Mapping[str, Any], px: int) -> dict[str, Any]:
-    """Returns plain values with an `image_px` wherever a `prepare` leaves it out [pixels]."""
+    """Returns plain values with `image_px=px` in every `prepare` that leaves it out [pixels]."""
 
     def filled(owner: Any) -> Any:
         if not isinstance(owner, Mapping) or not isinstance(owner.get("prepare"), Mapping):

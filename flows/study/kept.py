@@ -1,4 +1,4 @@
-"""The files that a study keeps in the store, and their size in bytes."""
+"""The choice of files that a study keeps in the store, and their total size."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ _FLOAT32 = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeepConfig:
-    """What `parcel gc` leaves of a finished study; never part of a result's identity.
+    """Files of a finished study that `parcel gc` keeps; never part of a result's identity.
 
     Attributes:
-      transfers: of each transfer, "params" keeps its checkpoint; so does "all", since a checkpoint
-        holds parameters and nothing else. "predictions" lets its files go once all its
-        predictions are there: they, and the record of the checkpoint, stay. Who asks for more of
-        it trains it again.
+      transfers: files to keep of each transfer. "params" keeps its checkpoint; so does "all", since
+        a checkpoint holds nothing but parameters. "predictions" lets the checkpoint's files go once
+        all predictions exist, which stay, as does the checkpoint's record. A later step that
+        needs the files trains the checkpoint again.
     """
 
     transfers: Literal["all", "params", "predictions"] = "all"
@@ -40,7 +40,7 @@ def _is_scores(artifact: Artifact) -> bool:
 
 
 def told_of_keys(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
-    """Returns a line on the bytes that a run's artifacts take, by kind."""
+    """Returns a line on the size of a run's artifacts, by kind."""
     artifacts = [store.recall(key) for key in keys]
     gone = let_go_by(keep, artifacts)
     sizes: dict[str, float] = {}
@@ -58,18 +58,20 @@ def told_of_steps(
     keep: KeepConfig,
     expected: Mapping[str, float],
 ) -> str:
-    """Returns a line on the bytes that a study will leave, by kind.
+    """Returns a line on the size of the artifacts that a study will leave, by kind.
 
-    Checkpoints that are not there are counted from their models, and steps with `expected` bytes
-    by these; other artifacts that are not there are not counted, and said so.
+    For artifacts that do not exist yet, a checkpoint's size is computed from its model, and others
+    have the `expected` size; the line says how many could not be counted.
 
     Args:
-      steps: of the study.
-      there: step -> its artifact, if there is one already.
-      keep: what is kept.
-      expected: name of a step -> bytes that it is expected to leave.
+      steps: steps of the study.
+      there: step -> its artifact, or None if it has none yet.
+      keep: which files the study keeps.
+      expected: name of a step -> size that its artifact is expected to have [bytes].
     """
-    from model.train.memory import num_params  # Which imports JAX: not for other commands.
+    from model.train.memory import (
+        num_params,
+    )  # Here: it imports JAX, which most commands do not need.
 
     scored = {step.inputs["checkpoint"] for step in steps if step.kind == "predictions"}
     sizes: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""YAML files and `key.path=value` overrides -> a checked `StudyConfig`."""
+"""Loads a checked `StudyConfig` from a YAML file and `key.path=value` overrides."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -13,18 +13,18 @@ DEMO = Path(__file__).with_name("demo.yaml")
 
 
 class ConfigError(ValueError):
-    """The request is wrong; the message is one line that names the field and the cure."""
+    """The user's request is wrong; the message is one line that names the field and the cure."""
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
     """Returns the study of a YAML file, or of the embedded demo, with overrides applied.
 
-    A file may begin with `base: demo` or `base: other.yaml` (beside it) and state only what
-    differs; `transfers: {NAME: null}` drops a benchmark of the base.
+    A file may have `base: demo` or `base: other.yaml` (relative to its folder) and state only the
+    differences; `transfers: {NAME: null}` drops a benchmark of the base.
 
     Args:
-      path: the file; None is the embedded demo.
-      overrides: "key.path=value" texts, values in YAML.
+      path: the file; None takes the embedded demo.
+      overrides: changes as "key.path=value" texts, with values in YAML.
 
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
@@ -37,9 +37,9 @@ def overridden(values: Mapping[str, Any], overrides: Sequence[str], *, source: s
     """Returns the `StudyConfig` of plain values, with overrides applied.
 
     Args:
-      values: of a study; they stay as they are.
+      values: plain values of a study; they are not modified.
       overrides: as in `load`.
-      source: whose values, as an error names it.
+      source: name for the origin of the values in errors.
 
     Raises:
       ConfigError: as `load`.
@@ -71,11 +71,11 @@ def check(values: dict[str, Any], *, source: str):
 def _adapter(kind: type[Any]) -> Any:
     import pydantic
 
-    return pydantic.TypeAdapter(kind)  # Of a study, it takes 0.1 s to make.
+    return pydantic.TypeAdapter(kind)  # Cached: making a study's takes 0.1 s.
 
 
 def first_problem(error: Any, kind: type[Any]) -> str:
-    """Returns the first problem that pydantic has with the values of a dataclass, in a line."""
+    """Returns the first problem that pydantic reports on a dataclass's values, in one line."""
     problems = error.errors(include_url=False)
     first = problems[0]
     where = ".".join(str(part) for part in first["loc"]) or "the config"
@@ -89,12 +89,13 @@ def first_problem(error: Any, kind: type[Any]) -> str:
 
 
 def _nearest(problem: Any, kind: type[Any]) -> str:
-    """Names the accepted keys of the object a misspelt key stands in."""
+    """Returns a hint, for a misspelt key, with the accepted keys of the object that holds it."""
     import dataclasses
     import difflib
     import types
     import typing
 
+    # Walk from the study's dataclass along the type hints to the object that holds the key.
     owner: Any = kind
     for part in problem["loc"][:-1]:
         if dataclasses.is_dataclass(owner):
@@ -112,10 +113,10 @@ def _nearest(problem: Any, kind: type[Any]) -> str:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the values of a YAML file, not checked yet, on top of those of its base.
+    """Returns the values of a YAML file, merged over those of its base; not checked yet.
 
     Raises:
-      ConfigError: if it is no file of the kind.
+      ConfigError: if it cannot be read, or is not a YAML mapping.
     """
     try:
         values = yaml.safe_load(path.read_text())
@@ -140,7 +141,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _anchor(values: dict[str, Any], folder: Path) -> None:
-    """Has files of one's own code named by their place, which is beside the config."""
+    """Makes references to users' code files absolute; relative ones start at `folder`."""
     if isinstance(values.get("stage2"), dict):
         _anchor(values["stage2"], folder)
     if isinstance(methods := values.get("methods"), list):
@@ -164,7 +165,7 @@ def _anchor(values: dict[str, Any], folder: Path) -> None:
 
 
 def anchored(reference: str, folder: Path) -> str:
-    """Returns the name of a function, its file, if it is in one, relative to a folder."""
+    """Returns a reference to a function or class; if it names a file, with an absolute path."""
     file = in_file(reference)
     return f"{(folder / file[0]).resolve()}:{file[1]}" if file else reference
 

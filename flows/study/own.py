@@ -1,4 +1,4 @@
-"""Readers, metrics and connectors of the user's own, as a config names them."""
+"""Resolves the readers, metrics and connectors that a config names, users' own ones included."""
 
 import inspect
 import sys
@@ -15,19 +15,19 @@ from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import SOURCES
 
 READERS, METRIC_POINTS, CONNECTORS = "parcel.readers", "parcel.metrics", "parcel.connectors"
-"""Groups of entry points."""
+"""Groups of entry points in which packages offer them."""
 
 _BY_METHOD = ("connectors", "train_budgets", "start")
-"""Keys of a study, and of its `stage2`, under which methods have values of their own."""
+"""Keys of a study, and of its `stage2`, whose values are mappings by method."""
 
 
 def reader_named(field: str, reader: str, known: Iterable[str] = SOURCES) -> str:
-    """Returns a reader as steps name it: a name of the registry, or "module:name".
+    """Returns a reader's name as steps use it: a name of the registry, or "module:name".
 
     Args:
-      field: key of the config.
-      reader: its value.
-      known: names of the registry that may stand there.
+      field: config key, for errors.
+      reader: value of the key.
+      known: names of the registry that are accepted.
 
     Raises:
       ValueError: naming the field, its value and what is accepted.
@@ -45,7 +45,7 @@ def reader_named(field: str, reader: str, known: Iterable[str] = SOURCES) -> str
 
 
 def corpus_named(field: str, reader: str) -> str | OwnSource:
-    """Returns a corpus as steps name it: a name of the registry, or what a function reads.
+    """Returns a corpus as steps use it: a name of the registry, or the source of a user's reader.
 
     Raises:
       ValueError: as `reader_named`.
@@ -55,7 +55,7 @@ def corpus_named(field: str, reader: str) -> str | OwnSource:
 
 
 def metric_named(field: str, metric: str) -> str:
-    """Returns a metric as steps name it: a name of the registry, or "module:name".
+    """Returns a metric's name as steps use it: a name of the registry, or "module:name".
 
     Raises:
       ValueError: naming the field, its value and what is accepted; or if it cannot be called as a
@@ -72,7 +72,7 @@ def metric_named(field: str, metric: str) -> str:
 
 
 def connector_named(field: str, connector: str) -> str:
-    """Returns a method as steps name it: a name of the registry, or "module:Class".
+    """Returns a connector's name as steps use it: a name of the registry, or "module:Class".
 
     Raises:
       ValueError: naming the field, its value and what is accepted; or if the class does not have
@@ -81,7 +81,8 @@ def connector_named(field: str, connector: str) -> str:
     if connector in KINDS:
         return connector
     if "jax" not in sys.modules:
-        # The class brings JAX. This process only plans: accelerators are for those who train.
+        # Importing the class imports JAX. This process only plans, and must not occupy accelerators
+        # that the training processes need.
         import jax
 
         jax.config.update("jax_platforms", "cpu")
@@ -94,15 +95,16 @@ def connector_named(field: str, connector: str) -> str:
 
 
 def offered_connectors() -> list[str]:
-    """Returns the methods that a form offers: of the registry, and entry points."""
+    """Returns the connectors that a form offers: those of the registry and entry points."""
     return [*KINDS, *entry_points(CONNECTORS)]
 
 
 def with_connectors_named(values: Any) -> Any:
-    """Returns a study's plain values with its connectors as steps name them.
+    """Returns a study's plain values, with methods named as steps name connectors.
 
-    The file of each is noted in `connector_files`, by which another process finds it again. A class
-    is named there alone: to read a `kind` is to import it.
+    The file of each user's class is recorded in `connector_files`, so that another process can
+    import it. A class may be named as a method but not as a connector's `kind`: reading a config
+    with such a `kind` would import it.
 
     Raises:
       ValueError: as `connector_named`.

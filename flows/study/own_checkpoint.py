@@ -1,4 +1,4 @@
-"""Checkpoints whose connector is one of the user's own: its code comes from the store's record."""
+"""Loads configs of checkpoints whose connector is a user's class, with the code that made them."""
 
 import json
 from pathlib import Path
@@ -13,15 +13,16 @@ from model.files import CONFIG
 
 
 def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
-    """Returns the configuration of a checkpoint, its connector's class being there.
+    """Returns the configuration of a checkpoint, once the class of its connector is loaded.
 
     Args:
-      folder: the checkpoint's.
-      artifact: its key, or the beginning of it, if it is one; the code that made it is taken then.
-      store: of the artifact.
+      folder: folder of the checkpoint.
+      artifact: the beginning of its key, if it is an artifact: the class is then loaded from the
+        source tree that made it, which the store keeps.
+      store: store of the artifact.
 
     Raises:
-      ConfigError: if its connector is not found.
+      ConfigError: if the class is not found, or this process has loaded another version of it.
     """
     kind = json.loads((folder / CONFIG).read_text())["connector"]["kind"]
     if kind not in KINDS:

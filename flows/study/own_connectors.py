@@ -1,4 +1,4 @@
-"""Connectors of the user's own are tried before anything runs, and what is wrong is told."""
+"""The check of users' connector classes, before anything runs."""
 
 from flows.study.config import StudyConfig
 from flows.study.load import ConfigError
@@ -6,10 +6,10 @@ from model.connector.routing import KINDS
 
 
 def check_own_connectors(config: StudyConfig) -> None:
-    """Makes and traces each connector of one's own at the sizes of the study; computes nothing.
+    """Makes and traces each user's connector at the sizes of the study; computes nothing.
 
     Raises:
-      ConfigError: if one breaks what `model.connector.contract` can tell without compiling.
+      ConfigError: if one breaks a rule that `model.connector.contract` checks without compiling.
     """
     connectors = dict.fromkeys(map(config.connector_of, config.methods))
     if not (own := [connector for connector in connectors if connector not in KINDS]):

@@ -1,4 +1,4 @@
-"""Data of the user's own are looked at before anything runs, and what is wrong is told."""
+"""The check of users' own benchmarks, their data and metrics, before anything runs."""
 
 import time
 from itertools import islice
@@ -22,21 +22,21 @@ from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.registry import get
 
 _ROWS = 1000
-"""Rows of each split that are looked at; a wrong column shows in the first."""
+"""Most rows of each split that are read; a wrong column shows in the first ones."""
 
 _SECONDS = 2.0
-"""Longest time for which a metric is tried: one of the user's own may ask a model [s]."""
+"""Longest time for trying a metric: a user's metric may be slow, by calling a model say [s]."""
 
 
 def check_own_data(config: StudyConfig) -> None:
-    """Reads the first rows of benchmarks of the user's own, and scores each row's own answer.
+    """Reads the first rows of users' own benchmarks, and scores each row's first answer.
 
     Raises:
       ConfigError: if files or pictures are missing, more rows are wrong than the study accepts, or
-        the metric cannot score them; with the line and the cure.
+        the metric cannot score them; names the row and the cure.
     """
     if config.data_root is None:
-        return  # What is drawn has none; `paths_of` says so.
+        return  # The synthetic corpus has no such benchmarks; `paths_of` refuses them.
     for view in config.resolutions:
         _check_at(view, config.data_root)
 
@@ -59,7 +59,7 @@ def _check_at(config: StudyConfig, data_root: str) -> None:
 def _readable(
     field: str, name: str, transfer: TransferConfig, data_root: str, split: str, accepted: float
 ) -> list[Item]:
-    """Returns the first would-be records of a split whose files are all there."""
+    """Returns the usable items among the first rows of a split, once enough of them are usable."""
     spec, root = get(source_of(name, transfer)), raw_path(data_root)
     try:
         corpus = Corpus(root, transfer.path or spec.folder, Spool())
@@ -72,7 +72,7 @@ def _readable(
         raise ConfigError(f"{field}: split {split!r} of {corpus.folder} has no rows.")
     read = MediaReader(root)
     wrong = [told for one in found if (told := _wrong(one, read, data_root))]
-    # Of a split that goes on, the first rows may be the worst.
+    # In a split that was read in part, the first rows may be the worst: be more lenient there.
     most = accepted if len(found) < _ROWS else max(accepted, 0.5)
     if len(wrong) > most * len(found):
         raise ConfigError(
@@ -83,7 +83,7 @@ def _readable(
 
 
 def _wrong(one: Item | Reject, read: MediaReader, data_root: str) -> str:
-    """Returns a row's fault and its place; "" if it has none."""
+    """Returns the fault of a row, with its place; "" if it has none."""
     if isinstance(one, Reject):
         return f"{one.source} {one.id.rpartition('/')[2].replace('-', ' ')}: {one.reason}"
     for media in one.media:

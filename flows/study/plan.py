@@ -1,8 +1,9 @@
 """Plans the memory, time and cost of a study's trainings: `parcel plan`.
 
-A pretraining's programs are compiled for the slice, without one: the largest shape of each, whose
-memory is the most. Other shapes are scaled from it by their FLOPs, unless all are asked for. A
-transfer is taken to run at the pace of its method's pretraining. Nothing here was ever measured.
+Each pretraining's largest shape, which needs the most memory, is compiled for the TPU slice; no TPU
+is needed for that. Its other shapes are scaled from it by their FLOPs, unless all are to be
+compiled. A transfer is assumed to take as long per FLOP as its method's pretraining. All numbers
+on trainings are estimates; none was measured.
 """
 
 import dataclasses
@@ -24,23 +25,23 @@ from model.train.config import TrainConfig
 from model.train.memory import num_params
 
 PROGRAMS = "programs"
-"""Folder of what compilers said, in a store's local state."""
+"""Folder of compilation outcomes, in a store's local state."""
 
 FORM = 1
-"""Of the JSON; another number, another form."""
+"""Version of the JSON's format."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One compiled shape of a training.
+    """One shape of a training: the program for updates with a given number of token slots.
 
     Attributes:
       tokens: slots for soft tokens, per image.
-      share: of the updates, in expectation.
-      flops: of one update: three times a prefill's, whatever is computed again.
-      compiled: what the compiler says; None where it is scaled or not known.
-      compute_s: that a chip computes in one update; None where nothing is known [s].
-      interconnect_s: of its collectives, one after the other [s].
+      share: expected share of the updates that have this shape.
+      flops: FLOPs of one update: three times a prefill's, without what `remat` repeats.
+      compiled: estimates of compiler or formula; None where the times are scaled or unknown.
+      compute_s: time that a chip computes in one update; None where unknown [s].
+      interconnect_s: time of its collectives, one after the other; None where unknown [s].
     """
 
     tokens: int
@@ -56,18 +57,18 @@ class Training:
     """One row of a plan: trainings that differ in their seed alone, or all transfers of a method.
 
     Attributes:
-      name: for people.
-      runs: how often it is trained.
+      name: name of the row, for people.
+      runs: number of trainings.
       steps: updates of all runs; None where the number of records is not known.
-      batch_size: examples per update; of transfers the mean.
-      params: of the model.
-      tokens: that the decoder reads in all updates, in expectation.
-      flops: of all updates, in expectation.
-      shapes: of its programs; of transfers none.
-      step_s: of one update, from all collectives hidden behind computing to none; None where
-        nothing was compiled [s].
-      chip_hours: of all runs, from and to.
-      unknown: what is not counted, and why.
+      batch_size: examples per update; for transfers the mean.
+      params: parameters of the model.
+      tokens: expected number of tokens that the decoder reads in all updates.
+      flops: expected FLOPs of all updates.
+      shapes: shapes of its programs; empty for transfers.
+      step_s: range of the time of one update: with all collectives hidden behind computing, and
+        with none hidden; None where unknown [s].
+      chip_hours: range of the chip-hours of all runs; None where unknown.
+      unknown: what the row leaves out, and why; "" if nothing.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Training:
 
     @property
     def memory_bytes(self) -> float | None:
-        """The most that a chip holds."""
+        """Peak memory of a chip, over the shapes with an estimate; None without any [bytes]."""
         found = [s.compiled.memory_bytes for s in self.shapes if s.compiled]
         return max(found, default=None)
 
@@ -94,14 +95,14 @@ class Plan:
     """All trainings of a study on one slice.
 
     Attributes:
-      study: its name.
-      topology: of the slice.
-      trainings: in the order of the study.
-      price: of a chip for an hour, as the user gave it; None where they did not.
-      day: of the plan, and so of the price.
-      datasets: that are not prepared, and what preparing them takes as far as that is known.
-      beside: lines on what is not training: data, requests, storage.
-      notes: what could not be told.
+      study: name of the study.
+      topology: the slice.
+      trainings: rows of the plan, in the order of the study.
+      price: price of a chip for an hour, as the user gave it; None where they did not.
+      day: date of the plan, and so of the price.
+      datasets: datasets that are not prepared, with the known costs of preparing them.
+      beside: lines on everything but training: data, requests, storage.
+      notes: lines on how the estimates were made, and on those that could not be.
     """
 
     study: str
@@ -115,12 +116,12 @@ class Plan:
 
     @property
     def chip_hours(self) -> tuple[float, float]:
-        """Of all trainings whose time is known."""
+        """Range of the chip-hours of all trainings whose time is known."""
         known = [training.chip_hours for training in self.trainings if training.chip_hours]
         return sum(low for low, _ in known), sum(high for _, high in known)
 
     def as_json(self) -> dict[str, object]:
-        """Returns it as plain values; the form is in `docs/howto/plan.md`."""
+        """Returns the plan as plain values, in the format that `docs/howto/plan.md` describes."""
         chip, hours = self.topology.chip, self.chip_hours
         return {
             "form": FORM,
@@ -154,10 +155,10 @@ def plan_of(
 
     Args:
       config: the study; its `compute` names the chips.
-      cache: folder of what compilers said before.
-      data: what is known of the study's data.
-      every: whether every shape is compiled.
-      day: today.
+      cache: folder of earlier compilation outcomes.
+      data: prepared and missing datasets of the study.
+      every: whether every shape is compiled, instead of the largest of each training.
+      day: today's date.
 
     Raises:
       ConfigError: if it names no chips, or a batch does not divide by them.
@@ -198,7 +199,7 @@ def topology_of(config: StudyConfig) -> Topology:
 
 
 class _Planner:
-    """Compiles what is to be compiled, and remembers what could not be."""
+    """Computes the rows of a plan, and collects notes on how it did."""
 
     def __init__(self, config: StudyConfig, topology: Topology, cache: Path, *, every: bool):
         self._config, self._topology, self._cache = config, topology, cache
@@ -241,7 +242,7 @@ class _Planner:
         pretrainings: Sequence[Training],
         records: Mapping[str, int],
     ) -> Training:
-        """Returns one row for all transfers of a method, at the pace of its last pretraining."""
+        """Returns one row for all transfers of a method, timed per FLOP as its last pretraining."""
         model = view.model_of(method, transfer=True)
         runs = len(view.seed_pairs)
         steps, samples, tokens, flops, unknown = 0, 0, 0.0, 0.0, []
@@ -289,7 +290,7 @@ class _Planner:
             )
 
     def _timed(self, model: ModelConfig, train: TrainConfig) -> tuple[Shape, ...]:
-        """Returns the shapes of a stage, the largest compiled, the others scaled by FLOPs."""
+        """Returns the shapes of a stage with times: the largest compiled, the others scaled."""
         shapes = _shapes(model, train, num_images=1)
         largest = self._compiled(model, train, shapes[-1])
         timed = []
@@ -329,9 +330,17 @@ class _Planner:
 
 
 _HEAD = (
-    "", "runs", "steps", "G tokens", "EFLOP", "G params", "GiB/chip", "programs", "step [s]",
+    "",
+    "runs",
+    "steps",
+    "G tokens",
+    "EFLOP",
+    "G params",
+    "GiB/chip",
+    "programs",
+    "step [s]",
     "chip-hours",
-)  # fmt: skip
+)
 
 _DATA_HEAD = ("", "inputs", "records", "GB", "core-hours", "hours", "measured by")
 
@@ -349,7 +358,7 @@ def text_of(plan: Plan) -> Iterator[str]:
 
 
 def markdown_of(plan: Plan) -> str:
-    """Returns a plan as a page."""
+    """Returns a plan as a page in Markdown."""
     tables = [_table(_HEAD, _rows(plan))]
     if data := _data_rows(plan):
         tables.append(_table(_DATA_HEAD, data))
@@ -375,7 +384,7 @@ def _rows(plan: Plan) -> list[list[str]]:
 
 
 def _data_rows(plan: Plan) -> list[list[str]]:
-    """Returns the cells of the datasets of which something is known."""
+    """Returns the table rows of the missing datasets that have estimates."""
     return [
         [
             row.name,
@@ -390,7 +399,7 @@ def _data_rows(plan: Plan) -> list[list[str]]:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    """Yields the lines below the table."""
+    """Yields the lines below the tables."""
     chip = plan.topology.chip
     low, high = plan.chip_hours
     yield f"together {_range(low, high, 0)} chip-hours" + (
@@ -426,7 +435,7 @@ def _pretrainings(config: StudyConfig) -> Iterator[tuple[str, StudyConfig, Metho
 
 
 def _shapes(model: ModelConfig, train: TrainConfig, num_images: int) -> tuple[Shape, ...]:
-    """Returns the programs of a training, smallest first, and how often each is drawn."""
+    """Returns the shapes of a training, smallest first, with the share of updates of each."""
     drawn = budgets.training_budgets(model, train.budgets)
     sizes = [budgets.bucket_of(model, budget).size for budget in drawn]
     prompt = Modality(name="", num_images=num_images, text_tokens=train.text_len)
@@ -445,7 +454,7 @@ def _scaled(shape: Shape, known: Shape) -> Shape:
     if known.compute_s is None:
         return shape
     share = shape.flops / known.flops
-    # As many weights pass between chips, however few the tokens.
+    # Only computing scales: the weights gathered between chips are the same for any token count.
     return dataclasses.replace(
         shape, compute_s=known.compute_s * share, interconnect_s=known.interconnect_s
     )
@@ -459,7 +468,7 @@ def _mean_step(shapes: Sequence[Shape]) -> tuple[float, float] | None:
 
 
 def _pace(rows: Sequence[Training]) -> tuple[float, float] | None:
-    """Returns seconds per FLOP of the last of these trainings, from and to."""
+    """Returns the range of seconds per FLOP of the last of these trainings with a known time."""
     for row in reversed(rows):
         if row.step_s is not None:
             flops = sum(shape.share * shape.flops for shape in row.shapes)

@@ -1,4 +1,4 @@
-"""Counts what a store already has of a study's data, and estimates what is still to prepare."""
+"""Counts the datasets of a study that a store already has, and estimates preparing the others."""
 
 import dataclasses
 import json
@@ -21,34 +21,35 @@ from infra.store.store import Store
 
 _HOUR = 3600.0
 _NAMED = 3
-"""Datasets that a line names; the others are counted."""
+"""Most datasets named in one line; the others are only counted."""
 _LEAST = 0.0001
-"""Smaller numbers are written as "<0.0001": they would need an exponent."""
+"""Numbers below this one are written "<0.0001", since they would need an exponent."""
 _AS_IT_IS = ("reused", "accepted")
-"""Verdicts on what a run takes as it is."""
+"""States of the steps whose artifact a run uses unchanged."""
 
 _CURE = "parcel plan --sample 200 measures it"
 
 Range = tuple[float, float]
-"""From and to."""
+"""Lower and upper end of an estimate."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToPrepare:
-    """A dataset that is not prepared, and what is known of preparing it.
+    """A dataset that is not prepared yet, with the estimated cost of preparing it.
 
     Attributes:
-      name: of the step that prepares it.
-      measured: where this is known from, for people; "" where nothing is known.
-      cpu: model of the processor that a sample was measured on; "" without one.
-      inputs: from and to; None where not known.
-      records: from and to; None where not known.
-      rejected: least share of its inputs that becomes no records, by a sample; 0 without one.
-      num_bytes: that its files will have, from and to; None where not known [bytes].
-      core_hours: of processors, from and to; None where not known.
-      hours: of the machine that will prepare it, from and to: with all its workers busy all the
-        time, or as long as a dataset of the same files took; None where not known.
-      workers: threads that its config gives it; None where a runner has its own workers.
+      name: name of the step that prepares it.
+      measured: source of the estimates, for people to read; "" where there are none.
+      cpu: model of the processor that the sample was measured on; "" without a sample.
+      inputs: range of the number of inputs; None where unknown.
+      records: range of the number of records; None where unknown.
+      rejected: lower bound on the share of inputs that become no record, by the sample; 0 without
+        a sample.
+      num_bytes: range of the size of its files; None where unknown [bytes].
+      core_hours: range of the processor time; None where unknown.
+      hours: range of the wall time on the machine that prepares it: with every worker busy
+        throughout, or as long as an earlier dataset of the same files took; None where unknown.
+      workers: threads that its config gives it; None where the Beam runner has its own workers.
     """
 
     name: str
@@ -65,12 +66,12 @@ class ToPrepare:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What is known of a study's data.
+    """The prepared and the missing datasets of a study.
 
     Attributes:
-      records: dataset -> number of its records, of those that are prepared.
-      missing: datasets that are not prepared.
-      lines: on hours of preparing, requests for reading and bytes in the store, for people.
+      records: prepared dataset -> number of its records.
+      missing: datasets that are not prepared yet.
+      lines: lines for people, on hours of preparation, read requests and bytes in the store.
     """
 
     records: dict[str, int]
@@ -79,7 +80,7 @@ class Prepared:
 
     @property
     def expected(self) -> dict[str, float]:
-        """Name of a missing dataset's step -> bytes that it will leave, where they are known."""
+        """Step of a missing dataset -> size of its files, where it can be estimated [bytes]."""
         return {row.name: sum(row.num_bytes) / 2 for row in self.missing if row.num_bytes}
 
 
@@ -90,17 +91,19 @@ def prepared(
     count: int | None = None,
     on_sample: Callable[[str], None] = lambda name: None,
 ) -> Prepared:
-    """Looks a study's data up for a plan; finds little where its files are not here.
+    """Looks up the data of a study, for its plan.
+
+    Where the study's graph cannot be built, for lack of a file say, the result has only the reason.
 
     Args:
       config: the study.
-      store: where its datasets would be.
-      count: inputs that are prepared of each missing dataset, to measure it, unless as many were
-        before; None reads no data.
+      store: the store that has its datasets.
+      count: inputs to prepare of each missing dataset, to measure it, unless a sample as large
+        was kept before; None reads no data.
       on_sample: called with the name of a dataset's step before it is measured.
 
     Raises:
-      ConfigError: if a sample is asked for, and raw data are not here.
+      ConfigError: if `count` is given and the graph cannot be built.
     """
     try:
         graph = graph_of(config, known=raw_files(store))
@@ -122,7 +125,7 @@ def prepared_of(
     count: int | None = None,
     on_sample: Callable[[str], None] = lambda name: None,
 ) -> Prepared:
-    """Looks up the data of a study whose steps are judged; see `prepared`."""
+    """Looks up the data of a study that is already explained; see `prepared`."""
     samples, unknown = Samples(store), dict[str, list[str]]()
     missing, rejecting = [], []
     for step in explanation.graph.steps:
@@ -155,7 +158,7 @@ def _of_sample(step: Step, kept: Kept) -> ToPrepare:
         cpu=kept.cpu,
         inputs=found.num_inputs,
         records=found.num_records,
-        # With those that cannot even be listed, of which no sample is drawn.
+        # `num_inputs` also counts inputs that cannot be listed; no sample can contain those.
         rejected=max(1 - found.num_records.high / max(found.num_inputs.low, 1.0), 0.0),
         num_bytes=found.num_bytes,
         core_hours=(low / _HOUR, high / _HOUR),
@@ -165,13 +168,13 @@ def _of_sample(step: Step, kept: Kept) -> ToPrepare:
 
 
 def _of_others(step: Step, explanation: Explanation, store: Store) -> ToPrepare:
-    """Returns the cost of the newest dataset of the same inputs, if there is any."""
+    """Returns the cost of preparing a dataset, as the newest one of the same inputs took."""
     wanted, alike = _inputs_of(_plain(step.config)), []
     raw = explanation.steps[step.inputs["raw"]]
     content = raw.artifact.manifest.content if raw.artifact and raw.state in _AS_IT_IS else None
     for artifact in store.artifacts("dataset"):
         counts = artifact.manifest.counts
-        # Shards that were taken over cost nothing: such a dataset tells of no other.
+        # A dataset that took over shards was cheaper than preparing all of them.
         whole = "inputs" in counts and "reused_shards" not in counts
         same = content is not None and artifact.manifest.inputs["raw"].content == content
         if whole and same and _inputs_of(artifact.manifest.config) == wanted:
@@ -192,30 +195,30 @@ def _of_others(step: Step, explanation: Explanation, store: Store) -> ToPrepare:
 
 
 def _inputs_of(config: Any) -> tuple[Any, ...]:
-    """Returns the part of a dataset's config, as plain values, that says what is read."""
+    """Returns the part of a dataset's config, as plain values, that decides which inputs it has."""
     names = ("reader", "path", "split", "features")
     return *(config[name] for name in names), config["prepare"].get("limit")
 
 
 def _plain(config: Any) -> Any:
-    """Returns a config as manifests have it."""
+    """Returns a config in the form in which manifests hold it."""
     return redact(json.loads(canonical_json(config)))
 
 
 def _workers(spec: DatasetSpec) -> int | None:
-    """Returns the threads that prepare a dataset here; None where workers are elsewhere."""
+    """Returns the number of local threads that prepare a dataset; None for a remote runner."""
     apart = any("environment_type" in option for option in spec.prepare.runner_options)
     is_local = spec.prepare.runner == "FnApiRunner" and not apart
     return spec.prepare.num_workers if is_local else None
 
 
 def _is_there(explanation: Explanation, step: Step) -> bool:
-    """Returns whether a dataset is prepared, and need not be again."""
+    """Returns whether a dataset is prepared and a run would use it unchanged."""
     return explanation.steps[step].state in _AS_IT_IS
 
 
 def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
-    """Returns dataset -> number of its records, of those that are prepared."""
+    """Returns prepared dataset -> number of its records."""
     made = [
         (step.config, verdict.artifact)
         for step, verdict in explanation.steps.items()
@@ -247,7 +250,7 @@ def _preparing(explanation: Explanation, records: dict[str, int]) -> Iterator[st
 
 
 def _missing(rows: Sequence[ToPrepare], unknown: dict[str, list[str]]) -> Iterator[str]:
-    """Yields a line on the datasets that were measured, and one per reason on the others."""
+    """Yields a line on the sampled datasets, and one per reason why others have no estimate."""
     measured = [row for row in rows if row.core_hours is not None]
     if measured:
         told = _added([row.core_hours for row in measured])
@@ -267,7 +270,7 @@ def _added(ranges: Sequence[Range | None]) -> str:
 
 
 def ranged(ends: Sequence[float]) -> str:
-    """Returns a range with three digits that count, as "1,230-1,410"; one number if both agree."""
+    """Returns a range as text, as "1,230-1,410"; one number if both ends read the same."""
     first, last = map(_figure, ends)
     return first if first == last else f"{first}-{last}"
 

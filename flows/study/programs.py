@@ -1,7 +1,7 @@
-"""A training's programs on chips that are not here.
+"""Estimates memory and time of a training step on chips that this machine does not have.
 
-For a TPU slice they are compiled, each once, ever. A GPU's compiler needs a GPU: there a formula
-says what it can.
+For a TPU slice the step's program is compiled, and the outcome kept, so that each is compiled only
+once. A GPU's compiler needs a GPU, so for GPUs a formula gives the estimate instead.
 """
 
 import dataclasses
@@ -18,20 +18,21 @@ from model.train.config import TrainConfig
 
 
 class NotHere(Exception):
-    """What it takes to compile for a TPU is not installed."""
+    """The library that compiles for TPUs is not installed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """What is said of one update, per chip.
+    """Estimates for one update, per chip.
 
     Attributes:
-      memory_bytes: the most in use; of a program that does not fit, what it asks for.
-      compute_s: the compiler's estimate of computing [s]; None where it does not fit.
-      interconnect_s: of collectives, one after the other, hidden ones too [s].
-      traffic_bytes: that pass a chip's links.
-      compile_s: that compiling took [s].
-      by_formula: whether no compiler was asked.
+      memory_bytes: peak memory; for a program that does not fit, the memory that it asks for.
+      compute_s: estimated time of computing; None if the program does not fit [s].
+      interconnect_s: estimated time of all collectives, one after the other, including those that
+        overlap computing; None if the program does not fit [s].
+      traffic_bytes: bytes that pass a chip's links; None if the program does not fit.
+      compile_s: time that compiling took [s].
+      by_formula: whether the numbers come from the formula instead of a compiler.
     """
 
     memory_bytes: float
@@ -52,11 +53,11 @@ def compile_program(
     """Returns memory and time of one update of a training, on each chip of a slice.
 
     Args:
-      model: that is trained.
-      train: how.
+      model: config of the model to train.
+      train: the training recipe.
       topology: the slice.
       tokens: slots for soft tokens, per image.
-      cache: folder of what was compiled before, by program.
+      cache: folder of earlier outcomes, by digest of the program.
 
     Raises:
       NotHere: where libtpu is not installed.
@@ -110,12 +111,12 @@ def by_formula(
     """Returns memory and time of one update of a training on each chip, by arithmetic alone.
 
     Args:
-      model: that is trained.
-      train: how.
+      model: config of the model to train.
+      train: the training recipe.
       topology: the chips.
       tokens: slots for soft tokens, per image.
-      flops: of the update, on all chips.
-      mfu: share of the chips' peak that computing is taken to reach.
+      flops: FLOPs of the update, over all chips.
+      mfu: share of the chips' peak FLOP/s that computing is assumed to reach.
     """
     from model.train.memory import gathered_bytes, step_bytes
 

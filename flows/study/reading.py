@@ -1,4 +1,4 @@
-"""What the trainings of a study ask of a bucket, at the pace of a pod."""
+"""Estimates the requests that a study's trainings make to a bucket, at the pace of a pod."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -12,15 +12,15 @@ if TYPE_CHECKING:  # It imports grain, which takes a second.
     from model.data.reading import PartSize
 
 POD_PACE = 7300
-"""Records that 256 TPU v4 chips should train on in a second [records/s]."""
+"""Assumed throughput of training on 256 TPU v4 chips [records/s]."""
 
 
 def told_of_reading(steps: Sequence[Step], there: Mapping[Step, Artifact | None]) -> str:
-    """Returns a line on the training that would make the most requests of a bucket.
+    """Returns a line on the training that would make the most requests to a bucket.
 
     Args:
-      steps: of the study.
-      there: step -> its artifact, if there is one already.
+      steps: steps of the study.
+      there: step -> its artifact, or None if it has none yet.
     """
     from model.data.reading import PartSize, Reading, reading_of
 
@@ -51,7 +51,7 @@ def told_of_reading(steps: Sequence[Step], there: Mapping[Step, Artifact | None]
 
 
 def parts_of(artifact: Artifact) -> "dict[str, PartSize]":
-    """Returns the parts of a dataset, by name; none of one that does not describe itself."""
+    """Returns name -> size of each part of a dataset; {} if it has no description file."""
     from model.data.reading import PartSize
 
     files = artifact.manifest.files

@@ -1,4 +1,4 @@
-"""Runs a study from the terminal: the flow, then what came of it."""
+"""Runs a study from the terminal: runs the flow, then prints the outcome."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ from infra.store.gc import LET_GO
 from infra.store.store import Store
 
 _NAMED = 3
-"""Steps that were not begun and are told of; the others are counted."""
+"""Most held-back steps named in one line; the others are only counted."""
 
 
 def run_study(
@@ -33,14 +33,14 @@ def run_study(
     approve: bool = False,
     failed: bool = False,
 ) -> int:
-    """Runs the flow `study`, prints its table and sums, and returns the exit code.
+    """Runs the flow `study`, prints its table and a summary, and returns the exit code.
 
     Args:
       config: the study.
-      store: its store.
+      store: the study's store.
       until: the last phase to run.
+      ui: address of a UI that outlives the run; None if the UI ends with it [URI].
       rebuild: as in `study`.
-      ui: where the UI stays after the run; None where it ends with it [URI].
       approve: as in `study`.
       failed: as in `study`.
     """
@@ -56,20 +56,20 @@ def run_study(
 
 
 def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: str | None) -> int:
-    """Runs a flow of ours in this process, prints its table and sums, and returns the exit code.
+    """Runs a flow of ours in this process, prints its table and a summary; returns the exit code.
 
     Args:
-      what: `study` or `sweep`.
-      given: its parameters.
-      store: of its artifacts.
+      what: the flow, `study` or `sweep`.
+      given: parameters of the flow.
+      store: store of its artifacts.
       ui: as in `run_study`.
     """
-    # Imports of Grain and Beam give the root logger a handler, which would put every library's
-    # lines between ours; Prefect's still reach its server.
+    # Importing Grain and Beam gives the root logger a handler, which would print every library's
+    # lines between ours. Prefect's lines still reach its server.
     logging.getLogger().handlers[:] = [logging.NullHandler()]
     console = Console(highlight=False)
     began = time.monotonic()
-    published(settle_ended, store.state)  # Of runs that were killed before they could.
+    published(settle_ended, store.state)  # The rows of runs that were killed before they could.
     row = published(begin, what, given)
     state: Any
     try:
@@ -77,7 +77,7 @@ def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: str 
     except Exception:
         if not RESULTS:
             raise
-        state = None  # The server is gone, and the work is done.
+        state = None  # The server is gone, but the study has ended and left its result.
     if not RESULTS:
         assert state is not None
         if not state.is_completed():
@@ -119,6 +119,6 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
 
 
 def run_url(flow_run_id: str, ui: str | None) -> str:
-    """Returns the UI page of a run: on the server that stays, or on the one of `parcel serve`."""
+    """Returns the address of a run's UI page, on the lasting server or that of `parcel serve`."""
     note = "" if ui else "  (after `parcel serve`)"
     return f"{ui or 'http://127.0.0.1:4200/v2'}/runs/flow-run/{flow_run_id}{note}"

@@ -1,4 +1,4 @@
-"""Records of runs: their configs and results; and artifacts found by name."""
+"""Records of runs, with their configs and results; and look-up of artifacts by name."""
 
 import datetime
 import json
@@ -22,21 +22,21 @@ def note_run(
     flow_run_id: str,
     failed: Sequence[str],
 ) -> None:
-    """Writes the record of a run; the same results have one record.
+    """Writes the record of a run; runs of a study with the same results share one record.
 
-    What a record names, and what that was made from, is never garbage; but for checkpoints that
-    the study does not keep.
+    `parcel gc` keeps the artifacts that a record names and all that they were made from, except
+    checkpoints that the study's `keep` lets go.
 
     Args:
-      store: where.
-      config: what was asked for, as plain values; it has a name.
-      results: key of the results artifact; None where the run came to none.
-      artifacts: keys of all that it made or found.
-      flow_run_id: of the Prefect run.
-      failed: "step: reason" of each step that failed.
+      store: the store of the run.
+      config: the study's config, as plain values, with its name.
+      results: key of the results artifact; None if the run made none.
+      artifacts: keys of all artifacts that the run made or found.
+      flow_run_id: id of the Prefect flow run.
+      failed: "step: reason" for each step that failed.
     """
     keep = KeepConfig(**config.get("keep", {}))
-    # Where a step failed, what it reads may be asked for again.
+    # After a failure nothing is let go: the next attempt may read these files again.
     gone = set() if failed else let_go_by(keep, map(store.recall, artifacts))
     record = {
         "name": config["name"],
@@ -57,11 +57,11 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
     """Returns the record of a finished run.
 
     Args:
-      store: the store it wrote to.
-      name: the study's name (the newest run of it), or the beginning of a run's full name.
+      store: the store that the run wrote to.
+      name: the study's name, for its newest run, or the beginning of a run's full name.
 
     Raises:
-      ConfigError: if no run is called so, with those there are.
+      ConfigError: if there is no such run, listing the runs that exist.
     """
     finished = {run: record for run, record in records(store).items() if record["results"]}
     matching = [r for run, r in finished.items() if r["name"] == name or run.startswith(name)]
@@ -72,22 +72,22 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
 
 
 def records(store: Store) -> dict[str, dict[str, Any]]:
-    """Returns the record of every run that came to its end, by the run's full name."""
+    """Returns full name -> record of every run that ended, with or without results."""
     names = [name for name in store.files.listing(RUNS) if name.endswith(".json")]
     texts = {name.removesuffix(".json"): store.files.read(f"{RUNS}/{name}") for name in names}
     return {run: json.loads(text) for run, text in texts.items()}
 
 
 def folder_of(what: str, name: str, store: str) -> Path:
-    """Returns a folder given by its path, or as an artifact; it may not exist without a store.
+    """Returns the folder that a path or an artifact's key names.
 
     Args:
-      what: the argument, as an error names it.
-      name: a folder, or the beginning of an artifact's key.
-      store: where artifacts are.
+      what: name of the argument in an error.
+      name: path of a folder, or the beginning of an artifact's key.
+      store: the artifact store; if there is none, `name` is returned as a path that may not exist.
 
     Raises:
-      ConfigError: if there is a store, and `name` is neither.
+      ConfigError: if the store exists and `name` is neither a folder nor one of its artifacts.
     """
     folder = Path(name)
     there = "://" in store or Path(store).expanduser().is_dir()
@@ -102,7 +102,7 @@ def folder_of(what: str, name: str, store: str) -> Path:
 
 
 def find_dataset(name: str, store: str) -> Path:
-    """Returns the folder of a prepared dataset given by its path, or as an artifact.
+    """Returns the folder of a prepared dataset, given by its path or its artifact's key.
 
     Raises:
       ConfigError: if there is no such dataset.

@@ -1,4 +1,4 @@
-"""Measured samples of datasets that are not prepared, kept in the store's local state."""
+"""Measurements on samples of unprepared datasets, kept in the store's local state."""
 
 import dataclasses
 import json
@@ -18,17 +18,17 @@ from pipelines.prepare.sample import Estimate, Sample, sample
 _FOLDER = "samples"
 
 _FORM = 1
-"""Of what is measured and kept; another number, and nothing of before is found."""
+"""Version of the measurement and its file format; after a change no earlier sample is found."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kept:
-    """A sample that was measured.
+    """A measured sample, as it is kept.
 
     Attributes:
-      asked: inputs that were asked for; a dataset may have fewer.
+      asked: number of inputs requested; a dataset may have fewer.
       cpu: model of the processor that it was measured on.
-      sample: what was measured.
+      sample: the measurement.
     """
 
     asked: int
@@ -37,10 +37,10 @@ class Kept:
 
 
 class Samples:
-    """Samples by what they depend on: the dataset's config, its raw files, its code.
+    """Kept samples, found by what they depend on: the dataset's config, raw files and code.
 
     Args:
-      store: in whose local state they are kept.
+      store: store in whose local state they are kept.
     """
 
     def __init__(self, store: Store) -> None:
@@ -48,7 +48,7 @@ class Samples:
         self._scratch = store.cache
 
     def find(self, step: Step) -> Kept | None:
-        """Returns the sample of a dataset that was measured last; None if there is none."""
+        """Returns the latest sample of a dataset; None if there is none."""
         path = self._path(step)
         if not path.is_file():
             return None
@@ -57,7 +57,7 @@ class Samples:
         return Kept(asked=raw["asked"], cpu=raw["cpu"], sample=Sample(**raw["sample"] | ends))
 
     def measure(self, step: Step, explanation: Explanation, count: int) -> tuple[Kept | None, str]:
-        """Measures a dataset and keeps what came out; returns it, or None and why there is none."""
+        """Measures and keeps a sample of a dataset; returns (sample, "") or (None, reason)."""
         spec = step.config
         raw = explanation.steps[step.inputs["raw"]].artifact
         data_root = step.location or str(raw.path if raw else "")

@@ -1,4 +1,4 @@
-"""`parcel serve`: server and UI on loopback, and a runner for what is started there."""
+"""`parcel serve`: a Prefect server with its UI, and a runner for the runs started there."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from infra.store.store import Store
 
 DEFAULT_PORT = 4200
 _CHILDREN_TIMEOUT = 3.2
-"""For runs started from the UI to settle their rows, once `parcel serve` is to end [s]."""
+"""Time that runs started from the UI have to settle their rows when `parcel serve` ends [s]."""
 
 
 def serve(
@@ -35,15 +35,16 @@ def serve(
 
     Args:
       store: the store that runs started from the UI use.
-      host: of the server; beyond loopback there must be an auth string.
-      port: of the server; None takes the usual one, or the server that is there.
-      auth: what browsers and clients must give, "name:password"; None asks nothing.
+      host: address that the server listens on; beyond loopback `auth` must be given.
+      port: port of the server; None takes that of a server already running for the store, or the
+        default one.
+      auth: credentials that browsers and clients must give, "name:password"; None asks for none.
       any_store: let the form name another store.
       any_runner: let the form name a Beam runner and its options, and functions by file or module.
 
     Raises:
-      ConfigError: if the host is beyond loopback without an auth string, or the store has a
-        server already that differs from what is asked for.
+      ConfigError: if the host is beyond loopback without `auth`, or if the store already has a
+        server with other settings.
     """
     install()
     if not is_loopback(host) and auth is None:
@@ -66,7 +67,7 @@ def serve(
             from flows.study.watch import look_forever
 
             deployments = deployments_of("demo", store.uri, any_store=any_store)
-            # Not before: Prefect's modules deadlock where two threads import them.
+            # Only after these imports: Prefect's modules deadlock if two threads import them.
             threading.Thread(target=look_forever, args=(store,), daemon=True).start()
             console.print(f"UI: {server.ui}  (store {store.uri}); end with Ctrl-C")
             console.print(f"results, item by item: {server.pages}")
@@ -76,7 +77,7 @@ def serve(
 
 
 def auth_of(given: str | None) -> str | None:
-    """Returns an auth string, given as it is or as "@FILE" that holds it.
+    """Returns an auth string, which is given literally or as "@FILE" with the file that holds it.
 
     Raises:
       ConfigError: if it is not "name:password", or the file cannot be read.
@@ -95,8 +96,8 @@ def auth_of(given: str | None) -> str | None:
 
 
 def _end_runs(number: signal.Signals) -> None:
-    """Has runs end as if the signal were theirs, while the server still takes their last rows."""
-    mine = {process.pid for process in install().members()}  # The guardian stays to the end.
+    """Ends the runs by a signal of their own, while the server can still take their last rows."""
+    mine = {process.pid for process in install().members()}  # Not the guardian: it ends last.
     children = [child for child in psutil.Process().children() if child.pid in mine]
     for child in children:
         try:
@@ -107,7 +108,7 @@ def _end_runs(number: signal.Signals) -> None:
 
 
 def _run(deployments: list[Any]) -> None:
-    """Registers the deployments and runs what is started of them, for ever."""
+    """Registers the deployments and runs what is started of them; never returns."""
     from prefect import serve as serve_deployments
 
     serve_deployments(*deployments, print_starting_message=False)

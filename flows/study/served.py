@@ -1,4 +1,4 @@
-"""Limits of a run started from a form: where it writes, and what code it may bring."""
+"""Limits on runs started from a form: which store they may use, and which code they may bring."""
 
 import dataclasses
 import os
@@ -16,10 +16,10 @@ def limits(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
     """Returns the environment variables that limit the studies of a process.
 
     Args:
-      store: the one they may use [URI].
-      any_store: whether they may use others, too.
-      any_runner: whether they may name a Beam runner and its options, and functions by the file or
-        the module they are in.
+      store: the store that they may use [URI].
+      any_store: whether they may use other stores, too.
+      any_runner: whether they may name a Beam runner and its options, and functions by file or
+        module.
     """
     return {
         _STORE: "" if any_store else full_uri(store),
@@ -28,14 +28,14 @@ def limits(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
 
 
 def check_served(config: Any, store: str) -> None:
-    """Checks that a study keeps to the limits of this process; `parcel run` has none.
+    """Checks that a study keeps to the limits of this process; `parcel run` has no limits.
 
     Args:
       config: the study.
-      store: its store [URI].
+      store: the study's store [URI].
 
     Raises:
-      ConfigError: if it does not.
+      ConfigError: if it breaks a limit.
     """
     check_store(store)
     if os.environ.get(_RUNNER) != "own":
@@ -80,7 +80,7 @@ def check_function(field: str, reference: str) -> None:
 
 
 def _prepares(value: Any, where: str = "config") -> Iterator[tuple[str, PrepareConfig]]:
-    """Yields every setting of a preparation in a config, and its path."""
+    """Yields (key path, value) of every `PrepareConfig` in a config."""
     if isinstance(value, PrepareConfig):
         yield where, value
     elif dataclasses.is_dataclass(value):

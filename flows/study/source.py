@@ -1,4 +1,4 @@
-"""One training corpus of a study's mixture."""
+"""Config of one training corpus of a study's mixture."""
 
 import dataclasses
 
@@ -11,13 +11,13 @@ class SourceConfig:
     """One training corpus of the mixture.
 
     Attributes:
-      reader: its published layout: "web", "nlvr", "videos", ...; or a function of one's own, as in
-        `TransferConfig`, whose rows say what is asked.
-      path: its folder below the data root; "" takes the reader's usual one.
-      split: which split, where the layout has several.
-      features: of "tfrecord" and "tfds", which feature of a record holds what: {image:
+      reader: name of the corpus's published layout: "web", "nlvr", "videos", ...; or a function of
+        yours, as in `TransferConfig`, whose rows hold the prompts.
+      path: folder of the corpus below the data root; "" takes the reader's usual folder.
+      split: split to train on, where the layout has several.
+      features: for "tfrecord" and "tfds", the feature of a record that holds each part: {image:
         image/encoded, caption: caption}.
-      prepare: settings of this corpus that differ from the study's; none by default.
+      prepare: preparation settings of this corpus; None takes the study's.
     """
 
     reader: str
@@ -31,5 +31,5 @@ class SourceConfig:
 
     @property
     def name(self) -> str:
-        """Names the dataset it becomes."""
+        """Name of the dataset that the corpus becomes."""
         return f"mixture/{self.path or self.reader}"

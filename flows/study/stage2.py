@@ -1,4 +1,4 @@
-"""Stage 2: pretraining at a higher resolution, and the transfers that follow it."""
+"""Config of Stage 2: pretraining at a higher resolution, and the transfers that follow it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,24 +17,30 @@ from pipelines.prepare.config import PrepareConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage2Config:
-    """Each method pretrained further with larger images, then transferred at that size as well.
+    """Further pretraining of each method with larger images, then transfers at that size as well.
 
-    Position embeddings are resized and query banks extended (`model.train.resolution`). What is
-    left out is the study's, fitted to the larger images: budgets and training budgets keep their
-    share of the features, so 16, 64 and 256 tokens at 224 px are 64, 256 and 1024 at 448 px.
+    Position embeddings are resized and query banks extended (`model.train.resolution`). Settings
+    that are left out are the study's, fitted to the larger images: budgets and training budgets
+    keep their share of the features, so 16, 64 and 256 tokens at 224 px become 64, 256 and 1024 at
+    448 px.
 
     Attributes:
-      image_px: side of its images; records are prepared at this size anew [pixels].
-      train: how every method goes on from its intermediary checkpoint.
-      prepare: as the study's.
-      sources: as the study's; the mixture of this stage.
-      connectors: as the study's, whose declared shapes are not taken over.
-      budgets, train_budgets: as the study's.
-      num_seeds: transfer seeds of each pretraining seed, the first of the study's; the paper: 1.
-      transfers: what differs from the study's `transfers`, benchmark by benchmark; null leaves one
+      image_px: side of its images; records are prepared again at this size [pixels].
+      train: training recipe with which every method continues from its intermediary checkpoint.
+      prepare: how raw data become records at this size; None takes the study's.
+      sources: corpora of this stage's mixture; None takes the study's.
+      connectors: method -> settings of its connector; a method that is not named has the study's,
+        except declared shapes.
+      budgets: soft tokens per frame at evaluation; None scales the study's.
+      train_budgets: method -> training budgets; those of a method that is not named are scaled from
+        the study's.
+      num_seeds: transfer seeds of each pretraining seed, the first of the study's; None takes as
+        many as the study; the paper: 1.
+      transfers: changes to the study's `transfers`, benchmark by benchmark; null leaves a benchmark
         out. Recipes are the registry's for this size.
-      eval_batch_size: as the study's.
-      remat: as `model.remat`; larger images leave less memory for what is kept.
+      eval_batch_size: examples decoded together; None takes the study's.
+      remat: value of `model.remat` for this stage, where larger images leave less memory; None
+        takes the model's.
     """
 
     image_px: Annotated[int, Field(ge=1)] = 448
@@ -56,9 +62,9 @@ class Stage2Config:
 
 
 def with_stage2(values: Any) -> Any:
-    """Returns a study's plain values, those of `stage2.transfers` on top of its `transfers`.
+    """Returns a study's plain values, with `stage2.transfers` filled in from its `transfers`.
 
-    A prepared size that is stated for the study's images is not taken over.
+    The study's `prepare.image_px` is not copied, since Stage 2 has its own image size.
     """
     stage2 = values.get("stage2") if isinstance(values, Mapping) else None
     if not isinstance(stage2, Mapping):
@@ -75,25 +81,25 @@ def scaled(budget: int, before: int, after: int) -> int:
     """Returns the budget with the same share of the features [tokens].
 
     Args:
-      budget: at the lower resolution.
-      before: features of an image there.
+      budget: budget at the lower resolution [tokens].
+      before: features of an image at the lower resolution.
       after: features of an image at the higher one.
     """
     return after if budget == before else 2 * round(budget * after / before / 2)
 
 
 def _joined(base: Any, own: Any) -> Any:
-    """Returns a mapping with another one on top of it; anything else replaces what is there."""
+    """Returns mapping `own` merged over `base`, recursively; other values replace the base's."""
     if not isinstance(base, Mapping) or not isinstance(own, Mapping):
         return own
     joined = {**base, **{key: _joined(base.get(key), value) for key, value in own.items()}}
     if "total_steps" in own and "epochs" not in own:
-        joined.pop("epochs", None)  # They are two ways to say one thing.
+        joined.pop("epochs", None)  # `epochs` would take precedence over `total_steps`.
     return joined
 
 
 def _unsized(entry: Any) -> Any:
-    """Returns the values of a transfer without the size of its images."""
+    """Returns the plain values of a transfer without its `prepare.image_px`."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("prepare"), Mapping):
         return entry
     kept = {key: value for key, value in entry["prepare"].items() if key != "image_px"}

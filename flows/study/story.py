@@ -1,4 +1,4 @@
-"""What the log of a run's page tells, line by line, to somebody who was not there.
+"""Writes the lines of a run's log, for people who look at the run's page later.
 
     42 steps, 9 of them there already; to make: prepare 2, intermediary 3, transfer 24 and 4 others
     intermediary parcel begins, with 100 updates of 32 examples; others like it took 41 s
@@ -6,7 +6,7 @@
     intermediary parcel: made in 39.8 s: steps 100
     33 made, 9 re-used, in 4 min 10 s; the table is results-59ca…
 
-What is re-used has no line of its own: a study of thousands of steps re-uses most of them.
+Re-used steps get no line: a study of thousands of steps may re-use most of them.
 """
 
 import collections
@@ -18,13 +18,13 @@ from flows.study.graph import Graph, Node
 from infra.progress import Progress
 
 TOLD_EVERY = 60.0
-"""Between two lines about one step under way [s]."""
+"""Interval between two lines about one running step [s]."""
 _NAMED = 5
-"""Sorts of steps that the first line names; the others are counted."""
+"""Most sorts of steps that the first line names; the others are only counted."""
 
 
 def opening(graph: Graph, reused: Collection[Node]) -> str:
-    """Returns how much there is, and how much of it there is to do."""
+    """Returns the first line: how many steps there are, and how many of each sort to make."""
     whole = f"{len(graph.nodes)} steps, "
     whole += f"{len(reused)} of them there already" if reused else "none of them there"
     missing = [node.name.partition(" ")[0] for node in graph.nodes if node not in reused]
@@ -37,11 +37,11 @@ def opening(graph: Graph, reused: Collection[Node]) -> str:
 
 
 def beginning(node: Node, seconds: float | None) -> str:
-    """Returns that a node begins, with what it will do.
+    """Returns the line for a node that begins, with the work that it will do.
 
     Args:
-      node: it.
-      seconds: what it will take, by others like it [s]; None where there were none.
+      node: the node.
+      seconds: its estimated time, from similar nodes; None where there were none [s].
     """
     work = ""
     for step in node.steps:
@@ -55,19 +55,19 @@ def beginning(node: Node, seconds: float | None) -> str:
 
 
 def going(name: str, progress: Progress) -> str:
-    """Returns how far a step is."""
+    """Returns a line on the progress of a step."""
     note = f", {progress.note}" if progress.note else ""
     return f"{name}: {progress.done:,} of {progress.total:,}{note}"
 
 
 def ending(told: str, failed: Collection[str], seconds: float, results: str | None) -> str:
-    """Returns how it came out.
+    """Returns the last line, on the outcome of the run.
 
     Args:
       told: what was made, in words.
-      failed: "step: reason" of each step that failed.
-      seconds: that the run took [s].
-      results: key of the table; None where there is none.
+      failed: "step: reason" for each step that failed.
+      seconds: time that the run took [s].
+      results: key of the results artifact; None where there is none.
     """
     wrong = f"; {len(failed)} failed, such as {next(iter(failed))}" if failed else ""
     table = f"; the table is {results}" if results else ""
@@ -75,7 +75,7 @@ def ending(told: str, failed: Collection[str], seconds: float, results: str | No
 
 
 def spent(seconds: float) -> str:
-    """Returns a time as a person says it."""
+    """Returns a duration in words, as "4 min 10 s"."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,8 +1,8 @@
-"""A sweep: a study made wider, by methods, benchmarks, budgets or seeds.
+"""Sweeps: a study widened by methods, benchmarks, budgets or seeds.
 
 A sweep is a list of overrides of the study's config, so that `parcel sweep` and `parcel run` with
-these overrides are the same run. How many seeds there are already is read from the store: a counter
-could not know what another run made, or what `parcel gc` deleted.
+these overrides are the same run. The number of seeds so far is read from the store: a counter would
+miss what other runs made and what `parcel gc` deleted.
 """
 
 import dataclasses
@@ -28,31 +28,33 @@ from infra.store.store import Store
 from pipelines.benchmarks.registry import BENCHMARKS
 
 MAX_SEEDS = 100
-"""Most transfer seeds of a study; those of its config have the same bound."""
+"""Most transfer seeds of a study, the same bound as in its config."""
 
 Offered = Annotated[Method, Field(json_schema_extra=offer_connectors)]
-"""A method as a form offers it."""
+"""Type of a method in a form, which offers the known ones."""
 
 _SEED = re.compile(r" seed=(\d+)$")
 _NAMED = 4
-"""Sorts of new cells that are told of; the others are counted."""
+"""Most sorts of new cells, or transfers, named in one line; the others are only counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What is added to a study.
+    """The additions that a sweep makes to a study.
 
     Attributes:
-      methods, benchmarks, budgets: beside the study's own.
-      seeds: transfer seeds of each pretraining seed, in all; 0 leaves the study's.
-      pretrain_seeds: pretraining seeds, in all; 0 leaves the study's.
-      add_seeds: transfer seeds added to those there are, once none of their cells is missing.
-      add_pretrain_seeds: pretraining seeds added likewise.
-      max_seeds: bound on what is added, transfer seeds in all.
-      max_pretrain_seeds: bound on what is added, pretraining seeds in all.
-      until_decided: add seeds, one by one, until it is settled which method is better.
-      compare: methods that this is asked of: the first against each of the others; of none, the
-        study's last one against each of the others.
+      methods: methods to add to the study's.
+      benchmarks: benchmarks to add to the study's.
+      budgets: budgets to add to the study's.
+      seeds: total number of transfer seeds per pretraining seed; 0 leaves the study's.
+      pretrain_seeds: total number of pretraining seeds; 0 leaves the study's.
+      add_seeds: number of transfer seeds to add to those in the store, once these lack no cell.
+      add_pretrain_seeds: number of pretraining seeds to add, likewise.
+      max_seeds: largest total number of transfer seeds that adding may reach.
+      max_pretrain_seeds: largest total number of pretraining seeds that adding may reach.
+      until_decided: whether to add seeds one by one until it is settled which method is better.
+      compare: methods for `until_decided`: the first is compared with each of the others; if empty,
+        the study's last method with each of the others.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -115,7 +117,7 @@ class Sweep:
     def __post_init__(self) -> None:
         for field in ("methods", "compare"):
             for i, method in enumerate(getattr(self, field)):
-                if ":" not in method:  # A class is looked for where the study's own are known.
+                if ":" not in method:  # Classes are resolved later, with the study's at hand.
                     connector_named(f"{field}.{i}", method)
         if unknown := sorted(set(self.benchmarks) - set(BENCHMARKS)):
             raise ValueError(
@@ -137,13 +139,13 @@ class Sweep:
                 raise ValueError(f"{what} must be at most max_{what}={most}, got {wanted}.")
 
     def grid(self, config: StudyConfig) -> list[str]:
-        """Returns the overrides that give a study the methods, benchmarks, budgets and seeds.
+        """Returns the overrides that add the sweep's methods, benchmarks, budgets and seeds.
 
         Args:
           config: the study.
         """
         words = []
-        # A budget beyond the study's own images is one of Stage 2's.
+        # A budget above the number of patches at the study's own resolution is for Stage 2.
         full = config.model.vision.num_patches
         larger = [b for b in self.budgets if b > full and config.stage2 is not None]
         methods = {_named(config, "methods", method): method for method in self.methods}
@@ -170,19 +172,19 @@ class Sweep:
 
 
 NOTHING = Sweep()
-"""Adds nothing: what is missing of the study itself."""
+"""The sweep that adds nothing, and so runs what is missing of the study itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Firing:
-    """A sweep and the study it widens, as they are at one moment; reads the store, starts nothing.
+    """A sweep and the study it widens, at one moment; reads the store and starts nothing.
 
     Attributes:
-      values: of the study, not checked yet.
-      source: whose values they are, as an error names it.
-      overrides: of the study, by the user.
-      sweep: what is added.
-      store: of the study.
+      values: plain values of the study, not checked yet.
+      source: name for their origin in errors.
+      overrides: the user's overrides of the study.
+      sweep: the additions.
+      store: store of the study.
     """
 
     values: Mapping[str, Any]
@@ -196,14 +198,14 @@ class Firing:
         """The study with the sweep's grid.
 
         Raises:
-          ConfigError: if there is no such study.
+          ConfigError: if the values and overrides make no valid study.
         """
         own = overridden(self.values, self.overrides, source=self.source)
         wide = [*self.overrides, *self.sweep.grid(own)]
         return overridden(self.values, wide, source=self.source)
 
     def check(self) -> None:
-        """Checks that there is such a sweep, without a look at the store.
+        """Checks that the methods to compare exist and share a budget; does not read the store.
 
         Raises:
           ConfigError: naming what is wrong.
@@ -212,9 +214,9 @@ class Firing:
             _pairs(self.config, self.sweep.compare)
 
     def passes(self) -> Iterator[StudyConfig]:
-        """Yields the studies to run; each, when those before it are done.
+        """Yields the studies to run, each drawn when those before it are done.
 
-        None where nothing is missing, and nothing is to be added.
+        Yields none where no cell is missing and no seed is to be added.
         """
         if not self.sweep.until_decided:
             config, has_work, _ = self._next()
@@ -230,7 +232,7 @@ class Firing:
                 return
 
     def why_nothing(self) -> str:
-        """Returns why there is nothing to run, in a line."""
+        """Returns the reason why there is nothing to run, in one line."""
         if self.sweep.until_decided:
             found: dict[tuple[Method, Method], Decision] = {}
             for config in self._looks():
@@ -246,20 +248,21 @@ class Firing:
         return f"nothing to run: every cell of {_seeds_of(config)} is there{reached}{but}"
 
     def explain(self, config: StudyConfig) -> Explanation:
-        """Returns the cells of a study that are there, and those that are missing."""
+        """Returns the verdicts on the steps of a study: which are there, and which are missing."""
         return Explanation(self.store.at_once(), graph_of(config, known=raw_files(self.store)))
 
     def decisions(
         self, config: StudyConfig, explanation: Explanation
     ) -> dict[tuple[Method, Method], Decision]:
-        """Returns the verdict of a study's seeds on each pair of methods that is compared.
+        """Returns, for each pair of compared methods, the decision of the study's seeds.
 
-        All rows, and the budgets that both methods serve, count alike. With several pretrainings
-        the number of a seed is their mean: it says nothing of other pretrainings.
+        All rows, and all budgets that both methods serve, have the same weight. With several
+        pretrainings, a seed's score is the mean over them, so the decision holds for these
+        pretrainings only.
 
         Args:
           config: the study.
-          explanation: what is there of it.
+          explanation: verdicts on its steps.
 
         Raises:
           ConfigError: if there is nothing to compare, or no seed has all its cells.
@@ -271,25 +274,26 @@ class Firing:
             if verdict.artifact is not None
         }
         pairs = _pairs(config, self.sweep.compare)
+        # Bonferroni: the chance that any of the pairs is decided wrongly is at most 5 %.
         return {
             pair: decide(_differences(config, scores, *pair), error=0.05 / len(pairs))
             for pair in pairs
         }
 
     def _looks(self) -> Iterator[StudyConfig]:
-        """Yields the study with one seed more each time, from its own number up to the bound.
+        """Yields the study with one more seed each time, from its own number up to the bound.
 
-        Always from the first: a sweep that was killed goes through the decisions it had come to.
+        Every firing starts from the first: a sweep that was killed repeats its earlier decisions.
         """
         most = self.sweep.max_seeds
         for num_seeds in range(min(max(2, self.config.num_seeds), most), most + 1):
             yield dataclasses.replace(self.config, num_seeds=num_seeds)
 
     def _next(self) -> tuple[StudyConfig, bool, dict[Node, int]]:
-        """Returns the study of this firing, whether anything of it is to be made, and failures.
+        """Returns the study of this firing, whether it has work to do, and its failures by node.
 
-        A cell that was not tried yet is made before a seed is added; one that failed is tried again
-        beside new seeds, and a few times only: one that always fails holds up no others.
+        Cells that were never tried are made before a seed is added. A failed cell is retried
+        together with new seeds, at most `MAX_TRIES` times in all, so that it never blocks others.
         """
         config, sweep = self.config, self.sweep
         if not (sweep.add_seeds or sweep.add_pretrain_seeds):
@@ -310,14 +314,15 @@ class Firing:
         return wider, wider != begun or _has_work(explanation, failed), failed
 
     def _begun(self) -> tuple[StudyConfig, Explanation]:
-        """Returns the study with the seeds that have a checkpoint, and what is there of it."""
+        """Returns the study with all seeds that have a checkpoint, and its explanation."""
         sweep, config = self.sweep, self.config
         widest = dataclasses.replace(
             config,
             num_seeds=max(sweep.max_seeds, config.num_seeds),
             num_pretrain_seeds=max(sweep.max_pretrain_seeds, config.num_pretrain_seeds),
         )
-        # By name first, since that is cheap; other studies may have used the same seeds.
+        # First a cheap guess from checkpoint names. It may be too wide, since other studies in the
+        # store may have used the same seeds; explaining it finds the checkpoints of this study.
         checkpoints = self.store.at_once().artifacts("checkpoint")
         names = (_SEED.search(artifact.manifest.name) for artifact in checkpoints)
         likely = _reaching(config, widest, {int(name[1]) for name in names if name})
@@ -334,12 +339,12 @@ class Firing:
 def told_before(
     explanation: Explanation, config: StudyConfig, failed: Mapping[Node, int]
 ) -> Iterator[str]:
-    """Yields lines on a sweep that is about to begin: new and re-used cells, by sort.
+    """Yields lines on a sweep that is about to begin: how many cells are new, and of which sort.
 
     Args:
-      explanation: what is there.
+      explanation: verdicts on the study's steps.
       config: the study.
-      failed: nodes that have failed, and how often.
+      failed: node -> number of its failed attempts.
     """
     cells = explanation.graph.cells
     states = {key: explanation.steps[step].state for key, step in cells.items()}
@@ -367,7 +372,7 @@ def told_before(
 
 
 def _sorts(new: Sequence[CellKey], there: Sequence[CellKey]) -> str:
-    """Names the values that only new cells have: of which seed, method, row or budget they are."""
+    """Returns, as text, the seeds, methods, rows and budgets that only new cells have."""
     if not new or not there:
         return ""
     known = {
@@ -393,7 +398,10 @@ def _scores(node: Node) -> bool:
 
 
 def _reaching(config: StudyConfig, wide: StudyConfig, seeds: Set[int]) -> StudyConfig:
-    """Returns a study with as many seeds, no fewer than it has, as hold some of a wider one's."""
+    """Returns `config` with just enough seeds to include those of `seeds` that `wide` has.
+
+    It never has fewer seeds than `config`.
+    """
     places = [
         (i % wide.num_seeds + 1, pretrain + 1)
         for i, (pretrain, seed) in enumerate(wide.seed_pairs)
@@ -413,19 +421,19 @@ def _is_settled(decisions: Mapping[tuple[Method, Method], Decision]) -> bool:
 
 
 def _lacking_cells(explanation: Explanation) -> set[Node]:
-    """Returns the nodes that lack a score; the table is made along with the new ones."""
+    """Returns the nodes that lack a score; the results table itself does not count."""
     lacking = {s for s in explanation.graph.cells.values() if not explanation.steps[s].artifact}
     return {node for node in explanation.graph.nodes if lacking & {*node.steps}}
 
 
 def _has_work(explanation: Explanation, failed: Mapping[Node, int]) -> bool:
-    """Returns whether anything is to be made but what has failed too often."""
+    """Returns whether any node is to be made that has not failed too often."""
     nodes = [node for node in explanation.graph.nodes if failed.get(node, 0) < MAX_TRIES]
     return any(explanation.of_node(node).state not in ("reused", "accepted") for node in nodes)
 
 
 def _told_of_given_up(failed: Mapping[Node, int]) -> str:
-    """Names transfers that failed too often; "" if there are none."""
+    """Returns a line that names the transfers that failed too often; "" if there are none."""
     gone = [node.name for node, count in failed.items() if count >= MAX_TRIES and _scores(node)]
     if not gone:
         return ""
@@ -446,7 +454,7 @@ def _seeds_of(config: StudyConfig) -> str:
 
 
 def _named(config: StudyConfig, field: str, method: str) -> Method:
-    """Returns a method as steps name it: tables and forms show the study's own so, too."""
+    """Returns a method as steps name it; the study's methods are named so already."""
     return method if method in config.methods else connector_named(field, method)
 
 
@@ -475,9 +483,10 @@ def _pairs(config: StudyConfig, compare: Sequence[Method]) -> list[tuple[Method,
 def _differences(
     config: StudyConfig, scores: Mapping[CellKey, float], one: Method, other: Method
 ) -> np.ndarray:
-    """Returns the differences of two methods' scores [seeds, rows]; of whole seeds, in order.
+    """Returns the differences of two methods' scores, [seeds, rows], up to the first gap.
 
-    The rows of Stage 2's resolution are among them where it has as many seeds as the study.
+    Seeds count in order, up to the first that lacks a score. Stage 2's rows are included if Stage 2
+    has the same seeds as the study.
     """
     seeds = np.array(config.seeds).reshape(config.num_pretrain_seeds, config.num_seeds)
 

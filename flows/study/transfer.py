@@ -1,4 +1,4 @@
-"""One benchmark of a study: how it is fine-tuned on, and the rows of the results it makes."""
+"""Config of one benchmark of a study: how it is fine-tuned on, and which rows it is scored in."""
 
 import dataclasses
 import re
@@ -18,35 +18,39 @@ from pipelines.sources.own_source import PROMPT, OwnSource
 from pipelines.sources.registry import OWN, SOURCES, get
 
 OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
-"""Of the user's own benchmarks, where nothing else is said: OKVQA's, a small set of questions."""
+"""Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransferConfig:
-    """One benchmark: fine-tuned on, and evaluated.
+    """One benchmark to fine-tune on and to evaluate.
 
     Attributes:
-      train: the recipe; what a config leaves out of it is the registry's, see `with_recipes`.
-      reader: of one's own benchmark: "jsonl", "csv", or a function: "file.py:name", "module:name"
-        or an entry point of `parcel.readers`. "" for a published one.
+      train: the recipe; fields that a config leaves out come from the registry, see
+        `with_recipes`.
+      reader: reader of a benchmark of yours: "jsonl", "csv", or a function as "file.py:name",
+        "module:name" or an entry point of `parcel.readers`; "" for a published benchmark.
       path: the benchmark's folder below the data root; "" takes the usual one, that of its name.
-      prompt: what the model reads in one's own benchmark, where a row does not say it whole; {text}
-        is its question, {lang} its language.
-      metric: a name of the registry, or a function of one's own as in `reader`, or an entry point
-        of `parcel.metrics`; "" takes the registry's.
-      decoding: how answers are decoded; None takes the registry's beams, else greedy.
-      train_split: split, "a+b" for both; "" takes the registry's, and "train" of one's own.
-      eval_splits: splits, each a row of the results; none takes the registry's rows, and "val" of
-        one's own.
-      num_frames: frames per video; None takes the registry's, and 16 of one's own.
-      frame_stride: their distance at 25 frames a second; None as before, and 30 [frames].
-      eval_text_len: as `train.text_len`, where its checkpoints answer; None takes that [tokens].
-      prepare: settings that differ from the study's `prepare`; None for none.
-      eval_limit: most examples evaluated of each row; None takes the whole split.
-      transfer: False prepares the splits and stops there.
-      allow_train_on_eval: whether what it is scored on may be trained on.
+      prompt: template of the prefix in a benchmark of yours, for rows that do not hold the whole
+        prefix; {text} stands for the row's question, {lang} for its language.
+      metric: name of a metric in the registry, or a function of yours as in `reader`, or an entry
+        point of `parcel.metrics`; "" takes the registry's for the benchmark.
+      decoding: how answers are decoded; None takes the registry's number of beams, else greedy.
+      train_split: split to train on, "a+b" for two; "" takes the registry's, or "train" for a
+        benchmark of yours.
+      eval_splits: splits to evaluate, each a row of the results; if empty, the registry's rows, or
+        "val" for a benchmark of yours.
+      num_frames: frames per video; None takes that of `prepare`, else the benchmark's usual number,
+        16 for a benchmark of yours.
+      frame_stride: distance of these frames at 25 frames a second; None takes that of `prepare`,
+        else the benchmark's usual one, 30 for a benchmark of yours [frames].
+      eval_text_len: `text_len` at evaluation; None takes `train.text_len` [tokens].
+      prepare: preparation settings of the benchmark; None takes the study's, without augmentation.
+      eval_limit: most examples evaluated per row; None takes the whole split.
+      transfer: whether the benchmark is fine-tuned on and scored; False only prepares its splits.
+      allow_train_on_eval: whether training on the scored splits is allowed.
     """
 
     train: TrainConfig = TrainConfig()
@@ -71,10 +75,10 @@ class EvalRow:
     """One row of the results: a benchmark, scored on one split.
 
     Attributes:
-      name: the benchmark's, with the split's where it has several rows: "refcoco:refcocog_val".
-      benchmark: which.
-      split: as its reader names it.
-      main: whether the paper's headline retention is over this row among others.
+      name: the benchmark's name, with the split's if it has several rows: "refcoco:refcocog_val".
+      benchmark: name of the benchmark.
+      split: name of the split, as its reader names it.
+      main: whether this row counts in the paper's headline retention.
     """
 
     name: str
@@ -84,7 +88,7 @@ class EvalRow:
 
 
 def benchmark_of(name: str, transfer: TransferConfig) -> Benchmark:
-    """Returns the registry's row of a benchmark, or one that says the same of one's own."""
+    """Returns the registry's entry of a benchmark, or an equivalent entry for a user's own."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     return own_benchmark(name, transfer.metric, transfer.prompt, transfer.eval_splits)
@@ -93,7 +97,7 @@ def benchmark_of(name: str, transfer: TransferConfig) -> Benchmark:
 def own_benchmark(
     name: str, metric: str = "", prompt: str = "", splits: Sequence[str] = ()
 ) -> Benchmark:
-    """Returns the row of a benchmark of the user's own."""
+    """Returns the entry, as the registry would have it, of a user's own benchmark."""
     splits = splits or ("val",)
     return Benchmark(
         name=name,
@@ -110,7 +114,7 @@ def own_benchmark(
 
 
 def eval_window_of(name: str) -> str:
-    """Returns where the frames of a benchmark's evaluation begin; of one's own, the video's."""
+    """Returns where in a video the frames for evaluation begin; "first" for users' benchmarks."""
     known = BENCHMARKS.get(name)
     return known.eval_window if known else "first"
 
@@ -122,12 +126,12 @@ def metric_of(name: str, transfer: TransferConfig) -> str:
 
 
 def decoding_of(name: str, transfer: TransferConfig) -> Decoding:
-    """Returns how answers to a benchmark are decoded."""
+    """Returns the settings for decoding a benchmark's answers."""
     return transfer.decoding or Decoding(beams=benchmark_of(name, transfer).beams)
 
 
 def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
-    """Returns the source of a benchmark, whose configuration may be missing if it is published."""
+    """Returns the source of a benchmark; for a published one, `transfer` may be None."""
     if name in BENCHMARKS or transfer is None:
         return name
     prompt = benchmark_of(name, transfer).prompt
@@ -136,7 +140,7 @@ def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
 
 
 def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
-    """Returns the rows of the results that a benchmark makes."""
+    """Returns a benchmark's rows of the results."""
     main = {row.splits: row.suite == "main" for row in benchmark_of(name, transfer).rows}
     splits = transfer.eval_splits or tuple(main)
     return tuple(
@@ -151,12 +155,15 @@ def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
 
 
 def trained_on(name: str) -> str:
-    """Returns the benchmark whose checkpoints one is scored with: mostly its own."""
+    """Returns the benchmark whose checkpoints score this one: its parent if it is zero-shot."""
     return (BENCHMARKS[name].parent or name) if name in BENCHMARKS else name
 
 
 def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str, str]:
-    """Returns the training data of a benchmark's checkpoints: folder ("" for the usual), split."""
+    """Returns (folder, split) of the data that a benchmark's checkpoints are trained on.
+
+    The folder is "" where the usual one is taken.
+    """
     trained = trained_on(name)
     own = transfers.get(trained)
     split = (own or transfers[name]).train_split
@@ -165,7 +172,7 @@ def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str,
 
 
 def check_transfer(name: str, transfer: TransferConfig) -> None:
-    """Refuses a benchmark that nothing reads or, if it is to be scored, no metric scores.
+    """Refuses a benchmark that has no reader, or that is to be scored and has no metric.
 
     Raises:
       ValueError: naming the benchmark and the cure.
@@ -243,7 +250,7 @@ def check_splits(field: str, source: str | OwnSource, *splits: str) -> None:
     """Refuses splits that a source does not have.
 
     Raises:
-      ValueError: naming the field, the split and those there are.
+      ValueError: naming the field, the split and the splits that exist.
     """
     for split in splits:
         try:
@@ -253,10 +260,11 @@ def check_splits(field: str, source: str | OwnSource, *splits: str) -> None:
 
 
 def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
-    """Fills in what plain values of `transfers` leave out of the benchmarks' recipes.
+    """Fills in, from the registry's recipes, what the plain values of `transfers` leave out.
 
-    The recipes are those for images of the `model`, or of an `image_px`, stated beside them.
-    A zero-shot benchmark has its parent's: its checkpoints are the parent's.
+    A recipe depends on the size of the images, which is read from the sibling field `model` or
+    `image_px`. A zero-shot benchmark takes its parent's recipe, whose checkpoints it is scored
+    with.
 
     Raises:
       ValueError: if a zero-shot benchmark states a recipe of its own beside its parent.
@@ -264,7 +272,7 @@ def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
     model = info.data.get("model")
     image_px = info.data.get("image_px") if model is None else model.vision.image_px
     if not isinstance(transfers, Mapping) or image_px is None:
-        return transfers  # Malformed, or what it goes by failed first; pydantic reports it.
+        return transfers  # Malformed, or `model` failed first; pydantic reports it.
     filled = {}
     for name, entry in transfers.items():
         if not isinstance(entry, Mapping) or (name not in BENCHMARKS and not entry.get("reader")):
@@ -293,8 +301,9 @@ def recipe_of(benchmark: Benchmark, image_px: int) -> dict[str, Any]:
     """Returns the fields of `TrainConfig` that the registry states for a benchmark.
 
     Args:
-      benchmark: one with a recipe.
-      image_px: side of the model's images; the recipe of the nearest lower side is taken [pixels].
+      benchmark: a benchmark with at least one recipe.
+      image_px: side of the model's images; takes the recipe for the largest side up to it, or the
+        one for the smallest side [pixels].
     """
     sides = sorted(benchmark.recipes)
     recipe = benchmark.recipes[max((side for side in sides if side <= image_px), default=sides[0])]

@@ -1,4 +1,4 @@
-"""A method trained in another way, compared with the others as a method of its own."""
+"""Config of a variant: a method trained in another way and compared as a further method."""
 
 import dataclasses
 import math
@@ -11,13 +11,14 @@ from model.train.config import TrainConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variant:
-    """How a method is trained otherwise than the study's methods are.
+    """A method trained in another way than the study trains it.
 
     Attributes:
-      of: the method whose connector, with its settings, and whose start it has.
-      train_budgets: as the study's, of this variant; None draws uniformly from all it serves.
-      length: updates of its intermediary stage, its Stage 2 and its transfers, or their passes
-        over the records, as a multiple of the study's.
+      of: the method whose connector, connector settings and `start` the variant uses.
+      train_budgets: budgets that the variant's trainings draw from; None draws uniformly from all
+        that it serves.
+      length: length of its intermediary stage, Stage 2 and transfers, in updates or epochs, as a
+        multiple of the study's.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -27,7 +28,7 @@ class Variant:
     length: Annotated[float, Field(gt=0, le=1000)] = 1.0
 
     def trained(self, train: TrainConfig) -> TrainConfig:
-        """Returns a stage of the study as this variant trains it."""
+        """Returns the recipe of one of the study's trainings, changed as the variant says."""
         return dataclasses.replace(
             train,
             budgets=self.train_budgets,

@@ -1,4 +1,4 @@
-"""`parcel watch`: what lives beside a server, and tells it which runs of a store are dead."""
+"""`parcel watch`: a process beside a Prefect server that reports to it which runs have died."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,15 +18,15 @@ from infra.ray.lost import WorkerLost
 from infra.store.store import Store
 
 _LOOK_EVERY = 5.0
-"""Between two looks at the runs [s]."""
+"""Interval between two looks at the runs [s]."""
 
 
 def watch(store: Store, say: Callable[[str], None]) -> None:
-    """Looks after the runs of a store, on the server that `PREFECT_API_URL` names, until ended.
+    """Watches the runs of a store, on the server that `PREFECT_API_URL` names, until interrupted.
 
     Args:
-      store: where they hold their leases.
-      say: gets a line whenever the state of a run is set.
+      store: store in which the runs hold their leases.
+      say: called with a line whenever the state of a run is set.
 
     Raises:
       ConfigError: if no server answers.
@@ -40,11 +40,11 @@ def watch(store: Store, say: Callable[[str], None]) -> None:
 
 
 def look_forever(store: Store, say: Callable[[str], None] = lambda _: None) -> None:
-    """Settles every run that was killed, on this machine or elsewhere, for ever."""
+    """Settles every run that was killed, on this machine or elsewhere; never returns."""
     watching = Watch(store)
     while True:
         cancelling = published(_in_state, StateType.CANCELLING) or {}
-        published(settle_ended, store.state)  # Journals know more than leases: they come first.
+        published(settle_ended, store.state)  # First: a journal says more than an expired lease.
         for line in published(watching.look) or []:
             say(line)
         if cancelling:
@@ -61,7 +61,7 @@ def _in_state(state: StateType, ids: list[str] | None = None) -> dict[str, FlowR
 
 
 def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
-    """Stops what a cancelled run left on its cluster: its own process may have died before."""
+    """Stops the Ray Jobs of a cancelled run, whose own process may have died before doing so."""
     try:
         address = _ray_address(run.parameters, store)
     except (ConfigError, OSError) as error:
@@ -82,7 +82,10 @@ def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
 
 
 def _ray_address(parameters: Mapping[str, Any], store: Store) -> str | None:
-    """Returns the cluster of a run, begun by a command (with a whole config) or by a form."""
+    """Returns the address of a run's Ray cluster; None if it has none.
+
+    The parameters of a run hold its whole config if a command began it, else a form's fields.
+    """
     config = parameters.get("config")
     if isinstance(config, Mapping):
         return config.get("compute", {}).get("ray_address")

@@ -1,4 +1,4 @@
-"""What is looked at while the stages of a study train."""
+"""Config of the measurements on held-out data that are made while a study's stages train."""
 
 import dataclasses
 from typing import Annotated
@@ -10,13 +10,13 @@ from flows.study.source import SourceConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProbeOf:
-    """A transfer of the study, made small: as its recipe says, but for what is stated here.
+    """A small version of one of the study's transfers: its recipe, with the changes stated here.
 
     Attributes:
-      benchmark: one of `transfers`; at a resolution where it is left out there is no probe.
-      steps: updates.
+      benchmark: a benchmark of `transfers`; at a resolution that leaves it out there is no probe.
+      steps: number of updates.
       batch_size: examples per update; None takes the recipe's.
-      examples: scored, the first of its first row.
+      examples: number of examples scored, the first ones of the benchmark's first row.
     """
 
     benchmark: str
@@ -29,15 +29,15 @@ class ProbeOf:
 class WatchedConfig:
     """Losses on records that no stage trains on, per task and budget, and a small transfer.
 
-    They stand in `watch.jsonl` beside each stage's checkpoint, whose parameters are the same
-    without. The budgets are those that its method is evaluated at.
+    They are written to `watch.jsonl` beside each stage's checkpoint, and do not change its
+    parameters. The budgets are those at which the stage's method is evaluated.
 
     Attributes:
-      every: distance of the looks; there is one after the last step of a stage as well [steps].
+      every: interval between measurements; there is also one after a stage's last step [steps].
       sources: corpora, or splits of them, that the mixture leaves out: {reader: web, split:
-        "train[95%:]"} beside "train[:95%]".
-      examples: of each task.
-      probe: a small transfer, scored; None for none.
+        "train[95%:]"} where the mixture has "train[:95%]".
+      examples: examples of each task.
+      probe: a small transfer whose score is measured; None leaves it out.
     """
 
     every: Annotated[int, Field(ge=1)] = 1000
@@ -53,5 +53,5 @@ class WatchedConfig:
 
 
 def name_of(source: SourceConfig) -> str:
-    """Names the dataset that a watched source becomes."""
+    """Returns the name of the dataset that a watched source becomes."""
     return f"watched/{source.path or source.reader}"

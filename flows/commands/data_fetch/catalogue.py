@@ -1,4 +1,4 @@
-"""What `parcel data fetch` knows: names, addresses, digests, licences, and what is got by hand."""
+"""The catalogue of `parcel data fetch`: addresses, digests, licences, and what is got by hand."""
 
 import dataclasses
 from pathlib import Path, PurePosixPath
@@ -19,10 +19,10 @@ class RemoteFile:
     """One file of a data set.
 
     Attributes:
-      address: where its publisher has it [URL].
+      address: its address at the publisher's [URL].
       digest: "sha256:…", "sha1:…" or "md5:…", as its publisher or its users state it; "" where
-        none is known: what came the first time is then noted.
-      size: as published; None if unknown [bytes].
+        none is known, so that the first download's digest is only noted.
+      size: its published size; None if unknown [bytes].
       path: its name below the data set's folder; "" takes the address's last part.
       unpack: folder below the data set's own into which it is unpacked; None keeps it as it is.
     """
@@ -42,7 +42,7 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """Its path below the data set's folder."""
+        """The file's path below the data set's folder."""
         return self.path or PurePosixPath(unquote(urlsplit(self.address).path)).name
 
 
@@ -51,13 +51,13 @@ class DataSet:
     """One benchmark or corpus.
 
     Attributes:
-      licence: of its annotations and pictures, in a few words.
-      page: where its publisher describes it [URL].
-      folder: below the data root, as its reader looks for it.
-      files: what is fetched.
-      also: names of other data sets that it needs, such as the pictures'.
+      licence: licence of its annotations and pictures, in a few words.
+      page: the publisher's page that describes it [URL].
+      folder: its folder below the data root, where its reader looks for it.
+      files: the files to fetch.
+      also: names of other data sets that it needs, such as the one with its pictures.
       by_hand: what must be got by hand, and how; "" for nothing.
-      terms: what one agrees to by fetching it; "" where the licence is all.
+      terms: terms that one agrees to by fetching it; "" where there is only the licence.
     """
 
     licence: str
@@ -70,7 +70,7 @@ class DataSet:
 
     @property
     def size(self) -> int | None:
-        """Of all its files; None if that of one is unknown [bytes]."""
+        """Total size of its files; None if the size of any is unknown [bytes]."""
         sizes = [file.size for file in self.files]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
@@ -79,7 +79,7 @@ def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
     """Returns the data sets of a catalogue by name.
 
     Raises:
-      ConfigError: if it is none, naming the field.
+      ConfigError: if the file is not a catalogue; the error names the field.
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -100,7 +100,7 @@ def chosen(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, D
     """Returns the named data sets and those that they need.
 
     Raises:
-      ConfigError: if one is not in the catalogue, with those that are.
+      ConfigError: if a name is not in the catalogue; the error lists the names that are.
     """
     found: dict[str, DataSet] = {}
     waiting = list(names)

@@ -1,4 +1,4 @@
-"""Fetching of data sets: several files at a time, each noted once it is whole and unpacked."""
+"""Fetches data sets: several files at a time, each noted once it is complete and unpacked."""
 
 import functools
 import json
@@ -15,7 +15,7 @@ from flows.commands.data_fetch.catalogue import DataSet, RemoteFile
 from infra.download import DownloadError, download
 
 NOTES = "fetched.json"
-"""In a data set's folder: name -> address, sha256 and size [bytes] of what was fetched."""
+"""File in a data set's folder: name -> address, sha256 and size [bytes] of each fetched file."""
 
 _NOTING = threading.Lock()
 
@@ -28,17 +28,18 @@ def fetch(
     on_file: Callable[[str, RemoteFile, str], None] | None = None,
     on_progress: Callable[[RemoteFile, int], None] | None = None,
 ) -> None:
-    """Fetches and unpacks every file of some data sets; those that are noted are there already.
+    """Fetches and unpacks every file of some data sets; files that are noted already are skipped.
 
     Args:
-      data_sets: by name.
+      data_sets: the data sets by name.
       root: the data root.
-      workers: files on their way at a time.
-      on_file: called with the data set, a file, and "there" or its sha256 once it is whole.
-      on_progress: called with a file and the bytes there are of it, from any thread.
+      workers: number of files that are fetched at a time.
+      on_file: called once a file is complete, with the data set's name, the file, and its sha256,
+        or "there" if it was skipped.
+      on_progress: called with a file and its bytes so far, from any thread.
 
     Raises:
-      DownloadError: if any cannot be fetched or unpacked, after all others are.
+      DownloadError: if any file cannot be fetched or unpacked, once all others are done.
     """
 
     def one(name: str, folder: Path, file: RemoteFile) -> None:
@@ -74,6 +75,7 @@ def _noted(folder: Path, file: RemoteFile) -> bool:
     if note is None or note["address"] != file.address:
         return False
     path = folder / file.name
+    # An archive is deleted once it is unpacked, so its note is all there is to check.
     return file.unpack is not None or (path.is_file() and path.stat().st_size == note["size"])
 
 
@@ -92,10 +94,10 @@ def _note(folder: Path, file: RemoteFile, sha256: str, size: int) -> None:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Unpacks an archive, and deletes it; nothing has its name before all of it is unpacked.
+    """Unpacks an archive into `target`, and deletes it; nothing is in `target` before all is.
 
     Raises:
-      DownloadError: if it is damaged, or a member would lie elsewhere.
+      DownloadError: if the archive is damaged, or a member points outside of it.
     """
     beside = archive.with_name(f"{archive.name}.unpacking")
     shutil.rmtree(beside, ignore_errors=True)
@@ -108,14 +110,14 @@ def _unpack(archive: Path, target: Path) -> None:
                 packed.extractall(beside, filter="data")
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
         shutil.rmtree(beside, ignore_errors=True)
-        archive.unlink()  # Or the next run would take it for whole.
+        archive.unlink()  # Left there, it would pass for a complete download.
         raise DownloadError(f"{archive} cannot be unpacked: {error}.") from None
     _move(beside, target)
     archive.unlink()
 
 
 def _move(source: Path, target: Path) -> None:
-    """Moves what a folder holds into another, into folders that are there already."""
+    """Moves the entries of a folder into another, and merges folders that both have."""
     target.mkdir(parents=True, exist_ok=True)
     for entry in sorted(os.scandir(source), key=lambda one: one.name):
         place = target / entry.name

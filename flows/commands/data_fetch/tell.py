@@ -1,4 +1,4 @@
-"""What `parcel data fetch` prints."""
+"""Fetches data sets, and prints the lines of `parcel data fetch`."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from flows.commands.data_fetch.fetch import fetch
 from flows.study.load import ConfigError
 
 _INTERVAL = 5.0
-"""Between two lines about one file that is on its way [s]."""
+"""Time between two progress lines about one file [s]."""
 
 
 def fetch_and_tell(
@@ -24,15 +24,15 @@ def fetch_and_tell(
     workers: int,
     tell: Callable[[str], None],
 ) -> None:
-    """Fetches data sets, or tells what would be fetched.
+    """Fetches data sets, or prints what would be fetched.
 
     Args:
-      names: of data sets.
+      names: names of the data sets to fetch.
       to: the data root.
-      list_all: tells of all, and fetches nothing.
-      dry_run: tells of those named, and fetches nothing.
-      catalogue: of data sets; None takes the project's own.
-      workers: files on their way at a time.
+      list_all: whether to list every data set, and fetch nothing.
+      dry_run: whether to describe the named data sets, and fetch nothing.
+      catalogue: file of the catalogue; None takes the project's own.
+      workers: number of files that are fetched at a time.
       tell: called with each line.
 
     Raises:

@@ -22,18 +22,18 @@ FRAME_PX = 112
 HYGIENE = "hygiene.json"
 _MAX_TEXTS = 3
 _MAX_SIGNS = 400
-"""Suffixes of a record, and signs of each text, that are shown."""
+"""Most suffixes of a record, and most characters of each text, that are shown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Card:
-    """One record.
+    """The card of one record.
 
     Attributes:
-      id, part, lang, source: of the record.
-      pictures: with boxes and masks drawn.
+      id, part, lang, source: the record's own.
+      pictures: its pictures, with boxes and masks drawn.
       captions: one per picture: its window, if there are several, and times; "" for stills.
-      lines: (label, text) of the prefix, suffixes and answers; a box is "[1]", "[1 mask]" with one.
+      lines: (label, text) of prefix, suffixes and answers; a box reads "[1]", "[1 mask]" with mask.
     """
 
     id: str
@@ -60,13 +60,13 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
     """Returns the sheet of a prepared dataset.
 
     Args:
-      folder: of the dataset.
+      folder: folder of the dataset.
       limit: most records, spread evenly over the parts and within each.
-      part: only this one; None takes all.
+      part: the only part to show; None shows all.
       rejects: most rejects, spread evenly.
 
     Raises:
-      KeyError: if there is no such part, with those there are.
+      KeyError: if there is no such part; the error lists the parts there are.
     """
     dataset = Dataset(folder)
     if part is not None and part not in dataset.parts:
@@ -117,6 +117,7 @@ def _card(part: str, record: Record) -> Card:
     if record.answers and record.answers[:1] != record.suffixes[:1]:
         texts.append(("answers", ", ".join(record.answers)))
     boxes = [one for _, text in texts for one in OBJECT.finditer(text)]
+    # Suffixes past `_MAX_TEXTS` are not shown, so neither are their masks, which come in order.
     masks = record.masks[: sum(suffix.count(MASK_MARKER) for suffix in suffixes)]
     for picture in pictures:
         _draw(picture, masks, [pixel_box(one[1], picture.size) for one in boxes])
@@ -150,7 +151,7 @@ def _draw(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
 
 
 def _readable(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Puts numbers in place of boxes, those they are drawn with."""
+    """Replaces each box in the texts by its number; `html` and `png` color them alike."""
     lines, number = [], 0
     for label, text in texts:
         parts, end = [], 0

@@ -1,4 +1,4 @@
-"""A contact sheet as one HTML file that needs no other."""
+"""A contact sheet as one self-contained HTML file."""
 
 import base64
 import html

@@ -20,7 +20,7 @@ _OBJECT = re.compile(r"(\[\d+(?: mask)?\])")
 
 
 def to_png(sheet: Sheet) -> Image.Image:
-    """Returns the sheet; cards stand in rows, each as high as its highest."""
+    """Returns the sheet; cards stand in rows, each row as high as its highest card."""
     drawn = [_card(card) for card in sheet.cards]
     rows: list[list[Image.Image]] = [[]]
     for card in drawn:
@@ -69,7 +69,7 @@ def _card(card: Card) -> Image.Image:
 
 
 def _strip(card: Card, width: int) -> Image.Image:
-    """Returns the pictures side by side, as many rows as it takes, with their captions."""
+    """Returns the pictures with their captions, side by side, in as many rows as needed."""
     side = card.pictures[0].width
     across = max((width + 8) // (side + 8), 1)
     captioned = 16 if card.captions[0] else 0
@@ -109,7 +109,7 @@ def _block(
 
 
 def _wrapped(text: str, size: int, width: int) -> list[str]:
-    """Returns lines that fit; a word that does not is cut anywhere."""
+    """Returns lines that fit the width; a word that is wider than a line is cut anywhere."""
     lines, line = [], ""
     for word in re.findall(r"\S+\s*|\s+", text.replace("\n", " ")):
         while word:
@@ -128,7 +128,7 @@ def _wrapped(text: str, size: int, width: int) -> list[str]:
 
 @functools.cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """Returns the font that comes with Matplotlib: most scripts but those of East Asia."""
+    """Returns the font that comes with Matplotlib; it covers most scripts but East Asian ones."""
     import matplotlib
 
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"

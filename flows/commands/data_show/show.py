@@ -15,10 +15,10 @@ def show(
     Args:
       name: a dataset's folder, or an artifact's key, or its beginning.
       out: an .html or .png file.
-      store: where artifacts are.
-      limit: most records.
-      part: only this part's; None takes all.
-      rejects: most rejects.
+      store: the store that holds artifacts [URI].
+      limit: most records on the sheet.
+      part: the only part to show; None shows all.
+      rejects: most rejects on the sheet.
 
     Raises:
       ConfigError: if there is no such dataset or part, or `out` cannot be written.

@@ -1,4 +1,4 @@
-"""Chance: the score of the best guess that never sees pixels."""
+"""Chance: the score of the best guess from texts alone, without pixels."""
 
 import json
 from collections.abc import Iterator

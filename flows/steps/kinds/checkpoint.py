@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from model.checkpoint.params_files import Put
 
 WATCHED = "watched/"
-"""Begins the role of a dataset that is looked at, and not trained on."""
+"""Prefix of the role of a dataset that is only evaluated during training."""
 PROBE = ("probe/train", "probe/eval")
 """Roles of the datasets of a probe."""
 
 _OUT = "out"
-"""Folder that members send a checkpoint to, where they tell of themselves."""
+"""Folder inside the gang's folder that members send the checkpoint's files to."""
 _ALL = "sent.json"
-"""In it, last: name -> sha256 and size of its files."""
+"""File in it that is sent last: name -> sha256 and size of each file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitSpec:
-    """One training stage, and who looks at it meanwhile.
+    """One training stage, and its evaluations during training.
 
     Attributes:
-      model: what is trained.
-      train: how.
-      watch: on what it is tried meanwhile.
-      profile: first and last step of those that are traced; (0, 0) for none.
+      model: config of the model to train.
+      train: the training recipe.
+      watch: the evaluations during training; None for none.
+      profile: first and last training step that are traced; (0, 0) for none.
     """
 
     model: ModelConfig
@@ -61,25 +61,25 @@ class FitSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One training stage as any process can run it that reaches its places.
+    """One training stage in the form that any process can run, if it can reach its places.
 
-    A place is a folder, or is in a bucket.
+    A place is a folder, or a prefix in a bucket.
 
     Attributes:
-      spec: what is trained, and how.
-      seed: of all draws.
+      spec: the model, the training recipe and the evaluations.
+      seed: seed of every random draw.
       data: places of prepared datasets.
       init: place of the checkpoint to start from; None starts from random parameters.
       tokenizer: place of the tokenizer.
       mask_codec: place of the mask codec; None where nothing has masks.
-      scratch: folder for what is noted meanwhile; "" where each process takes one of its own.
-      points: place for what the stage can go on from.
-      out: an existing folder, which becomes a checkpoint's; "" where its files are sent to the
-        worker (see `_Sent`).
-      held_out: datasets that are looked at; none where there are none.
-      probe: the probe's training and scored records; None where it has none.
+      scratch: folder for logs; "" gives each process a folder of its own.
+      points: place for resumable checkpoints.
+      out: an existing folder, which becomes a checkpoint's; "" sends the files to the worker (see
+        `_Sent`).
+      held_out: places of the datasets that are only evaluated.
+      probe: places of the probe's training and scored records; None where there is no probe.
       code: digest of the code that trains it [hex].
-      own: path -> bytes of code of the user's own that it needs.
+      own: path -> bytes of the user's own code that it needs.
     """
 
     spec: FitSpec
@@ -98,10 +98,10 @@ class Stage:
 
 
 def make(work: Work) -> Iterator[Progress]:
-    """Trains the stage of a `FitSpec`, on from `init` if there is one.
+    """Trains the stage of a `FitSpec`, starting from the input `init` if there is one.
 
-    With `work.processes` above 1 it is trained by as many processes together, which
-    `work.launcher` starts if there is one, and this process only looks after them.
+    With `work.processes` above 1, that many processes train it together. `work.launcher` starts
+    them if there is one, and this process only supervises them.
     """
     from flows.steps.events import EventFile
     from flows.steps.own_code import own_files
@@ -144,10 +144,10 @@ def make(work: Work) -> Iterator[Progress]:
 
 
 def _by_several(stage: Stage, work: Work, is_apart: bool) -> Generator[Progress, None, None]:
-    """Has a stage trained by several processes, in the worker's folders or apart from them."""
+    """Trains a stage with several processes, in the worker's folders or apart from them."""
     with contextlib.ExitStack() as opened:
-        # Not in `work.scratch`, which may be copied while a member writes; where other hosts that
-        # share the store's folder find it.
+        # Not in `work.scratch`, which may be copied while a member writes. The cache of a store on
+        # disk is in the store's folder, where other hosts that share the folder find it.
         made = tempfile.TemporaryDirectory(dir=work.cache("gangs"))
         folder = Path(opened.enter_context(made))
         place = str(folder / "gang")
@@ -171,11 +171,11 @@ def train(
     """Trains a stage in this process, alone or as one of several; see `model.train.loop.fit`.
 
     Args:
-      stage: what is trained.
+      stage: the stage to train.
       put: stores the checkpoint's parameters; None stores them in `stage.out`.
       must_leave: see `fit`.
-      told: where this process tells of itself, see `infra.gang.words`; its files are sent there
-        where `stage.out` is none.
+      told: place where this process reports, see `infra.gang.words`; the checkpoint's files are
+        sent there where `stage.out` is "".
     """
     import jax
 
@@ -220,15 +220,15 @@ def train(
 
 
 def _file(place: str, name: str) -> str:
-    """Returns the path of a small file of an artifact, on this machine."""
+    """Returns the path of a small file of an artifact, copied to this machine if need be."""
     return str(open_place(place).whole(name) / name)
 
 
 class _Sent:
-    """The files of a checkpoint on their way to the worker, who is on another host.
+    """Sends the files of a checkpoint to the worker, which is on another host.
 
     Args:
-      place: that they are sent to.
+      place: the place to send them to.
     """
 
     def __init__(self, place: str) -> None:
@@ -241,7 +241,7 @@ class _Sent:
         self._sent[name] = file.sha256, file.size
 
     def finish(self, out: Path) -> None:
-        """Sends what lies in a folder, and last which files there are."""
+        """Sends the files of a folder, and last the list of all files that were sent."""
         for path in sorted(path for path in out.rglob("*") if path.is_file()):
             name = path.relative_to(out).as_posix()
             self._files.upload(path, name)
@@ -250,11 +250,11 @@ class _Sent:
 
 
 def _fetch(work: Work, ended: str) -> None:
-    """Makes what members have sent the work's own: parameters stay in the store.
+    """Takes the files that members sent into the artifact; parameters stay in the store.
 
     Args:
-      work: of the worker.
-      ended: where the members told of themselves, in `work.shared`.
+      work: the worker's work.
+      ended: folder in `work.shared` where the members reported.
     """
     source = f"{ended}/{_OUT}"
     sent = open_files(f"{work.shared}/{source}")
@@ -264,7 +264,7 @@ def _fetch(work: Work, ended: str) -> None:
             work.adopt(name, f"{source}/{name}", file)
         else:
             sent.download(name, file, work.out / name)
-    for name in (files.METRICS, files.WATCH):  # For the event file.
+    for name in (files.METRICS, files.WATCH):  # The event file is made from them.
         if (work.out / name).exists():
             shutil.copyfile(work.out / name, work.scratch / name)
 
@@ -272,17 +272,17 @@ def _fetch(work: Work, ended: str) -> None:
 def train_together(
     stage: Stage, num_processes: int, place: str, logs: Path, launcher: str = ""
 ) -> Generator[Progress, None, str]:
-    """Has a stage trained by several processes; JAX does not run in this one.
+    """Trains a stage with several processes; JAX does not run in this one.
 
     Args:
-      stage: what is trained.
-      num_processes: that train it.
-      place: for what they say, see `infra.gang.words`: a folder, or gs://bucket/prefix.
-      logs: folder for what they print; made if need be.
+      stage: the stage to train.
+      num_processes: number of processes that train it.
+      place: place for their reports, see `infra.gang.words`: a folder, or gs://bucket/prefix.
+      logs: folder for their output; made if need be.
       launcher: command that starts them, see `infra.gang.launched`; "" starts them on this machine.
 
     Returns:
-      Where those told of themselves who ended well.
+      The place of the reports of those that ended well.
 
     Raises:
       GangFailedError: if they fail, or are lost again and again.
@@ -305,7 +305,7 @@ def train_together(
 
 
 def _of_roles(places: Mapping[str, str], begin: str) -> tuple[str, ...]:
-    """Returns where the artifacts are whose roles begin so."""
+    """Returns the places of the artifacts whose roles start with `begin`."""
     return tuple(at for role, at in sorted(places.items()) if role.startswith(begin))
 
 
@@ -313,7 +313,7 @@ CHECKPOINT = Kind(
     name="checkpoint",
     make=make,
     libraries=("pillow", "sentencepiece"),
-    # Who looks on changes no parameter: no week of training is stale for an edit of a metric.
+    # Evaluation during training changes no parameter: a metric's edit must not make it stale.
     stop=("flows.steps.events", "model.train.log", "model.watch.config", "model.watch.watch"),
     functions=lambda spec: [spec["model"]["connector"]["kind"]],
 )

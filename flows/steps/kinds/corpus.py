@@ -1,4 +1,4 @@
-"""A drawn corpus, in the published layouts of real ones."""
+"""A synthetic corpus, in the published layouts of real ones."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from infra.progress import Progress
 
 
 def make(work: Work) -> Iterator[Progress]:
-    """Draws the corpus of `CorpusConfig`."""
+    """Renders the corpus of a `CorpusConfig`."""
     from pipelines.synthetic.render import render_corpus
 
     yield from streamed(lambda report: render_corpus(work.config, str(work.out), report))

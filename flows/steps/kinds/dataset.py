@@ -24,7 +24,7 @@ class DatasetSpec:
 
 
 def make(work: Work) -> Iterator[Progress]:
-    """Prepares the dataset of a `DatasetSpec`; shards that did not change are those of before."""
+    """Prepares the dataset of a `DatasetSpec`; unchanged shards are taken from an earlier one."""
     from pipelines.prepare.job import Earlier
     from pipelines.prepare.run import make as make_dataset
 
@@ -62,7 +62,7 @@ DATASET = Kind(
     name="dataset",
     make=make,
     libraries=("pillow", "av", "decord"),
-    # The registry knows every reader; a dataset is made by one of them.
+    # The registry knows every reader, but one of them makes a dataset: `also` adds that one.
     stop=("pipelines.sources.registry",),
     also=_reader,
     functions=lambda spec: [reader_of(spec)],

@@ -1,4 +1,4 @@
-"""Files a study is given rather than makes: where its lineage begins."""
+"""Files that a study is given, not made by it; its lineage begins with them."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ NOTES = "files.txt"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FilesSpec:
-    """Raw files as (path below the data root, sha256, size) each."""
+    """Raw files, each as (path below the data root, sha256, size)."""
 
     files: tuple[tuple[str, str, int], ...]
 
@@ -27,10 +27,10 @@ def make(work: Work) -> Iterator[Progress]:
 
 
 def check_given(folder: Path, noted: Path) -> None:
-    """Makes sure that copies of given files are the files that a study noted.
+    """Checks that copies of given files have the digests that a study noted.
 
     Args:
-      folder: the copies.
+      folder: folder of the copies.
       noted: folder of the `files` artifact.
 
     Raises:

@@ -1,6 +1,6 @@
 """Predictions: a checkpoint's answers to one split at one budget, and their score.
 
-Those of all budgets are made together: the images are decoded, and seen by the vision tower, once.
+All budgets are evaluated together, so that images are decoded and pass the vision tower once.
 """
 
 import dataclasses
@@ -19,10 +19,11 @@ class EvaluateSpec:
     """One evaluation of one checkpoint.
 
     Attributes:
-      benchmark: that it is scored on.
+      benchmark: the benchmark that it is scored on.
       budget: soft tokens per frame.
-      decode: how it answers and is scored.
-      connector: of the checkpoint, if it is one's own: "module:Class"; its code answers.
+      decode: settings of decoding and scoring.
+      connector: "module:Class" of the checkpoint's connector if it is the user's own, since its
+        code answers; else "".
     """
 
     benchmark: str

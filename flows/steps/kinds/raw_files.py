@@ -15,7 +15,7 @@ from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import OwnSource
 
 MEMORY = "digests.sqlite"
-"""File of the store's cache `raw_files`, with what was read before."""
+"""File in the store's cache `raw_files`, with the digests of files that were read before."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,10 +24,10 @@ class RawFilesSpec:
 
     Attributes:
       reader, path, split, features: as in `DatasetSpec`.
-      state: digest of names, sizes and times of all that lies in its folders: while it is the
-        same, nothing is looked at again. What is made holds the files' own digests, and only these
-        count for a dataset.
-      prepare: where workers run.
+      state: digest of the names, sizes and times of all files in its folders; while it stays the
+        same, no file is read again. The artifact holds the files' own digests, and only these count
+        for a dataset.
+      prepare: settings that say where workers run.
     """
 
     reader: str | OwnSource
@@ -77,7 +77,7 @@ def _reader(spec: Mapping[str, Any]) -> tuple[str, ...]:
 RAW_FILES = Kind(
     name="raw_files",
     make=make,
-    # The registry knows every reader; a split is listed by one of them.
+    # The registry knows every reader, but one of them lists a split: `also` adds that one.
     stop=("pipelines.sources.registry",),
     also=_reader,
     functions=lambda spec: [reader_of(spec)],

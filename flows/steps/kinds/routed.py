@@ -17,9 +17,9 @@ class RoutedSpec:
     """One evaluation at budgets chosen per input.
 
     Attributes:
-      benchmark: that it is scored on.
-      decode: how its answers were decoded and are scored.
-      connector: of the checkpoint, if it is one's own: "module:Class".
+      benchmark: the benchmark that it is scored on.
+      decode: settings with which its answers were decoded and are scored.
+      connector: "module:Class" of the checkpoint's connector if it is the user's own; else "".
     """
 
     benchmark: str

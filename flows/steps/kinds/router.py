@@ -1,4 +1,4 @@
-"""A router: what says, for each input, the least budget that is enough for a frozen checkpoint."""
+"""A router: it predicts, for each input, the least budget that a frozen checkpoint needs."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ class RouterSpec:
     """The router of one checkpoint.
 
     Attributes:
-      budgets: to choose from, ascending [tokens per image].
-      decode: batches and lengths of what it learns from.
-      router: how it learns and chooses.
-      connector: of the checkpoint, if it is one's own: "module:Class".
+      budgets: budgets to choose from, ascending [tokens per image].
+      decode: decoding settings of the answers that it learns from.
+      router: settings of its training and of its choice.
+      connector: "module:Class" of the checkpoint's connector if it is the user's own; else "".
     """
 
     budgets: tuple[int, ...]
@@ -28,7 +28,7 @@ class RouterSpec:
 
 
 def make(work: Work) -> Iterator[Progress]:
-    """Trains the router of the input `checkpoint` on the input `data`, which it has not seen."""
+    """Trains the router of the input `checkpoint` on `data` that the checkpoint has not seen."""
     from model.eval.routed import train_router
 
     spec: RouterSpec = work.config

@@ -11,7 +11,7 @@ from model import files
 
 
 def make(work: Work) -> Iterator[Progress]:
-    """Copies or converts the checkpoint at `work.location`; its digest is what its arrays say."""
+    """Copies or converts the checkpoint at `work.location`; its content digest is of its arrays."""
     place = Path(work.location or "")
     if (place / files.DIGEST).is_file():
         from model.checkpoint.folder import checked_digest
@@ -33,5 +33,5 @@ def make(work: Work) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
-# A converter compares shapes with the model's; what the model computes changes no byte.
+# A converter only compares shapes with the model's: an edit of `model.vlm` changes no byte.
 START = Kind(name="start", make=make, stop=("model.vlm",))

@@ -1,4 +1,4 @@
-"""Functions that report through a callback, as generators that yield what they report."""
+"""Turns a function that reports through a callback into a generator of its reports."""
 
 import queue
 import threading

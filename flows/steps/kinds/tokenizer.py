@@ -20,6 +20,7 @@ def make(work: Work) -> Iterator[Progress]:
     if work.location:
         copy = work.out / Path(work.location).name
         shutil.copyfile(work.location, copy)
+        # Checked under its own name, which is the one that the study noted.
         check_given(work.out, work.inputs["given"])
         copy.rename(target)
     else:
