@@ -15,9 +15,11 @@ import psutil
 from tests.processes import end_family
 
 HEALTH = {
-    "health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000,
-    "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3,
-}  # fmt: skip
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+}
 """Ray's own settings take 14 s for a node that was killed and 66 s for one that was stopped."""
 
 # Ray takes 127.0.0.1 for "this machine", and looks for another address of it.
@@ -66,11 +68,17 @@ def head_of(home: Path, *words: str, **variables: str) -> Iterator[Head]:
     """Yields a cluster of one node, with a job server."""
     port, dashboard = free_port(), free_port()
     started = node(
-        home, "--head", f"--node-ip-address={HEAD}", f"--port={port}",
-        "--include-dashboard=true", f"--dashboard-host={HEAD}",
-        f"--dashboard-port={dashboard}", f"--system-config={json.dumps(HEALTH)}", *words,
+        home,
+        "--head",
+        f"--node-ip-address={HEAD}",
+        f"--port={port}",
+        "--include-dashboard=true",
+        f"--dashboard-host={HEAD}",
+        f"--dashboard-port={dashboard}",
+        f"--system-config={json.dumps(HEALTH)}",
+        *words,
         **variables,
-    )  # fmt: skip
+    )
     try:
         yield Head(f"{HEAD}:{port}", f"http://{HEAD}:{dashboard}")
     finally:

@@ -29,10 +29,14 @@ WAYS = (
     (r"python -m pipelines\.hygiene .*", "tests/pipelines/hygiene/test_screen.py::test"),
     (r"parcel (deploy|watch) .*", "tests/e2e/test_deploy.py::test"),
     (r"parcel serve.*", "tests/e2e/test_serve.py::test"),
-    (r"parcel sweep .*--cron.*",
-     "tests/e2e/test_sweep.py::test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so"),
-    (r"parcel plan configs/paper_224\.yaml .*",
-     "tests/flows/study/test_plan.py::test_a_small_model_is_compiled_for_a_slice_once"),
+    (
+        r"parcel sweep .*--cron.*",
+        "tests/e2e/test_sweep.py::test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so",
+    ),
+    (
+        r"parcel plan configs/paper_224\.yaml .*",
+        "tests/flows/study/test_plan.py::test_a_small_model_is_compiled_for_a_slice_once",
+    ),
     (r"parcel prepare .*prepare\.runner.*", "tests/pipelines/prepare/test_runners.py::test"),
     (r"parcel convert .*", "tests/flows/cli/test_convert.py::test"),
     (r"parcel release .*", "tests/e2e/test_release.py::test"),
@@ -44,15 +48,17 @@ WAYS = (
     (r"parcel lineage replay .*", "tests/e2e/test_study.py::test_a_cell_is_made_again_to_the_byte"),
     (r"parcel accept .*", "tests/e2e/test_stale.py::test"),
     (r"parcel data mend .*", "tests/flows/commands/test_data_mend.py::test"),
-    (r"parcel data fetch textvqa textcaps .*",
-     "tests/flows/commands/test_data_fetch.py::test_files_are_fetched_unpacked_and_noted"),
+    (
+        r"parcel data fetch textvqa textcaps .*",
+        "tests/flows/commands/test_data_fetch.py::test_files_are_fetched_unpacked_and_noted",
+    ),
     (r"parcel run .*--approve.*", "tests/e2e/test_sweep.py::test_an_approved_run_goes_on"),
     (r"python draw_data\.py|parcel run (study|charts)\.yaml( .*--explain)?", TUTORIAL),
     (r"parcel (results|lineage trace) .*\b(pages|mine/parcel/16)\b.*", TUTORIAL),
     (r"parcel data check .*", TUTORIAL),
     (r"parcel (run|sweep) .*", EXPLAINED),
     (r"parcel .*", ON_A_STUDY),
-)  # fmt: skip
+)
 """Pattern of a whole command -> what runs it: the first that matches."""
 
 

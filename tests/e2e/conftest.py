@@ -54,8 +54,12 @@ def parcel(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PARCEL, *words],
-        env=environment(store), capture_output=True, text=True, timeout=timeout, cwd=cwd,
-    )  # fmt: skip
+        env=environment(store),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -154,8 +158,10 @@ def serving(store: Path, own: Mapping[str, str] | None = None) -> Iterator[Serve
     with path.open("w") as log:
         server = subprocess.Popen(
             [PARCEL, "serve", "--port", str(port), "--store", str(store)],
-            env=environment(store) | dict(own or {}), stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            env=environment(store) | dict(own or {}),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
     try:
         deadline = time.monotonic() + 180
         while "UI: " not in path.read_text():
@@ -206,8 +212,11 @@ def browse(url: str, profile: Path, *, screenshot: Path | None = None) -> str:
         assert screenshot.read_bytes().startswith(b"\x89PNG")
     page = subprocess.run(
         [browser(), *options, "--dump-dom", url],
-        check=True, capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
     return page.stdout
 
 

@@ -402,8 +402,10 @@ def main() -> int:
                 survived += not came.wrong
                 fell += bool(came.fired)
                 end = came.wrong or "survived"
-                print(f"{number:3} {trial} fell {came.fired:2}, {came.seconds:4.0f} s: {end}",
-                      flush=True)  # fmt: skip
+                print(
+                    f"{number:3} {trial} fell {came.fired:2}, {came.seconds:4.0f} s: {end}",
+                    flush=True,
+                )
         print(f"{survived} of {given.count} survived; the fault fell in {fell} of them")
     return int(survived < given.count)
 

@@ -13,9 +13,13 @@ from tests.e2e.conftest import CONFIG, Finished, parcel
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 OVERRIDES = (
-    "name=auto", "methods=[parcel]", "budgets=[16,256,auto]", "num_seeds=1",
-    "transfers.chartqa.eval_splits=[test_human]", "transfers.msvd_qa.transfer=false",
-)  # fmt: skip
+    "name=auto",
+    "methods=[parcel]",
+    "budgets=[16,256,auto]",
+    "num_seeds=1",
+    "transfers.chartqa.eval_splits=[test_human]",
+    "transfers.msvd_qa.transfer=false",
+)
 
 
 def test_auto_is_a_budget_like_others(finished: Finished, tmp_path: Path):
@@ -27,8 +31,11 @@ def test_auto_is_a_budget_like_others(finished: Finished, tmp_path: Path):
     assert store.keys("tokenizer") == before  # Nothing before the transfers is made again.
     (routed,) = store.artifacts("routed")
     assert {entry.split("/")[0] for entry in routed.manifest.inputs} == {
-        "checkpoint", "router", "data", "answers",
-    }  # fmt: skip
+        "checkpoint",
+        "router",
+        "data",
+        "answers",
+    }
     needs = [json.loads(line) for line in (routed.path / "needs.jsonl").open()]
     assert {row["budget"] for row in needs} <= {16, 256}
     results = next(a for a in store.artifacts("results") if (a.path / "auto.csv").exists())

@@ -53,9 +53,12 @@ def test_a_study_on_a_bucket_is_the_study_on_a_disk(
     log = tmp_path / "log"
     with log.open("w") as out:
         first = subprocess.Popen(
-            [PARCEL, "run", CONFIG], env=machine(gcs, tmp_path / "a"), stdout=out,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            [PARCEL, "run", CONFIG],
+            env=machine(gcs, tmp_path / "a"),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         while not re.search(r"made .*intermediary", log.read_text()):
             assert first.poll() is None, log.read_text()[-3000:]
             time.sleep(0.1)

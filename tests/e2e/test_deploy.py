@@ -41,8 +41,11 @@ def deployed(server: PrefectServer, own: dict[str, str], pool: str) -> tuple[lis
     """Deploys the tiny study; returns the commands that were told: the worker's and the watch's."""
     done = subprocess.run(
         [PARCEL, "deploy", CONFIG, "--pool", pool],
-        env=own, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        env=own,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert f"work pool {pool}: new, process\n" in done.stdout
     *_, worker, watch = done.stdout.splitlines()
@@ -77,8 +80,9 @@ def running(
 def test_a_deployed_run_survives_the_servers_restart(server: PrefectServer, tmp_path: Path):
     store, log = tmp_path / "store", tmp_path / "worker.log"
     own = environment(store) | {
-        "PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path / "home"),
-    }  # fmt: skip
+        "PREFECT_API_URL": server.api,
+        "PREFECT_HOME": str(tmp_path / "home"),
+    }
     work, watch = deployed(server, own, "here")
     served = Served(server.api.removesuffix("/api"), store)
 
@@ -108,10 +112,16 @@ def test_a_deployed_run_survives_the_servers_restart(server: PrefectServer, tmp_
 @pytest.mark.timeout(1500)
 def test_a_pod_that_dies_is_crashed_within_a_minute(server: PrefectServer, tmp_path: Path):
     def machine(name: str) -> dict[str, str]:
-        return environment(tmp_path) | gcs.environment | {
-            "PARCEL_STORE": "gs://testing/studies", "PARCEL_STATE": str(tmp_path / name),
-            "PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path / name),
-        }  # fmt: skip
+        return (
+            environment(tmp_path)
+            | gcs.environment
+            | {
+                "PARCEL_STORE": "gs://testing/studies",
+                "PARCEL_STATE": str(tmp_path / name),
+                "PREFECT_API_URL": server.api,
+                "PREFECT_HOME": str(tmp_path / name),
+            }
+        )
 
     # A pod has its own disk and process space, and nobody outlives its first process.
     space = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
@@ -145,8 +155,9 @@ def test_a_pod_that_dies_is_crashed_within_a_minute(server: PrefectServer, tmp_p
 @pytest.mark.timeout(1500)
 def test_a_run_that_is_cancelled_ends_with_all_it_started(server: PrefectServer, tmp_path: Path):
     own = environment(tmp_path / "store") | {
-        "PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path / "home"),
-    }  # fmt: skip
+        "PREFECT_API_URL": server.api,
+        "PREFECT_HOME": str(tmp_path / "home"),
+    }
     work, _ = deployed(server, own, "cancelling")
     served = Served(server.api.removesuffix("/api"), tmp_path / "store")
     with running(work, own, tmp_path / "worker.log"):

@@ -49,9 +49,13 @@ def run_all(
     """Runs commands in one process; returns each with its exit code and what it printed."""
     done = subprocess.run(
         [sys.executable, "-m", several.__name__],
-        input=json.dumps(commands), capture_output=True, text=True, timeout=600, cwd=folder,
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=folder,
         env=environment(store) | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads(done.stdout)
     return [(words, *result) for words, result in zip(commands, results, strict=True)]

@@ -96,8 +96,11 @@ def command(store: Path, *words: str, log: Path) -> Iterator[Command]:
         process = subprocess.Popen(
             [PARCEL, *words],
             env={**environment(store), MARK: mark},
-            stdout=out, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
     made = Command(process, mark, log)
     try:
         yield made

@@ -18,8 +18,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 CONFIG = str(Path(__file__).with_name("smallest.yaml"))
 WORDS = [
     "compute={num_cpus: 2, cpus_per_stage: 2, gpus_per_stage: 0, processes_per_stage: 2}",
-    "intermediary=null", "hygiene=null",
-]  # fmt: skip
+    "intermediary=null",
+    "hygiene=null",
+]
 
 
 def test_stage_1_is_trained_by_two_processes_and_outlives_one(tmp_path: Path):
@@ -56,7 +57,7 @@ def test_transfers_of_two_processes_on_a_bucket_are_made_again_to_the_byte(
         "compute={num_cpus: 2, cpus_per_stage: 1, cpus_per_cell: 2, gpus_per_cell: 0, "
         "processes_per_cell: 2}",
         "hygiene=null",
-    ]  # fmt: skip
+    ]
     with GCS() as gcs:
         gcs.bucket("testing")
         own = {"PARCEL_STORE": "gs://testing/gang", "PARCEL_STATE": str(tmp_path / "state")}

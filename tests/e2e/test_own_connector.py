@@ -82,15 +82,19 @@ def test_its_code_is_the_step_s_and_nobody_else_s(folder: Path):
     files = Store(folder / "store").source(source)
     code = (folder / "connectors.py").read_text()
     assert files["own/connectors.py"] == code.encode()
-    trained = next(a for a in Store(folder / "store").artifacts("checkpoint")
-                   if a.manifest.name == "intermediary connectors:Ripple")  # fmt: skip
+    trained = next(
+        a
+        for a in Store(folder / "store").artifacts("checkpoint")
+        if a.manifest.name == "intermediary connectors:Ripple"
+    )
     (folder / "connectors.py").unlink()  # Its code is in the store.
     assert ", made again on " in run(folder, f"parcel lineage replay {trained.key}").stdout
     (folder / "connectors.py").write_text(code.replace("normal(0.02)", "normal(0.03)"))
     told = done(folder, COMMANDS[1])
     assert re.findall(r"^stale +(\w+ \S+)", told, re.MULTILINE) == [
-        "intermediary connectors:Ripple", "transfer connectors:Ripple",
-    ]  # fmt: skip
+        "intermediary connectors:Ripple",
+        "transfer connectors:Ripple",
+    ]
     assert "connectors.Ripple.__init__ changed" in told
     assert not re.search(r"^new", told, re.MULTILINE)
 

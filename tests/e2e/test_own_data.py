@@ -144,9 +144,14 @@ def test_an_edited_metric_is_scored_anew_and_nothing_else(folder: Path, store: S
         *(a.manifest.name for a in store.artifacts("predictions") if " mine " in a.manifest.name),
     }
     done = parcel(
-        folder / "store", "accept", "chance mine", str(folder / "study.yaml"),
-        f"data_root={folder / 'data'}", "--replay", "1",
-    )  # fmt: skip
+        folder / "store",
+        "accept",
+        "chance mine",
+        str(folder / "study.yaml"),
+        f"data_root={folder / 'data'}",
+        "--replay",
+        "1",
+    )
     assert done.returncode == 2
     assert "is not stale" in done.stderr
 
@@ -156,9 +161,14 @@ def test_a_metric_that_changed_to_no_effect_is_kept_by_replay(folder: Path, stor
     text = (folder / "my_scores.py").read_text()
     (folder / "my_scores.py").write_text(f"{text}\n\ndef unused():\n    return 0\n")
     done = parcel(
-        folder / "store", "accept", "chance mine", str(folder / "study.yaml"),
-        f"data_root={folder / 'data'}", "--replay", "1",
-    )  # fmt: skip
+        folder / "store",
+        "accept",
+        "chance mine",
+        str(folder / "study.yaml"),
+        f"data_root={folder / 'data'}",
+        "--replay",
+        "1",
+    )
     assert done.returncode == 0, done.stderr
     assert "both codes give contents" in done.stdout
 

@@ -110,15 +110,17 @@ def test_items_are_pages_beside_the_ui(served: Served, tmp_path: Path, pictures:
     run, maker = record.stem, json.loads(record.read_text())["flow_run_id"]
     assert f"/v2/runs/flow-run/{maker}" in page(served, f"results/{run}")
     cell = browse(
-        f"{served.url}/parcel/cell/{run}/chartqa:test_human/parcel/16", tmp_path,
+        f"{served.url}/parcel/cell/{run}/chartqa:test_human/parcel/16",
+        tmp_path,
         screenshot=pictures / "cell.png",
-    )  # fmt: skip
+    )
     assert "<svg" in cell
     assert "stage1 vanilla" in plain(cell)
     items = browse(
-        f"{served.url}/parcel/items/{run}/chartqa:test_human?a=parcel@16&b=m3@16", tmp_path,
+        f"{served.url}/parcel/items/{run}/chartqa:test_human?a=parcel@16&b=m3@16",
+        tmp_path,
         screenshot=pictures / "items.png",
-    )  # fmt: skip
+    )
     assert items.count('<article class="card">') >= 4
     assert "accepted" in plain(items)
     picture = html.unescape(items.split('src="/parcel/picture/')[1].split('"')[0])

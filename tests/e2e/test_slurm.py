@@ -61,16 +61,20 @@ def told_by(slurm: Path, log: Path) -> str:
 def test_a_study_on_two_nodes_of_slurm_outlives_a_member(tmp_path: Path, slurm: Path):
     own = "compute={num_cpus: 2, cpus_per_stage: 2, gpus_per_stage: 0, processes_per_stage: 2}"
     alone = subprocess.run(
-        [PARCEL, "train", CONFIG, own, *WORDS], env=environment(tmp_path / "alone"),
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        [PARCEL, "train", CONFIG, own, *WORDS],
+        env=environment(tmp_path / "alone"),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert alone.returncode == 0, alone.stdout + alone.stderr
     log, size = tmp_path / "log", ["--nodes=2", "--cpus-per-task=1", "--gpus-per-node=0"]
     batch = ["sbatch", "--wait", *size, f"--output={log}", BATCH, CONFIG, *WORDS]
     here = {"PARCEL_CHECKOUT": str(ROOT), "PATH": f"{Path(PARCEL).parent}:/usr/bin:/bin:/usr/sbin"}
     run = subprocess.Popen(
         cluster.within(slurm, batch), env=environment(tmp_path / "store") | here, cwd=ROOT
-    )  # fmt: skip
+    )
     try:
         nodes: set[str] = set()
         deadline = time.monotonic() + 400

@@ -46,9 +46,13 @@ def test_one_table_has_both_resolutions(staged: Finished):
     }
     low, high = "chartqa", "chartqa@64"
     assert set(rows) == {
-        (low, "vanilla", 64), (low, "parcel", 16), (low, "parcel", 64),
-        (high, "vanilla", 256), (high, "parcel", 64), (high, "parcel", 256),
-    }  # fmt: skip
+        (low, "vanilla", 64),
+        (low, "parcel", 16),
+        (low, "parcel", 64),
+        (high, "vanilla", 256),
+        (high, "parcel", 64),
+        (high, "parcel", 256),
+    }
     assert {r["n"] for key, r in rows.items() if key[0] == low} == {"2"}
     assert {r["n"] for key, r in rows.items() if key[0] == high} == {"1"}
     assert {(key[0], r["resolution"]) for key, r in rows.items()} == {(low, "32"), (high, "64")}
@@ -74,9 +78,14 @@ def test_stage_2_extends_the_bank_and_resizes_the_positions(staged: Finished):
 def test_a_cell_of_the_higher_resolution_is_traced_to_its_pixels(staged: Finished):
     done = parcel(staged.store, "lineage", "trace", "stages", "--cell", "chartqa@64/parcel/64")
     assert done.returncode == 0, done.stderr
-    for name in ("stage2 parcel", "intermediary parcel", "stage1 vanilla",
-                 "transfer parcel chartqa@64", "prepare mixture/web@64",
-                 "prepare chartqa@64/eval"):  # fmt: skip
+    for name in (
+        "stage2 parcel",
+        "intermediary parcel",
+        "stage1 vanilla",
+        "transfer parcel chartqa@64",
+        "prepare mixture/web@64",
+        "prepare chartqa@64/eval",
+    ):
         assert name in done.stdout, name
 
 
@@ -123,8 +132,10 @@ def test_published_weights_are_converted_and_begin_at_the_intermediary(
     (start,) = [a for a in Store(staged.store).artifacts("start") if a.manifest.name == "start"]
     assert start.manifest.content == stage1.manifest.content
     assert {(r["method"], r["budget"]) for r in table(staged.store, "lab")} == {
-        ("vanilla", "64"), ("parcel", "16"), ("parcel", "64")
-    }  # fmt: skip
+        ("vanilla", "64"),
+        ("parcel", "16"),
+        ("parcel", "64"),
+    }
     read = {
         tuple(sorted((role, i.content) for role, i in a.manifest.inputs.items() if role == "init"))
         for a in Store(staged.store).artifacts("checkpoint")

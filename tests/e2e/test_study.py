@@ -130,9 +130,10 @@ def test_cells_of_two_methods_differ_in_what_made_them(finished: Finished):
 )
 def test_a_cell_is_made_again_to_the_byte(finished: Finished, words: list[str]):
     (transfer, *_) = [
-        artifact.manifest.name for artifact in Store(finished.store).artifacts("checkpoint")
+        artifact.manifest.name
+        for artifact in Store(finished.store).artifacts("checkpoint")
         if artifact.manifest.name.startswith("transfer parcel chartqa seed=")
-    ]  # fmt: skip
+    ]
     seed = transfer.partition("seed=")[2]
     cell = f"tiny/{ROWS[0]}/parcel/16/{seed}"
     done = parcel(finished.store, "lineage", "replay", cell, *words)
@@ -205,9 +206,10 @@ def test_a_study_may_start_from_a_checkpoint(finished: Finished, tmp_path: Path)
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     second = [
-        a.manifest for a in store.artifacts()
+        a.manifest
+        for a in store.artifacts()
         if a.manifest.name == "stage1 vanilla" and "init" in a.manifest.inputs
-    ]  # fmt: skip
+    ]
     assert [m.inputs["init"].content for m in second] == [first.manifest.content]
     given = store.get(second[0].inputs["init"].key).manifest.inputs["given"]
     assert "params.json" in (store.get(given.key).path / "files.txt").read_text()

@@ -87,9 +87,10 @@ def test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so(served: Served):
 def test_a_run_that_is_not_approved_makes_nothing(served: Served, answer: str):
     before = checkpoints(served.store)
     run = started(
-        served, "study/study",
+        served,
+        "study/study",
         {"study": "tiny", "overrides": [*NARROW, "name=asks", "num_seeds=5"], "approve": True},
-    )  # fmt: skip
+    )
     reached(served, run, "PAUSED")
     if answer == "no":
         form = served.ask(f"/flow_runs/{run}/input/filter", b'{"prefix": "paused", "limit": 9}')
@@ -105,13 +106,14 @@ def test_a_run_that_is_not_approved_makes_nothing(served: Served, answer: str):
 
 def test_an_approved_run_goes_on(served: Served):
     run = started(
-        served, "study/study",
+        served,
+        "study/study",
         {
             "study": "tiny",
             "overrides": [*NARROW, "name=asked", "num_seeds=1", "compute.topology=h100:4"],
             "approve": True,
         },
-    )  # fmt: skip
+    )
     reached(served, run, "PAUSED")
     form = served.ask(f"/flow_runs/{run}/input/filter", b'{"prefix": "paused", "limit": 9}')
     (told,) = [each["value"] for each in form if "plan of asked on h100:4" in each["value"]]

@@ -37,9 +37,13 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         importlib.invalidate_caches()
         code._own.clear()
         for cached in (
-            code.checkout, own_code.named, own_code.libraries, registry._digest,
-            metrics._own_metric, references.entry_points,
-        ):  # fmt: skip
+            code.checkout,
+            own_code.named,
+            own_code.libraries,
+            registry._digest,
+            metrics._own_metric,
+            references.entry_points,
+        ):
             cached.cache_clear()
 
     yield apply

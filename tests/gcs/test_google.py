@@ -115,8 +115,11 @@ def test_compose_and_listing(bucket: storage.Bucket):
     assert [blob.name for blob in found] == ["whole"]
     assert found.prefixes == {"parts/"}
     assert [blob.name for blob in bucket.list_blobs(page_size=2)] == [
-        "parts/0", "parts/1", "parts/2", "whole",
-    ]  # fmt: skip
+        "parts/0",
+        "parts/1",
+        "parts/2",
+        "whole",
+    ]
 
 
 def test_bucket_and_its_place(found: GCS, bucket: storage.Bucket):

@@ -66,11 +66,15 @@ def _greedy(reference: Reference, num_tokens: int, causal: bool) -> np.ndarray:
     is_real = jnp.broadcast_to(jnp.arange(padded.shape[1]) < prompt.shape[1], padded.shape)
     return np.asarray(
         generate(
-            vlm.structure(reference.cfg), reference.params,
-            vlm.Prompt(_pixels(reference), padded, is_real), SLOTS,
-            max_new_tokens=num_tokens, stop=None, causal=causal,
+            vlm.structure(reference.cfg),
+            reference.params,
+            vlm.Prompt(_pixels(reference), padded, is_real),
+            SLOTS,
+            max_new_tokens=num_tokens,
+            stop=None,
+            causal=causal,
         )
-    )  # fmt: skip
+    )
 
 
 def test_hugging_face_vision_and_soft_tokens(hugging_face: Reference):

@@ -65,8 +65,9 @@ def skip_without_namespaces() -> None:
         pytest.skip(f"no {', '.join(missing)}: install Debian's iproute2 and util-linux")
     tried = subprocess.run(
         ["unshare", "--mount", "--net", "ip", "link", "add", "try", "type", "bridge"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     if tried.returncode:
         pytest.skip(f"namespaces need root here: {tried.stderr.strip()}")
 
@@ -155,9 +156,13 @@ class Machines:
         """Starts a command on a machine, beside what runs there."""
         inside = ["nsenter", "--target", str(on.init.pid), "--all", "--wdns=/tmp"]
         return subprocess.Popen(
-            [*inside, *command], env=self.environment, stdout=out, stderr=subprocess.STDOUT,
-            text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*inside, *command],
+            env=self.environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
 
     def call(self, *command: str, on: Machine) -> str:
         """Returns what a command on a machine prints."""

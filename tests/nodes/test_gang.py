@@ -78,8 +78,9 @@ def test_a_gang_of_several_nodes_outlives_one(machines: Machines, tmp_path: Path
     alone = subprocess.run(
         [PARCEL, "train", CONFIG, *STUDY, ALONE],
         env=environment(here) | {"PYTHONPATH": str(CHECKOUT)},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert alone.returncode == 0, alone.stdout[-3000:] + alone.stderr[-3000:]
     (same,) = Store(here).artifacts("checkpoint")
     assert same.manifest.content == made["content"]

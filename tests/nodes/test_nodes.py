@@ -23,11 +23,16 @@ PREFIX = "studies/"
 EVERY = 9
 """Updates between two lines of a training's log."""
 STUDY = (
-    "num_seeds=1", "methods=[vanilla, m3, parcel]",
+    "num_seeds=1",
+    "methods=[vanilla, m3, parcel]",
     # Long enough to be hit in the middle, on a machine of any speed.
-    "stage1.total_steps=40", "stage1.save_steps=10", f"stage1.log_steps={EVERY}",
-    "intermediary.total_steps=24", "intermediary.save_steps=6", f"intermediary.log_steps={EVERY}",
-)  # fmt: skip
+    "stage1.total_steps=40",
+    "stage1.save_steps=10",
+    f"stage1.log_steps={EVERY}",
+    "intermediary.total_steps=24",
+    "intermediary.save_steps=6",
+    f"intermediary.log_steps={EVERY}",
+)
 KILL_WITHIN, STOP_WITHIN = 15.0, 30.0
 """From the loss of a node to the next try of what it held, on another one [s]."""
 
@@ -150,8 +155,9 @@ def test_a_study_survives_a_killed_and_a_stopped_node(machines: Machines, tmp_pa
     alone = subprocess.run(
         [PARCEL, "run", CONFIG, *STUDY],
         env=environment(here) | {"PYTHONPATH": str(CHECKOUT)},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert alone.returncode == 0, alone.stdout[-3000:] + alone.stderr[-3000:]
     store = Store(here)
     (table,) = stored.manifests("results").values()

@@ -129,8 +129,10 @@ def test_loader_opens_and_resumes(tmp_path: Path):
     loader.write_data(tmp_path / "d", 7, 1, num_shards=2, num_photos=2)
     rows = loader.measure_resume(tmp_path / "d", TRAIN, (0, 10**9), 1)
     assert [row[0] for row in rows] == [
-        "opening", "first batch at step 0", "first batch at step 1000000000",
-    ]  # fmt: skip
+        "opening",
+        "first batch at step 0",
+        "first batch at step 1000000000",
+    ]
 
 
 @pytest.mark.slow
@@ -166,8 +168,10 @@ def test_accelerator(capsys: pytest.CaptureFixture[str]):
     accelerator.main(words.split())
     *_, train, prefilled, token = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in (train, prefilled, token)] == [
-        ["train", "16"], ["prefill", "16"], ["token", "16"],
-    ]  # fmt: skip
+        ["train", "16"],
+        ["prefill", "16"],
+        ["token", "16"],
+    ]
     assert token.split()[-1] == "-"  # A CPU has no peak here.
 
 
@@ -176,8 +180,12 @@ def test_images(tmp_path: Path):
     pictures = images.encodings(2, 2)
     rows = images.measure(tmp_path, [4, 8], pictures, rounds=1, workers=2)
     assert [row[:2] for row in rows] == [
-        ["4", "prepare"], ["4", "pool"], ["4", "one"], ["8", "prepare"], ["8", "pool"],
-    ]  # fmt: skip
+        ["4", "prepare"],
+        ["4", "pool"],
+        ["4", "one"],
+        ["8", "prepare"],
+        ["8", "pool"],
+    ]
     assert rows[1][4] == rows[1][6] == "1.00"
 
 

@@ -89,8 +89,10 @@ def _start(folder: Path) -> None:
     text = _CONFIG.format(host=host, port=_PORT, folder=folder, nodes=",".join(_NODES))
     (folder / "slurm.conf").write_text("".join([*lines, text]))
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-    own = [f"--{name}={folder}/munge.{name[:-5] if name.endswith('-file') else 'sock'}"
-           for name in ("key-file", "pid-file", "log-file", "seed-file", "socket")]  # fmt: skip
+    own = [
+        f"--{name}={folder}/munge.{name[:-5] if name.endswith('-file') else 'sock'}"
+        for name in ("key-file", "pid-file", "log-file", "seed-file", "socket")
+    ]
     subprocess.run(["munged", "--force", *own], check=True)
     subprocess.run(["slurmctld", "-i"], check=True)
     for node in _NODES:

@@ -33,8 +33,14 @@ def test_a_line_for_each_promise(parcel, folder: Path):
     assert (code, err) == (0, "")
     lines = [line.split(maxsplit=2) for line in out.splitlines()]
     assert [name for name, *_ in lines] == [
-        "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting",
-    ]  # fmt: skip
+        "programs",
+        "budgets",
+        "dtypes",
+        "images",
+        "masking",
+        "gradients",
+        "nesting",
+    ]
     assert {word for _, word, _ in lines} == {"ok"}
     assert lines[1][2] == "17 of 32 from 2 to 64"
 
@@ -70,8 +76,9 @@ def test_wrong_requests_are_told_in_a_line(parcel, folder: Path, words: list[str
 
 
 def test_the_efficiency_table_has_it(parcel, folder: Path):
-    code, out, _ = parcel("flops", "--connector", "own_ripples_here.py:Ripple", "--budget", "64",
-                          "--json")  # fmt: skip
+    code, out, _ = parcel(
+        "flops", "--connector", "own_ripples_here.py:Ripple", "--budget", "64", "--json"
+    )
     rows = {row["connector"]: row for row in json.loads(out) if row["modality"] == "image"}
     assert code == 0
     assert rows["own_ripples_here:Ripple"]["kv_mb"] == rows["mqt"]["kv_mb"]

@@ -20,9 +20,11 @@ def convert(parcel):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "folder"),
-    [("hf_paligemma2_tiny", "hf_paligemma2_tiny"),
-     ("bv_paligemma2_tiny/checkpoint.npz", "bv_paligemma2_tiny")],
-)  # fmt: skip
+    [
+        ("hf_paligemma2_tiny", "hf_paligemma2_tiny"),
+        ("bv_paligemma2_tiny/checkpoint.npz", "bv_paligemma2_tiny"),
+    ],
+)
 def test_check_passes_on_the_reference_and_fails_beyond_tolerance(
     convert, tmp_path, source, folder
 ):

@@ -140,16 +140,21 @@ def test_wrong_requests_are_refused(check, tmp_path):
 
 def test_export_writes_what_it_says(tmp_path):
     record = Record(
-        id="a", images=(b"\xff\xd8",), prefix="caption en", suffixes=("b",), task="caption",
-        source="a.jpg", source_sha256="00",
-    )  # fmt: skip
+        id="a",
+        images=(b"\xff\xd8",),
+        prefix="caption en",
+        suffixes=("b",),
+        task="caption",
+        source="a.jpg",
+        source_sha256="00",
+    )
     folder = tmp_path / "prepared"
     folder.mkdir()
     write_shard(folder / "caption.tfrecord", [example.encode(record)])
     part = PartInfo(shards=("caption.tfrecord",), num_records=(1,))
-    DatasetInfo(
-        name="d", parts={"caption": part}, num_inputs=1, num_rejected=0, image_px=28
-    ).write(folder)  # fmt: skip
+    DatasetInfo(name="d", parts={"caption": part}, num_inputs=1, num_rejected=0, image_px=28).write(
+        folder
+    )
     words = ["data", "export", str(folder), "--out", str(tmp_path / "out"), "--format"]
     done = CliRunner().invoke(app, [*words, "webdataset"])
     assert (done.exit_code, done.stdout) == (0, "caption: 1 records\n")

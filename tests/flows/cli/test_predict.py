@@ -42,9 +42,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         batch_size=6, total_steps=60, peak_lr=2e-2, text_len=24, budgets=(16, 30), log_steps=60
     )
     paths = StagePaths(
-        data=data, tokenizer=write_tokenizer(folder / "tokenizer.model"),
-        scratch=str(folder / "scratch"), out=str(out),
-    )  # fmt: skip
+        data=data,
+        tokenizer=write_tokenizer(folder / "tokenizer.model"),
+        scratch=str(folder / "scratch"),
+        out=str(out),
+    )
     for _ in fit(tiny_model("parcel", (30, 64)), train, paths, Seeds.of(1)):
         pass
     return out
@@ -102,8 +104,11 @@ def test_pair_video_beams_and_draws(predict, files: Path):
 
 
 def test_checkpoint_may_be_an_artifact(
-    checkpoint: Path, files: Path, tmp_path: Path, parcel,
-):  # fmt: skip
+    checkpoint: Path,
+    files: Path,
+    tmp_path: Path,
+    parcel,
+):
     store = Store(tmp_path / "store")
     step = Recipe(kind="checkpoint", name="c", inputs={}, config=None, code="0" * 64, seed=0)
     with store.lock(step.key):
@@ -151,9 +156,13 @@ def router(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = [dataclasses.replace(color_record(i), source_sha256=f"{i:064x}") for i in range(8)]
     data = write_dataset(folder / "data", {"color": records})
     making = train_router(
-        str(checkpoint), data=data, budgets=(16, 30), decode=EvalConfig(batch_size=8, text_len=24),
-        config=RouterConfig(), out=folder,
-    )  # fmt: skip
+        str(checkpoint),
+        data=data,
+        budgets=(16, 30),
+        decode=EvalConfig(batch_size=8, text_len=24),
+        config=RouterConfig(),
+        out=folder,
+    )
     for _ in making:
         pass
     return folder
@@ -188,8 +197,11 @@ def test_auto_has_a_router_choose(
 
 
 def test_checkpoint_without_a_tokenizer(
-    checkpoint: Path, files: Path, tmp_path: Path, parcel,
-):  # fmt: skip
+    checkpoint: Path,
+    files: Path,
+    tmp_path: Path,
+    parcel,
+):
     bare = tmp_path / "bare"
     shutil.copytree(checkpoint, bare)
     pieces = (bare / "tokenizer.model").rename(tmp_path / "pieces.model")
@@ -207,9 +219,14 @@ def test_pixels_are_those_of_the_record(files: Path, tmp_path: Path, source: str
     Image.fromarray(rng.integers(0, 255, (90, 70, 3), dtype=np.uint8)).save(noise)
     spec = ImageSpec(image_px=32, antialias=source is None)  # "nlvr" is not filtered.
     record = Record(
-        id="x", images=(prepare_image(noise.read_bytes(), spec)[0],), prefix="", suffixes=(),
-        task="t", source="noise.png", source_sha256="0",
-    )  # fmt: skip
+        id="x",
+        images=(prepare_image(noise.read_bytes(), spec)[0],),
+        prefix="",
+        suffixes=(),
+        task="t",
+        source="noise.png",
+        source_sha256="0",
+    )
     stored = decode_images(record.images, 1, 32)
     np.testing.assert_array_equal(read_pixels([str(noise)], 32, source=source), stored)
 

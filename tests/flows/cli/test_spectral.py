@@ -70,10 +70,14 @@ def test_figures_and_numbers_of_several_checkpoints(spectral_of, folder: Path):
     }
     assert set(curves) == {
         *((kind, "features", None) for kind in KINDS),
-        ("parcel", "pooled", 64), ("parcel", "pooled", 256), ("parcel", "queries", 256),
-        ("m3", "pooled", 64), ("m3", "pooled", 256),
-        ("mqt", "queries", 64), ("mqt", "queries", 256),
-    }  # fmt: skip
+        ("parcel", "pooled", 64),
+        ("parcel", "pooled", 256),
+        ("parcel", "queries", 256),
+        ("m3", "pooled", 64),
+        ("m3", "pooled", 256),
+        ("mqt", "queries", 64),
+        ("mqt", "queries", 256),
+    }
     assert curves["parcel", "pooled", 64] == curves["parcel", "pooled", 256] | {"budget": 64}
     assert curves["m3", "pooled", 64]["radius"] == [1, 2, 3, 4]
     assert curves["mqt", "queries", 64]["radius"] == list(range(1, 9))

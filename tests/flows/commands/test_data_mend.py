@@ -71,13 +71,18 @@ def gcs():
 def prepared(store: Store, corpus: Path) -> Artifact:
     spec = DatasetSpec(reader="jsonl", path="own", split="train", prepare=PREPARE)
     files = Step(
-        kind="raw_files", name="files own", config=raw_files_spec(spec, RawState(str(corpus))),
+        kind="raw_files",
+        name="files own",
+        config=raw_files_spec(spec, RawState(str(corpus))),
         location=str(corpus),
-    )  # fmt: skip
+    )
     dataset = Step(
-        kind="dataset", name="prepare own", config=spec, inputs={"raw": files},
+        kind="dataset",
+        name="prepare own",
+        config=spec,
+        inputs={"raw": files},
         location=str(corpus),
-    )  # fmt: skip
+    )
     with store.pinned("test") as pin:
         return _made(store, dataset, {"raw": _made(store, files, {}, pin)}, pin)
 
@@ -107,8 +112,10 @@ def test_repaired_files_make_another_dataset_that_shares_what_stayed(
     key, _, counts = told[1].partition(": ")
     assert key != before.key
     assert [line.partition("  ")[0] for line in told[2:]] == [
-        "mended", "still rejected", "newly rejected"
-    ]  # fmt: skip
+        "mended",
+        "still rejected",
+        "newly rejected",
+    ]
     after = opened.get(key)
     reused = after.manifest.counts["reused_shards"]
     assert 3 <= reused < 6
@@ -120,10 +127,11 @@ def test_repaired_files_make_another_dataset_that_shares_what_stayed(
     assert prepared(opened, corpus).key == key  # As a run would find it.
     if not opened.is_elsewhere:
         same = [
-            name for name in after.manifest.files
+            name
+            for name in after.manifest.files
             if name.endswith(".tfrecord")
             and os.path.samefile(before.path / name, after.path / name)
-        ]  # fmt: skip
+        ]
         assert len(same) == reused
     else:
         # What other machines read is what was written, too.

@@ -60,8 +60,9 @@ def dataset(tmp_path) -> Path:
     for name, records in parts.items():
         count = write_shard(folder / f"{name}.tfrecord", map(example.encode, records))
         infos[name] = PartInfo(shards=(f"{name}.tfrecord",), num_records=(count,))
-    rejects = [{"id": f"r{i}", "stage": "decode", "reason": "<torn>", "source": "y.jpg"}
-               for i in range(3)]  # fmt: skip
+    rejects = [
+        {"id": f"r{i}", "stage": "decode", "reason": "<torn>", "source": "y.jpg"} for i in range(3)
+    ]
     (folder / "rejects.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rejects))
     DatasetInfo(name="a/b", parts=infos, num_inputs=11, num_rejected=3, image_px=64).write(folder)
     return folder
@@ -91,8 +92,10 @@ def test_masks_cover_their_part_of_the_squashed_picture(dataset):
 def test_texts_name_the_boxes_by_number(dataset):
     (card,) = sheet(dataset, part="mask").cards
     assert card.lines == (
-        ("prefix", "segment [1] in"), ("suffix", "[2 mask] a"), ("answers", "yes, no")
-    )  # fmt: skip
+        ("prefix", "segment [1] in"),
+        ("suffix", "[2 mask] a"),
+        ("answers", "yes, no"),
+    )
 
 
 def test_frames_have_their_times(dataset):
@@ -135,8 +138,14 @@ def test_png_is_as_wide_as_it_is_and_grows_with_the_cards(dataset):
 def test_wrong_requests_name_what_is_accepted(dataset, name, out, part, told):
     folder = dataset.parent
     with pytest.raises(ConfigError, match=told):
-        show(str(folder / name), folder / out, store=str(folder / "no"), limit=3, part=part,
-             rejects=3)  # fmt: skip
+        show(
+            str(folder / name),
+            folder / out,
+            store=str(folder / "no"),
+            limit=3,
+            part=part,
+            rejects=3,
+        )
 
 
 def test_command_writes_and_complains_in_one_line(dataset):

@@ -54,10 +54,15 @@ def test_an_engine_that_does_not_work_says_why(tmp_path: Path):
     broken = tmp_path / "decord.py"
     broken.write_text("raise ImportError('no wheel for this machine')\n")
     tried = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-         "from flows.commands.engines import try_video\ntry_video()"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+            "from flows.commands.engines import try_video\ntry_video()",
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert tried.stderr.strip().splitlines()[-1] == "ImportError: no wheel for this machine"
 
 

@@ -34,10 +34,15 @@ def under_way(uri: str) -> Iterator[Store]:
     journal.plan(
         "toy",
         {
-            "corpus": [], "broken": ["corpus"], "stage1": ["corpus"], "ready": ["corpus"],
-            "transfer a": ["stage1"], "transfer b": ["stage1"], "lost": ["broken"],
+            "corpus": [],
+            "broken": ["corpus"],
+            "stage1": ["corpus"],
+            "ready": ["corpus"],
+            "transfer a": ["stage1"],
+            "transfer b": ["stage1"],
+            "lost": ["broken"],
         },
-    )  # fmt: skip
+    )
     for name in ("corpus", "broken", "stage1"):
         journal.started(name)
     journal.ended("corpus", "made")
@@ -73,8 +78,10 @@ def test_leases_of_the_dead_and_of_other_machines(parcel: Callable[..., Done], t
     for number, holder in enumerate((dead, other)):
         lease = Lease(token=str(number), holder=holder, since="2026-11-22T10:00:00+00:00", ttl=120)
         store.files.put(f"leases/files-{number:016x}-.json", lease.to_json())
-    store.files.put(f"pins/{RUN}.abcdef01.json", json.dumps(json.loads(lease.to_json())
-        | {"holder": vars(dead)}).encode())  # fmt: skip
+    store.files.put(
+        f"pins/{RUN}.abcdef01.json",
+        json.dumps(json.loads(lease.to_json()) | {"holder": vars(dead)}).encode(),
+    )
     out = parcel("status", "--store", store.uri).out
     assert "process 4194305 of here, since 2026-11-22 10:00 UTC, gone; whoever wants it" in out
     assert "process 7 of there, since 2026-11-22 10:00 UTC, renewed 0 s ago" in out

@@ -37,10 +37,14 @@ def test_a_card_tells_data_and_contamination(tmp_path: Path, action: str, left: 
     lines = [json.dumps(one) for one in (contaminated, repeated)]
     (notes / "matches.jsonl").write_text("\n".join(lines) + "\n")
     screened = made(
-        store, "screened", "screen mixture/web", {"dataset": web, "chartqa/eval": split},
-        folder=notes, config={"contamination": action, "duplicates": "report"},
+        store,
+        "screened",
+        "screen mixture/web",
+        {"dataset": web, "chartqa/eval": split},
+        folder=notes,
+        config={"contamination": action, "duplicates": "report"},
         counts={"removed": 8 - left, "records": 8},
-    )  # fmt: skip
+    )
     stage1 = trained(store, "stage1", 3, data_0=screened, watched_0=watched)
     tuned = trained(store, "transfer chartqa", 5, data_0=charts, init=stage1)
     origin = Origin(store=store, name="lab/cell", checkpoint=tuned, predictions=(), cells=())

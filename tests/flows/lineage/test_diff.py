@@ -164,9 +164,13 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
         found[step] = attempt.commit(context)
     assert graph.results
     note_run(
-        store, {"name": name}, found[graph.results].key,
-        artifacts=[a.key for a in found.values()], flow_run_id="", failed=[],
-    )  # fmt: skip
+        store,
+        {"name": name},
+        found[graph.results].key,
+        artifacts=[a.key for a in found.values()],
+        flow_run_id="",
+        failed=[],
+    )
 
 
 @pytest.fixture(scope="module")

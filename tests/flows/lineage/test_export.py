@@ -30,9 +30,11 @@ def test_events_of_every_step_are_open_lineages_and_lead_from_one_to_the_next(
         for read in complete["inputs"]:
             inputs.add((read["name"], read["facets"]["version"]["datasetVersion"]))
         RunEvent(  # Its validators raise.
-            eventTime=complete["eventTime"], producer=complete["producer"],
-            run=Run(complete["run"]["runId"]), job=Job("parcel", complete["job"]["name"]),
-        )  # fmt: skip
+            eventTime=complete["eventTime"],
+            producer=complete["producer"],
+            run=Run(complete["run"]["runId"]),
+            job=Job("parcel", complete["job"]["name"]),
+        )
     assert len(runs) == len(outputs) == len(texts)
     assert inputs < outputs
 

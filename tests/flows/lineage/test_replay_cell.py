@@ -87,11 +87,13 @@ def test_what_a_processor_made_is_made_by_one(
     store: Store, fresh: Store, monkeypatch: pytest.MonkeyPatch, accelerator: str, platform: str
 ):
     was = made(
-        store, f"{platform}\n",
+        store,
+        f"{platform}\n",
         '    lines = [f"{sha256}  {size}  {path}',
         "    from os import environ\n    lines = [f\"{environ['JAX_PLATFORMS']}",
-        accelerator=accelerator, cpu="Abacus",
-    )  # fmt: skip
+        accelerator=accelerator,
+        cpu="Abacus",
+    )
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
     assert again.is_same

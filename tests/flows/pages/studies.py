@@ -45,9 +45,13 @@ def write_study(
     codec = trained.commit({})
     inputs: dict[str, Artifact] = {}
     plan = Plan(
-        methods=tuple(methods), benchmarks=tuple(benchmarks), budgets=tuple(budgets),
-        seeds=tuple(seeds), resolution=224 if also else None, also=also,
-    )  # fmt: skip
+        methods=tuple(methods),
+        benchmarks=tuple(benchmarks),
+        budgets=tuple(budgets),
+        seeds=tuple(seeds),
+        resolution=224 if also else None,
+        also=also,
+    )
     for one, benchmark in [(p, row) for p in (plan, *also) for row in p.benchmarks]:
         records = [
             mask_record(i) if benchmark == "shapes" else color_record(i, part=benchmark)
@@ -61,20 +65,29 @@ def write_study(
         data = attempt.commit({})
         for method, seed in itertools.product(one.methods, one.seeds):
             trained = commit(
-                store, "checkpoint", f"transfer {method} {benchmark} seed={seed}",
-                {files.METRICS: LOSSES, files.WATCH: LOOKS}, data=data, mask_codec=codec,
-            )  # fmt: skip
+                store,
+                "checkpoint",
+                f"transfer {method} {benchmark} seed={seed}",
+                {files.METRICS: LOSSES, files.WATCH: LOOKS},
+                data=data,
+                mask_codec=codec,
+            )
             for budget in (b for b in one.budgets if one.runs(method, b)):
                 cell = CellKey(benchmark=benchmark, method=method, budget=budget, seed=seed)
                 inputs[str(cell)] = commit(
-                    store, "predictions", f"evaluate {cell}",
-                    answers_of(records, RIGHT.get(method, 4), seed), checkpoint=trained, data=data,
-                )  # fmt: skip
+                    store,
+                    "predictions",
+                    f"evaluate {cell}",
+                    answers_of(records, RIGHT.get(method, 4), seed),
+                    checkpoint=trained,
+                    data=data,
+                )
     asked = Recipe(
-        kind="results", name="results",
+        kind="results",
+        name="results",
         inputs={role: artifact.as_input for role, artifact in inputs.items()},
         config=ResultsSpec(plan=plan),
-    )  # fmt: skip
+    )
     attempt = Attempt(store, asked)
     list(make(Work(asked, store, attempt.path, attempt.path)))
     results = attempt.commit({"prefect": {"flow_run_id": RUN}})

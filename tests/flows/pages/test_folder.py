@@ -31,8 +31,9 @@ def test_a_folder_has_every_page_it_links_to_and_needs_nothing_else(
     assert len(changed) == 2 * (3 + 1)
     for name, text in texts.items():
         assert text.count('<article class="card">') <= 8, name
-    (drawn,) = (text for name, text in texts.items() if name.startswith("item-")
-                and "segment-002" in name)  # fmt: skip
+    (drawn,) = (
+        text for name, text in texts.items() if name.startswith("item-") and "segment-002" in name
+    )
     assert "<rect " in drawn
 
 

@@ -176,8 +176,9 @@ def test_a_training_shows_its_losses_and_how_it_did_on_held_out_records(
     plot, held_out, probe = [link for link in links(page) if "/plot/" in link]
     assert plot == f"{PAGES}/plot/{key}?of=loss"
     assert [link.partition("?")[2] for link in (held_out, probe)] == [
-        "of=loss+on+held-out+records", "of=score+of+the+probe",
-    ]  # fmt: skip
+        "of=loss+on+held-out+records",
+        "of=score+of+the+probe",
+    ]
     for link in (held_out, probe):
         with Image.open(io.BytesIO(client.get(link).content)) as picture:
             drawn = picture.convert("RGB")
@@ -190,9 +191,11 @@ def test_a_training_shows_its_losses_and_how_it_did_on_held_out_records(
         drawn = picture.convert("RGB")
     blue = ImageColor.getrgb(COLORS[0])
     near = [
-        (x, y) for x in range(drawn.width) for y in range(drawn.height)
+        (x, y)
+        for x in range(drawn.width)
+        for y in range(drawn.height)
         if _far(drawn.getpixel((x, y)), blue) < 60
-    ]  # fmt: skip
+    ]
     (first, high), (last, low) = min(near), max(near)
     assert (first < 60, last > drawn.width - 30) == (True, True)
     assert high < 40 < drawn.height - 40 < low  # It falls.
@@ -310,9 +313,12 @@ def test_users_are_those_there_are_now(tmp_path: Path):
 def test_a_table_of_two_resolutions_has_pages_for_both(tmp_path: Path):
     store = Store(tmp_path / "store")
     high = Plan(
-        methods=("vanilla", "parcel"), benchmarks=("colors@448", "shapes@448"), budgets=(64, 256),
-        seeds=(11,), resolution=448,
-    )  # fmt: skip
+        methods=("vanilla", "parcel"),
+        benchmarks=("colors@448", "shapes@448"),
+        budgets=(64, 256),
+        seeds=(11,),
+        resolution=448,
+    )
     write_study(store, name="two", benchmarks=("colors", "shapes"), also=(high,))
     client = TestClient(Starlette(routes=[Mount(PAGES, pages_of(store.uri))]))
     table = get(client, f"{PAGES}/results/two")

@@ -30,11 +30,18 @@ def test_markdown_shows_scores_retention_intervals_and_chance():
     text, title = render(REPORT, "md"), "chartqa (relaxed_accuracy)"
     rows, spreads = rows_of(text, title), rows_of(text, title, 1)
     assert rows["method"] == [
-        "score @256", "score @64", "retention @256 [%]", "retention @64 [%]", "chance",
-    ]  # fmt: skip
+        "score @256",
+        "score @64",
+        "retention @256 [%]",
+        "retention @64 [%]",
+        "chance",
+    ]
     assert spreads["method"] == [
-        "95 % interval @256", "95 % interval @64", "over chance @256", "over chance @64",
-    ]  # fmt: skip
+        "95 % interval @256",
+        "95 % interval @64",
+        "over chance @256",
+        "over chance @64",
+    ]
     assert rows["parcel"] == ["57.0 ± 3.0", "49.5 ± 2.1 (2/3)", "95.0", "83.9", "12.5"]
     assert spreads["parcel"] == ["49.5 … 64.5", "30.4 … 68.6", "44.5", "37.0"]
     assert rows["vanilla"] == ["60.0 ± 2.0", "", "100.0", "", "12.5"]
@@ -68,8 +75,12 @@ def test_csv_has_a_line_per_planned_cell_and_empty_fields_for_missing_numbers():
     found = {(r["benchmark"], r["method"], r["budget"]): r for r in lines}
     missing = found["chartqa", "m3", "256"]
     assert [missing[c] for c in ("mean", "std", "n", "expected", "retention")] == [
-        "", "", "0", "3", "",
-    ]  # fmt: skip
+        "",
+        "",
+        "0",
+        "3",
+        "",
+    ]
     half = found["chartqa", "parcel", "64"]
     assert half["scores"] == f"{SEEDS[0]}=48.0000 {SEEDS[2]}=51.0000"
     assert half["retention"] == "83.8983"
@@ -94,8 +105,10 @@ def test_json_holds_every_seed_with_its_artifact():
     value = json.loads(render(REPORT, "json"))
     chartqa = value["benchmarks"][0]
     assert (chartqa["chance"], chartqa["reference"], chartqa["full_budget"]) == (
-        12.5, "vanilla", 256,
-    )  # fmt: skip
+        12.5,
+        "vanilla",
+        256,
+    )
     cell = next(c for c in chartqa["cells"] if (c["method"], c["budget"]) == ("parcel", 64))
     assert cell["scores"][1] == {
         "seed": SEEDS[2],

@@ -52,12 +52,15 @@ def test_every_form_tells_the_resolution_and_only_where_there_are_several():
     assert "parcel − vanilla at 256 (224 px)" in text
     rows = list(csv.DictReader(io.StringIO(render(report, "csv"))))
     assert {(r["benchmark"], r["resolution"]) for r in rows} == {
-        ("chartqa", "224"), ("refcoco", "224"), ("chartqa@448", "448")
-    }  # fmt: skip
+        ("chartqa", "224"),
+        ("refcoco", "224"),
+        ("chartqa@448", "448"),
+    }
     tables = render(report, "latex").split(r"\end{tabular}")
     assert [("1024" in table, "256" in table) for table in tables[:2]] == [
-        (False, True), (True, False)
-    ]  # fmt: skip
+        (False, True),
+        (True, False),
+    ]
     compared = csv.DictReader(io.StringIO(comparisons_to_csv(report)))
     assert {row["resolution"] for row in compared} == {"224", "448"}
     for form in ("md", "csv", "json", "latex"):

@@ -32,8 +32,11 @@ def test_rows_groups_and_resolutions_are_averaged(write):
     report = read_scores(write(*GOOD))
     gqa, _, high = report.sections
     assert (gqa.benchmark, gqa.group, gqa.resolution, gqa.budgets) == (
-        "GQA", "general", 224, (256, 64),
-    )  # fmt: skip
+        "GQA",
+        "general",
+        224,
+        (256, 64),
+    )
     assert (high.resolution, high.full_budget) == (448, 1024)
     assert gqa.cell("m3", 256).retention == 75.0
     assert gqa.cell("vanilla", 256).mean == 80.0

@@ -19,7 +19,9 @@ CONFIGS = {
 REACHES = {
     "corpus": ("pipelines.synthetic.render", "pipelines.records.rle"),
     "dataset": (
-        "pipelines.prepare.shards", "pipelines.sources.documents.chartqa", "pipelines.video.child",
+        "pipelines.prepare.shards",
+        "pipelines.sources.documents.chartqa",
+        "pipelines.video.child",
     ),
     "screened": ("pipelines.hygiene.detail",),
     "tokenizer": ("model.text.tokenizer", "pipelines.records.dataset"),
@@ -30,7 +32,7 @@ REACHES = {
     "router": ("model.router.head", "model.router.features", "model.decode.beam"),
     "routed": ("model.eval.routed", "model.router.head"),
     "results": ("flows.report.build", "flows.report.latex"),
-}  # fmt: skip
+}
 """Kind -> some modules of its code, imports inside functions among them."""
 
 OUT_OF_REACH = {

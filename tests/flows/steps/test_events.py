@@ -35,13 +35,17 @@ def test_lines_are_followed_while_they_come(tmp_path: Path):
     events.follow()
     events.close()
     assert scalars(out / EVENTS) == {
-        ("loss", 2): 1.5, ("loss", 4): 1.25,
-        ("loss_at_budget/64", 2): 1.5, ("loss_at_budget/64", 4): 1.25,
-        ("gradient_norms/text", 2): 3.0, ("gradient_norms/text", 4): 3.0,
-        ("mfu", 2): 0.5, ("mfu", 4): 0.5,
+        ("loss", 2): 1.5,
+        ("loss", 4): 1.25,
+        ("loss_at_budget/64", 2): 1.5,
+        ("loss_at_budget/64", 4): 1.25,
+        ("gradient_norms/text", 2): 3.0,
+        ("gradient_norms/text", 4): 3.0,
+        ("mfu", 2): 0.5,
+        ("mfu", 4): 0.5,
         ("watched_loss/caption_16", 4): 0.25,
         ("watched_score/probe_16", 4): 40.0,
-    }  # fmt: skip
+    }
 
 
 def test_a_log_that_begins_anew_is_told_once(tmp_path: Path):

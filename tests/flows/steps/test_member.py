@@ -36,9 +36,15 @@ from tests.processes import command_line, listened
 pytestmark = pytest.mark.usefixtures("fast_compiler")
 
 TRAIN = TrainConfig(
-    batch_size=4, total_steps=8, text_len=16, save_steps=2, log_steps=1, warmup=0.0, peak_lr=3e-3,
+    batch_size=4,
+    total_steps=8,
+    text_len=16,
+    save_steps=2,
+    log_steps=1,
+    warmup=0.0,
+    peak_lr=3e-3,
     dropout=0.2,
-)  # fmt: skip
+)
 SPEC = FitSpec(model=tiny_model(), train=TRAIN)
 LEAVING = "its machine is taken away; the state was saved"
 
@@ -67,9 +73,13 @@ def stage(root: Path, inputs: dict[str, Any], spec: FitSpec = SPEC, **more: Any)
         (root / name).mkdir(parents=True, exist_ok=True)
     given = dict(inputs, init=None, mask_codec=None, code=code_digest("checkpoint", spec)) | more
     return Stage(
-        spec=spec, seed=5, scratch=str(root / "scratch"), out=str(root / "out"),
-        points=str(root / "points"), **given,
-    )  # fmt: skip
+        spec=spec,
+        seed=5,
+        scratch=str(root / "scratch"),
+        out=str(root / "out"),
+        points=str(root / "points"),
+        **given,
+    )
 
 
 def together(one: Stage) -> Iterator[Progress]:

@@ -121,14 +121,17 @@ def test_what_a_file_imports_counts_by_version_unless_every_manifest_has_it(tmp_
         ("own_a.py", "def f(:\n", r"own_a\.py line 1 is not Python: "),
         ("own_b.py", "def g(): pass\n", r"own_b has no 'f'; .*own_b\.py must define it"),
         ("own_c.py", "import nothing_such\n", "own_c cannot be imported: ModuleNotFoundError: No"),
-        ("own_d.py", "import importlib\nf = importlib.import_module('json').loads\n",
-         r"own_d line 2: import_module imports by a computed name"),
+        (
+            "own_d.py",
+            "import importlib\nf = importlib.import_module('json').loads\n",
+            r"own_d line 2: import_module imports by a computed name",
+        ),
         ("json.py", "def f(): pass\n", r"json has the name of another module, .*rename it"),
         ("own-e.py", "def f(): pass\n", r"own-e\.py must have the name of a module"),
         ("own_g.py", "def f(p, fields):\n    return open(__file__)\n", "own_g.py names __file__"),
         ("own_f.py", "f = 3\n", "own_f:f must be a function or a class, got 3"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_told_in_a_line(tmp_path: Path, name: str, text: str, told: str):
     write(tmp_path / name, text)
     with pytest.raises(ValueError, match=told) as refused:
@@ -150,9 +153,12 @@ def test_a_worker_with_another_version_refuses(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(site)
     metric = named("own_versions:score", "parcel.metrics")
     recipe = Recipe(
-        kind="chance", name="chance mine", config=metric, code=code_digest("chance", metric),
+        kind="chance",
+        name="chance mine",
+        config=metric,
+        code=code_digest("chance", metric),
         libraries={"own_versions": "1.1"},
-    )  # fmt: skip
+    )
     (end,) = worker.make(str(Store(tmp_path / "store").state), [recipe], {})
     assert isinstance(end, worker.Made)
     assert "must be made with own_versions 1.1, but this process has 1.2" in end.error

@@ -46,9 +46,10 @@ def losses(first: float, updates: int) -> Mapping[str, bytes]:
 def test_a_training_is_left_after_the_updates_asked_for(store: Store):
     long = replay(store, RECIPE, losses(1.0, 10**9), 3)
     assert long == (
-        "loss 1.0 after 1 updates", "loss 0.5 after 2 updates",
+        "loss 1.0 after 1 updates",
+        "loss 0.5 after 2 updates",
         "loss 0.3333333333333333 after 3 updates",
-    )  # fmt: skip
+    )
     whole = replay(store, RECIPE, losses(1.0, 2), 3)
     assert whole[:2] == long[:2]
     assert whole[2].startswith("contents ")

@@ -85,8 +85,11 @@ def test_steps_that_are_alike_are_made_together_and_fail_together(
     items = list(worker.make(str(store.state), recipes, {}))
     ends = {item.name: item for item in items if isinstance(item, worker.Made)}
     assert sorted(map(sorted, working_together)) == [
-        ["a 1"], ["a 2", "a 3"], ["b 1"], ["c 2", "c broken"],
-    ]  # fmt: skip
+        ["a 1"],
+        ["a 2", "a 3"],
+        ["b 1"],
+        ["c 2", "c broken"],
+    ]
     assert {name for name, end in ends.items() if end.error} == {"c 2", "c broken"}
     assert [name for name, end in ends.items() if end.reused] == ["a 1"]
     for recipe in recipes[1:4]:
@@ -101,8 +104,10 @@ def test_a_step_that_fails_leaves_the_others_alone(store: Store):
     items = list(worker.make(str(store.state), recipes, {}))
     ends = [item for item in items if isinstance(item, worker.Made)]
     assert [(end.name, end.reused, end.error) for end in ends] == [
-        ("a", False, ""), ("broken", False, "the file is broken"), ("b", False, ""),
-    ]  # fmt: skip
+        ("a", False, ""),
+        ("broken", False, "the file is broken"),
+        ("b", False, ""),
+    ]
     assert "ValueError" in ends[1].traceback
     assert [store.find(recipe.key) is not None for recipe in recipes] == [True, False, True]
     again = [item for item in worker.make(str(store.state), recipes[:1], {})]
@@ -190,9 +195,11 @@ def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(
             (work.out / "a.txt").write_bytes(b", ".join(sorted(works[0].pieces)))
 
     kind = dataclasses.replace(
-        KINDS["files"], make_together=make_together, make_piece=make_piece,
+        KINDS["files"],
+        make_together=make_together,
+        make_piece=make_piece,
         alike=lambda config: config["files"][0][0].partition(" ")[0],
-    )  # fmt: skip
+    )
     monkeypatch.setitem(KINDS, "files", kind)
     recipes = [files(store, name) for name in ("a 1", "a 2", "broken")]
 
@@ -206,8 +213,10 @@ def test_pieces_are_made_once_and_found_by_whoever_makes_the_steps(
         assert end.error == "no such file"
     assert len(apart(1, 3)) == 2  # What is there is not made again.
     assert [m for m in made if "broken" not in m[2]] == [
-        (1, 3, ["a 1", "a 2"]), (0, 2, ["a 1", "a 2"]), (2, 3, ["a 1", "a 2"]),
-    ]  # fmt: skip
+        (1, 3, ["a 1", "a 2"]),
+        (0, 2, ["a 1", "a 2"]),
+        (2, 3, ["a 1", "a 2"]),
+    ]
     assert not any(store.find(recipe.key) for recipe in recipes)
     list(worker.make(store.uri, recipes[:2], {}))
     for recipe in recipes[:2]:

@@ -29,8 +29,10 @@ def test_up_to_the_transfers_a_study_is_what_it_was():
     changed = {name for name in plain if plain[name] != auto[name]}
     assert all(name.startswith(("transfer ", "results ")) for name in changed)
     assert {name.split()[0] for name in auto.keys() - plain.keys()} == {
-        "prepare", "router", "evaluate",
-    }  # fmt: skip
+        "prepare",
+        "router",
+        "evaluate",
+    }
 
 
 def test_a_router_comes_after_the_evaluations_and_learns_from_what_was_held_back():

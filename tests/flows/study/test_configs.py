@@ -34,9 +34,12 @@ def given(name: str, folder: Path) -> StudyConfig:
     for file in ("pieces", "codec"):
         (folder / file).write_bytes(b"bytes")
     return shipped(
-        name, f"data_root={folder}/data", f"start={start}", f"tokenizer.path={folder}/pieces",
+        name,
+        f"data_root={folder}/data",
+        f"start={start}",
+        f"tokenizer.path={folder}/pieces",
         f"mask_codec.path={folder}/codec",
-    )  # fmt: skip
+    )
 
 
 def test_the_papers_stages_are_as_long_as_it_says():

@@ -162,10 +162,16 @@ def test_a_kubernetes_worker_makes_a_job_with_image_gpus_and_shared_memory():
 
     bucket = "gs://lab/studies"
     values: dict[str, Any] = {"kind": "kubernetes", "image": "lab/parcel:1", "store": bucket}
-    deployed("pods", **values, variables={
-        "gpus": 8, "memory_limit": "64Gi", "service_account_name": "studies",
-        "node_selector": {"cloud.google.com/gke-accelerator": "nvidia-h200-141gb"},
-    })  # fmt: skip
+    deployed(
+        "pods",
+        **values,
+        variables={
+            "gpus": 8,
+            "memory_limit": "64Gi",
+            "service_account_name": "studies",
+            "node_selector": {"cloud.google.com/gke-accelerator": "nvidia-h200-141gb"},
+        },
+    )
     manifest = configuration("pods", KubernetesWorkerJobConfiguration).job_manifest
     assert manifest["spec"]["backoffLimit"] == 0
     assert manifest["spec"]["ttlSecondsAfterFinished"] == 86_400
@@ -196,9 +202,12 @@ def test_a_docker_worker_makes_a_container_with_image_and_store():
     from prefect_docker.worker import DockerWorkerJobConfiguration
 
     deployed(
-        "boxes", kind="docker", image="lab/parcel:1", store="gs://lab/studies",
+        "boxes",
+        kind="docker",
+        image="lab/parcel:1",
+        store="gs://lab/studies",
         variables={"volumes": ["/data:/data"]},
-    )  # fmt: skip
+    )
     made = configuration("boxes", DockerWorkerJobConfiguration)
     assert (made.image, made.volumes, made.auto_remove) == ("lab/parcel:1", ["/data:/data"], True)
     assert made.env["PARCEL_SERVED_STORE"] == "gs://lab/studies"
@@ -253,9 +262,12 @@ def test_the_command_takes_a_config_variables_a_schedule_and_secret_addresses(tm
 
     def call(*more: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*words, *more], env=dict(os.environ) | environment,
-            capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            [*words, *more],
+            env=dict(os.environ) | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
     done = call()
     assert done.returncode == 0, done.stderr
@@ -309,8 +321,11 @@ def test_without_a_server_one_line_says_so(tmp_path: Path):
         named = {} if url is None else {"PREFECT_API_URL": url}
         done = subprocess.run(
             [PARCEL, "deploy", "--pool", "p"],
-            env=environment | named, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            env=environment | named,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         assert done.returncode == 2, done.stderr
         assert done.stderr.startswith(f"parcel: {told}"), done.stderr
         assert done.stderr.count("\n") == 1

@@ -115,8 +115,14 @@ def test_one_more_seed_leaves_the_others_as_they_are(store: Store):
 
 def test_where_a_step_runs_does_not_matter(store: Store):
     fill(store, study())
-    moved = study("compute.cpus_per_cell=2", "prepare.num_workers=1", "stage1.save_steps=7",
-                  "model.remat=full", "model.scan_layers=true", "model.loss_chunk=8")  # fmt: skip
+    moved = study(
+        "compute.cpus_per_cell=2",
+        "prepare.num_workers=1",
+        "stage1.save_steps=7",
+        "model.remat=full",
+        "model.scan_layers=true",
+        "model.loss_chunk=8",
+    )
     assert {state for state, _ in told(store, moved).values()} == {"reused"}
 
 

@@ -22,8 +22,11 @@ def test_all_twelve_methods_are_accepted_and_run_where_they_can():
     assert len(TWELVE) == 12
     own = {method: study.budgets_of(method) for method in TWELVE}
     assert {method for method, served in own.items() if served == (16, 64, 256)} == set(TWELVE) - {
-        "vanilla", "avgpool4", "avgpool2", "parcel_fixed2"
-    }  # fmt: skip
+        "vanilla",
+        "avgpool4",
+        "avgpool2",
+        "parcel_fixed2",
+    }
     assert own["vanilla"] == (256,)
     assert own["avgpool4"] == (16,)
     assert own["avgpool2"] == (64,)
@@ -166,9 +169,7 @@ def test_a_budget_a_method_does_not_serve_is_an_empty_cell():
     assert report.sections[0].cell("avgpool2", 64).complete
     assert report.sections[0].cell("avgpool2", 16).expected == 0
     row = next(line for line in to_markdown(report).splitlines() if line.startswith("| avgpool2"))
-    assert [cell.strip() for cell in row.split("|")[2:8]] == [
-        "", "50.0 ± 0.0", "", "", "100.0", ""
-    ]  # fmt: skip
+    assert [cell.strip() for cell in row.split("|")[2:8]] == ["", "50.0 ± 0.0", "", "", "100.0", ""]
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,9 @@ def test_what_is_said_holds(folder: Path):
     assert spec.path == "mine"
     assert (spec.prepare.num_frames, spec.prepare.frame_stride) == (8, 26)
     assert (decode_of(study, "mine").metric, decode_of(study, "mine").decoding.beams) == (
-        "vqa_lower", 3,
-    )  # fmt: skip
+        "vqa_lower",
+        3,
+    )
 
 
 def test_a_config_may_lie_anywhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -224,15 +225,21 @@ def test_rows_are_looked_at_before_anything_runs(folder: Path):
 @pytest.mark.parametrize(
     ("metric", "told"),
     [
-        (NO_FIELD, r"own_scores:f1 fails for 'mine/val/0\.png#0': KeyError: lacks 'kind'; the reco"
-         r"rd has answers, id, lang, masks"),
+        (
+            NO_FIELD,
+            r"own_scores:f1 fails for 'mine/val/0\.png#0': KeyError: lacks 'kind'; the reco"
+            r"rd has answers, id, lang, masks",
+        ),
         ("def f1(prediction, fields):\n    return '1'\n", "must return a finite number, got '1'"),
     ],
-)  # fmt: skip
+)
 def test_a_metric_scores_the_rows_own_answers_first(folder: Path, metric: str, told: str):
     (folder / "own_scores.py").write_text(metric)
-    with pytest.raises(ConfigError, match=f"transfers.mine.metric: metric own_scores:f1 .*{told}|"
-                       f"transfers.mine.metric: metric {told}"):  # fmt: skip
+    with pytest.raises(
+        ConfigError,
+        match=f"transfers.mine.metric: metric own_scores:f1 .*{told}|"
+        f"transfers.mine.metric: metric {told}",
+    ):
         graph_of(config(folder))
 
 
@@ -273,8 +280,9 @@ def test_a_changed_reader_makes_its_own_datasets_stale(
     found = states(store, config(folder, **mine))
     stale = {name for name, state in found.items() if state == "stale"}
     assert {name for name in stale if not name.startswith("files mine/")} == {
-        "prepare mine/train", "prepare mine/eval",
-    }  # fmt: skip
+        "prepare mine/train",
+        "prepare mine/eval",
+    }
     (folder / "data" / "mine" / "notes.txt").write_text("read by nobody, for all anyone knows")
     found = states(store, config(folder, **mine))
     assert {s for name, s in found.items() if name.startswith("files mine/")} <= {"new", "follows"}
@@ -302,9 +310,12 @@ def test_what_the_page_shows_works(folder: Path):
     (folder / "data" / "mine" / "1.png").rename(folder / "data" / "mine" / "img" / "1.png")
     for overrides in (
         ["transfers.mine.metric=./my_scores.py:near", "prepare.max_reject_rate=1"],
-        ["transfers.mine.reader=./my_reader.py:read", "transfers.mine.eval_splits=['train[50%:]']",
-         "transfers.mine.train_split='train[:50%]'"],
-    ):  # fmt: skip
+        [
+            "transfers.mine.reader=./my_reader.py:read",
+            "transfers.mine.eval_splits=['train[50%:]']",
+            "transfers.mine.train_split='train[:50%]'",
+        ],
+    ):
         words = [text.replace("./", f"{folder}/") for text in overrides]
         found = load(folder / "study.yaml", [f"data_root={folder / 'data'}", *words])
         if "metric" in words[0]:

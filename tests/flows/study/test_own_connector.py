@@ -139,8 +139,11 @@ def test_it_may_be_a_module_or_an_entry_point(folder: Path, tmp_path: Path, monk
     study = config(folder, methods=["parcel", "rippled"], train_budgets={}, connectors={})
     assert study.methods == ("parcel", "own_installed_ripple:Ripple")
     assert not any(path.startswith("own/own_installed") for path in checkout().files)
-    by_version = {s.kind for s in graph_of(study).steps if "own_installed_ripple" in
-                  libraries_of(s.kind, s.config)}  # fmt: skip
+    by_version = {
+        s.kind
+        for s in graph_of(study).steps
+        if "own_installed_ripple" in libraries_of(s.kind, s.config)
+    }
     assert by_version == {"checkpoint", "predictions"}
     check_code("kubernetes", study, Target(store="gs://lab/studies", pool="gpus"))
     with monkeypatch.context() as served:
@@ -227,8 +230,10 @@ def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     assert done.stdout.decode().splitlines() == [
-        "checkpoint nothing", "predictions own_ripples:Ripple", "(256, 64)",
-    ]  # fmt: skip
+        "checkpoint nothing",
+        "predictions own_ripples:Ripple",
+        "(256, 64)",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -302,9 +307,12 @@ def test_a_sweep_adds_it_to_a_study(folder: Path, tmp_path: Path):
     own = f"{folder}/own_ripples.py:Ripple"
     (folder / "plain.yaml").write_text("base: demo\nname: plain\nmethods: [vanilla, parcel]\n")
     firing = Firing(
-        values=read(folder / "plain.yaml"), source="plain", overrides=(),
-        sweep=Sweep(methods=(own, "mqt")), store=Store(tmp_path / "store"),
-    )  # fmt: skip
+        values=read(folder / "plain.yaml"),
+        source="plain",
+        overrides=(),
+        sweep=Sweep(methods=(own, "mqt")),
+        store=Store(tmp_path / "store"),
+    )
     assert firing.config.methods == ("vanilla", "parcel", "own_ripples:Ripple", "mqt")
     assert firing.sweep.grid(firing.config) == []
     more = Sweep(methods=("m3",)).grid(firing.config)

@@ -28,9 +28,12 @@ def made(monkeypatch, folder: Path, *words: str, records=None, price=None, every
 
     def compiled(model, train, topology, tokens, cache):
         return Compiled(
-            memory_bytes=tokens * 1e8, compute_s=tokens / 100, interconnect_s=0.5,
-            traffic_bytes=1e9, compile_s=1.0,
-        )  # fmt: skip
+            memory_bytes=tokens * 1e8,
+            compute_s=tokens / 100,
+            interconnect_s=0.5,
+            traffic_bytes=1e9,
+            compile_s=1.0,
+        )
 
     monkeypatch.setattr(planning, "compile_program", compiled)
     own = [f"compute.price={price}"] if price is not None else []
@@ -93,9 +96,12 @@ def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
 
     def refuses(model, train, topology, tokens, cache):
         return Compiled(
-            memory_bytes=42 * 2**30, compute_s=None, interconnect_s=None, traffic_bytes=None,
+            memory_bytes=42 * 2**30,
+            compute_s=None,
+            interconnect_s=None,
+            traffic_bytes=None,
             compile_s=1.0,
-        )  # fmt: skip
+        )
 
     monkeypatch.setattr(planning, "compile_program", refuses)
     plan = plan_of(study, tmp_path, NOTHING, day=DAY)
@@ -106,8 +112,12 @@ def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
 
 
 def test_transfers_are_counted_once_their_data_are_prepared(monkeypatch, tmp_path: Path):
-    words = ["stage1.batch_size=8", "intermediary.batch_size=8", "num_seeds=2",
-             "transfers={chartqa: {train: {batch_size: 4, epochs: 3}}}"]  # fmt: skip
+    words = [
+        "stage1.batch_size=8",
+        "intermediary.batch_size=8",
+        "num_seeds=2",
+        "transfers={chartqa: {train: {batch_size: 4, epochs: 3}}}",
+    ]
     _, plan = made(monkeypatch, tmp_path, *words)
     rows = [row for row in plan.trainings if "transfers" in row.name]
     assert rows

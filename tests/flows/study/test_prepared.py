@@ -195,8 +195,9 @@ def test_what_is_not_known_says_how_it_would_be(drawn: Path, store: Store):
 
 
 def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: Store):
-    config = study(drawn, "compute.topology=h100:8", "stage1.batch_size=8",
-                   "intermediary.batch_size=8")  # fmt: skip
+    config = study(
+        drawn, "compute.topology=h100:8", "stage1.batch_size=8", "intermediary.batch_size=8"
+    )
     prepared(config, store, count=10)
     page = _asked(config, store, Explanation(store.at_once(), graph_of(config)))
     assert "| prepare chartqa/train | " in page

@@ -43,8 +43,11 @@ def test_a_study_without_it_has_the_steps_and_keys_it_had():
     )
     del plain["results demo"]
     assert plain.items() <= wide.items()
-    assert all("@448" in name or name.startswith("stage2 ") for name in wide.keys() - plain.keys()
-               if name != "results demo")  # fmt: skip
+    assert all(
+        "@448" in name or name.startswith("stage2 ")
+        for name in wide.keys() - plain.keys()
+        if name != "results demo"
+    )
     assert "resolution" not in canonical_json(results_plan(load()))
     assert "also" not in canonical_json(results_plan(load()))
 
@@ -99,9 +102,14 @@ def test_records_and_recipes_are_those_of_the_larger_images():
             "chartqa": {"train": {"epochs": 2}},
         },
         "data_root": "somewhere",
-        "stage2": {"transfers": {"textvqa": {"train": {"peak_lr": 0.5}},
-                                 "chartqa": {"train": {"total_steps": 9}}, "gqa": {}}},
-    }  # fmt: skip
+        "stage2": {
+            "transfers": {
+                "textvqa": {"train": {"peak_lr": 0.5}},
+                "chartqa": {"train": {"total_steps": 9}},
+                "gqa": {},
+            }
+        },
+    }
     config = check(values, source="here")
     low, view = config.resolutions
     assert (view.prepare.image_px, view.prepare.num_shards) == (448, 3)
@@ -132,20 +140,21 @@ def test_a_recorded_config_is_the_config_again():
     recorded = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
     assert check(recorded, source="record") == config
     assert list(check(recorded, source="record").resolutions[1].transfers) == [
-        "chartqa", "msvd_qa", "textvqa"
-    ]  # fmt: skip
+        "chartqa",
+        "msvd_qa",
+        "textvqa",
+    ]
 
 
 def test_costs_are_those_of_the_resolution():
     config = study()
-    low, top = (
-        {(c.method, c.budget): c for c in costs_of(view)} for view in config.resolutions
-    )  # fmt: skip
+    low, top = ({(c.method, c.budget): c for c in costs_of(view)} for view in config.resolutions)
     assert top["parcel", 256].tflops > low["parcel", 256].tflops
     assert top["vanilla", 1024].kv_mb > low["vanilla", 256].kv_mb
     assert {row for cost in top.values() for row in cost.benchmarks} == {
-        "chartqa@448", "refcoco@448"
-    }  # fmt: skip
+        "chartqa@448",
+        "refcoco@448",
+    }
 
 
 @pytest.mark.parametrize(
@@ -154,16 +163,20 @@ def test_costs_are_those_of_the_resolution():
         (["stage2={image_px: 224}"], r"stage2\.image_px must be above .*=224, got 224"),
         (["stage2={image_px: 450}"], "stage2: vision.image_px must be a multiple of"),
         (["stage2={budgets: [16]}"], "stage2: budgets must hold 1024, all tokens"),
-        (["stage2={transfers: {chartqa: {prepare: {image_px: 224}}}}"],
-         r"stage2: transfers\.chartqa\.prepare\.image_px must be .*=448, got 224"),
+        (
+            ["stage2={transfers: {chartqa: {prepare: {image_px: 224}}}}"],
+            r"stage2: transfers\.chartqa\.prepare\.image_px must be .*=448, got 224",
+        ),
         (["stage2={trian: {}}"], r"stage2\.trian: no such key; did you mean train\?"),
         (["stage1=null"], "stage1 must be given where start is not"),
         (["start={vanilla: a}"], "start must be one checkpoint where stage1 is given"),
         (["start={vanilla: a}", "stage1=null"], "start must have .* got none for m3, mqt, parcel"),
-        (["start=a", "stage1=null", "intermediary=null", "num_pretrain_seeds=2"],
-         "num_pretrain_seeds must be 1 without stage1 and intermediary, got 2"),
+        (
+            ["start=a", "stage1=null", "intermediary=null", "num_pretrain_seeds=2"],
+            "num_pretrain_seeds must be 1 without stage1 and intermediary, got 2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_in_a_line(words: list[str], told: str):
     with pytest.raises(ConfigError, match=told) as refused:
         load(overrides=words)

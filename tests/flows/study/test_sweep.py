@@ -27,8 +27,11 @@ from infra.store.store import Attempt, Store
 from tests.flows.study.test_explain import fill
 
 SMALL = (
-    "methods=[vanilla,parcel]", "budgets=[256]", "num_seeds=2", "transfers.refcoco.transfer=false",
-)  # fmt: skip
+    "methods=[vanilla,parcel]",
+    "budgets=[256]",
+    "num_seeds=2",
+    "transfers.refcoco.transfer=false",
+)
 
 
 @pytest.fixture
@@ -82,8 +85,11 @@ def test_missing_cells_are_filled_before_a_seed_is_added(store: Store):
     run(store, nightly)
     config = next(nightly.passes())
     last = config.seeds[-1]
-    fill(store, graph_of(config), but=lambda s: s.name.startswith("transfer vanilla")
-         and s.seed == last)  # fmt: skip
+    fill(
+        store,
+        graph_of(config),
+        but=lambda s: s.name.startswith("transfer vanilla") and s.seed == last,
+    )
     # A cell of the third seed is there: it is begun, and the fourth waits.
     assert next_of(nightly) == (3, 1)
     run(store, nightly)

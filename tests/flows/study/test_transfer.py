@@ -54,8 +54,9 @@ def test_rows_are_named_by_benchmark_and_by_split_where_there_are_several():
     datasets = datasets_of(several)
     assert datasets["refcoco:refcocog_test/eval"].split == "refcocog_test"
     assert [name for name in datasets if name.endswith("/train")] == [
-        "refcoco/train", "msvd_qa/train"
-    ]  # fmt: skip
+        "refcoco/train",
+        "msvd_qa/train",
+    ]
 
 
 def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints(

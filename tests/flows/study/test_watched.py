@@ -64,13 +64,17 @@ def test_who_looks_on_is_no_part_of_a_trainings_code():
     ("words", "told"),
     [
         (["watch={}"], "watch: watch must have sources or a probe"),
-        (["watch={sources: [{reader: web}]}"],
-         r"watch\.sources\.0\.split must be held out from sources\.0\.split, train, got train; "),
+        (
+            ["watch={sources: [{reader: web}]}"],
+            r"watch\.sources\.0\.split must be held out from sources\.0\.split, train, got train; ",
+        ),
         (["watch={sources: [{reader: web, split: 'dev'}]}"], r"watch\.sources\.0\.split: "),
-        (["watch={probe: {benchmark: gqa}}"],
-         r"watch\.probe\.benchmark must be a transfer of the study, chartqa, refcoco, got 'gqa'"),
+        (
+            ["watch={probe: {benchmark: gqa}}"],
+            r"watch\.probe\.benchmark must be a transfer of the study, chartqa, refcoco, got 'gqa'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_watched_is_refused(words: list[str], told: str):
     with pytest.raises(ConfigError, match=told):
         load(overrides=words)

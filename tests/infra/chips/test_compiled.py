@@ -87,9 +87,14 @@ def test_a_program_for_other_hardware_is_refused():
 
 @pytest.mark.parametrize(
     ("text", "chips", "group", "axes"),
-    [("v4:8x8x4", 256, 32, 2), ("v4:8x8x4", 256, 8, 1), ("v4:8x8x4", 256, 256, 3),
-     ("v5e:16x16", 256, 16, 1), ("v6e:16x16", 256, 256, 2)],
-)  # fmt: skip
+    [
+        ("v4:8x8x4", 256, 32, 2),
+        ("v4:8x8x4", 256, 8, 1),
+        ("v4:8x8x4", 256, 256, 3),
+        ("v5e:16x16", 256, 16, 1),
+        ("v6e:16x16", 256, 256, 2),
+    ],
+)
 def test_a_group_uses_as_few_axes_of_the_torus_as_hold_it(text, chips, group, axes):
     topology = Topology.parse(text)
     assert (str(topology), topology.num_chips) == (text, chips)

@@ -137,17 +137,24 @@ def terraform(folder: Path, command: str, *words: str) -> str:
     options = ["-no-color", *(["-input=false"] * (command in ("init", "apply")))]
     return subprocess.run(
         ["terraform", command, *options, *words],
-        cwd=folder, env={**os.environ, "TF_CLI_CONFIG_FILE": str(settings)},
-        capture_output=True, text=True, timeout=120, check=True,
-    ).stdout  # fmt: skip
+        cwd=folder,
+        env={**os.environ, "TF_CLI_CONFIG_FILE": str(settings)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
 
 
 def kustomized(folder: Path) -> tuple[Manifest, ...]:
     """Returns what `kubectl apply -k` would send."""
     done = subprocess.run(
         ["kubectl", "kustomize", str(folder)],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     return tuple(yaml.safe_load_all(done.stdout))
 
 

@@ -109,8 +109,11 @@ def options_of(*command: str) -> str:
     """Returns a command's help, as wide as it wants to be."""
     done = subprocess.run(
         [sys.executable, "-m", *command, "--help"],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "300"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "300"},
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -192,9 +195,11 @@ def test_the_server_as_it_is_started_wants_a_password_and_takes_the_pool(tmp_pat
     }
     environment = {**os.environ, **given}
     server = subprocess.Popen(
-        [sys.executable, "-m", *words], env=environment,
-        stdout=(tmp_path / "log").open("w"), stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        [sys.executable, "-m", *words],
+        env=environment,
+        stdout=(tmp_path / "log").open("w"),
+        stderr=subprocess.STDOUT,
+    )
     try:
         healthy = f"http://127.0.0.1:{port}{container['readinessProbe']['httpGet']['path']}"
         wait_for(healthy, server)
@@ -205,8 +210,11 @@ def test_the_server_as_it_is_started_wants_a_password_and_takes_the_pool(tmp_pat
         create = ["work-pool", "create", "parcel", "--type", "kubernetes"]
         subprocess.run(
             [sys.executable, "-m", "prefect", *create, "--base-job-template", file],
-            env=client, check=True, capture_output=True, timeout=120,
-        )  # fmt: skip
+            env=client,
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
         assert status(pools, "parcel:secret") == 200
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/ui-settings", timeout=10) as answer:
             assert json.load(answer)["api_url"] == "/api"

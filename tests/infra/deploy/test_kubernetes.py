@@ -113,8 +113,11 @@ def test_every_manifest_is_valid(version: str):
 
 def test_a_field_that_nobody_knows_is_found():
     (ray,) = of_kind("RayCluster").values()
-    (server,) = (m for m in manifests() if m["metadata"]["name"] == "prefect-server"
-                 and m["kind"] == "Deployment")  # fmt: skip
+    (server,) = (
+        m
+        for m in manifests()
+        if m["metadata"]["name"] == "prefect-server" and m["kind"] == "Deployment"
+    )
     wrong = {**ray, "spec": {**ray["spec"], "rayVersions": "2"}}
     with pytest.raises(jsonschema.ValidationError, match="rayVersions"):
         check(wrong, NEWEST)
@@ -257,9 +260,11 @@ def test_every_name_leads_to_something():
         )
         for port in service["spec"]["ports"]:
             (exposed,) = (
-                p["containerPort"] for c in chosen["spec"]["containers"] for p in c["ports"]
+                p["containerPort"]
+                for c in chosen["spec"]["containers"]
+                for p in c["ports"]
                 if p["name"] == port["targetPort"]
-            )  # fmt: skip
+            )
             assert exposed == port["port"]
 
 

@@ -199,8 +199,10 @@ def provider_schema(folder: Path) -> dict[str, Any]:
     """Returns type -> its properties of the Google provider, of a package of PyPI."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, SCHEMA],
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     if done.returncode:
         pytest.skip(f"no registry has {SCHEMA}: {done.stderr.strip().splitlines()[-1]}")
     (wheel,) = folder.glob("*.whl")

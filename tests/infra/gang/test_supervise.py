@@ -46,8 +46,11 @@ def alive(root: Path) -> list[int]:
 def test_progress_is_passed_on_and_all_end(tmp_path: Path):
     found = list(gang(tmp_path, "tell, tell, point, tell"))
     assert [(p.done, p.resumable) for p in found] == [
-        (1, False), (2, False), (3, True), (4, False),
-    ]  # fmt: skip
+        (1, False),
+        (2, False),
+        (3, True),
+        (4, False),
+    ]
     assert starts(tmp_path) == 1
     assert not alive(tmp_path)
 
@@ -68,8 +71,11 @@ def test_when_one_is_lost_all_begin_again_at_once(tmp_path: Path):
         found.append(progress)
         times.append(time.monotonic() - began)
     assert [p.note for p in found] == [
-        "start 0", "rank 1 was lost (SIGKILL); all members begin again", "start 1", "start 1",
-    ]  # fmt: skip
+        "start 0",
+        "rank 1 was lost (SIGKILL); all members begin again",
+        "start 1",
+        "start 1",
+    ]
     assert found[1].done == 1
     assert not found[1].resumable
     assert times[-1] < 10

@@ -78,15 +78,18 @@ class PrefectServer:
         with (self._home / "server.log").open("a") as log:
             self._process = subprocess.Popen(
                 [PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self.port)],
-                env=kept | {
+                env=kept
+                | {
                     "PREFECT_HOME": str(self._home),
                     "PREFECT_SERVER_DATABASE_CONNECTION_URL": self._database,
                     "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
                     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
                     "DO_NOT_TRACK": "1",
                 },
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + 180
         while not self._answers():
             assert self._process.poll() is None, (self._home / "server.log").read_text()[-2000:]

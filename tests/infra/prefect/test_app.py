@@ -57,9 +57,10 @@ def test_only_its_own_pages_and_plain_clients_come_in(headers: dict[str, str], t
         with client(HOSTS).websocket_connect("/in", headers=headers) as socket:
             assert socket.receive_text() == "come in"
     else:
-        with pytest.raises(WebSocketDisconnect), client(HOSTS).websocket_connect(
-            "/in", headers=headers
-        ):  # fmt: skip
+        with (
+            pytest.raises(WebSocketDisconnect),
+            client(HOSTS).websocket_connect("/in", headers=headers),
+        ):
             pass
 
 

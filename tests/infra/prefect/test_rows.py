@@ -85,9 +85,12 @@ journal.started("under way")
     settle_ended(served_store)
     rows = rows_of(run)
     assert {name: state for name, (state, _) in rows.items()} == {
-        "made": "Completed", "reused": "Completed", "broken": "Failed",
-        "under way": "Crashed", "never reached": "Crashed",
-    }  # fmt: skip
+        "made": "Completed",
+        "reused": "Completed",
+        "broken": "Failed",
+        "under way": "Crashed",
+        "never reached": "Crashed",
+    }
     assert rows["made"][1].startswith("made in 0.0 s: score 45.1")
     assert rows["broken"][1] == "failed: no such file"
     assert "under way when the run crashed: its process was killed" in rows["under way"][1]

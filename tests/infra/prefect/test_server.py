@@ -32,9 +32,11 @@ def user_of(store: Path) -> tuple[subprocess.Popen[str], int, str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     user = subprocess.Popen(
         [sys.executable, "-c", USER, str(store)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**environment, "PREFECT_HOME": str(store / "prefect")},
-    )  # fmt: skip
+    )
     assert user.stdout is not None
     pid, api = user.stdout.readline().split()
     return user, int(pid), api
@@ -115,9 +117,10 @@ def test_it_takes_only_those_it_should(served_store: Path):
 
 def test_other_options_than_the_running_servers_are_refused(served_store: Path):
     for options in ({"port": 1}, {"auth": "you:other"}, {"host": "0.0.0.0", "auth": "me:secret"}):
-        with pytest.raises(ServerConflict, match="has a server already"), server_of(
-            served_store, **options
-        ):  # fmt: skip
+        with (
+            pytest.raises(ServerConflict, match="has a server already"),
+            server_of(served_store, **options),
+        ):
             pass
     with server_of(served_store) as note:
         assert note.auth == "me:secret"

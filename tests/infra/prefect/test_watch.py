@@ -36,8 +36,10 @@ def hold(tmp_path: Path) -> Iterator[Callable[..., psutil.Process]]:
         space = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"] if elsewhere else []
         process = subprocess.Popen(
             [*space, sys.executable, "-c", HOLDER, str(tmp_path / "store"), run],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         started.append(process)
         assert process.stdout is not None
         if process.stdout.readline() != "held\n":
@@ -126,8 +128,12 @@ def test_progress_is_told_as_an_event_whenever_there_is_some(
 
     def told(number: int) -> None:
         """Waits for the server to have written as many events of progress, in its batches."""
-        asked = {"filter": {"event": {"name": [module.PROGRESS]}, "resource": {
-            "id": [f"prefect.flow-run.{run}"]}}}  # fmt: skip
+        asked = {
+            "filter": {
+                "event": {"name": [module.PROGRESS]},
+                "resource": {"id": [f"prefect.flow-run.{run}"]},
+            }
+        }
         deadline = time.monotonic() + 30
         while True:
             with get_client(sync_client=True) as client:
@@ -180,8 +186,11 @@ def test_a_machine_that_is_gone_is_known_within_a_minute_and_one_that_slept_runs
     took = {}
     while len(took) < 2:
         watch.look()
-        took |= {run: time.monotonic() - began for run in (gone, asleep)
-                 if run not in took and state_of(run)[0] == "Crashed"}  # fmt: skip
+        took |= {
+            run: time.monotonic() - began
+            for run in (gone, asleep)
+            if run not in took and state_of(run)[0] == "Crashed"
+        }
         assert time.monotonic() - began < 60, took
         time.sleep(5)
     print(f"Crashed after {sorted(took.values())} s")

@@ -30,8 +30,10 @@ BUSY = {
 def run(work: str, more: str = "") -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(work=work, more=more)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.2)

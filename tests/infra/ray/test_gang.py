@@ -191,9 +191,12 @@ def test_members_on_two_tpu_slices_learn_of_both(
             # As GKE tells a host of its slice; the chips are said to be there.
             words = (f"--address={cluster}", f"--node-ip-address=127.0.0.{4 + number}")
             told = {
-                "TPU_NAME": name, "TPU_WORKER_ID": str(worker), "TPU_ACCELERATOR_TYPE": "v4-16",
-                "TPU_TOPOLOGY": "2x2x2", "MEGASCALE_NUM_SLICES": "9",
-            }  # fmt: skip
+                "TPU_NAME": name,
+                "TPU_WORKER_ID": str(worker),
+                "TPU_ACCELERATOR_TYPE": "v4-16",
+                "TPU_TOPOLOGY": "2x2x2",
+                "MEGASCALE_NUM_SLICES": "9",
+            }
             chips = {"TPU": 4} | ({} if worker else {"TPU-v4-16-head": 1})
             own = ("--num-cpus=2", f"--resources={json.dumps(chips)}")
             hosts.append(node(home, *words, *own, **told))
@@ -203,8 +206,13 @@ def test_members_on_two_tpu_slices_learn_of_both(
         wait_for(lambda: {rank for rank, code in gang.codes().items() if code == 0}, 5, log)
         found = [str(said(place, f"of-{rank}")).split() for rank in range(4)]
         with pytest.raises(GangFailedError, match="must be a multiple of 2, the hosts of a slice"):
-            list(supervise(lambda at: LaunchedGang(launcher, ["python"], 3, at, tmp_path / "3"),
-                           str(tmp_path / "three"), tmp_path / "3"))  # fmt: skip
+            list(
+                supervise(
+                    lambda at: LaunchedGang(launcher, ["python"], 3, at, tmp_path / "3"),
+                    str(tmp_path / "three"),
+                    tmp_path / "3",
+                )
+            )
     finally:
         for one in hosts:
             end_family(psutil.Process(one.pid))

@@ -146,11 +146,17 @@ def test_of_twelve_that_create_one_wins(files: Bucket):
     assert len(won) == 1
 
 
-@pytest.mark.parametrize("rule", [
-    Rule(action="tear", verb="chunk"), Rule(action="lose", verb="chunk"),
-    Rule(action="answer", verb="chunk"), Rule(action="reset", verb="start"),
-    Rule(action="short", verb="chunk"),
-], ids=lambda rule: f"{rule.action} {rule.verb}")  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(action="tear", verb="chunk"),
+        Rule(action="lose", verb="chunk"),
+        Rule(action="answer", verb="chunk"),
+        Rule(action="reset", verb="start"),
+        Rule(action="short", verb="chunk"),
+    ],
+    ids=lambda rule: f"{rule.action} {rule.verb}",
+)
 def test_a_large_file_arrives_whole_whatever_happens(
     files: Bucket, gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: Rule
 ):

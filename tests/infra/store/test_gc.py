@@ -79,8 +79,11 @@ def test_what_a_run_names_and_all_it_was_made_from_stays(store: Store):
     spare = make(store, "spare", raw)
     assert names(gc.delete(store, older_than=0)) == [("artifact", "spare")]
     assert {found.manifest.name for found in store.artifacts()} == {
-        "raw", "data", "results", "other results",
-    }  # fmt: skip
+        "raw",
+        "data",
+        "results",
+        "other results",
+    }
     assert all(store.is_whole(found) for found in store.artifacts())
     assert store.find(spare.key) is None
     assert not (store.state / "artifacts" / spare.key).exists()

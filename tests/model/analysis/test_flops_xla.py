@@ -31,11 +31,14 @@ ELEMENTWISE = 1.05
 
 def config(kind: str) -> ModelConfig:
     return ModelConfig(
-        vision=VisionConfig(
-            image_px=32, patch_px=2, width=96, depth=2, mlp_dim=224, num_heads=2
-        ),
+        vision=VisionConfig(image_px=32, patch_px=2, width=96, depth=2, mlp_dim=224, num_heads=2),
         text=TextConfig(
-            vocab_size=384, width=160, depth=3, mlp_dim=448, num_heads=4, num_kv_heads=2,
+            vocab_size=384,
+            width=160,
+            depth=3,
+            mlp_dim=448,
+            num_heads=4,
+            num_kv_heads=2,
             head_dim=48,
         ),
         connector=ConnectorConfig(kind=typing.cast(typing.Any, kind), num_heads=3, mlp_dim=288),
@@ -43,7 +46,7 @@ def config(kind: str) -> ModelConfig:
         final_softcap=0.0,
         remat="none",
         scan_layers=False,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

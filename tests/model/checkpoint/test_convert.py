@@ -156,9 +156,11 @@ def test_bfloat16_export_halves_the_bytes_and_shards(tmp_path, monkeypatch):
 def test_a_window_and_softcaps_come_from_the_config(tmp_path):
     config = json.loads(config_of())
     config["text_config"] |= {
-        "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 17,
-        "attn_logit_softcapping": None, "final_logit_softcapping": 20.0,
-    }  # fmt: skip
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 17,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": 20.0,
+    }
     folder = write_hugging_face(tmp_path / "hf", hugging_face(), json.dumps(config))
     model = open_source(folder).model
     assert model.text.sliding_window == 17

@@ -12,10 +12,11 @@ from model.vision.config import VisionConfig
 
 MODEL = ModelConfig(
     vision=VisionConfig(image_px=32, patch_px=4, width=12, depth=1, mlp_dim=7, num_heads=3),
-    text=TextConfig(vocab_size=1500, width=10, depth=1, mlp_dim=6, head_dim=4, num_heads=2,
-                    num_kv_heads=1),
+    text=TextConfig(
+        vocab_size=1500, width=10, depth=1, mlp_dim=6, head_dim=4, num_heads=2, num_kv_heads=1
+    ),
     connector=ConnectorConfig(kind="m3", num_heads=3),
-)  # fmt: skip
+)
 PARAMS = {
     "text": {"embedding": np.arange(15, dtype=np.float32).reshape(5, 3)},
     "vision": {"block": {"kernel": np.ones((2, 7), np.float32), "bias": np.zeros(7, np.float32)}},

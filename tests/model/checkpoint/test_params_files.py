@@ -162,8 +162,11 @@ def test_what_was_replaced_or_lost_is_not_committed(
     for spoil in ("replace", "lose"):
         attempt = Attempt(store, Recipe(kind="checkpoint", name="c"))
         attempt.put("x", params_files.ParamsFile({"x": np.arange(9.0)}))
-        (name,) = (n for n in store.files.folders(f"artifacts/{attempt.step.key}/attempts")
-                   if n == attempt.id)  # fmt: skip
+        (name,) = (
+            n
+            for n in store.files.folders(f"artifacts/{attempt.step.key}/attempts")
+            if n == attempt.id
+        )
         path = f"artifacts/{attempt.step.key}/attempts/{name}/x"
         data = store.files.read(path)
         store.files.drop(path, data)

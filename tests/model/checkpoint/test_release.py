@@ -183,10 +183,12 @@ def test_a_connector_of_ones_own_is_refused_before_it_is_imported(pieces: Path, 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"model_type": "unigram"}, "must be byte-pair encoding"),
-     ({"normalization_rule_name": "nmt_nfkc"}, "without normalization"),
-     ({"byte_fallback": False}, "must have a piece for each byte")],
-)  # fmt: skip
+    [
+        ({"model_type": "unigram"}, "must be byte-pair encoding"),
+        ({"normalization_rule_name": "nmt_nfkc"}, "without normalization"),
+        ({"byte_fallback": False}, "must have a piece for each byte"),
+    ],
+)
 def test_a_tokenizer_without_a_fast_form_is_refused(settings: dict, said: str, tmp_path: Path):
     import sentencepiece
 

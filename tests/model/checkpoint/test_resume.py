@@ -140,8 +140,9 @@ def test_with_none_whole_the_stage_begins_anew(folder: Path):
     found, damaged = restored(folder)
     assert found is None
     assert [line.partition(" is ")[0] for line in damaged] == [
-        "resumable checkpoint of step 5", "resumable checkpoint of step 3",
-    ]  # fmt: skip
+        "resumable checkpoint of step 5",
+        "resumable checkpoint of step 3",
+    ]
     assert steps(folder) == []
 
 

@@ -199,8 +199,13 @@ def test_ablations_differ_from_parcel_in_what_queries_read():
     assert np.abs(found["parcel"] - found["parcel_dual"]).max() > 1e-3
     _, params = _connector(config("parcel_vit_only"))
     assert set(params) == {
-        "queries", "query_norm", "feature_norm", "feature_attn", "mlp_norm", "mlp"
-    }  # fmt: skip
+        "queries",
+        "query_norm",
+        "feature_norm",
+        "feature_attn",
+        "mlp_norm",
+        "mlp",
+    }
 
 
 @pytest.mark.parametrize(("keys", "odd"), [("positional", True), ("content", False)])

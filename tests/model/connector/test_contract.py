@@ -61,8 +61,11 @@ def test_what_is_told_of_one_that_keeps_them():
     ("name", "promise", "told"),
     [
         ("LooksAtTheBudget", "programs", "mask by `jnp.arange(bucket) < budget`"),
-        ("TooFew", "programs", "must give an array of (2, 32, 12) (images, slots, vision width), "
-                               "got (2, 31, 12)"),
+        (
+            "TooFew",
+            "programs",
+            "must give an array of (2, 32, 12) (images, slots, vision width), got (2, 31, 12)",
+        ),
         ("Promotes", "dtypes", "features of bfloat16 must give tokens of it, got float32"),
         ("HalfParameters", "dtypes", "parameter scale must be float32, got bfloat16"),
         ("SeesOthers", "images", "differ by"),
@@ -72,7 +75,7 @@ def test_what_is_told_of_one_that_keeps_them():
         ("Infinite", "gradients", "not finite"),
         ("OtherRows", "nesting", "numbers of queries that budget 130 does not"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_promise_is_told(name: str, promise: str, told: str):
     found = broken(tiny_config(f"{OWN}:{name}"))
     assert told in found[promise]

@@ -26,9 +26,12 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     model = tiny_model("parcel", (30, 64))
     (root / "checkpoint").mkdir()
     save_checkpoint(
-        str(root / "checkpoint"), model=model, params=vlm.init_params(model, 0),
-        tokenizer=write_tokenizer(root / "tokenizer.model"), mask_codec=None,
-    )  # fmt: skip
+        str(root / "checkpoint"),
+        model=model,
+        params=vlm.init_params(model, 0),
+        tokenizer=write_tokenizer(root / "tokenizer.model"),
+        mask_codec=None,
+    )
     clips = [color_record(i, images=2, part="clips") for i in range(5)]
     data = {"clips": clips, "color": [color_record(i) for i in range(11)]}
     return {

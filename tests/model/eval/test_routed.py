@@ -44,9 +44,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name in ("checkpoint", "router", "routed", "16", "64"):
         (root / name).mkdir()
     save_checkpoint(
-        root / "checkpoint", model=model, params=vlm.init_params(model, 0),
-        tokenizer=write_tokenizer(root / "tokenizer.model"), mask_codec=None,
-    )  # fmt: skip
+        root / "checkpoint",
+        model=model,
+        params=vlm.init_params(model, 0),
+        tokenizer=write_tokenizer(root / "tokenizer.model"),
+        mask_codec=None,
+    )
     every = [color_record(i) for i in range(9)]
     every += [color_record(i, images=2, part="clips") for i in range(5)]
     every = [dataclasses.replace(r, source_sha256=f"{n:064x}") for n, r in enumerate(every)]
@@ -55,17 +58,33 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     checkpoint = str(root / "checkpoint")
     shared = {"data": data, "decode": DECODE}
     # An epsilon between the items' differences, so that there are items of either label.
-    told = run(train_router(
-        checkpoint, budgets=BUDGETS, config=RouterConfig(epsilon=0.0), out=root / "router", **shared
-    ))  # fmt: skip
+    told = run(
+        train_router(
+            checkpoint,
+            budgets=BUDGETS,
+            config=RouterConfig(epsilon=0.0),
+            out=root / "router",
+            **shared,
+        )
+    )
     out = {budget: str(root / str(budget)) for budget in BUDGETS}
     run(evaluate(checkpoint, data=data, config=DECODE, out=out))
-    counts = run(route(
-        checkpoint, router=root / "router", out=root / "routed",
-        answers={budget: Path(path) for budget, path in out.items()}, **shared,
-    ))  # fmt: skip
-    return {"root": root, "model": model, "records": [*records, *clips], "told": told,
-            "counts": counts}  # fmt: skip
+    counts = run(
+        route(
+            checkpoint,
+            router=root / "router",
+            out=root / "routed",
+            answers={budget: Path(path) for budget, path in out.items()},
+            **shared,
+        )
+    )
+    return {
+        "root": root,
+        "model": model,
+        "records": [*records, *clips],
+        "told": told,
+        "counts": counts,
+    }
 
 
 def lines(path: Path) -> dict[str, dict[str, Any]]:

@@ -105,8 +105,11 @@ def test_breakdowns_are_named_by_field_and_value():
 def test_one_part_is_no_breakdown():
     rows = [("1", {"answers": ["1"], "lang": "en"})] * 2
     assert _scorer("vqa", rows).finish().result.as_json("vqa") == {
-        "metric": "vqa", "score": 100.0, "num": 2, "sum": 2.0,
-    }  # fmt: skip
+        "metric": "vqa",
+        "score": 100.0,
+        "num": 2,
+        "sum": 2.0,
+    }
 
 
 def test_languages_are_averaged_without_english():

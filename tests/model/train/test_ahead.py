@@ -9,12 +9,18 @@ from model.train.ahead import bytes_asked
 @pytest.mark.parametrize(
     ("error", "gib"),
     [
-        ("RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
-         "hbm. Used 33.53G of 30.75G hbm. Exceeded hbm capacity by 2.78G.", 33.53),
-        ("RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
-         "temporaries (54.80G) exceeds available HBM (30.75G).", 54.80),
+        (
+            "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory "
+            "space hbm. Used 33.53G of 30.75G hbm. Exceeded hbm capacity by 2.78G.",
+            33.53,
+        ),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (54.80G) exceeds available HBM (30.75G).",
+            54.80,
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_it_asks_for_is_known(error: str, gib: float):
     assert bytes_asked(error) == pytest.approx(gib * GIB)
 

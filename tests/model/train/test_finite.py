@@ -17,9 +17,14 @@ from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
 
 TRAIN = TrainConfig(
-    batch_size=3, total_steps=9, text_len=16, save_steps=4, log_steps=4, warmup=0.0,
+    batch_size=3,
+    total_steps=9,
+    text_len=16,
+    save_steps=4,
+    log_steps=4,
+    warmup=0.0,
     schedule="constant",
-)  # fmt: skip
+)
 SEEDS = Seeds.of(5)
 
 

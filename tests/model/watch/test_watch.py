@@ -33,9 +33,15 @@ from tests.model.tiny_model import tiny_model
 
 MODEL = tiny_model("parcel", (30, 64))
 TRAIN = TrainConfig(
-    batch_size=8, total_steps=5, text_len=16, save_steps=2, log_steps=1, warmup=0.0, peak_lr=3e-3,
+    batch_size=8,
+    total_steps=5,
+    text_len=16,
+    save_steps=2,
+    log_steps=1,
+    warmup=0.0,
+    peak_lr=3e-3,
     dropout=0.1,
-)  # fmt: skip
+)
 LOOK = WatchConfig(every=2, examples=11, budgets=(16, 30, 64))
 
 
@@ -56,9 +62,14 @@ def given(tmp_path_factory) -> dict[str, Any]:
 def held_out(given: dict[str, Any], devices: int = 1) -> tuple[HeldOut, Any]:
     mesh = make_mesh(jax.devices()[:devices])
     looked = HeldOut(
-        (given["held_out"],), LOOK, model=MODEL, train=TRAIN, mesh=mesh,
-        tokenizer=Tokenizer(given["tokenizer"]), mask_codec=None,
-    )  # fmt: skip
+        (given["held_out"],),
+        LOOK,
+        model=MODEL,
+        train=TRAIN,
+        mesh=mesh,
+        tokenizer=Tokenizer(given["tokenizer"]),
+        mask_codec=None,
+    )
     return looked, mesh
 
 
@@ -68,10 +79,14 @@ def losses_written_out(given: dict[str, Any], params: vlm.Params) -> dict[tuple[
     for task in ("clips", "color"):
         with contextlib.closing(
             Loader(
-                (given["held_out"],), TRAIN.batches_of(task, 8), image_px=MODEL.vision.image_px,
-                tokenizer=Tokenizer(given["tokenizer"]), mask_codec=None, seeds=Seeds.of(0),
+                (given["held_out"],),
+                TRAIN.batches_of(task, 8),
+                image_px=MODEL.vision.image_px,
+                tokenizer=Tokenizer(given["tokenizer"]),
+                mask_codec=None,
+                seeds=Seeds.of(0),
             )
-        ) as loader:  # fmt: skip
+        ) as loader:
             batch = loader.batch(0)
         example = vlm.Example(batch["image"], batch["text"], batch["mask_ar"], batch["mask_loss"])
         for budget in LOOK.budgets:
@@ -105,9 +120,11 @@ def test_the_loss_of_each_task_and_budget_is_the_stages_own(given: dict[str, Any
 def run(root: Path, given: dict[str, Any], watch: WatchConfig | None = LOOK) -> Iterator[Progress]:
     (root / "out").mkdir(parents=True, exist_ok=True)
     paths = StagePaths(
-        data=given["data"], tokenizer=given["tokenizer"], scratch=str(root / "scratch"),
+        data=given["data"],
+        tokenizer=given["tokenizer"],
+        scratch=str(root / "scratch"),
         out=str(root / "out"),
-    )  # fmt: skip
+    )
     if watch is None:
         yield from fit(MODEL, TRAIN, paths, Seeds.of(5))
         return
@@ -185,9 +202,14 @@ def test_budgets_that_the_connector_does_not_serve_are_refused(given: dict[str, 
     looked = dataclasses.replace(LOOK, budgets=(17,))
     with pytest.raises(ValueError, match=r"budget must be one of .*, got 17"):
         HeldOut(
-            (given["held_out"],), looked, model=MODEL, train=TRAIN, mesh=make_mesh(),
-            tokenizer=Tokenizer(given["tokenizer"]), mask_codec=None,
-        )  # fmt: skip
+            (given["held_out"],),
+            looked,
+            model=MODEL,
+            train=TRAIN,
+            mesh=make_mesh(),
+            tokenizer=Tokenizer(given["tokenizer"]),
+            mask_codec=None,
+        )
 
 
 @pytest.mark.parametrize("field", ["every", "examples"])

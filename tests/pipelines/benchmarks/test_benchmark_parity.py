@@ -31,8 +31,12 @@ def test_every_row_is_served_at_its_resolution(scored):
 
 
 def test_no_resolution_is_claimed_that_the_paper_lacks(scored):
-    found = {(row.titles[0], side) for b in BENCHMARKS.values() for row in b.rows
-             for side in row.resolutions}  # fmt: skip
+    found = {
+        (row.titles[0], side)
+        for b in BENCHMARKS.values()
+        for row in b.rows
+        for side in row.resolutions
+    }
     there = {(serving(title)[1].titles[0], side) for _, title, side in scored}
     assert found == there
 

@@ -138,8 +138,10 @@ def images() -> dict[str, list[bytes]]:
 def videos() -> dict[str, list[bytes]]:
     """Returns whole clips of twelve frames by extension."""
     codecs = {
-        "mp4": ("libx264", "mpeg4"), "webm": ("libvpx", "libvpx-vp9"), "avi": ("mpeg4", "mjpeg"),
-    }  # fmt: skip
+        "mp4": ("libx264", "mpeg4"),
+        "webm": ("libvpx", "libvpx-vp9"),
+        "avi": ("mpeg4", "mjpeg"),
+    }
     return {
         extension: [_clip(extension, codec) for codec in named]
         for extension, named in codecs.items()
@@ -174,10 +176,16 @@ def containers() -> dict[str, list[bytes]]:
     data = [shown[kind][0] for kind in ("jpg", "png", "webp", "gif", "bmp", "tiff")]
     texts = [f"picture {number}, Übergröße" for number in range(6)]
     rows = [
-        {"image": "a.jpg", "text": t, "objects": [{"label": "x", "box": [1, 2, 30, 40]}],
-         "qa": [{"question": "how many?", "answer": 2}], "width": WIDTH, "height": HEIGHT}
+        {
+            "image": "a.jpg",
+            "text": t,
+            "objects": [{"label": "x", "box": [1, 2, 30, 40]}],
+            "qa": [{"question": "how many?", "answer": 2}],
+            "width": WIDTH,
+            "height": HEIGHT,
+        }
         for t in texts
-    ]  # fmt: skip
+    ]
     tar, table = io.BytesIO(), io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as archive:
         for number, image in enumerate(data):

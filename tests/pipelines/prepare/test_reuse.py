@@ -66,8 +66,9 @@ def digests(folder: Path) -> dict[str, str]:
 def test_what_was_mended_is_written_again_and_nothing_else(write_corpus, tmp_path):
     made(write_corpus(), tmp_path / "torn")
     assert {r.id.partition("#")[0] for r in Dataset(tmp_path / "torn").rejects()} == {
-        "web/00000/000000007", "web/00001/000000020"
-    }  # fmt: skip
+        "web/00000/000000007",
+        "web/00001/000000020",
+    }
     mended = write_corpus(torn=False)  # Longer images: all that follows lies elsewhere.
     assert made(mended, tmp_path / "fresh") == 0
     taken = made(mended, tmp_path / "again", tmp_path / "torn")

@@ -24,7 +24,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("corpus")
     sizes = CorpusConfig(
         num_web=600, num_charts=40, num_scenes=0, num_videos=12, num_defects=9, shard_size=25
-    )  # fmt: skip
+    )
     render_corpus(sizes, str(out))
     return out
 
@@ -83,9 +83,14 @@ def test_a_list_that_is_read_whole_tells_the_number_of_inputs(corpus: Path, tmp_
 @pytest.mark.slow
 def test_the_process_that_decodes_clips_is_counted(tmp_path: Path):
     sizes = CorpusConfig(
-        num_web=0, num_charts=0, num_scenes=0, num_videos=30, num_defects=0,
-        video_width=192, video_height=144,
-    )  # fmt: skip
+        num_web=0,
+        num_charts=0,
+        num_scenes=0,
+        num_videos=30,
+        num_defects=0,
+        video_width=192,
+        video_height=144,
+    )
     render_corpus(sizes, str(tmp_path / "corpus"))
     config = PrepareConfig(num_workers=1)
     found = sampled(tmp_path / "corpus", tmp_path, "msvd_qa", config, count=20)

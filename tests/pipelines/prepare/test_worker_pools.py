@@ -165,9 +165,14 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
 def corpus(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("drawn") / "raw"
     config = CorpusConfig(
-        num_web=120, num_charts=0, num_scenes=0, num_videos=0, shard_size=10, image_width=900,
+        num_web=120,
+        num_charts=0,
+        num_scenes=0,
+        num_videos=0,
+        shard_size=10,
+        image_width=900,
         image_height=900,
-    )  # fmt: skip
+    )
     render_corpus(config, str(root))
     return root
 

@@ -23,8 +23,11 @@ fraction = st.floats(0, 1)
 def test_the_tokens_are_paligemmas_in_its_order():
     assert len(EXTRA_TOKENS) == 1152
     assert [EXTRA_TOKENS[i] for i in (0, 1023, 1024, 1151)] == [
-        "<loc0000>", "<loc1023>", "<seg000>", "<seg127>",
-    ]  # fmt: skip
+        "<loc0000>",
+        "<loc1023>",
+        "<seg000>",
+        "<seg127>",
+    ]
     assert all(re.fullmatch(TOKEN, token) for token in EXTRA_TOKENS)
 
 

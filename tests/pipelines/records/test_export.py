@@ -106,12 +106,17 @@ def test_read_again_gives_the_same_records(found: list[Record], size: int):
 def dataset(tmp_path, encoded) -> Dataset:
     found = [
         Record(
-            id=f"web/{n}#caption.en", images=(encoded(28, 28, seed=n),), prefix="caption en",
-            suffixes=(f"Noise {n}", "More"), task="caption", source="a.jpg", source_sha256="00",
+            id=f"web/{n}#caption.en",
+            images=(encoded(28, 28, seed=n),),
+            prefix="caption en",
+            suffixes=(f"Noise {n}", "More"),
+            task="caption",
+            source="a.jpg",
+            source_sha256="00",
             answers=("Noise",),
         )
         for n in range(3)
-    ]  # fmt: skip
+    ]
     return dataset_of(tmp_path / "prepared", found)
 
 
@@ -120,8 +125,10 @@ def test_plain_tensorflow_reads_it(tmp_path, dataset):
     export(dataset, tmp_path / "out", "tfrecord")
     files = [str(path) for path in (tmp_path / "out").glob("*.tfrecord")]
     rows = list(tensorflow.data.TFRecordDataset(files).as_numpy_iterator())
-    assert [tensorflow.train.Example.FromString(r).features.feature["prefix"].bytes_list.value[0]
-            for r in rows] == [b"caption en"] * 3  # fmt: skip
+    assert [
+        tensorflow.train.Example.FromString(r).features.feature["prefix"].bytes_list.value[0]
+        for r in rows
+    ] == [b"caption en"] * 3
 
 
 def read_corpus(root: Path, name: str, folder: str, **more) -> list[Item]:
@@ -137,10 +144,9 @@ def test_exports_are_corpora_again(tmp_path, dataset):
     assert [MediaReader(tmp_path).read(i.media[0]) for i in items] == [
         r.images[0] for r in expected
     ]
-    assert [(i.id.removeprefix("tfrecord/"), i.prefix, i.suffixes, i.task, i.answers)
-            for i in items] == [
-        (r.id, r.prefix, r.suffixes, r.task, r.answers) for r in expected
-    ]  # fmt: skip
+    assert [
+        (i.id.removeprefix("tfrecord/"), i.prefix, i.suffixes, i.task, i.answers) for i in items
+    ] == [(r.id, r.prefix, r.suffixes, r.task, r.answers) for r in expected]
     export(dataset, tmp_path / "archives", "webdataset")
     items = read_corpus(tmp_path, "web", "archives", tasks=["caption"])
     assert [i.suffixes for i in items] == [(r.suffixes[0],) for r in expected]

@@ -25,9 +25,14 @@ PER_SHARD = 30
 def record(number: int) -> Record:
     image = number.to_bytes(4, "big") * 500
     return Record(
-        id=f"{number:04d}", images=(image,), prefix="", suffixes=("y",), task="t", source="s",
+        id=f"{number:04d}",
+        images=(image,),
+        prefix="",
+        suffixes=("y",),
+        task="t",
+        source="s",
         source_sha256="0",
-    )  # fmt: skip
+    )
 
 
 def hold(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
@@ -53,9 +58,9 @@ def local(tmp_path: Path) -> Path:
         rows = range(i * PER_SHARD, (i + 1) * PER_SHARD)
         write_shard(folder / name, (encode(record(row)) for row in rows))
     part = PartInfo(shards=tuple(names), num_records=(PER_SHARD,) * 3)
-    DatasetInfo(
-        name="n", parts={"p": part}, num_inputs=90, num_rejected=0, image_px=8
-    ).write(folder)  # fmt: skip
+    DatasetInfo(name="n", parts={"p": part}, num_inputs=90, num_rejected=0, image_px=8).write(
+        folder
+    )
     (folder / "rejects.jsonl").write_text("")
     return folder
 

@@ -9,9 +9,11 @@ from pipelines.records.shapes import part_names, plain, shaped
 def test_the_fewest_images_have_the_plain_name():
     found = ["caption@16", "caption@2", "vqa@16", "caption@1"]
     assert part_names(found) == {
-        "caption@1": "caption", "caption@2": "caption@2", "caption@16": "caption@16",
+        "caption@1": "caption",
+        "caption@2": "caption@2",
+        "caption@16": "caption@16",
         "vqa@16": "vqa",
-    }  # fmt: skip
+    }
 
 
 @given(st.sets(st.tuples(st.sampled_from("abc"), st.integers(1, 20))))

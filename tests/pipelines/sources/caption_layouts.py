@@ -94,8 +94,11 @@ def write_textvqa(root: Path) -> None:
     def row(image: str, number: int) -> dict:
         answers = ["nokia"] * 8 + ["Nokia", "phone"]
         return {
-            "question_id": number, "image_id": image, "question": "what brand?", "answers": answers,
-        }  # fmt: skip
+            "question_id": number,
+            "image_id": image,
+            "question": "what brand?",
+            "answers": answers,
+        }
 
     rows = [row("a1", 5), row("b2", 6), {**row("b2", 7), "answers": "nokia"}]
     put_json(root / "textvqa/TextVQA_0.5.1_val.json", {"data": rows})

@@ -11,30 +11,37 @@ from tests.pipelines.sources.writing import put_json, put_text
 
 def write_docvqa(root: Path) -> None:
     row = {
-        "questionId": 49153, "question": "What is the ‘actual’ value?", "docId": 1,
-        "image": "documents/pybv_81.png", "answers": ["0.28", "0.28 %"],
+        "questionId": 49153,
+        "question": "What is the ‘actual’ value?",
+        "docId": 1,
+        "image": "documents/pybv_81.png",
+        "answers": ["0.28", "0.28 %"],
         "question_types": ["table/list"],
-    }  # fmt: skip
+    }
     put_json(root / "docvqa/val_v1.0_withQT.json", {"data": [row, {**row, "answers": []}]})
     put_json(root / "docvqa/test_v1.0.json", {"data": [{k: row[k] for k in list(row)[:4]}]})
 
 
 def write_infovqa(root: Path) -> None:
     row = {
-        "questionId": 65718, "question": "Which platforms?", "image_local_name": "20471.jpeg",
+        "questionId": 65718,
+        "question": "Which platforms?",
+        "image_local_name": "20471.jpeg",
         "answers": ["Email, Phone", "Fax"],
-    }  # fmt: skip
+    }
     put_json(root / "infovqa/infographicsVQA_val_v1.0_withQT.json", {"data": [row, {}]})
 
 
 def write_stvqa(root: Path) -> None:
     rows = [
         {
-            "question_id": n, "question": f"What is said at {n}?", "answers": ["Exit", "way OUT"],
+            "question_id": n,
+            "question": f"What is said at {n}?",
+            "answers": ["Exit", "way OUT"],
             "file_path": f"{'coco-text/COCO_' if n % 2 else 'iiit_text/img_'}{n // 4}.jpg",
         }
         for n in range(400)
-    ]  # fmt: skip
+    ]
     put_json(root / "stvqa/train_task_3.json", {"data": [*rows, {"question_id": 400}]})
 
 
@@ -43,8 +50,12 @@ def write_ocrvqa(root: Path) -> None:
         return {
             "imageURL": f"http://ecx.example/images/I/51{extension}",
             "questions": ["Who is the author?", "What is the title?"],
-            "answers": answers, "title": "T", "authorName": "A", "genre": "G", "split": split,
-        }  # fmt: skip
+            "answers": answers,
+            "title": "T",
+            "authorName": "A",
+            "genre": "G",
+            "split": split,
+        }
 
     books = {
         "0761": book(3, ".jpg", ["Ann Lee", "Trees"]),
@@ -66,12 +77,22 @@ def write_rsvqa_hr(root: Path) -> None:
 def _rsvqa(folder: Path, prefix: str) -> None:
     def ask(number: int, kind: str, active: bool = True) -> dict:
         return {
-            "id": number, "img_id": 77, "type": kind, "question": f"Q{number}?", "active": active,
+            "id": number,
+            "img_id": 77,
+            "type": kind,
+            "question": f"Q{number}?",
+            "active": active,
             "answers_ids": [number + 100],
-        }  # fmt: skip
+        }
 
-    questions = [ask(0, "presence"), ask(1, "count"), ask(2, "comp"), ask(3, "comp", False),
-                 ask(4, "area"), ask(5, "comp")]  # fmt: skip
+    questions = [
+        ask(0, "presence"),
+        ask(1, "count"),
+        ask(2, "comp"),
+        ask(3, "comp", False),
+        ask(4, "area"),
+        ask(5, "comp"),
+    ]
     answers = [{"id": n + 100, "question_id": n, "answer": "Yes", "active": True} for n in range(5)]
     put_json(folder / f"{prefix}_questions.json", {"questions": questions})
     put_json(folder / f"{prefix}_answers.json", {"answers": answers})
@@ -83,8 +104,10 @@ def write_ai2d(root: Path) -> None:
     def ask(number: int, letters: bool, correct: int = 1) -> dict:
         return {
             "answerTexts": ["A", "B"] if letters else ["Sun", "Moon"],
-            "correctAnswer": correct, "abcLabel": letters, "questionId": f"1.png-{number}",
-        }  # fmt: skip
+            "correctAnswer": correct,
+            "abcLabel": letters,
+            "questionId": f"1.png-{number}",
+        }
 
     asked = {
         "Which is a leaf?": ask(0, True),
@@ -100,11 +123,19 @@ def write_ai2d(root: Path) -> None:
 
 def write_science_qa(root: Path, choices: Sequence[str] = ("Ohio", "Texas")) -> None:
     row = {
-        "question": "Which is north?", "choices": list(choices), "answer": 1, "hint": "",
-        "image": "image.png", "split": "test", "subject": "social science",
-    }  # fmt: skip
+        "question": "Which is north?",
+        "choices": list(choices),
+        "answer": 1,
+        "hint": "",
+        "image": "image.png",
+        "split": "test",
+        "subject": "social science",
+    }
     problems = {
-        "4": row, "5": {**row, "hint": "Look."}, "6": {**row, "image": None},
-        "7": {**row, "split": "train"}, "8": {**row, "answer": 2},
-    }  # fmt: skip
+        "4": row,
+        "5": {**row, "hint": "Look."},
+        "6": {**row, "image": None},
+        "7": {**row, "split": "train"},
+        "8": {**row, "answer": 2},
+    }
     put_json(root / "science_qa/problems.json", problems)

@@ -64,9 +64,12 @@ def write_aokvqa(root: Path) -> None:
 
 def write_vizwizvqa(root: Path) -> None:
     row = {
-        "question_id": "VizWiz_val_00000017", "question": "What is this?", "image": picture(),
-        "answers": ["coke"] * 4 + ["soda"] * 5 + [""], "category": "other",
-    }  # fmt: skip
+        "question_id": "VizWiz_val_00000017",
+        "question": "What is this?",
+        "image": picture(),
+        "answers": ["coke"] * 4 + ["soda"] * 5 + [""],
+        "category": "other",
+    }
     put_parquet(root / "vizwizvqa/data/val-00000-of-00005-7775fd61bc6a3d98.parquet", row)
 
 
@@ -80,27 +83,37 @@ def write_gqa(root: Path) -> None:
 
 def write_pope(root: Path) -> None:
     row = {
-        "id": "0", "question_id": "1", "question": "Is there a snowboard?", "answer": "yes",
-        "image_source": "COCO_val2014_000000000042", "image": picture(), "category": "random",
-    }  # fmt: skip
+        "id": "0",
+        "question_id": "1",
+        "question": "Is there a snowboard?",
+        "answer": "yes",
+        "image_source": "COCO_val2014_000000000042",
+        "image": picture(),
+        "category": "random",
+    }
     put_parquet(root / "pope/data/test-00000-of-00003.parquet", row, {**row, "category": "popular"})
 
 
 def write_nocaps(root: Path) -> None:
     row = {
-        "image": picture(), "image_file_name": "0013ea.jpg", "image_id": 0,
+        "image": picture(),
+        "image_file_name": "0013ea.jpg",
+        "image_id": 0,
         "annotations_ids": list(range(10)),
         "annotations_captions": [f"A baby {n}." for n in range(10)],
-    }  # fmt: skip
+    }
     put_parquet(root / "nocaps/data/validation-00000-of-00003-aaaa.parquet", row)
 
 
 def write_textcaps(root: Path) -> None:
     def row(image: str, *captions: str) -> dict:
         return {
-            "question_id": f"{image}.jpg", "image": picture(), "image_id": image,
-            "image_name": image, "caption_str": list(captions),
-        }  # fmt: skip
+            "question_id": f"{image}.jpg",
+            "image": picture(),
+            "image_id": image,
+            "image_name": image,
+            "caption_str": list(captions),
+        }
 
     rows = row("a1", "A sign that says STOP", "Red sign"), row("b2", "A Bottle")
     put_parquet(root / "textcaps/data/val-00000-of-00002.parquet", *rows)
@@ -109,56 +122,75 @@ def write_textcaps(root: Path) -> None:
 def write_textvqa(root: Path) -> None:
     rows = [
         {
-            "image_id": image, "question_id": number, "question": "what brand?",
-            "image": picture(), "answers": ["nokia"] * 8 + ["Nokia", "phone"],
+            "image_id": image,
+            "question_id": number,
+            "question": "what brand?",
+            "image": picture(),
+            "answers": ["nokia"] * 8 + ["Nokia", "phone"],
         }
         for image, number in (("a1", 5), ("b2", 6))
-    ]  # fmt: skip
+    ]
     put_parquet(root / "textvqa/data/validation-00000-of-00003.parquet", *rows)
 
 
 def write_docvqa(root: Path) -> None:
     row = {
-        "questionId": "49153", "question": "What is the ‘actual’ value?", "docId": 1,
-        "ucsf_document_id": "pybv", "ucsf_document_page_no": "81", "image": picture(),
-        "answers": ["0.28", "0.28 %"], "question_types": ["table/list"],
-    }  # fmt: skip
+        "questionId": "49153",
+        "question": "What is the ‘actual’ value?",
+        "docId": 1,
+        "ucsf_document_id": "pybv",
+        "ucsf_document_page_no": "81",
+        "image": picture(),
+        "answers": ["0.28", "0.28 %"],
+        "question_types": ["table/list"],
+    }
     put_parquet(root / "docvqa/DocVQA/validation-00000-of-00006.parquet", row)
 
 
 def write_infovqa(root: Path) -> None:
     row = {
-        "questionId": "65718", "question": "Which platforms?", "answers": ["Email, Phone", "Fax"],
+        "questionId": "65718",
+        "question": "Which platforms?",
+        "answers": ["Email, Phone", "Fax"],
         "image": picture(path="20471.jpeg"),
-    }  # fmt: skip
+    }
     put_parquet(root / "docvqa/InfographicVQA/validation-00000-of-00004.parquet", row)
     (root / "infovqa").mkdir()
 
 
 def write_ocrvqa(root: Path) -> None:
     row = {
-        "image": picture(), "image_id": "0761", "image_url": "http://ecx.example/images/I/51.jpg",
-        "questions": ["Who is the author?", "What is the title?"], "answers": ["Ann Lee", "Trees"],
-    }  # fmt: skip
+        "image": picture(),
+        "image_id": "0761",
+        "image_url": "http://ecx.example/images/I/51.jpg",
+        "questions": ["Who is the author?", "What is the title?"],
+        "answers": ["Ann Lee", "Trees"],
+    }
     put_parquet(root / "ocrvqa/data/test-00000-of-00002-45d65f5057dd1a9e.parquet", row)
 
 
 def write_ai2d(root: Path) -> None:
     rows = [
         {
-            "question": "What shines?", "options": ["Sun", "Moon"], "answer": answer,
+            "question": "What shines?",
+            "options": ["Sun", "Moon"],
+            "answer": answer,
             "image": picture(),
         }
         for answer in ("1", "7")
-    ]  # fmt: skip
+    ]
     put_parquet(root / "ai2d/data/test-00000-of-00001.parquet", *rows)
 
 
 def write_science_qa(root: Path) -> None:
     row = {
-        "image": picture(), "question": "Which is north?", "choices": ["Ohio", "Texas"],
-        "answer": 1, "hint": "", "subject": "social science",
-    }  # fmt: skip
+        "image": picture(),
+        "question": "Which is north?",
+        "choices": ["Ohio", "Texas"],
+        "answer": 1,
+        "hint": "",
+        "subject": "social science",
+    }
     rows = row, {**row, "hint": "Look."}, {**row, "image": None}
     put_parquet(root / "science_qa/ScienceQA-IMG/test-00000-of-00001.parquet", *rows)
 

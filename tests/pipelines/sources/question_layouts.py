@@ -94,22 +94,34 @@ def write_nlvr(root: Path) -> None:
 
 def write_marvl(root: Path) -> None:
     row = {
-        "id": "sw-1", "concept": "39-Sufuria", "language": "sw", "caption": "Sufuria mbili.",
-        "left_img": "39-0.jpg", "right_img": "39-11.jpg", "label": False,
-    }  # fmt: skip
+        "id": "sw-1",
+        "concept": "39-Sufuria",
+        "language": "sw",
+        "caption": "Sufuria mbili.",
+        "left_img": "39-0.jpg",
+        "right_img": "39-11.jpg",
+        "label": False,
+    }
     put_lines(root / "marvl/marvl-annotations/marvl-sw.jsonl", [row, {**row, "label": "maybe"}])
     (root / "marvl/marvl-images/sw/images/39-Sufuria").mkdir(parents=True)
 
 
 def write_tallyqa(root: Path) -> None:
     row = {
-        "image": "VG_100K_2/1.jpg", "image_id": 1, "question": "How many men?", "question_id": 5,
-        "answer": 2, "data_source": "imported_genome",
-    }  # fmt: skip
+        "image": "VG_100K_2/1.jpg",
+        "image_id": 1,
+        "question": "How many men?",
+        "question_id": 5,
+        "answer": 2,
+        "data_source": "imported_genome",
+    }
     hard = {**row, "question_id": 6, "image": "val2014/COCO_val2014_000000000042.jpg"}
     rows = [
-        {**row, "issimple": True}, {**hard, "issimple": False}, row, {**row, "answer": "few"},
-    ]  # fmt: skip
+        {**row, "issimple": True},
+        {**hard, "issimple": False},
+        row,
+        {**row, "answer": "few"},
+    ]
     put_json(root / "tallyqa/test.json", rows)
     put_json(root / "tallyqa/train.json", [row])
     (root / "visual_genome/VG_100K_2").mkdir(parents=True)
@@ -134,7 +146,9 @@ def write_countbenchqa(root: Path) -> None:
 
 def write_pope(root: Path) -> None:
     row = {
-        "question_id": 1, "image": "COCO_val2014_000000000042.jpg", "text": "Is there a snowboard?",
+        "question_id": 1,
+        "image": "COCO_val2014_000000000042.jpg",
+        "text": "Is there a snowboard?",
         "label": "yes",
-    }  # fmt: skip
+    }
     put_lines(root / "pope/coco_pope_random.json", [row, {**row, "label": "perhaps"}])

@@ -13,9 +13,14 @@ def write_coco_objects(root: Path) -> None:
     def thing(number: int, category: int, x: int, **more) -> dict:
         outline = [[x, 2, x + 8, 2, x + 8, 9, x, 9]]
         return {
-            "id": number, "image_id": 9, "category_id": category, "bbox": [x, 2, 8, 7],
-            "segmentation": outline, "iscrowd": 0, **more,
-        }  # fmt: skip
+            "id": number,
+            "image_id": 9,
+            "category_id": category,
+            "bbox": [x, 2, 8, 7],
+            "segmentation": outline,
+            "iscrowd": 0,
+            **more,
+        }
 
     images = [
         {"id": 9, "file_name": "000000000009.jpg", "width": 40, "height": 30},

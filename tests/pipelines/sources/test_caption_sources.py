@@ -112,8 +112,9 @@ def test_textcaps_is_learned_in_lower_case(tmp_path, read_source):
     write_textcaps(tmp_path)
     items, rejects = read_source("textcaps", "val", tmp_path)
     assert [item.suffixes for item in items] == [
-        ("a sign that says stop", "red sign"), ("a bottle",),
-    ]  # fmt: skip
+        ("a sign that says stop", "red sign"),
+        ("a bottle",),
+    ]
     assert items[0].answers == ("A sign that says STOP", "Red sign")
     assert paths(items) == ["textcaps/train_images/a1.jpg", "textcaps/train_images/b2.jpg"]
     assert [r.reason for r in rejects] == ["malformed row: KeyError: 'image_id'"]

@@ -25,8 +25,10 @@ def test_question_is_asked_bare(tmp_path, read_source):
         "chartqa/val/12.png#augmented-1",
     ]
     assert (items[0].prefix, items[0].suffixes, items[2].answers) == (
-        "How {many}?", ("0.72",), ("5",),
-    )  # fmt: skip
+        "How {many}?",
+        ("0.72",),
+        ("5",),
+    )
     assert items[0].media[0].source == "chartqa/ChartQA Dataset/val/png/12.png"
     assert [item.meta["kind"] for item in items] == ["human", "augmented", "augmented"]
 

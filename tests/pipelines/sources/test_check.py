@@ -92,8 +92,9 @@ def test_training_splits_are_counted_when_asked(tmp_path):
     assert ("training", "tallyqa") not in rows(tmp_path)
     found = rows(tmp_path, training=True)
     assert (found["training", "tallyqa"].num, found["training", "tallyqa"].published) == (
-        1, 249_318,
-    )  # fmt: skip
+        1,
+        249_318,
+    )
     assert ("training", "marvl") not in found
 
 
@@ -107,8 +108,14 @@ def test_damaged_files_are_told_and_do_not_stop_the_rest(tmp_path):
 
 
 def test_a_full_set_is_as_published(tmp_path):
-    question = {"question_id": "a", "image_id": 1, "question": "?", "choices": ["x"],
-                "correct_choice_idx": 0, "direct_answers": ["x"]}  # fmt: skip
+    question = {
+        "question_id": "a",
+        "image_id": 1,
+        "question": "?",
+        "choices": ["x"],
+        "correct_choice_idx": 0,
+        "direct_answers": ["x"],
+    }
     full = [{**question, "question_id": str(n)} for n in range(1_145)]
     put_text(tmp_path / "aokvqa/aokvqa_v1p0_val.json", json.dumps(full))
     found = rows(tmp_path)

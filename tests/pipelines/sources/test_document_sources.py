@@ -35,17 +35,25 @@ def test_infovqa_accepts_lists_in_any_order(tmp_path, read_source):
     write_infovqa(tmp_path)
     items, rejects = read_source("infovqa", "val", tmp_path)
     assert [(i.prefix, i.answers, i.suffixes) for i in items] == [
-        ("answer en Which platforms?", ("Email, Phone", "Fax", "Phone, Email"),
-         ("email, phone", "fax")),
-    ]  # fmt: skip
+        (
+            "answer en Which platforms?",
+            ("Email, Phone", "Fax", "Phone, Email"),
+            ("email, phone", "fax"),
+        ),
+    ]
     assert paths(items) == ["infovqa/images/20471.jpeg"]
     assert [r.reason for r in rejects] == ["malformed row: KeyError: 'image_local_name'"]
 
 
 def test_orders_of_an_answer():
     assert sorted(reordered(["a, b, c"])) == [
-        "a, b, c", "a, c, b", "b, a, c", "b, c, a", "c, a, b", "c, b, a",
-    ]  # fmt: skip
+        "a, b, c",
+        "a, c, b",
+        "b, a, c",
+        "b, c, a",
+        "c, a, b",
+        "c, b, a",
+    ]
     assert reordered(["1, 1"]) == ["1, 1"]
     assert reordered(["a, b, c, d, e, f, g"]) == ["a, b, c, d, e, f, g"]
 
@@ -99,8 +107,9 @@ def test_ocrvqa_pairs_questions_with_answers(tmp_path, read_source):
         ("ocrvqa/test/0761.jpg#1", "answer en What is the title?", ("Trees",)),
     ]
     assert [r.reason for r in rejects] == [
-        "2 questions and 1 answers", "split must be 1, 2 or 3, got 4",
-    ]  # fmt: skip
+        "2 questions and 1 answers",
+        "split must be 1, 2 or 3, got 4",
+    ]
     items, _ = read_source("ocrvqa", "train", tmp_path)
     assert paths(items) == ["ocrvqa/images/0762.gif"] * 2
 
@@ -113,8 +122,9 @@ def test_ai2d_draws_letters_where_answers_are_letters(tmp_path, read_source):
         ("answer en  What shines? choose from: Sun \t Moon", ("Moon",)),
     ]
     assert [item.media[0].edit for item in items] == [
-        Edit(labels=((10.0, 5.0, 22.0, 15.0, "B"),)), None,
-    ]  # fmt: skip
+        Edit(labels=((10.0, 5.0, 22.0, 15.0, "B"),)),
+        None,
+    ]
     assert Item.from_json(items[0].to_json()) == items[0]
     assert paths(items) == ["ai2d/images/1.png"] * 2
     assert [r.reason for r in rejects] == ["correctAnswer must be in 0..1, got 7"]

@@ -70,8 +70,9 @@ def test_bytes_are_found_in_the_record(tmp_path, encoded):
 
 
 def test_packed_files_are_unpacked_once(tmp_path, encoded):
-    path = put_records(tmp_path / "tfrecord/x.tfrecord", example(image__encoded=encoded(),
-                       image__caption="Packed"))  # fmt: skip
+    path = put_records(
+        tmp_path / "tfrecord/x.tfrecord", example(image__encoded=encoded(), image__caption="Packed")
+    )
     path.with_name("x.tfrecord.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     ((item,), _) = read(tmp_path, "tfrecord")
@@ -84,8 +85,9 @@ def test_splits_are_words_of_names(tmp_path, encoded):
         record = example(image__encoded=encoded(), image__caption=name)
         put_records(tmp_path / "tfrecord" / name, record)
     assert [i.suffixes[0] for i in read(tmp_path, "tfrecord")[0]] == [
-        "a-train.tfrecord", "rest.tfrec",
-    ]  # fmt: skip
+        "a-train.tfrecord",
+        "rest.tfrec",
+    ]
     assert len(read(tmp_path, "tfrecord", "val")[0]) == 1
     with pytest.raises(FileNotFoundError, match=r"no file of split test; it has train, val"):
         read(tmp_path, "tfrecord", "test")
@@ -135,9 +137,11 @@ def test_prefix_and_suffix_are_taken_as_they_are(tmp_path, encoded):
 
 def test_odd_records_are_rejects(tmp_path, encoded):
     records = [
-        example(image__caption="no picture"), b"no example\xff",
-        example(image__encoded=encoded()), example(image__encoded=encoded(), image__caption="Ok"),
-    ]  # fmt: skip
+        example(image__caption="no picture"),
+        b"no example\xff",
+        example(image__encoded=encoded()),
+        example(image__encoded=encoded(), image__caption="Ok"),
+    ]
     path = put_records(tmp_path / "tfrecord/x.tfrecord", *records)
     items, rejects = read(tmp_path, "tfrecord")
     assert [i.suffixes for i in items] == [("Ok",)]
@@ -171,20 +175,23 @@ def put_tfds(root: Path, encoded, *, lengths=("1", "2")) -> Path:
     }
     put_json(folder / "features.json", {"featuresDict": {"features": features}})
     split = {
-        "name": "train", "shardLengths": list(lengths),
+        "name": "train",
+        "shardLengths": list(lengths),
         "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-    }  # fmt: skip
+    }
     info = {"name": "pets", "version": "1.0.0", "fileFormat": "tfrecord", "splits": [split]}
     put_json(folder / "dataset_info.json", info)
     put_text(folder / "label.labels.txt", "cat\ndog\n")
     for shard, count in enumerate((1, 2)):
         records = [
             example(
-                image=encoded(seed=n), captions__text=[f"One {n}", f"Two {n}"],
-                captions__id=[1, 2], label=n % 2,
+                image=encoded(seed=n),
+                captions__text=[f"One {n}", f"Two {n}"],
+                captions__id=[1, 2],
+                label=n % 2,
             )
             for n in range(count)
-        ]  # fmt: skip
+        ]
         put_records(folder / f"pets-train.tfrecord-0000{shard}-of-00002", *records)
     return folder
 
@@ -194,14 +201,18 @@ def test_tfds_folder_with_nested_features_and_classes(tmp_path, encoded):
     features = {"image": "image", "caption": "captions/text"}
     items, rejects = read(tmp_path, "tfds", features=features)
     assert [i.suffixes for i in items] == [
-        ("One 0", "Two 0"), ("One 0", "Two 0"), ("One 1", "Two 1"),
-    ]  # fmt: skip
+        ("One 0", "Two 0"),
+        ("One 0", "Two 0"),
+        ("One 1", "Two 1"),
+    ]
     assert pixels(tmp_path, items) == [encoded(seed=n) for n in (0, 0, 1)]
     assert not rejects
     classes = {"image": "image", "prefix": "captions/id", "suffix": "label"}
     assert [i.suffixes for i in read(tmp_path, "tfds", features=classes)[0]] == [
-        ("cat",), ("cat",), ("dog",),
-    ]  # fmt: skip
+        ("cat",),
+        ("cat",),
+        ("dog",),
+    ]
 
 
 def test_tfds_says_what_is_wrong(tmp_path, encoded):
@@ -226,8 +237,9 @@ def test_prepared_by_beam(tmp_path, encoded):
     config = PrepareConfig(image_px=28, num_workers=1, num_shards=1)
     features = {"image": "image", "caption": "captions/text"}
     out = str(tmp_path / "out")
-    prepare(config, source="tfds", split="train", data_root=str(tmp_path), out=out,
-            features=features)  # fmt: skip
+    prepare(
+        config, source="tfds", split="train", data_root=str(tmp_path), out=out, features=features
+    )
     records = list(Dataset(out).records())
     assert len(records) == 3
     assert json.dumps([r.suffixes for r in records]).count("Two") == 3

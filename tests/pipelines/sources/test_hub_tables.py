@@ -126,8 +126,9 @@ def test_countbenchqa_with_its_questions(tmp_path, read_source):
     hub_layouts.write_countbenchqa(tmp_path)
     ((item,), _) = read_source("countbenchqa", "huggingface", tmp_path)
     assert (item.id, item.prefix) == (
-        "countbenchqa/huggingface/0000#0", "answer en How many things 0?",
-    )  # fmt: skip
+        "countbenchqa/huggingface/0000#0",
+        "answer en How many things 0?",
+    )
 
 
 def test_authors_files_come_first(tmp_path, read_source):

@@ -46,9 +46,14 @@ def test_neighbours_come_in_one_request(gcs, reader):
 def test_what_lies_elsewhere_comes_by_itself(gcs, reader, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(media_reader, "_GAP", 50)
     shown = [
-        media(0, 30), media(40, 30), media(500, 30), media(20, 30), media(60, 30, "web/1.tar"),
-        Media(path="web/plain.jpg"), media(0, 30),
-    ]  # fmt: skip
+        media(0, 30),
+        media(40, 30),
+        media(500, 30),
+        media(20, 30),
+        media(60, 30, "web/1.tar"),
+        Media(path="web/plain.jpg"),
+        media(0, 30),
+    ]
     found = read(reader, items(*shown))
     assert found[5] == b"plain"
     del shown[5], found[5]

@@ -57,9 +57,15 @@ def test_ones_own_lines_are_taken_as_they_are(tmp_path, read_source):
     rows = [
         {"image": "a/1.png", "prefix": "detect cat", "suffix": "<loc0001> cat", "id": "x"},
         {"image": ["l.png", "r.png"], "prefix": "?", "suffix": ["yes", "true"], "task": "pairs"},
-        {"video": "c.mp4", "prefix": "caption de", "suffix": "Hund", "lang": "de", "answers": ["H"],
-         "meta": {"kind": 3}},
-    ]  # fmt: skip
+        {
+            "video": "c.mp4",
+            "prefix": "caption de",
+            "suffix": "Hund",
+            "lang": "de",
+            "answers": ["H"],
+            "meta": {"kind": 3},
+        },
+    ]
     bad = [
         {"prefix": "p", "suffix": "s"},
         {"image": "a", "prefix": "p", "suffix": "s", "label": 1},

@@ -45,10 +45,15 @@ def test_a_question_stands_in_the_prompt_and_answers_are_what_is_learned(tmp_pat
     items, rejects = read_source(spec, "val", tmp_path)
     assert [(i.id, i.part, i.task, i.prefix, i.suffixes, i.answers) for i in items] == [
         (
-            "mine/val/a.png#0", "mine", "mine", "Q: How {many}? (en)", ("2", "two"), ("2", "two"),
+            "mine/val/a.png#0",
+            "mine",
+            "mine",
+            "Q: How {many}? (en)",
+            ("2", "two"),
+            ("2", "two"),
         ),
         ("mine/val/b.mp4#1", "mine", "mine", "said as it is {text}", ("x",), ("x",)),
-    ]  # fmt: skip
+    ]
     assert [(r.id, r.reason) for r in rejects] == [
         ("mine/val/line-5", "question, or prefix, must be given"),
         ("mine/val/line-7", "either prefix or question must be given, not both"),

@@ -35,8 +35,10 @@ def test_questions_meet_their_annotations(tmp_path, read_source, name, write):
     assert items[0].answers == items[0].suffixes == ("yes",) * 4 + ("no",) * 6
     assert items[1].answers[4:] == ("Two",) * 6
     assert items[0].meta == {
-        "question_id": 42000, "question_type": "is it", "answer_type": "yes/no",
-    }  # fmt: skip
+        "question_id": 42000,
+        "question_type": "is it",
+        "answer_type": "yes/no",
+    }
     assert paths(items) == [f"{name}/val2014/{file}"] * 2
     assert [r.reason for r in rejects] == ["question 43000 has no annotation"]
 
@@ -135,8 +137,9 @@ def test_tallyqa_tells_simple_from_complex(tmp_path, read_source):
         ("tallyqa/test/COCO_val2014_000000000042.jpg#6", ("2",), {"issimple": 0}),
     ]
     assert paths(items) == [
-        "visual_genome/VG_100K_2/1.jpg", "tallyqa/val2014/COCO_val2014_000000000042.jpg",
-    ]  # fmt: skip
+        "visual_genome/VG_100K_2/1.jpg",
+        "tallyqa/val2014/COCO_val2014_000000000042.jpg",
+    ]
     assert [r.id for r in rejects] == ["tallyqa/test/row-2", "tallyqa/test/row-3"]
     simple, _ = read_source("tallyqa", "test_simple", tmp_path)
     hard, _ = read_source("tallyqa", "test_complex", tmp_path)
@@ -178,8 +181,9 @@ def test_rsvqa_leaves_numbers_out(tmp_path, read_source, name, split, write, ima
     write(tmp_path)
     items, rejects = read_source(name, split, tmp_path)
     assert [(i.prefix, i.meta["question_type"]) for i in items] == [
-        ("answer en Q0?", "presence"), ("answer en Q2?", "comp"),
-    ]  # fmt: skip
+        ("answer en Q0?", "presence"),
+        ("answer en Q2?", "comp"),
+    ]
     assert (items[0].suffixes, items[0].answers) == (("yes",), ("Yes",))
     assert paths(items) == [image] * 2
     assert [r.reason for r in rejects] == ["question 5 has no answer 105"]

@@ -143,9 +143,10 @@ def test_training_never_sees_an_image_that_any_set_evaluates(tmp_path, write, re
     instances = {
         "images": [*INSTANCES["images"], second],
         "annotations": [
-            *INSTANCES["annotations"], {**INSTANCES["annotations"][0], "id": 8, "image_id": 10},
+            *INSTANCES["annotations"],
+            {**INSTANCES["annotations"][0], "id": 8, "image_id": 10},
         ],
-    }  # fmt: skip
+    }
     for folder in ("refcoco", "refcocog"):
         (root / folder).mkdir(exist_ok=True)
         (root / folder / "instances.json").write_text(json.dumps(instances))

@@ -33,8 +33,10 @@ def test_activitynet_captions_are_of_segments(tmp_path, read_source):
         ("activitynet_cap/val/v_uqiMw7tQ1Cc[0.0-55.15]#2", "caption en", ("Two men.",)),
     ]
     assert [(i.media[0].start, i.media[0].end) for i in items] == [
-        (13.79, 54.32), (0, 55.15), (0, 55.15),
-    ]  # fmt: skip
+        (13.79, 54.32),
+        (0, 55.15),
+        (0, 55.15),
+    ]
     assert items[1].media == items[2].media != items[0].media
     assert Item.from_json(items[0].to_json()) == items[0]
     assert set(paths(items)) == {"activitynet/videos/uqiMw7tQ1Cc.mkv"}
@@ -73,12 +75,14 @@ def test_msrvtt_clips_have_their_captions(tmp_path, read_source):
     write_msrvtt_cap(tmp_path)
     items, rejects = read_source("msrvtt_cap", "train+val", tmp_path)
     assert [item.id for item in items] == [
-        "msrvtt_cap/train/video0#0", "msrvtt_cap/val/video6513#0",
-    ]  # fmt: skip
+        "msrvtt_cap/train/video0#0",
+        "msrvtt_cap/val/video6513#0",
+    ]
     assert items[0].suffixes == items[0].answers == tuple(f"video0 said {n}" for n in range(20))
     assert paths(items) == [
-        "msrvtt_cap/TrainValVideo/video0.avi", "msrvtt_cap/TrainValVideo/video6513.mp4",
-    ]  # fmt: skip
+        "msrvtt_cap/TrainValVideo/video0.avi",
+        "msrvtt_cap/TrainValVideo/video6513.mp4",
+    ]
     assert [r.reason for r in rejects] == ["video9 has no caption"]
     items, rejects = read_source("msrvtt_cap", "test", tmp_path)
     assert (paths(items), rejects) == (["msrvtt/TestVideo/video7010.mp4"], [])
@@ -92,8 +96,9 @@ def test_msrvtt_questions_share_its_videos(tmp_path, read_source):
         ("msrvtt_qa/test/video7010#158581", "answer en who?", ("man",)),
     ]
     assert paths(items) == [
-        "msrvtt/TrainValVideo/video6513.mp4", "msrvtt/TestVideo/video7010.webm",
-    ]  # fmt: skip
+        "msrvtt/TrainValVideo/video6513.mp4",
+        "msrvtt/TestVideo/video7010.webm",
+    ]
     assert [r.reason for r in rejects] == ["answer must be a text, got None"]
 
 
@@ -105,8 +110,9 @@ def test_msvd_maps_videos_to_clips(tmp_path, read_source):
         ("msvd_qa/val/vid2#11", "answer en what?", ("dog",)),
     ]
     assert paths(items) == [
-        "msvd_qa/YouTubeClips/ab_c_1_2.mp4", "msvd_qa/YouTubeClips/-x y_3_4.avi",
-    ]  # fmt: skip
+        "msvd_qa/YouTubeClips/ab_c_1_2.mp4",
+        "msvd_qa/YouTubeClips/-x y_3_4.avi",
+    ]
     assert [r.reason for r in rejects] == ["vid3 is not in youtube_mapping.txt"]
     with pytest.raises(FileNotFoundError, match=r"test_qa\.json is missing"):
         read_source("msvd_qa", "test", tmp_path)
@@ -137,9 +143,12 @@ def test_frames_of_a_segment_lie_in_it(tmp_path, write_video):
         image_px=16, num_workers=1, num_frames=4, num_shards=1, max_reject_rate=0.9
     )
     prepare(
-        config, source="activitynet_cap", split="val", data_root=str(tmp_path / "root"),
+        config,
+        source="activitynet_cap",
+        split="val",
+        data_root=str(tmp_path / "root"),
         out=str(tmp_path / "out"),
-    )  # fmt: skip
+    )
     found = {record.suffixes[0]: record for record in Dataset(tmp_path / "out").records()}
     requested = {said: list(record.frame_requested) for said, record in found.items()}
     assert requested == {

@@ -91,16 +91,20 @@ def test_one_record_per_task_by_default(one_tar, read_source):
     items, _ = read_source("web", "train", one_tar)
     kinds = [item.task for item in items if "000000012" in item.id]
     assert sorted(kinds) == [
-        "caption", "detect", "grounded_caption", "ocr", "question", "segment", "vqa"
-    ]  # fmt: skip
+        "caption",
+        "detect",
+        "grounded_caption",
+        "ocr",
+        "question",
+        "segment",
+        "vqa",
+    ]
 
 
 def test_only_the_tasks_asked_for_are_made(one_tar, read_source):
     items, rejects = read_source("web", "train", one_tar, tasks=("question", "ocr"))
     assert [item.task for item in items] == ["ocr", "question"]
-    assert [(r.id[-9:], r.reason) for r in rejects] == [
-        ("#question", "no caption or annotation")
-    ]  # fmt: skip
+    assert [(r.id[-9:], r.reason) for r in rejects] == [("#question", "no caption or annotation")]
 
 
 def test_plain_rows_give_only_a_caption(one_tar, read_source):

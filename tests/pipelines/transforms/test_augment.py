@@ -54,9 +54,11 @@ def test_shares_are_what_they_say_and_everything_is_drawn():
 
 
 @given(
-    width=st.integers(8, 3000), height=st.integers(8, 3000),
-    cut=st.tuples(*[st.floats(0, 0.25)] * 2), begin=st.tuples(*[st.floats(0, 1)] * 2),
-)  # fmt: skip
+    width=st.integers(8, 3000),
+    height=st.integers(8, 3000),
+    cut=st.tuples(*[st.floats(0, 0.25)] * 2),
+    begin=st.tuples(*[st.floats(0, 1)] * 2),
+)
 def test_crops_lie_inside_and_keep_enough(width, height, cut, begin):
     change = dataclasses.replace(NOTHING, cut=cut, begin=begin)
     x0, y0, x1, y1 = change.crop_of((width, height)) or (0, 0, width, height)
@@ -110,14 +112,19 @@ def corpus(tmp_path_factory) -> Path:
             pixels = np.full((200, 240, 3), 255, dtype=np.uint8)
             pixels[y : y + h, x : x + w] = (255, 0, 0)
             polygon = [x, y, x + w, y, x + w, y + h, x, y + h]
-            thing = {"label": "box", "box": [x, y, x + w, y + h],
-                     "mask": {"size": [200, 240], "polygons": [polygon]}}  # fmt: skip
+            thing = {
+                "label": "box",
+                "box": [x, y, x + w, y + h],
+                "mask": {"size": [200, 240], "polygons": [polygon]},
+            }
             metadata = {"width": 240, "height": 200, "objects": [thing]}
             buffer = io.BytesIO()
             Image.fromarray(pixels).save(buffer, "PNG")
             for extension, data in (
-                ("png", buffer.getvalue()), ("txt", b"x"), ("json", json.dumps(metadata).encode())
-            ):  # fmt: skip
+                ("png", buffer.getvalue()),
+                ("txt", b"x"),
+                ("json", json.dumps(metadata).encode()),
+            ):
                 info = tarfile.TarInfo(f"{i:03d}.{extension}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))

@@ -33,9 +33,7 @@ def test_frame_is_one_pixel_of_red_at_its_corners():
     edit = Edit(frame=(0.5, 0.25, 1.0, 0.5))  # Of the height: the image is twice as wide.
     framed = edit_stored(grey(9, 9), edit, (60, 30))
     found = changed(framed)
-    assert found == {
-        (x, y) for x in range(2, 5) for y in range(2, 5) if x in (2, 4) or y in (2, 4)
-    }  # fmt: skip
+    assert found == {(x, y) for x in range(2, 5) for y in range(2, 5) if x in (2, 4) or y in (2, 4)}
     assert {framed.getpixel(place) for place in found} == {RED}
 
 

@@ -202,9 +202,13 @@ def test_random_windows_differ_by_file_and_seed_and_repeat_themselves(tmp_path, 
 
     def starts(out: str, seed: int) -> list[float]:
         config = PrepareConfig(
-            image_px=16, num_workers=1, num_frames=2, frame_stride=5, frame_window="random",
+            image_px=16,
+            num_workers=1,
+            num_frames=2,
+            frame_stride=5,
+            frame_window="random",
             seed=seed,
-        )  # fmt: skip
+        )
         root = str(tmp_path / "root")
         prepare(config, source="videos", split="train", data_root=root, out=str(tmp_path / out))
         records = sorted(Dataset(tmp_path / out).records(), key=lambda r: r.id)
