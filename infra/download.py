@@ -1,4 +1,4 @@
-"""One file from an address: in pieces that survive a broken connection, compared by digest."""
+"""Downloads a file from a URL: resumes after a broken connection, and verifies the digest."""
 
 import hashlib
 import http.client
@@ -11,24 +11,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 _PIECE = 1 << 20
-"""Read at a time [bytes]."""
+"""Size of one read [bytes]."""
 
 _TIMEOUT = 60.0
-"""Longest silence of a server [s]."""
+"""Longest wait for the next bytes of a server [s]."""
 
 _TRIES = 5
-"""Connections that bring nothing new, one after the other, before a download has failed."""
+"""Connections in a row without new bytes after which a download has failed."""
 
 _PAUSE = 1.0
-"""Before the second of them; each later pause is twice as long [s]."""
+"""Pause before the second of these connections; each later pause is twice as long [s]."""
 
 _ALGORITHMS = ("sha256", "sha1", "md5")
 _BROKEN = (OSError, http.client.HTTPException)
-"""What a connection raises that breaks; refusals by the server are `HTTPError`, an OSError too."""
+"""Exceptions of a broken connection. A server's refusal, `HTTPError`, is an OSError, too."""
 
 
 class DownloadError(RuntimeError):
-    """A file that could not be fetched, or is another than was expected."""
+    """A file could not be fetched, or its digest is not the expected one."""
 
 
 def download(
@@ -39,20 +39,20 @@ def download(
     on_progress: Callable[[int], None] | None = None,
     pause: float = _PAUSE,
 ) -> str:
-    """Fetches a file, and returns its sha256 [hex]; nothing has its name before it is whole.
+    """Fetches a file and returns its sha256 [hex]; `path` appears only once the file is complete.
 
-    What an earlier, broken download of the same file left beside `path` is gone on with, if the
-    server says that it is still the same file.
+    An earlier, broken download left a partial file beside `path`. It is resumed if the server says
+    that the file has not changed.
 
     Args:
       address: http:// or https://; redirects are followed.
-      path: where to; its folder is made if absent.
-      digest: "sha256:…", "sha1:…" or "md5:…" of the file [hex]; "" where none is known.
-      on_progress: called with the bytes there are so far.
-      pause: before the second try of a broken connection [s].
+      path: path of the new file; its folder is made if absent.
+      digest: expected digest, "sha256:…", "sha1:…" or "md5:…" [hex]; "" if none is known.
+      on_progress: called with the number of bytes received so far.
+      pause: pause before the second try of a broken connection [s].
 
     Raises:
-      DownloadError: if the server refuses, connections keep breaking, or the digest is another.
+      DownloadError: if the server refuses, connections keep breaking, or the digest differs.
     """
     algorithm, _, expected = digest.partition(":")
     if digest and algorithm not in _ALGORITHMS:
@@ -87,7 +87,7 @@ def _fetch(
             problem = "the connection ended early"
         except urllib.error.HTTPError as error:
             with error:
-                if error.code == 416:  # What is there is not of this file.
+                if error.code == 416:  # The file has no such range: the partial one is not of it.
                     _forget(partial)
                 elif error.code < 500 and error.code not in (408, 429):
                     told = f"{error.code} {error.reason}"
@@ -106,14 +106,14 @@ def _fetch(
 
 
 def _continue(address: str, partial: Path, on_progress: Callable[[int], None] | None) -> bool:
-    """Reads from one connection, and returns whether the file is whole."""
+    """Reads from one connection, and returns whether the file is complete."""
     there, known = _size(partial), _version(partial)
-    # Without a version to compare, what is there may be of another file.
+    # Resume only with a version to compare: else the partial file may be of another file.
     headers = {"Range": f"bytes={there}-", "If-Range": known} if there and known else {}
     headers["User-Agent"] = "parcel-pipeline"  # Some publishers refuse Python's own.
     request = urllib.request.Request(address, headers=headers)
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-        if answer.status != 206:
+        if answer.status != 206:  # The server sends the file from its first byte.
             there = 0
         version = _version_of(answer)
         _version_file(partial).write_text(json.dumps(version))
@@ -132,7 +132,7 @@ def _continue(address: str, partial: Path, on_progress: Callable[[int], None] | 
 
 
 def _version_of(answer: http.client.HTTPResponse) -> str:
-    """Returns the mark of this version of the file at the address; "" where there is none."""
+    """Returns the file's version: its strong ETag, else Last-Modified; "" if it has neither."""
     tag = answer.headers.get("ETag") or ""
     return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified") or ""
 

@@ -1,20 +1,20 @@
-"""How far a long piece of work is: yielded by whatever does it, shown by whoever waits for it."""
+"""The progress of long work: yielded by the code that does it, shown by the code that waits."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a piece of work is.
+    """Progress of a piece of work.
 
     Attributes:
-      done: units so far: updates, records, files.
-      total: units in all.
-      note: whatever is worth seeing beside them, such as the loss [text].
+      done: number of units done so far: updates, records, files.
+      total: number of all units.
+      note: text to show beside them, such as the loss.
       loss: latest training loss; NaN where there is none.
-      resumable: whether there is a new point to go on from; what lies in the scratch folder with it
-        is copied to a store elsewhere.
-      happened: whether the note tells of something that happened, such as the loss of a worker.
+      resumable: whether a new state to resume from was saved; the scratch folder is then copied to
+        the store if that is elsewhere.
+      happened: whether the note reports an event, such as the loss of a worker.
     """
 
     done: int

@@ -1,6 +1,6 @@
-"""Errors in one line, as a person reads them."""
+"""Formats errors for people, in one line."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns an error's message in one line; its type's name where it has none."""
+    """Returns an error's message in one line, or the name of its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__

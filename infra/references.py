@@ -1,4 +1,4 @@
-"""Functions that a config names.
+"""Functions that a config refers to by name, in one of three forms.
 
 my_package.scores:f1       a function of a module that Python finds
 path/to/my_metric.py:f1    a function of one file
@@ -36,16 +36,16 @@ def in_module(reference: str) -> tuple[str, str] | None:
 
 @functools.cache
 def entry_points(group: str) -> dict[str, str]:
-    """Returns name -> "module:name" of what installed distributions declare in a group."""
+    """Returns the entry points of a group, from all distributions: name -> "module:name"."""
     found = importlib.metadata.entry_points(group=group)
     return {point.name: point.value for point in sorted(found, key=lambda p: (p.name, p.value))}
 
 
 def load(reference: str) -> Any:
-    """Returns the object that "module:name" means.
+    """Returns the object that "module:name" refers to.
 
     Raises:
-      ValueError: if the module cannot be imported, or lacks the name; in one line.
+      ValueError: if the module cannot be imported, or lacks the name; the message is one line.
     """
     named = in_module(reference)
     if named is None:
@@ -53,7 +53,7 @@ def load(reference: str) -> Any:
     module, name = named
     try:
         found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # Whatever its own lines raise.
+    except (Exception, SystemExit) as error:  # The module's own code may raise anything.
         said = " ".join(str(error).split())
         absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         cure = "; install it, put its folder on PYTHONPATH, or name its file" if absent else ""
@@ -67,17 +67,17 @@ def load(reference: str) -> Any:
 
 
 def provide(files: Mapping[str, bytes]) -> None:
-    """Has this process import modules from their sources; those it has imported stay.
+    """Makes modules importable in this process from their sources; imported ones stay as they are.
 
     Args:
-      files: path, relative to a folder of Python's path, such as "my_package/scores.py" -> bytes.
+      files: path relative to a folder of Python's path, such as "my_package/scores.py" -> source.
     """
     if files and not any(isinstance(one, _Sent) and one.files == files for one in sys.meta_path):
         sys.meta_path.insert(0, _Sent(files))
 
 
 class _Sent(MetaPathFinder, InspectLoader):
-    """Finds modules among files that came from another process."""
+    """Imports modules from source files that another process sent."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files

@@ -1,1 +1,1 @@
-"""TPU slices: what their chips can do, and what a program compiled for them asks of one."""
+"""Accelerator chips, how they are joined, and the cost of programs compiled for them."""

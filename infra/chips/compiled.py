@@ -1,12 +1,13 @@
-"""Reads the cost of a compiled TPU program from its own text: no chip is needed, and none is used.
+"""Reads the cost of a compiled TPU program from its HLO text; no chip is needed.
 
-libtpu notes in every instruction how many cycles it expects it to take. Summed over the program,
-with loops counted as often as they run, that is the time a chip computes. (`cost_analysis` counts
-the body of a loop once, which for a scanned model is a tenth of the truth.) Collectives carry no
-cycles: their bytes are divided by what the links of their group can send.
+libtpu annotates every instruction with the number of cycles that it expects it to take. Their sum
+over the program, with each loop counted as often as it runs, is the time that a chip computes.
+(`cost_analysis` counts the body of a loop once, which for a scanned model is a tenth of the truth.)
+Collectives carry no cycles: their time is their bytes divided by the bandwidth of their group.
 
-These are estimates. Rewrites that compute the same differ by up to 12 % for the layouts that the
-compiler picks; below 2 % is a tie. Ratios on one compiler say more than seconds.
+These are estimates. Equivalent programs differ by up to 12 %, because the compiler picks different
+layouts for them; a difference below 2 % is a tie. Ratios between programs of one compiler are more
+reliable than seconds.
 """
 
 import collections
@@ -22,18 +23,22 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
 _TRAFFIC = {
-    "all-gather": 1, "reduce-scatter": 1, "all-reduce": 2, "all-to-all": 1, "collective-permute": 1,
-}  # fmt: skip
+    "all-gather": 1,
+    "reduce-scatter": 1,
+    "all-reduce": 2,
+    "all-to-all": 1,
+    "collective-permute": 1,
+}
 """Collective -> how often each byte of the whole array passes a chip's links."""
 
 
 class Collective(typing.NamedTuple):
-    """One kind of traffic between chips, as all loops together cause it.
+    """One kind of traffic between chips: collectives of one type, group size and overlap.
 
     Attributes:
-      name: all-gather, reduce-scatter, all-reduce, ...
-      group: chips that take part in one.
-      hidden: whether the chip computes meanwhile.
+      name: the operation: all-gather, reduce-scatter, all-reduce, ...
+      group: number of chips that take part in each collective.
+      hidden: whether the chip computes during the transfer.
     """
 
     name: str
@@ -43,26 +48,26 @@ class Collective(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one run of a program asks of each chip.
+    """Cost of one run of a program, for each chip.
 
     Attributes:
-      cycles: that it computes.
-      traffic: bytes of the whole arrays, by collective.
+      cycles: cycles that the chip computes.
+      traffic: collective -> bytes of the whole arrays that it moves.
     """
 
     cycles: float
     traffic: dict[Collective, float]
 
     def compute_s(self, topology: Topology) -> float:
-        """Returns how long a chip computes [s]."""
+        """Returns the time that a chip computes [s]."""
         return self.cycles / topology.chip.clock_hz
 
     def interconnect_s(self, topology: Topology, *, hidden: bool = False) -> float:
-        """Returns how long the collectives take, one after the other [s].
+        """Returns the time of the collectives, one after the other [s].
 
         Args:
           topology: the slice.
-          hidden: with those during which a chip computes.
+          hidden: whether to count those that overlap with computation, too.
         """
         return sum(
             _TRAFFIC[kind.name]
@@ -87,12 +92,12 @@ def read(hlo: str, *, num_chips: int, open_trips: int = 1) -> Cost:
     """Returns the cost of a compiled program.
 
     Args:
-      hlo: its text, as `Compiled.as_text()` gives it.
-      num_chips: of the slice: the group of a collective that names none.
-      open_trips: how often a loop runs whose bound is known only when it does.
+      hlo: text of the program, as `Compiled.as_text()` gives it.
+      num_chips: number of chips in the slice, the group size of a collective that names no group.
+      open_trips: iterations assumed for a loop whose bound is known only at run time.
 
     Raises:
-      ValueError: if no instruction has cycles: it was not compiled for a TPU.
+      ValueError: if no instruction has cycles, since the program was not compiled for a TPU.
     """
     program = _Program(hlo, num_chips, open_trips)
     cycles, traffic = program.cost(program.entry)
@@ -102,7 +107,7 @@ def read(hlo: str, *, num_chips: int, open_trips: int = 1) -> Cost:
 
 
 class _Program:
-    """The text, cut into computations: lines of (type, operation, the rest)."""
+    """A program's text, split into computations: name -> lines of (type, operation, the rest)."""
 
     def __init__(self, hlo: str, num_chips: int, open_trips: int) -> None:
         self._num_chips, self._open_trips = num_chips, open_trips
@@ -117,7 +122,7 @@ class _Program:
                 lines.append((found[1], found[2], found[3]))
 
     def cost(self, name: str) -> tuple[float, dict[Collective, float]]:
-        """Returns cycles and traffic of one computation and all it calls, loops unrolled."""
+        """Returns cycles and traffic of a computation and all it calls, with loops unrolled."""
         cycles, traffic = 0.0, collections.defaultdict[Collective, float](float)
         for shape, operation, rest in self._computations[name]:
             if found := _CYCLES.search(rest):
@@ -133,9 +138,9 @@ class _Program:
         return cycles, traffic
 
     def _moved(self, shape: str, operation: str, rest: str) -> tuple[Collective, float] | None:
-        """Returns an instruction's collective and the bytes of its whole array; None of others."""
+        """Returns a collective and the bytes of its whole array; None for other instructions."""
         if operation == "fusion" and "calls=%all-reduce-scatter" in rest:
-            # The compiler's other form of a reduce-scatter, for rows that fill no whole tiles.
+            # The compiler's other form of a reduce-scatter, used if rows do not fill whole tiles.
             inner = self._computations[_name("calls", rest)]
             shape, _, rest = next(one for one in inner if one[1] == "all-reduce")
             return Collective("reduce-scatter", self._group(rest), hidden=False), _bytes(shape)
@@ -144,11 +149,11 @@ class _Program:
             return None
         group, size = self._group(rest), _bytes(shape)
         if plain == "reduce-scatter":
-            size *= group
+            size *= group  # Its type is the shard of one chip.
         elif operation == "all-gather-start":
-            size *= group / (group + 1)  # Its type is a pair: what goes in, and what comes out.
+            size *= group / (group + 1)  # Its type is a pair: the shard and the gathered array.
         elif operation == "collective-permute-start":
-            size /= 2
+            size /= 2  # Its type is a pair, too: input and output, of the same size.
         return Collective(plain, group, hidden=plain != operation), size
 
     def _calls(self, operation: str, rest: str) -> list[tuple[str, int]]:
@@ -160,13 +165,13 @@ class _Program:
         if operation == "conditional":
             branches = re.search(r"branch_computations=\{([^}]*)\}", rest)
             names = branches[1].split(",") if branches else []
-            # The dearest one: a plan says what a step may take.
+            # The most expensive branch: a plan states what a step may take at most.
             names = [name.strip().lstrip("%") for name in names]
             return [(max(names, key=lambda name: self.cost(name)[0]), 1)] if names else []
         return []
 
     def _trips(self, condition: str) -> int:
-        """Returns how often a loop runs: it counts from 0 to the constant it compares with."""
+        """Returns a loop's iterations: it counts from 0 to the constant in its condition."""
         bounds = [
             int(rest.partition(")")[0])
             for shape, operation, rest in self._computations[condition]
@@ -175,7 +180,7 @@ class _Program:
         return max(bounds) if bounds else self._open_trips
 
     def _group(self, rest: str) -> int:
-        """Returns how many chips a collective joins: `[groups,chips]<=...` or `{{0,1},...}`."""
+        """Returns a collective's group size, from `[groups,chips]<=...` or `{{0,1},...}`."""
         if found := re.search(r"replica_groups=\[\d+,(\d+)\]", rest):
             return int(found[1])
         if found := re.search(r"replica_groups=\{\{([\d,]+)\}", rest):

@@ -9,13 +9,13 @@ class Chip:
     """One kind of chip.
 
     Attributes:
-      hbm_bytes: memory that a program may take: what libtpu refuses to compile beyond, or what a
-        GPU has.
-      peak_flops: of bfloat16 matrix products, dense [FLOP/s].
-      link_bytes: of one link in one direction [bytes/s]: two along each axis of a TPU's torus; of a
-        GPU, all of its links to its neighbours together.
-      clock_hz: of the cycles that the compiler estimates; 0 where none can be asked.
-      megacore: whether its two cores are one device to JAX.
+      hbm_bytes: memory that a program may use: the limit above which libtpu refuses to compile, or
+        the memory of a GPU.
+      peak_flops: peak of dense bfloat16 matrix products [FLOP/s].
+      link_bytes: bandwidth in one direction [bytes/s]: of one link of a TPU, whose torus has two
+        along each axis; of all links of a GPU together.
+      clock_hz: clock of the cycles that the compiler estimates; 0 if there is no such compiler.
+      megacore: whether JAX sees its two cores as one device.
     """
 
     hbm_bytes: float
@@ -26,20 +26,26 @@ class Chip:
 
     @property
     def has_compiler(self) -> bool:
-        """Whether a compiler that runs anywhere tells what a program takes of it."""
+        """Whether its compiler, which needs no chip, estimates the cost of programs."""
         return self.clock_hz > 0
 
 
 GIB = 2**30
 
 PEAK_FLOPS = {
-    "v4": 275e12, "v5e": 197e12, "v5p": 459e12, "v6e": 918e12,
-    "a100": 312e12, "h100": 989e12, "h200": 989e12,
-}  # fmt: skip
+    "v4": 275e12,
+    "v5e": 197e12,
+    "v5p": 459e12,
+    "v6e": 918e12,
+    "a100": 312e12,
+    "h100": 989e12,
+    "h200": 989e12,
+}
 """Dense bfloat16 peak of a chip [FLOP/s]. Source: the makers' data sheets."""
 
-# Sources: memory from libtpu 0.0.42's refusals; peak and links from the vendor's system pages. The
-# clock of v6e is inferred: peak over that of v5e, at four times its multipliers.
+# Sources: memory is the limit in the errors of libtpu 0.0.42; peak and links are from the vendor's
+# system pages. The clock of v6e is inferred from its peak relative to v5e, given four times as many
+# multipliers.
 CHIPS = {
     "v4": Chip(
         hbm_bytes=30.75 * GIB,
@@ -65,8 +71,8 @@ class Topology:
     """A slice: "v4:8x8x4" is 256 chips of v4 in a torus of three axes, "h100:8" is eight GPUs.
 
     Attributes:
-      kind: of the chips.
-      shape: of the torus [chips].
+      kind: kind of the chips, a key of `CHIPS`.
+      shape: sides of the torus [chips].
     """
 
     kind: str
@@ -74,10 +80,10 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str) -> "Topology":
-        """Returns the topology of that name.
+        """Returns the topology with a name, such as "v4:8x8x4".
 
         Raises:
-          ValueError: if the chip is not known, or the shape no product of numbers.
+          ValueError: if the chip is unknown, or the shape is not numbers joined by x.
         """
         kind, _, shape = text.partition(":")
         sides = tuple(int(side) if side.isdecimal() else 0 for side in shape.split("x"))
@@ -93,18 +99,19 @@ class Topology:
 
     @property
     def chip(self) -> Chip:
-        """What each of them is."""
+        """The kind of chip that the slice has."""
         return CHIPS[self.kind]
 
     @property
     def num_chips(self) -> int:
-        """Chips of the slice."""
+        """Number of chips in the slice."""
         return math.prod(self.shape)
 
     def group_bytes(self, chips: int) -> float:
-        """Returns how fast one chip sends to a group of neighbours [bytes/s].
+        """Returns the bandwidth from one chip to a group of neighbours [bytes/s].
 
-        A group lies along as few axes of the torus as hold it, and uses both directions of each.
+        The group is assumed to span as few axes of the torus as can hold it, the longest first, and
+        to use both directions of each.
         """
         held, axes = 1, 0
         for side in sorted(self.shape, reverse=True):

@@ -1,8 +1,8 @@
-"""A gang that a launcher starts, on one host or several: Slurm's `srun`, MPI's `mpirun`.
+"""A gang started by a launcher, such as Slurm's `srun` or MPI's `mpirun`, on one host or several.
 
-The launcher says to each process which rank it has. All of them reach a folder, in which rank 0
-says where it is found, and each how it ended: a launcher has one exit code for all. `ray` is the
-launcher that this project has: see `infra.ray.gang`.
+The launcher gives each process its rank. All members reach one folder: rank 0 writes its address
+there, and each member its exit code, because a launcher has a single exit code for all. The
+launcher `ray` is this project's own, see `infra.ray.gang`.
 """
 
 import os
@@ -21,27 +21,30 @@ from infra.gang.words import Place, codes_of, look_every, said, say
 
 _RAY = (sys.executable, "-m", "infra.ray.gang")
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Of the environment of a process: its rank, as Slurm, Open MPI and other MPIs say it."""
+"""Environment variables that hold a process's rank under Slurm, Open MPI and other MPIs."""
 ADDRESS = "PARCEL_ADDRESS"
-"""Of the environment of a member: where its host is found; not every host's name is known."""
+"""Environment variable with the address of a member's host; not every host's name resolves."""
 _MEETING = "coordinator"
 _TO_END = 10.0
-"""For the members to end with their standard input, before their launcher is killed [s]."""
+"""Time for members to end after their input closes, before their launcher is killed [s]."""
 _LOG = "launcher.log"
 
 
 class LaunchedGang:
-    """Members that end with this process, whose standard input the launcher passes on.
+    """A gang of a launcher.
+
+    The launcher passes its standard input, a pipe from this process, on to the members. The pipe
+    closes when this process ends, and the members then end, too.
 
     Args:
-      launcher: its command, to which `-n SIZE` and the members' command are added.
-      command: of every member; it learns its rank from the launcher.
-      size: how many there are.
-      place: where all of them say how they ended, see `infra.gang.words`.
-      logs: folder for what they print.
+      launcher: command of the launcher, to which `-n SIZE` and the members' command are added.
+      command: command of every member, which learns its rank from the launcher.
+      size: number of members.
+      place: place where all of them write how they ended, see `infra.gang.words`.
+      logs: folder for their output.
 
     Raises:
-      GangFailedError: if there is no such launcher.
+      GangFailedError: if the launcher's command does not exist.
     """
 
     def __init__(
@@ -65,21 +68,21 @@ class LaunchedGang:
                 ) from None
 
     def codes(self) -> Mapping[int, int | None]:
-        """Returns rank -> exit code of those who said theirs, and the launcher's.
+        """Returns rank -> exit code, of the members that wrote theirs and of the launcher.
 
-        A member that is killed says nothing; its launcher then ends, and names it in its log.
+        A member that is killed writes nothing; its launcher then ends, and names it in its log.
         """
-        ended = self._launcher.poll()  # First: nobody who ended says more.
+        ended = self._launcher.poll()  # First: once it has ended, members write no more codes.
         return {LAUNCHER: ended, **codes_of(self._place)}
 
     def ask_to_leave(self, seconds: float) -> None:
-        """Tells all members that their machine is about to be taken away, and waits for them."""
+        """Notifies all members that their machine is being preempted, and waits for them."""
         if self._launcher.poll() is None:
-            self._launcher.send_signal(signal.SIGTERM)  # Which launchers pass on.
+            self._launcher.send_signal(signal.SIGTERM)  # Launchers pass it on.
         self._wait(seconds)
 
     def kill(self) -> None:
-        """Ends all members; one that stands still ends when it wakes."""
+        """Ends all members; a stopped one (SIGSTOP) ends when it continues."""
         if self._launcher.stdin is not None:
             self._launcher.stdin.close()
         self._wait(_TO_END)
@@ -99,15 +102,15 @@ def launched_rank(environment: Mapping[str, str]) -> int | None:
 
 
 def meet(place: Place, rank: int, seconds: float) -> str:
-    """Returns where rank 0 is found, as "host:port"; rank 0 says so, the others wait for it.
+    """Returns rank 0's address as "host:port"; rank 0 publishes it, the others wait for it.
 
     Args:
-      place: that all members reach; see `infra.gang.words`.
-      rank: of this process.
-      seconds: to wait [s].
+      place: place that all members reach; see `infra.gang.words`.
+      rank: rank of this process.
+      seconds: longest wait [s].
 
     Raises:
-      TimeoutError: if rank 0 has not come by then.
+      TimeoutError: if rank 0 has not published its address by then.
     """
     if rank == 0:
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""A gang of processes of this machine, which share the cores and GPUs of the one that starts it."""
+"""A gang of processes on this machine, which share the cores and GPUs of their starter."""
 
 import os
 import signal
@@ -11,16 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 Command = Callable[[int, str], Sequence[str]]
-"""(rank, where rank 0 is found as "host:port") -> the command of a member."""
+"""(rank, rank 0's address as "host:port") -> the command of a member."""
 
 
 class LocalGang:
-    """Members that end with this process: each holds the other end of a pipe as its input.
+    """A gang on this machine.
+
+    Each member's standard input is a pipe from this process. The pipe closes when this process
+    ends, and the member then ends, too.
 
     Args:
-      command: of each member.
-      size: how many there are.
-      folder: for what they print.
+      command: command of each member.
+      size: number of members.
+      folder: folder for their output.
     """
 
     def __init__(self, command: Command, size: int, folder: Path) -> None:
@@ -38,11 +41,11 @@ class LocalGang:
             self._members.append(member)
 
     def codes(self) -> dict[int, int | None]:
-        """Returns rank -> exit code, minus the signal that ended it; None while it lives."""
+        """Returns rank -> exit code, negative if a signal ended it; None while it lives."""
         return {rank: member.poll() for rank, member in enumerate(self._members)}
 
     def ask_to_leave(self, seconds: float) -> None:
-        """Tells all members that their machine is about to be taken away, and waits for them."""
+        """Notifies all members that their machine is being preempted, and waits for them."""
         for member in self._members:
             if member.poll() is None:
                 member.send_signal(signal.SIGTERM)
@@ -51,7 +54,7 @@ class LocalGang:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """Ends all members at once, stopped ones too."""
+        """Kills all members at once, including stopped ones (SIGSTOP)."""
         for member in self._members:
             member.kill()
         for member in self._members:
@@ -64,12 +67,12 @@ def member_environment(rank: int, size: int, own: Mapping[str, str]) -> dict[str
     """Returns the environment of a member: its share of the worker's cores and GPUs.
 
     Args:
-      rank: of the member.
-      size: of the gang.
-      own: the environment of the worker; see `infra.ray.devices`.
+      rank: rank of the member.
+      size: size of the gang.
+      own: environment of the worker; see `infra.ray.devices`.
 
     Raises:
-      ValueError: if the GPUs cannot be shared out.
+      ValueError: if the GPUs cannot be divided evenly.
     """
     threads = max(1, int(own.get("NPROC") or os.cpu_count() or 1) // size)
     multi = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
@@ -92,15 +95,15 @@ def member_environment(rank: int, size: int, own: Mapping[str, str]) -> dict[str
 
 
 def own_path() -> str:
-    """Returns the PYTHONPATH by which others find the code that this process runs."""
+    """Returns a PYTHONPATH with which other processes find the code that this one runs."""
     return os.pathsep.join(map(os.path.abspath, sys.path))
 
 
 def end_with_starter(code: int) -> None:
-    """Has this process, a member, end with an exit code as soon as the one that started it has."""
+    """Ends this process, a member, with an exit code as soon as its starter has ended."""
 
     def wait() -> None:
-        # Not `sys.stdin`: a thread that waits in it aborts Python's own end.
+        # Not `sys.stdin`: a thread blocked in it makes Python abort at its exit.
         while os.read(0, 1):
             continue
         os._exit(code)

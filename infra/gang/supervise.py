@@ -1,7 +1,6 @@
-"""Keeps a gang going: processes that compute together, none of which can go on without the rest.
+"""Supervises a gang: processes that compute together, none of which can continue without the rest.
 
-When one is lost, the rest are ended and all begin again, from the last point to go on from that
-they wrote themselves.
+When one is lost, the rest are killed and all start again, from the last state that they saved.
 """
 
 import dataclasses
@@ -15,31 +14,31 @@ from infra.gang.words import FAILED, PREEMPTED, Listener, look_every
 from infra.progress import Progress
 
 _LOOK_EVERY = 0.02
-"""Between two looks at the members [s]."""
+"""Interval between two looks at the members [s]."""
 _LOSSES = 3
-"""How often in a row a gang may be lost without having got to a further point to go on from."""
+"""Losses in a row, without a further saved state in between, after which a gang has failed."""
 _TO_LEAVE = 2.0
-"""For members to save their state when the supervisor is told to stop; Ray gives it 3 s [s]."""
+"""Time for members to save their state when the supervisor must stop; Ray gives it 3 s [s]."""
 
 _SAVED = "its machine is taken away; the state was saved"
 LAUNCHER = -1
-"""Rank of whatever started the members, where that is no member's own process."""
+"""Rank that stands for the launcher, where one started the members."""
 _REASON = 300
-"""Of why a member ended, as one line of progress cites it [characters]."""
+"""Longest reason of a member's end in one line of progress [characters]."""
 
 
 class Gang(Protocol):
-    """Members that were started together; see `infra.gang.local`."""
+    """The members that were started together; see `infra.gang.local`."""
 
     def codes(self) -> Mapping[int, int | None]:
-        """Returns rank -> exit code, minus the signal that ended it; None while it lives.
+        """Returns rank -> exit code, negative if a signal ended it; None while it lives.
 
-        Of members that a launcher started, those who said theirs, and its own.
+        For a gang of a launcher: the codes of the members that wrote theirs, and the launcher's.
         """
         ...
 
     def ask_to_leave(self, seconds: float) -> None:
-        """Tells all members that their machine is about to be taken away, and waits for them."""
+        """Notifies all members that their machine is being preempted, and waits for them."""
         ...
 
     def kill(self) -> None:
@@ -48,7 +47,7 @@ class Gang(Protocol):
 
 
 class GangFailedError(RuntimeError):
-    """A member failed of its own fault, or the gang was lost again and again."""
+    """A member failed by its own error, or the gang was lost too often."""
 
 
 def supervise(
@@ -57,16 +56,16 @@ def supervise(
     """Yields the progress of a gang until all of its members have ended well.
 
     Args:
-      start: starts the gang, whose members tell of themselves in the folder it is given (see
-        `infra.gang.words`); again, with another folder, after it was lost.
-      place: where these folders are, a place that is new: a folder, or gs://bucket/prefix.
-      logs: folder for what the members print; made here.
+      start: starts the gang, whose members report in the folder that it is given (see
+        `infra.gang.words`); called again, with a new folder, after the gang was lost.
+      place: new place for these folders: a folder, or gs://bucket/prefix.
+      logs: folder for the members' output; made here.
 
     Returns:
-      The folder of those who ended well.
+      The folder of the gang that ended well.
 
     Raises:
-      GangFailedError: if a member failed of its own fault, or the gang was lost too often.
+      GangFailedError: if a member failed by its own error, or the gang was lost too often.
     """
     logs.mkdir(parents=True, exist_ok=True)
     number = losses = furthest = 0
@@ -76,7 +75,7 @@ def supervise(
         gang = start(here)
         try:
             lost = yield from _follow(gang, listener, max(_LOOK_EVERY, look_every(place)))
-        # Whoever reads, or this process, was told to stop (`flows.steps.job`); so are they.
+        # The reader or this process must stop (`flows.steps.job`), and so must the members.
         except (GeneratorExit, SystemExit, KeyboardInterrupt):
             gang.ask_to_leave(_TO_LEAVE)
             raise
@@ -99,15 +98,16 @@ def _follow(gang: Gang, listener: Listener, pause: float) -> Generator[Progress,
     """Yields progress while the members live; returns how they were lost, "" if all ended well.
 
     Raises:
-      GangFailedError: if one failed of its own fault.
+      GangFailedError: if a member failed by its own error.
     """
     while True:
         codes = gang.codes()
-        for progress in listener.news():  # After a look at the codes: nobody who ended said more.
+        for progress in listener.news():  # Read after the codes, so that no last report is missed.
             yield progress
             listener.deal_with()
         ended = {rank: code for rank, code in codes.items() if code}
-        # Survivors end for want of the one that was lost, or are aborted by JAX: a little later.
+        # Survivors of a lost member end or are aborted by JAX (SIGABRT) a little later, so they
+        # are not the cause.
         killed = [r for r, code in ended.items() if code < 0 and code != -signal.SIGABRT]
         failed = sorted(
             (r for r, code in ended.items() if code == FAILED), key=lambda rank: rank == LAUNCHER
@@ -129,7 +129,7 @@ def _who(rank: int) -> str:
 
 
 def _how(code: int, reason: str) -> str:
-    # Who is aborted, by JAX, says why at the end of its log; who is killed can say nothing.
+    # A member that JAX aborts logs the reason last; one that is killed cannot log any.
     if code < 0 and code != -signal.SIGABRT:
         return signal.Signals(-code).name
     return f"exit code {code}: {reason[-_REASON:]}"

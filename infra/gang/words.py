@@ -1,14 +1,16 @@
-"""What the members of a gang, and who looks after them, say to each other: files in one folder.
+"""Messages between the members of a gang and their supervisor: files in one folder.
 
-told/<n>       rank 0 -> `Progress`, the n-th
+file           writer -> content
+told/<n>       rank 0 -> its n-th `Progress`
 accelerator    rank 0 -> kind of its devices
-heard          the supervisor -> how many of these lines it has dealt with
+heard          the supervisor -> how many reports of progress it has handled
 reason-<rank>  a member that gives up -> why, in one line
 ended-<rank>   a member, last of all -> its exit code
-coordinator    rank 0 -> where it listens, where a launcher started the members
+coordinator    rank 0 -> its address, if a launcher started the members
 
-Files, not pipes: a member may be on another machine, which shares the folder, or nothing but a
-bucket. Each start of the gang has a folder of its own, so that nobody hears those who were lost.
+They are files and not pipes because a member may be on another machine, which shares only the
+folder, or only a bucket. Each start of the gang has a new folder, so that reports of lost members
+are never read.
 """
 
 import dataclasses
@@ -23,30 +25,30 @@ from infra.store.files import Files
 from infra.store.places import BUCKET, open_files
 
 FAILED, PEER_LOST, PREEMPTED = 1, 17, 143
-"""Exit codes of a member: of its own fault, for want of another member, and asked to leave."""
+"""Exit codes of a member: its own error, another member was lost, and it was asked to leave."""
 
 Place = str | os.PathLike[str]
 """A folder, or gs://bucket/prefix."""
 
 _LOOK_EVERY = 0.01
-"""Between two looks at what somebody may have said [s]."""
+"""Interval between two looks for a message [s]."""
 _ASK_EVERY = 0.5
-"""The same in a bucket, where each is a request [s]."""
+"""The same in a bucket, where each look is a request [s]."""
 _LAST_WORDS = 2000
-"""Of a log, as an error cites it [bytes]."""
+"""Length of the end of a log that an error cites [bytes]."""
 
 
 class Teller:
-    """What rank 0 tells; safe to make where nobody listens, with None for the place."""
+    """Rank 0's reports to the supervisor; with None for the place, progress is printed instead."""
 
     def __init__(self, place: Place | None) -> None:
         self._place, self._told = place, 0
 
     def tell(self, progress: Progress) -> None:
-        """Tells how far the work is; with a point to go on from, waits until that was dealt with.
+        """Reports progress; if it is resumable, waits until the supervisor has handled it.
 
-        So what lies in the scratch folder stays as it is while it is copied to a store elsewhere.
-        In a bucket nobody waits: members that speak there have scratch folders of their own.
+        So the scratch folder does not change while it is copied to a store elsewhere. There is no
+        wait in a bucket: members that report there have scratch folders of their own.
         """
         text = json.dumps(dataclasses.asdict(progress))
         if self._place is None:
@@ -59,13 +61,13 @@ class Teller:
             time.sleep(_LOOK_EVERY)
 
     def tell_accelerator(self, kind: str) -> None:
-        """Tells the kind of device that JAX computes on, such as "cpu"."""
+        """Reports the kind of device that JAX computes on, such as "cpu"."""
         if self._place is not None:
             say(self._place, "accelerator", kind)
 
 
 def give_reason(place: Place | None, rank: int, reason: str) -> None:
-    """Says why a member gives up."""
+    """Writes why a member gives up."""
     if place is None:
         print(reason, flush=True)
     else:
@@ -73,27 +75,27 @@ def give_reason(place: Place | None, rank: int, reason: str) -> None:
 
 
 def note_end(place: Place | None, rank: int, code: int) -> None:
-    """Says with which exit code a member ends."""
+    """Writes the exit code with which a member ends."""
     if place is not None:
         say(place, f"ended-{rank}", str(code))
 
 
 def codes_of(place: Place) -> dict[int, int]:
-    """Returns rank -> exit code, of the members that have said theirs."""
+    """Returns rank -> exit code of the members that have written theirs."""
     names = [name for name in _files(os.fspath(place)).listing("") if name.startswith("ended-")]
     return {int(name.partition("-")[2]): int(said(place, name) or 0) for name in names}
 
 
 class Listener:
-    """Hears what a gang tells.
+    """Reads the reports of a gang.
 
     Args:
-      place: where it tells it.
-      logs: folder of `<rank>.log` or `launcher.log`, what members printed.
+      place: place where the gang reports.
+      logs: folder with the members' output: `<rank>.log` or `launcher.log`.
 
     Attributes:
-      last: what was told last.
-      point: units done at the last point to go on from; 0 before the first.
+      last: the latest progress.
+      point: units done at the last resumable progress; 0 before the first.
     """
 
     def __init__(self, place: Place, logs: Path) -> None:
@@ -102,7 +104,7 @@ class Listener:
         self.last, self.point = Progress(done=0, total=0), 0
 
     def news(self) -> list[Progress]:
-        """Returns the progress that was told since the last call."""
+        """Returns the progress that was reported since the last call."""
         found = []
         while (text := said(self._place, f"told/{self._read}")) is not None:
             self.last = Progress(**json.loads(text))
@@ -112,13 +114,13 @@ class Listener:
         return found
 
     def deal_with(self) -> None:
-        """Says that one more of the lines was dealt with, where somebody waits for that."""
+        """Notes that one more report was handled; not in a bucket, where nobody waits for it."""
         self._heard += 1
         if not _is_bucket(self._place):
             say(self._place, "heard", str(self._heard))
 
     def reason(self, rank: int) -> str:
-        """Returns why a member gave up: what it said, or the end of what it printed."""
+        """Returns why a member gave up: its own reason, or else the end of its log."""
         if (reason := said(self._place, f"reason-{rank}")) is not None:
             return reason
         logs = (self._logs / f"{name}.log" for name in (rank, "launcher"))
@@ -128,7 +130,7 @@ class Listener:
 
 
 def say(place: Place, name: str, text: str) -> None:
-    """Writes a file of which readers see all or nothing."""
+    """Writes a file atomically: readers see all of it or nothing."""
     _files(os.fspath(place)).put(name, text.encode())
 
 
@@ -141,7 +143,7 @@ def said(place: Place, name: str) -> str | None:
 
 
 def look_every(place: Place) -> float:
-    """Returns how long to wait between two looks at what is said there [s]."""
+    """Returns the interval between two looks for a message in a place [s]."""
     return _ASK_EVERY if _is_bucket(place) else _LOOK_EVERY
 
 

@@ -1,10 +1,11 @@
-"""Alerts about the runs of a deployment: automations of the server, and where they send word.
+"""Alerts about the runs of a deployment, as automations of the Prefect server.
 
 failed     a run failed, or crashed
-stalled    a run made no progress for some minutes, as `infra.prefect.watch` sees it
+stalled    a run made no progress for some minutes, according to `infra.prefect.watch`
 over cap   a run lasts longer than some hours; it can be cancelled
 
-Their addresses hold secrets: they are stored as blocks of the server, and never shown.
+The addresses that are notified hold secrets: they are stored as blocks of the server, and never
+shown.
 """
 
 import dataclasses
@@ -32,19 +33,19 @@ _BLOCK = re.compile(r"[a-z-]+/[a-z0-9-]+")
 
 
 class AlertError(ValueError):
-    """An address of an alert is none."""
+    """An alert's address is invalid."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alerts:
-    """What is told about the runs of a deployment, and to whom.
+    """Settings of a deployment's alerts.
 
     Attributes:
-      addresses: a webhook's https:// (Slack's, or any that takes JSON), mailto://, as Apprise
-        writes it, or TYPE/NAME of a block of the server.
+      addresses: addresses to notify: https:// of a webhook (Slack's, or any that takes JSON),
+        mailto:// in the form of Apprise, or TYPE/NAME of a block of the server.
       stall: time without progress after which a run counts as stalled [minutes].
-      cap: longest time of a run [hours]; None for none.
-      cancel: cancel a run that is over the cap.
+      cap: longest time of a run [hours]; None for no limit.
+      cancel: whether to cancel a run that is over the cap.
     """
 
     addresses: Sequence[str] = ()
@@ -59,13 +60,13 @@ def register_alerts(
     """Registers the alerts of a deployment; returns "new", "changed" or "unchanged" for each.
 
     Args:
-      client: of the server.
-      name: of the deployment.
-      deployment_id: its id.
-      alerts: what is told; alerts that are there and not asked for stay.
+      client: client of the server.
+      name: name of the deployment.
+      deployment_id: id of the deployment.
+      alerts: settings of the alerts; existing alerts that they do not ask for stay.
 
     Raises:
-      AlertError: if an address is none.
+      AlertError: if an address is invalid.
     """
     blocks = [_block(client, address) for address in alerts.addresses]
     return {
@@ -90,7 +91,7 @@ def _automations(
         ]
 
     def trigger(expect: set[str], *, after: Collection[str] = (), within: float = 0.0):
-        """Fires at an event that is expected; with `after`, when none comes for so long [s]."""
+        """Returns a trigger on an expected event; with `after`, on its absence `within` s."""
         return EventTrigger(
             posture=Posture.Proactive if after else Posture.Reactive,
             after=set(after),
@@ -146,13 +147,13 @@ def _set(client: SyncPrefectClient, automation: AutomationCore) -> str:
 
     decides = {"trigger", "actions"}
     if there[0].model_dump(include=decides) == automation.model_dump(include=decides):
-        return "unchanged"  # To write it again would forget since when it waits.
+        return "unchanged"  # Writing it again would reset the time that it has waited.
     client.update_automation(there[0].id, automation)
     return "changed"
 
 
 def _block(client: SyncPrefectClient, address: str) -> uuid.UUID:
-    """Returns the id of the block that sends to an address; made anew unless a block is named."""
+    """Returns the id of the block that sends to an address; makes it unless a block is named."""
     scheme, separator, _ = address.partition("://")
     if not separator and _BLOCK.fullmatch(address):
         kind, _, name = address.partition("/")
@@ -165,7 +166,7 @@ def _block(client: SyncPrefectClient, address: str) -> uuid.UUID:
             ) from None
     name = f"parcel-alert-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
     if scheme in ("mailto", "mailtos") or address.startswith("https://hooks.slack"):
-        # Prefect has no block for plain mail; this one hands any address of Apprise's to Apprise.
+        # Prefect has no block for plain mail; this one passes any address on to Apprise.
         block = SlackWebhook(url=SecretStr(address))
     elif scheme in ("http", "https"):
         block = CustomWebhookNotificationBlock.model_validate(

@@ -1,4 +1,4 @@
-"""The API of the Prefect server that the user named, where a command cannot do without one."""
+"""A client of the Prefect server that the user named, for commands that need one."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from prefect.settings import get_current_settings
 
 
 class NoServerError(ValueError):
-    """No server is named, or the one that is does not answer this user."""
+    """No server is named, or the named one does not answer, or refuses this user."""
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
 """The Prefect server of a store, as a process: `python -m infra.prefect.app STORE HOST PORT`.
 
-Three more words, see `Beside`, name an application whose pages are served beside Prefect's own, and
-a function that is asked about the parameters of our deployments before there is a run.
+Three more arguments, see `Beside`, name an application whose pages are served next to Prefect's
+own, its argument, and a function that checks the parameters of a run of our deployments.
 
-It answers only those who address it by its own name, and browsers only for its own pages: any
-page on the web can make a browser send requests to a server on loopback.
+The server refuses requests that address another host name, and requests of browsers that come from
+other sites' pages: any page on the web can make a browser send requests to a server on loopback.
 """
 
 import asyncio
@@ -33,23 +33,23 @@ from infra.prefect.server import PAGES, Beside, folder_id, is_loopback, locks
 from infra.processes.identity import ProcessNote
 
 _LOOK_EVERY = 0.5
-"""Between two looks at whether anybody uses the server [s]."""
+"""Interval between two looks at whether the server has users [s]."""
 _END_TIMEOUT = 1.5
-"""For the server to end politely once nobody does; all it knows is in its database [s]."""
+"""Time for the server to shut down once it has no users; its state is in its database [s]."""
 
 _ASK_TIMEOUT = 30.0
-"""For the server to say whose deployment it is [s]."""
+"""Longest wait for the server's answer about a deployment [s]."""
 _MADE = re.compile(r"/api/deployments/([0-9a-f-]+)/create_flow_run/?$")
 _TAG = "parcel"
-"""Of our deployments."""
+"""Tag of our deployments."""
 
 
 class SameOrigin:
-    """Refuses requests to another host than this one, and those of other sites' pages.
+    """Refuses requests that address another host than this one, or come from other sites' pages.
 
     Args:
-      app: what answers the rest.
-      hosts: names of the server, with port; empty where it has names that it cannot know.
+      app: application that answers the other requests.
+      hosts: names of the server, with port; empty if it cannot know all of its names.
     """
 
     def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
@@ -77,11 +77,11 @@ class SameOrigin:
 
 
 class Password:
-    """Answers those who know the server's auth string; Prefect itself asks for it in its API only.
+    """Requires the server's auth string; Prefect itself requires it in its API only.
 
     Args:
-      app: what answers them.
-      auth: the string, "name:password".
+      app: application that answers the authorised requests.
+      auth: the auth string, "name:password".
     """
 
     def __init__(self, app: ASGIApp, auth: str) -> None:
@@ -106,12 +106,12 @@ class Password:
 
 
 class CheckedForms:
-    """Refuses a run of our deployments whose parameters are wrong, in the words of a function.
+    """Refuses to create a run of our deployments whose parameters are wrong.
 
     Args:
-      app: what answers the rest.
-      api: its address [URI].
-      check: "module:function": parameters -> what is wrong, or None.
+      app: application that answers the other requests.
+      api: address of its API [URI].
+      check: "module:function" of the check: parameters -> the error message, or None.
     """
 
     def __init__(self, app: ASGIApp, api: str, check: str) -> None:
@@ -130,6 +130,7 @@ class CheckedForms:
         if why is None:
             parts = iter([{"type": "http.request", "body": body, "more_body": False}])
 
+            # The body was read above; this passes it on to the application.
             async def again() -> Message:
                 return next(parts, None) or await receive()
 
@@ -145,7 +146,7 @@ class CheckedForms:
                 found = json.load(answer)
             given = json.loads(body).get("parameters") or {}
         except (OSError, ValueError, AttributeError):
-            return None  # The server refuses it in its own words, or takes it as it is.
+            return None  # The server itself refuses or accepts the request.
         if _TAG not in found["tags"]:
             return None
         module, _, name = self._check.partition(":")
@@ -159,11 +160,12 @@ async def _refuse(send: Send, status: int, why: str) -> None:
 
 
 def take_turns() -> None:
-    """Has transactions on SQLite wait for their turn as they begin.
+    """Makes transactions on SQLite wait for the write lock when they begin.
 
-    Prefect lets them read first. One that then finds, at its first write, that another has written
-    since, fails at once: "database is locked". An event that two automations wait for is handled
-    again after that, and the first of them has sent its alert twice; or it is dropped.
+    Prefect lets them begin with a read. If another transaction writes before the first write of
+    this one, that write fails at once: "database is locked". The server then handles the event
+    again, so that of two automations that wait for it the first sends its alert twice; or it drops
+    the event.
     """
     from prefect.server.database.configurations import AioSqliteConfiguration
 
@@ -179,7 +181,7 @@ def main() -> None:
     """Serves until nobody uses the store's server."""
     store, host, port = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     users, _, noted = locks(store)
-    end: list[Callable[[], None]] = []  # Before there is a server, there is nothing to end.
+    end: list[Callable[[], None]] = []  # Empty until there is a server to end.
     threading.Thread(target=_end_without_users, args=(users, noted, end), daemon=True).start()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family)
@@ -198,7 +200,7 @@ def main() -> None:
     if auth is not None:  # The server's own services are clients of it.
         os.environ["PREFECT_API_AUTH_STRING"] = auth
     if not is_loopback(host):
-        # Pages must ask the server they came from, whatever name that has for the reader.
+        # A relative path: pages must call the server that they came from, under any of its names.
         os.environ["PREFECT_UI_API_URL"] = "/api"
 
     import uvicorn
@@ -217,7 +219,7 @@ def main() -> None:
     beside = Beside(*sys.argv[4:]) if len(sys.argv) > 4 else None
     if beside is not None:
         pages = _application(beside)
-        # First: Prefect's own pages take every path that is left.
+        # Placed first, because Prefect's own pages take every path that is left.
         whole.router.routes[:0] = [
             Route(PAGES, lambda _: RedirectResponse(f"{PAGES}/")),
             Mount(PAGES, Password(pages, auth) if auth else pages),
@@ -249,11 +251,12 @@ def _write_note(path: Path, api: str, auth: str | None) -> None:
 def _end_without_users(users: Path, noted: Path, end: list[Callable[[], None]]) -> None:
     with users.open("a") as lock:
         while True:
+            # The lock can be exclusive only once no command holds it any more.
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             time.sleep(_LOOK_EVERY)
-        # A command that comes now waits for the lock, and then finds no server noted.
+        # A command that starts now waits for the lock, and then finds no server note.
         noted.unlink(missing_ok=True)
         for ask in end:
             ask()

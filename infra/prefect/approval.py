@@ -1,4 +1,4 @@
-"""A run that waits, in the UI, for somebody to let it go on."""
+"""Pauses a run until a person approves it in the UI."""
 
 import datetime
 import time
@@ -13,13 +13,13 @@ from prefect.utilities.engine import propose_state_sync
 from pydantic import Field
 
 _LOOK_EVERY = 2.0
-"""Between two looks at whether somebody has answered [s]."""
+"""Interval between two looks at whether somebody has answered [s]."""
 _TIMEOUT = 7 * 24 * 3600
-"""For somebody to answer; the run then fails [s]."""
+"""Longest wait for an answer, after which the run fails [s]."""
 
 
 class NotApprovedError(RuntimeError):
-    """Somebody said no, cancelled the run, or nobody said anything."""
+    """The run was declined or cancelled, or nobody answered in time."""
 
 
 class Approval(RunInput):
@@ -36,11 +36,11 @@ def wait_for_approval(flow_run_id: str, told: str) -> None:
     Prefect's own `pause_flow_run` does not notice that a run was cancelled meanwhile.
 
     Args:
-      flow_run_id: of this process's run.
-      told: what it is about to do, in Markdown; shown above the form.
+      flow_run_id: id of this process's run.
+      told: text on what the run is about to do, in Markdown; shown above the form.
 
     Raises:
-      NotApprovedError: if it is not to go on.
+      NotApprovedError: if the run must not continue.
     """
     run, form = uuid.UUID(flow_run_id), Approval.with_initial_data(description=told)
     paused = Paused(timeout_seconds=_TIMEOUT, pause_key=uuid.uuid4().hex)

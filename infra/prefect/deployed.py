@@ -1,4 +1,4 @@
-"""Deployments of a server: registered again and again, and what that changed."""
+"""Registers deployments on a server, and reports what that changed."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 _SLUG = "parcel-deploy"
-"""Tells the schedule that is set here from those set in the UI."""
+"""Slug of the schedule that is set here, which those set in the UI do not have."""
 _FIELDS = {
     "parameters": "parameters",
     "job_variables": "job variables",
@@ -24,7 +24,7 @@ _FIELDS = {
     "description": "description",
     "tags": "tags",
 }
-"""Fields that registering sets -> how people call them."""
+"""Field that registering sets -> its name for people."""
 
 
 class DeploymentError(ValueError):
@@ -34,14 +34,14 @@ class DeploymentError(ValueError):
 def register(
     client: SyncPrefectClient, deployment: RunnerDeployment, schedule: CronSchedule | None
 ) -> tuple[str, list[str]]:
-    """Registers a deployment and returns its id and what changed; ["new"] where there was none.
+    """Registers a deployment and returns its id and what changed; ["new"] if there was none.
 
-    Schedules set in the UI stay, and so does ours where none is given.
+    Schedules set in the UI stay, and so does ours if none is given.
 
     Args:
-      client: of the server.
-      deployment: what is registered.
-      schedule: when it runs by itself.
+      client: client of the server.
+      deployment: the deployment.
+      schedule: schedule on which it runs by itself.
 
     Raises:
       DeploymentError: if the server refuses it.
@@ -51,7 +51,7 @@ def register(
         deployment.apply()
     except DeploymentApplyError as error:
         raise DeploymentError(str(error)) from None
-    except PrefectHTTPStatusError as error:  # Where there was one before, Prefect wraps nothing.
+    except PrefectHTTPStatusError as error:  # Prefect does not wrap the errors of an update.
         raise DeploymentError(str(error.response.json().get("detail", error))) from None
     after = _read(client, deployment)
     assert after is not None
@@ -78,14 +78,14 @@ def set_schedule(
     slug: str = _SLUG,
     parameters: Mapping[str, Any] = MappingProxyType({}),
 ) -> bool:
-    """Sets a schedule of a deployment; returns whether it was another one.
+    """Sets a schedule of a deployment; returns whether that changed anything.
 
     Args:
-      client: of the server.
-      deployment: as the server knows it.
-      schedule: when it runs by itself.
-      slug: tells the schedule from others; one of the same slug is replaced.
-      parameters: of each of its runs, on top of the deployment's.
+      client: client of the server.
+      deployment: the deployment as the server has it.
+      schedule: schedule on which it runs by itself.
+      slug: slug of the schedule; one with the same slug is replaced.
+      parameters: parameters of each of its runs, on top of the deployment's.
     """
     wanted: dict[str, Any] = {
         "schedule": schedule.model_dump(mode="json"),

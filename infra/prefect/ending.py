@@ -1,4 +1,4 @@
-"""A run under way: its journal, and rows that are right however it ends."""
+"""Keeps the journal of a run under way, and makes its rows right however the run ends."""
 
 import contextlib
 import signal
@@ -13,22 +13,23 @@ from infra.processes.signals import before_leaving, install
 from infra.reason import reason_of
 
 _LAST_PATIENCE = 1.5
-"""For the server to write the rows of a run that a signal ends; the next command has more [s]."""
+"""Time for the server to write the rows of a run that a signal ends [s]. The next command on the
+store settles what is missing then."""
 
 
 @contextlib.contextmanager
 def recorded(
     store: Path, flow_run_id: str, *, cancel: Callable[[], None] = lambda: None
 ) -> Iterator[Journal]:
-    """Yields the journal of a flow run; settles its rows on the way out, or at a signal.
+    """Yields the journal of a flow run; settles its rows on exit, or at a signal.
 
-    The run's own state is Prefect's to set, unless a signal ends it.
+    Prefect sets the run's own state, unless a signal ends the run.
 
     Args:
       store: the store's folder on this machine.
-      flow_run_id: of the Prefect run; "" where there is none.
-      cancel: stops what would outlive this process; called where a person ended the run, by Ctrl-C
-        or in the UI, and not where its machine did.
+      flow_run_id: id of the Prefect run; "" if there is none.
+      cancel: stops work that would outlive this process; called only if a person ended the run, by
+        Ctrl-C or in the UI.
     """
     install()
     journal = Journal(store, flow_run_id)

@@ -1,10 +1,10 @@
-"""The journal of a run, line by line, in the store: the UI's rows are settled against it.
+"""The journal of a run: a file in the store, with which the UI's rows are made to agree.
 
 <store>/runs/active/<flow run>.jsonl    a run under way, or one whose rows are not settled yet
-        runs/ended/<flow run>.jsonl     one whose rows tell what its journal tells
+        runs/ended/<flow run>.jsonl     one whose rows agree with it
 
-Prefect's own rows travel through queues in the run's process and in its server, and are lost with
-either. A line here is written at once, and a reader knows from the first one whose it is.
+Prefect's own rows pass through queues in the run's process and in its server, and are lost if
+either dies. A line of the journal is written at once, and its first line names the run's process.
 """
 
 import dataclasses
@@ -23,16 +23,16 @@ Ending = Literal["completed", "failed", "cancelled", "crashed"]
 
 @dataclasses.dataclass(kw_only=True)
 class Node:
-    """How far one node of a run's graph came.
+    """State of one node of a run's graph.
 
     Attributes:
-      name: as people see it.
-      outcome: how it ended; None if it did not.
-      detail: what is worth telling: the score, the reason of a failure.
-      started, ended: when; None if it did not.
-      task_run_id: Prefect's id of its row; None if nobody has begun one.
+      name: name of the node, as people see it.
+      outcome: outcome of the node; None if it has not ended.
+      detail: text for people: the score, the reason of a failure.
+      started, ended: times of its start and its end; None before.
+      task_run_id: Prefect's id of its row; None if it has no row yet.
       reads: names of the nodes whose artifacts it reads.
-      took: time of its work, without what it waited for a place [s]; None where nobody said.
+      took: time of its work, without its wait for a place to run [s]; None if unknown.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Node:
 
     @property
     def told(self) -> str:
-        """The node's end in a line."""
+        """How the node ended, in one line."""
         seconds = self.seconds if self.took is None else self.took
         took = f" in {seconds:.1f} s" if self.outcome == "made" else ""
         return f"{self.outcome}{took}{': ' if self.detail else ''}{self.detail}"
@@ -61,15 +61,15 @@ class Node:
 
 @dataclasses.dataclass(kw_only=True)
 class RunRecord:
-    """A run, as its journal tells it.
+    """A run, as its journal records it.
 
     Attributes:
       flow_run_id: Prefect's id of it.
-      process: the one that ran it.
+      process: process that ran it.
       nodes: its nodes by name, in the order in which they were planned or began.
-      ending: how it ended; None if it goes on, or was killed.
-      message: why it ended so.
-      study: its name; "" until it is planned.
+      ending: outcome of the run; None if it is under way, or was killed.
+      message: reason for that ending.
+      study: name of the study; "" until it is planned.
     """
 
     flow_run_id: str
@@ -85,7 +85,7 @@ class Journal:
 
     Args:
       store: the store's folder on this machine.
-      flow_run_id: of the Prefect run; the journal of a run without one is kept nowhere.
+      flow_run_id: id of the Prefect run; with "", no journal is written.
     """
 
     def __init__(self, store: Path, flow_run_id: str) -> None:
@@ -95,16 +95,16 @@ class Journal:
         self._write("run", flow_run_id=flow_run_id, process=dataclasses.asdict(ProcessNote.own()))
 
     def plan(self, study: str, reads: Mapping[str, Sequence[str]]) -> None:
-        """Notes every node of the run, so that one never reached has a row, too.
+        """Notes every node of the run, so that a node that is never reached has a row, too.
 
         Args:
-          study: its name.
+          study: name of the study.
           reads: node -> the nodes whose artifacts it reads.
         """
         self._write("plan", study=study, reads=reads)
 
     def submitted(self, name: str, task_run_id: str | None) -> None:
-        """Notes that a node has a row of its own, and its id."""
+        """Notes the id of a node's own row."""
         self._write("submitted", name=name, task_run_id=task_run_id)
 
     def started(self, name: str) -> None:
@@ -112,17 +112,17 @@ class Journal:
         self._write("started", name=name)
 
     def ended(self, name: str, outcome: Outcome, detail: str = "") -> None:
-        """Notes how a node ended; one that was re-used need not have begun."""
+        """Notes how a node ended; a re-used one may never have started."""
         self._write("ended", name=name, outcome=outcome, detail=detail)
 
     def reused(self, details: Mapping[str, str]) -> None:
-        """Notes nodes that ended re-used, at once: name -> what is worth telling of it."""
+        """Notes that nodes were re-used, all in one write: name -> detail."""
         self._write_all(
             "ended", [{"name": n, "outcome": "reused", "detail": d} for n, d in details.items()]
         )
 
     def close(self, ending: Ending, message: str = "") -> None:
-        """Notes how the run ended; the first word counts."""
+        """Notes how the run ended; only the first call counts."""
         self._write("closed", ending=ending, message=message)
 
     def _write(self, what: str, **values: Any) -> None:
@@ -143,14 +143,14 @@ def now() -> datetime.datetime:
 
 
 def folder(store: Path) -> Path:
-    """Returns where the journals of runs are that are not settled."""
+    """Returns the folder of the journals that are not settled yet."""
     path = store / "runs" / "active"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def read(path: Path) -> RunRecord | None:
-    """Reads a journal; None if not even its first line was written."""
+    """Reads a journal; returns None if not even its first line was written."""
     record: RunRecord | None = None
     for line in _lines(path):
         at = datetime.datetime.fromisoformat(line["at"])
@@ -182,7 +182,7 @@ def read(path: Path) -> RunRecord | None:
 
 
 def settled(path: Path) -> None:
-    """Moves a journal to those whose rows are settled."""
+    """Moves a journal to the folder of settled ones."""
     ended = path.parents[1] / "ended"
     ended.mkdir(exist_ok=True)
     path.rename(ended / path.name)

@@ -1,8 +1,8 @@
-"""Tells the UI of a run under way: a row per node, log lines, pages.
+"""Publishes a run under way to the UI: a row per node, log lines, pages.
 
 Prefect's own task engine sends three events and a few log lines per task, each by itself, through
-an event loop: 20 ms of processor time per node. A study has thousands; here a batch goes out every
-second, and a node that began and ended in between is told once.
+an event loop, which takes 20 ms of processor time per node. A study has thousands of nodes, so here
+a batch is sent every second; a node that began and ended between two batches is sent once.
 """
 
 import dataclasses
@@ -19,20 +19,20 @@ from infra.prefect.published import published
 from infra.prefect.rows import TYPES, event, row_id
 
 _SENT_EVERY = 1.0
-"""Between two batches [s]."""
+"""Interval between two batches [s]."""
 _AT_ONCE = 8
-"""Pages on their way at a time: the server writes them one by one anyway."""
+"""Requests under way at a time; the server writes pages one by one anyway."""
 _LONGEST_LINE = 20_000
-"""Of a log line [characters]; the server refuses those of megabytes."""
+"""Longest log line [characters]; the server refuses lines of megabytes."""
 
 
 class Live:
-    """Tells the UI of one run; safe to call from several threads.
+    """Publishes one run to the UI; safe to call from several threads.
 
-    What cannot be told now is told when the run's rows are settled, see `rows.settle`.
+    Rows that cannot be published now are corrected when the run is settled, see `rows.settle`.
 
     Args:
-      flow_run_id: of the Prefect run; of a run without one nothing is told.
+      flow_run_id: id of the Prefect run; with "", nothing is published.
     """
 
     def __init__(self, flow_run_id: str) -> None:
@@ -63,23 +63,23 @@ class Live:
             self._client.__exit__(None, None, None)
 
     def task_run_id(self, name: str) -> str | None:
-        """Returns the id of a node's row; None where the run has none."""
+        """Returns the id of a node's row; None if the run has no rows."""
         return str(row_id(self.flow_run_id, name)) if self.flow_run_id else None
 
     def began(self, node: Node, reads: Sequence[str], *, attempt: int = 1) -> None:
-        """Tells that a node began, or began again.
+        """Publishes that a node began, or began again.
 
         Args:
-          node: it.
-          reads: names of the nodes that it reads, for the run's picture.
-          attempt: counted from 1.
+          node: the node.
+          reads: names of the nodes whose artifacts it reads, for the run's picture.
+          attempt: number of the attempt, counted from 1.
         """
         name = "Retrying" if attempt > 1 else "Running"
         state: State[Any] = State(type=StateType.RUNNING, name=name)
         self._change(node, state, reads, attempt)
 
     def ended(self, node: Node, reads: Sequence[str], *, attempt: int = 1) -> None:
-        """Tells how a node ended, and logs it; not where it was there already."""
+        """Publishes how a node ended, and logs it unless the node was re-used."""
         assert node.outcome is not None
         state: State[Any] = State(type=TYPES[node.outcome], message=node.told)
         self._change(node, state, reads, attempt)
@@ -87,7 +87,7 @@ class Live:
             self.log(f"{node.name}: {node.told}", node.name, failed=node.outcome == "failed")
 
     def log(self, text: str, node: str = "", *, failed: bool = False) -> None:
-        """Logs a line, of a node or of the run as a whole."""
+        """Logs a line, for a node or for the run as a whole."""
         line = {
             "name": "parcel.study",
             "level": 40 if failed else 20,
@@ -105,10 +105,10 @@ class Live:
         """Publishes a page of a node; returns its id, or None if it could not be published.
 
         Args:
-          key: under which the UI has it; a later page of a key takes the place of an earlier one.
-          data: its text; of a "progress" one, how much is done [%].
-          description: a line.
-          node: whose page it is.
+          key: key of the page in the UI; a later page replaces an earlier one of the same key.
+          data: text of the page; for "progress", how much is done [%].
+          description: description of the page, in one line.
+          node: name of the node whose page it is.
           kind: "markdown" or "progress".
         """
         asked = {
@@ -148,7 +148,7 @@ class Live:
             self._ask("POST", "/logs/", lines)
 
     def _ask(self, verb: Any, path: Any, body: Any) -> Any:
-        """Returns the server's answer; None where there is none."""
+        """Sends a request; returns the server's answer, or None if it failed."""
         client = self._client
         if client is None:
             return None

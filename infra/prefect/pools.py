@@ -1,4 +1,4 @@
-"""Work pools: where a server's deployments run, and what a worker makes for each run.
+"""Work pools, in which a server's deployments run. The type decides what a worker makes for a run.
 
 process       a process on the worker's own machine
 docker        a container beside the worker
@@ -17,25 +17,27 @@ from prefect.utilities.schema_tools import validate
 PoolType = Literal["process", "docker", "kubernetes"]
 
 _PACKAGES = {
-    "process": "prefect", "docker": "prefect-docker", "kubernetes": "prefect-kubernetes",
-}  # fmt: skip
-"""Package that brings a type's worker; the server knows the job templates of all of them."""
+    "process": "prefect",
+    "docker": "prefect-docker",
+    "kubernetes": "prefect-kubernetes",
+}
+"""Pool type -> package with its worker; the server knows the job templates of all of them."""
 
 
 class PoolError(ValueError):
-    """A work pool cannot be what is asked for."""
+    """A work pool has another type, or does not accept a job variable."""
 
 
 def find_pool(client: SyncPrefectClient, name: str, kind: PoolType | None) -> WorkPool | None:
-    """Returns a work pool, if there is one of the name.
+    """Returns the work pool with a name; None if there is none.
 
     Args:
-      client: of the server.
-      name: of the pool.
-      kind: the type it is to have; None takes any of ours.
+      client: client of the server.
+      name: name of the pool.
+      kind: required type of the pool; None accepts any of ours.
 
     Raises:
-      PoolError: if it has another one.
+      PoolError: if its type is another.
     """
     try:
         pool = client.read_work_pool(name)
@@ -54,15 +56,15 @@ def find_pool(client: SyncPrefectClient, name: str, kind: PoolType | None) -> Wo
 
 
 def make_pool(client: SyncPrefectClient, name: str, kind: PoolType) -> WorkPool:
-    """Makes a work pool whose template has what our runs need."""
+    """Makes a work pool with our `job_template`."""
     made = WorkPoolCreate(name=name, type=kind, base_job_template=job_template(client, kind))
     return client.create_work_pool(made)
 
 
 def job_template(client: SyncPrefectClient, kind: PoolType) -> dict[str, Any]:
-    """Returns the job template of a new pool: a run's job, and the variables it leaves open.
+    """Returns the job template of a new pool: a run's job, with variables that deployments set.
 
-    It is the worker's own, as the server knows it, and what our runs need beyond that.
+    It is the worker's own template, as the server knows it, with additions for our runs.
     """
     known = client.read_worker_metadata()
     template = copy.deepcopy(known[_PACKAGES[kind]][kind]["default_base_job_configuration"])
@@ -103,10 +105,10 @@ def job_template(client: SyncPrefectClient, kind: PoolType) -> dict[str, Any]:
 def check_variables(pool: WorkPool, variables: dict[str, Any]) -> None:
     """Checks that a pool's template has the job variables that a deployment sets, and their types.
 
-    Prefect itself ignores those it does not know.
+    Prefect itself ignores unknown variables.
 
     Raises:
-      PoolError: if it lacks one, or takes other values.
+      PoolError: if the template lacks a variable, or does not accept its value.
     """
     schema = pool.base_job_template.get("variables", {})
     accepted = schema.get("properties", {})

@@ -1,4 +1,4 @@
-"""Calls to the UI, in one place: a view that cannot be published never stops the work."""
+"""Calls to the UI, guarded so that one that fails never stops the work."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOOK_EVERY = 5.0
-"""Between two looks at whether the server answers [s]."""
+"""Interval between two checks whether the server answers [s]."""
 
 _lock = threading.Lock()
 _seen = (float("-inf"), False)
@@ -23,9 +23,9 @@ _warned = False
 
 
 def published(call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-    """Makes a call to Prefect's API and returns its result, or None if it could not be made.
+    """Makes a call to Prefect's API and returns its result, or None if it failed.
 
-    Prefect tries a call for more than a minute: where no server answers, it is not even made.
+    Prefect retries a failing call for more than a minute, so none is made while no server answers.
     """
     try:
         if not _server_answers():
@@ -40,7 +40,7 @@ def _server_answers() -> bool:
     global _seen
     url = urllib.parse.urlsplit(os.environ.get("PREFECT_API_URL", ""))
     if url.hostname is None:
-        return True  # Prefect's profile decides; it may have its own idea of a server.
+        return True  # The user's Prefect profile may name a server.
     with _lock:
         if time.monotonic() - _seen[0] > _LOOK_EVERY:
             default = 443 if url.scheme == "https" else 80

@@ -1,4 +1,4 @@
-"""Makes the UI's rows of a run tell what its journal tells."""
+"""Makes the UI's rows of a run agree with its journal."""
 
 import dataclasses
 import datetime
@@ -27,19 +27,19 @@ from infra.prefect.journal import Node, RunRecord
 from infra.processes.identity import ProcessNote
 
 MAX_REUSED_ROWS = 200
-"""Nodes that are re-used without a look have a row each up to here; beyond, one for all."""
+"""Up to this many re-used nodes without a row yet get a row each; more of them share one row."""
 
 _PAGE = 200
-"""Rows that Prefect gives at once."""
+"""Rows in one answer of Prefect's API."""
 _UNDER_WAY = 1.0
-"""Without a new row for as long, none is on its way any more [s]."""
+"""Time without a change of the rows after which no earlier event is on its way any more [s]."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-"""Between two looks at the rows [s]; it doubles, since a look at ten thousand takes a second."""
+"""Pauses between two looks at the rows [s]; they double, since ten thousand rows take a second."""
 _KILLED = "its process was killed"
 _PROCESS = "process"
-"""Of the context of a run that a command began: which process."""
+"""Key in the context of a run that a command began: the process that runs it."""
 _KEY = "parcel"
-"""Prefect's key of our rows: its own engine runs none of them."""
+"""Task key of our rows, none of which Prefect's own engine runs."""
 TYPES = {
     "made": StateType.COMPLETED,
     "reused": StateType.COMPLETED,
@@ -60,9 +60,9 @@ class Row:
 
     Attributes:
       id, name, task_key, dynamic_key, run_count: as Prefect has them.
-      state: its type; None before the first.
-      told: when it came to that state; None before the first.
-      start_time: when it began [ISO 8601]; None if it did not.
+      state: type of its state; None before the first.
+      told: time at which it got that state; None before the first.
+      start_time: time at which it began [ISO 8601]; None if it did not.
     """
 
     id: uuid.UUID
@@ -81,14 +81,14 @@ class Row:
 
 
 def begin(flow: Flow[..., Any], parameters: dict[str, Any]) -> FlowRun:
-    """Makes the row of a run of this process; the row says so from its first moment.
+    """Makes the row of a run of this process, with a note of the process.
 
-    Prefect's engine makes a row, and only then calls the flow, which has a journal: a process
-    that is killed in between would leave a row that nobody knows the end of.
+    Prefect's engine makes a row, and only then calls the flow, which opens a journal. If the
+    process is killed in between, the note shows that the run has ended.
 
     Args:
-      flow: what will run.
-      parameters: its arguments.
+      flow: flow that will run.
+      parameters: arguments of the flow.
     """
     with get_client(sync_client=True) as client:
         return client.create_flow_run(
@@ -99,7 +99,7 @@ def begin(flow: Flow[..., Any], parameters: dict[str, Any]) -> FlowRun:
 
 
 def settle_ended(store: Path) -> None:
-    """Settles the rows of every run of a store that ended, in this process or with its own.
+    """Settles the rows of every run of a store that ended here, or whose process is gone.
 
     Args:
       store: the store's folder on this machine; Prefect's client must be set to its server.
@@ -119,16 +119,16 @@ def settle_ended(store: Path) -> None:
 def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) -> bool:
     """Gives every node of a run one row with its name and state, and the run its state.
 
-    Rows are told to the server as Prefect's own engine tells them, as events: so they have the
-    times of the journal, and what the engine may still have in its queues is older and ignored.
+    Rows are sent to the server as events, as Prefect's own engine sends them. So they have the
+    times of the journal, and events still in the engine's queues are older and ignored.
 
     Args:
       record: the run.
-      patience: for the server to write another row [s].
-      flow_run: whether the run's own state is settled, too; not while Prefect will do it.
+      patience: longest wait for the server to write another row [s].
+      flow_run: whether to settle the run's own state, too; False if Prefect will set it.
 
     Returns:
-      Whether every row was seen as it should be.
+      Whether every row was seen to agree.
     """
     if record.ending is None:
         record.ending, record.message = "crashed", _KILLED
@@ -136,7 +136,7 @@ def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) 
         try:
             run = client.read_flow_run(uuid.UUID(record.flow_run_id))
         except ObjectNotFound:
-            return True  # Another server's, or a database made anew.
+            return True  # The run is another server's, or the database is new.
         told = _settle_tasks(client, record, patience)
         if flow_run and (run.state is None or not run.state.is_final()):
             kind = _ENDINGS[record.ending]
@@ -148,7 +148,7 @@ def settle(record: RunRecord, *, patience: float = 15.0, flow_run: bool = True) 
 
 
 def _settle_unrecorded(store: Path) -> None:
-    """Ends the runs whose process was killed between its row and the first line of its journal."""
+    """Ends runs whose process was killed after its row was made and before its journal was."""
     kinds = FlowRunFilterStateType(any_=[StateType.PENDING, StateType.RUNNING])
     asked = FlowRunFilter(state=FlowRunFilterState(type=kinds))
     with get_client(sync_client=True) as client:
@@ -174,14 +174,14 @@ def flush(timeout: float = 10.0) -> None:
     """Sends what Prefect's client still has in its queues: events and log lines.
 
     Args:
-      timeout: for each of the two [s].
+      timeout: longest time for each of the two [s].
     """
     EventsWorker.drain_all(timeout=timeout, at_exit=False)
     APILogWorker.drain_all(timeout=timeout, at_exit=False)
 
 
 def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float) -> bool:
-    # What was told while the run went on may be on its way still: it comes first.
+    # Events sent during the run may still be on their way: wait until the rows stop changing.
     waited, missing, pause = 0.0, -1, _FIRST_PAUSE
     fewest, deadline = math.inf, math.inf
     while True:
@@ -189,7 +189,7 @@ def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float)
         wrong = list(_wrong(record, rows))
         if not wrong:
             return True
-        if len(wrong) < fewest:  # The server is at it; thousands of rows take it minutes.
+        if len(wrong) < fewest:  # The server makes progress; thousands of rows take it minutes.
             fewest, deadline = len(wrong), time.monotonic() + patience
         if time.monotonic() > deadline:
             return False
@@ -218,7 +218,7 @@ def _settle_tasks(client: SyncPrefectClient, record: RunRecord, patience: float)
         ]
         if logs:
             client.create_logs(logs)
-        # The server writes events one after the other; told twice, they come to the same.
+        # The server writes events one after the other; sending one twice changes nothing.
         _wait(client, record, [str(node.task_run_id) for node, _, _ in wrong], now, deadline)
 
 
@@ -239,9 +239,9 @@ def _wait(
 
 
 def _wrong(record: RunRecord, rows: Sequence[Row]) -> Iterator[tuple[Node, Row | None, State[Any]]]:
-    """Yields each node whose row is missing or tells something else: with its row, and its state.
+    """Yields each node whose row is missing or wrong, with that row and the node's state.
 
-    The node has the id of its row.
+    The yielded node has the id of its row.
     """
     by_id = {str(row.id): row for row in rows}
     by_name = {row.name: row for row in rows}
@@ -256,14 +256,14 @@ def _wrong(record: RunRecord, rows: Sequence[Row]) -> Iterator[tuple[Node, Row |
             continue
         own = node.task_run_id or str(row_id(record.flow_run_id, node.name))
         yield dataclasses.replace(node, task_run_id=own), None, state
-    for row in rows:  # What was begun without our knowing, and nobody will end.
+    for row in rows:  # Rows that the journal does not know, and that nobody will end.
         if row.id not in matched and not row.is_final:
             node = Node(name=row.name, task_run_id=str(row.id))
             yield node, row, _state_of(node, record)
 
 
 def _shown(record: RunRecord) -> Iterator[Node]:
-    """Yields the nodes that have a row each, and the one row for many that were re-used."""
+    """Yields the nodes that get a row each, and one node that stands for many re-used ones."""
     silent = [n for n in record.nodes.values() if n.outcome == "reused" and n.task_run_id is None]
     many = len(silent) > MAX_REUSED_ROWS
     for node in record.nodes.values():
@@ -292,7 +292,7 @@ def _state_of(node: Node, record: RunRecord) -> State[Any]:
 
 
 def row_id(flow_run_id: str, name: str) -> uuid.UUID:
-    """Returns the id of a node's row: whoever tells of it first, it is the same row."""
+    """Returns the id of a node's row, which is the same for everybody who sends events of it."""
     return uuid.uuid5(uuid.UUID(flow_run_id), name)
 
 
@@ -311,13 +311,13 @@ def event(
     Source: prefect 3.8.8, utilities/engine: emit_task_run_state_change_event.
 
     Args:
-      flow_run_id: of the run.
-      node: its task run id names the row.
-      state: what the row shall tell.
-      now: when that was so; the server leaves a newer state as it is.
-      row: of that id, if there is one.
-      reads: the rows that it reads.
-      attempt: counted from 1.
+      flow_run_id: id of the run.
+      node: the node; its task run id names the row.
+      state: new state of the row.
+      now: time of that state; the server keeps a newer one.
+      row: existing row of that id, if there is one.
+      reads: ids of the rows of its inputs, as Prefect's task inputs.
+      attempt: number of the attempt, counted from 1.
     """
     ended = node.ended or now
     began = (node.started or ended).isoformat()
@@ -373,7 +373,7 @@ def event(
 
 
 def rows_of(client: SyncPrefectClient, flow_run_id: str) -> Iterator[Row]:
-    """Yields a run's rows; as plain values, since Prefect's own take twenty times as long."""
+    """Yields a run's rows as plain values; Prefect's own objects take twenty times as long."""
     asked = {"flow_runs": {"id": {"any_": [flow_run_id]}}, "sort": "ID_DESC", "limit": _PAGE}
     for offset in range(0, 10_000_000, _PAGE):
         words = {**asked, "offset": offset}

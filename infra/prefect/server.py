@@ -1,11 +1,11 @@
-"""One Prefect server per store: the one that is there, or a new one that ends with its users.
+"""One Prefect server per store: the running one, or a new one that ends after its last user.
 
-<store>/prefect/users.lock    held, shared, by every command that uses the server
-                start.lock    held by who starts one
+<store>/prefect/users.lock    shared lock of every command that uses the server
+                start.lock    lock of the command that starts a server
                 server.json   the server's address, process and auth string; readable by its owner
 
-The kernel lets go of a lock when its holder is gone, killed outright or not: a server that gets
-`users.lock` for itself has no users left, and ends.
+The kernel releases a lock when its holder ends, even by SIGKILL. So a server that gets `users.lock`
+exclusively has no users left, and ends.
 """
 
 import contextlib
@@ -27,23 +27,23 @@ from infra.processes.identity import ProcessNote
 from infra.processes.signals import is_stopping
 
 PAGES = "/parcel"
-"""Path of the pages that the server has beside Prefect's own."""
+"""Path of the pages that are served next to Prefect's own."""
 
 _START_TIMEOUT = 180.0
-"""A loaded two-core machine takes 15-40 s to import the server [s]."""
+"""Longest start of a server [s]; a loaded two-core machine takes 15-40 s to import it."""
 _LOOK_EVERY = 1.0
-"""Between two looks at whether the server lives [s]."""
+"""Interval between two looks at whether the server is alive [s]."""
 _MAX_RESTARTS = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerNote:
-    """A server that runs.
+    """A running server.
 
     Attributes:
       api: address of its API [URI].
-      auth: what it asks for; None lets everybody on this machine in.
-      process: it.
+      auth: auth string that it requires; None lets in everybody on this machine.
+      process: the server's process.
     """
 
     api: str
@@ -52,23 +52,23 @@ class ServerNote:
 
     @property
     def ui(self) -> str:
-        """Where a browser finds it."""
+        """Address of the UI for a browser [URI]."""
         return ui_of(self.api)
 
     @property
     def pages(self) -> str:
-        """Where a browser finds the pages beside the UI."""
+        """Address of the pages next to the UI, for a browser [URI]."""
         return f"{self.api.removesuffix('/api')}{PAGES}/"
 
 
 class Beside(NamedTuple):
-    """What a server has beside Prefect's own: pages below `PAGES`, and a check of our forms.
+    """Additions to Prefect's own server: pages below `PAGES`, and a check of our forms.
 
     Attributes:
-      function: what makes the ASGI application, "module:name".
-      argument: of the function.
-      check: what says, before there is a run of a deployment of ours, what is wrong with its
-        parameters, or None: "module:name"; "" for nothing.
+      function: "module:name" of the function that makes the pages' ASGI application.
+      argument: argument of the function.
+      check: "module:name" of the function that checks the parameters of a new run of our
+        deployments and returns an error message, or None; "" for no check.
     """
 
     function: str
@@ -77,29 +77,29 @@ class Beside(NamedTuple):
 
 
 class ServerConflict(ValueError):
-    """The store has a server that runs with other options."""
+    """The store's running server has other options."""
 
 
 def locks(store: Path) -> tuple[Path, Path, Path]:
-    """Returns where a store's users lock, start lock and server note are."""
+    """Returns the paths of a store's users lock, start lock and server note."""
     folder = store / "prefect"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / "users.lock", folder / "start.lock", folder / "server.json"
 
 
 def folder_id(store: Path) -> list[int]:
-    """Returns device and inode: they tell a folder from a copy of it, wherever it is moved."""
+    """Returns a folder's device and inode, which differ in a copy of it but not after a move."""
     found = store.stat()
     return [found.st_dev, found.st_ino]
 
 
 def running(store: Path) -> ServerNote | None:
-    """Returns the server of a store, if one lives."""
+    """Returns the running server of a store; None if there is none."""
     try:
         values = json.loads(locks(store)[2].read_text())
         own = folder_id(store)
         if values.get("folder", own) != own:
-            return None  # Of the store that this one is a copy of.
+            return None  # This store is a copy, and the note is the original's.
         note = ServerNote(
             api=values["api"], auth=values["auth"], process=ProcessNote.read(values["process"])
         )
@@ -117,20 +117,20 @@ def server_of(
     auth: str | None = None,
     beside: Beside | None = None,
 ) -> Iterator[ServerNote]:
-    """Yields the store's server, started if there is none, and has Prefect's client use it.
+    """Yields the store's server, starting one if there is none, and makes Prefect's client use it.
 
-    A server started here is started again if it dies: work goes on without it meanwhile.
+    A server started here is restarted if it dies; work continues without it meanwhile.
 
     Args:
-      store: its folder.
-      host: to listen on.
-      port: to listen on; None takes any that is free.
-      auth: what clients must send, "name:password"; None asks nothing.
-      beside: pages that a server started here has beside Prefect's own.
+      store: the store's folder.
+      host: host name to listen on.
+      port: port to listen on; None takes any that is free.
+      auth: auth string that clients must send, "name:password"; None requires none.
+      beside: additions to a server that is started here.
 
     Raises:
       ServerConflict: if the store's server has other options.
-      RuntimeError: if none could be started; its last words are in the message.
+      RuntimeError: if none could be started; the message has the last line of its log.
     """
     users, starting, _ = locks(store)
     with users.open("a") as held:
@@ -151,12 +151,12 @@ def server_of(
 
 @contextlib.contextmanager
 def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[str, bool]]:
-    """Yields where the UI of a command's runs is, and whether it stays after the command.
+    """Yields the address of the UI with a command's runs, and whether it outlives the command.
 
     Runs report to the server that the user named in `PREFECT_API_URL`, else to the store's.
 
     Args:
-      store: its folder.
+      store: the store's folder.
       beside: as in `server_of`.
     """
     given = os.environ.get("PREFECT_API_URL")
@@ -169,9 +169,9 @@ def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[str, 
 
 
 def connect(store: Path) -> bool:
-    """Has Prefect's client, once imported, use the server that is there already.
+    """Makes Prefect's client, which is imported later, use a server that is running already.
 
-    That is the one that the user named in `PREFECT_API_URL`, else the store's.
+    It is the one that the user named in `PREFECT_API_URL`, else the store's.
 
     Returns:
       Whether there is one.
@@ -185,13 +185,13 @@ def connect(store: Path) -> bool:
 
 
 def ui_of(api: str) -> str:
-    """Returns where a browser finds the UI of the server with an API [URI]."""
+    """Returns the address of a server's UI, for a browser, from the address of its API [URI]."""
     return f"{api.rstrip('/').removesuffix('/api')}/v2"
 
 
 def _check(note: ServerNote, host: str, port: int | None, auth: str | None) -> None:
     wanted = port is not None and not note.api.endswith(f":{port}/api")
-    # Who asks for no auth string uses the server's: the note is readable by its owner only.
+    # Without an auth string the command uses the server's: only its owner can read the note.
     if wanted or (auth is not None and auth != note.auth) or not is_loopback(host):
         raise ServerConflict(
             f"the store has a server already, {note.ui}, started with other options: use it as "
@@ -216,7 +216,7 @@ def _start(
     environment = {
         name: value
         for name, value in os.environ.items()
-        # Not of this process's family: another command may come to use it and stay longer.
+        # Without the family's mark: another command may use the server and end later than this one.
         if name not in (MARK, "PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
     }
     if auth is not None:
@@ -260,7 +260,7 @@ def _start(
 def _keep_running(
     store: Path, host: str, note: ServerNote, held: IO[str], beside: Beside | None
 ) -> None:
-    """Starts the server again where it was when it dies, while the command runs."""
+    """Restarts the server at the same address when it dies, while the command runs."""
     port = int(note.api.removesuffix("/api").rpartition(":")[2])
     for _ in range(_MAX_RESTARTS):
         while note.process.is_alive():

@@ -1,11 +1,11 @@
-"""Prefect's settings for a store: its database lives beside the artifacts it speaks of."""
+"""Prefect's settings for a store: its database is kept in the store's folder."""
 
 import os
 from pathlib import Path
 
 
 def apply(store: Path, *, quiet: bool = True) -> None:
-    """Sets Prefect's environment variables, each unless the user has set it; import Prefect after.
+    """Sets Prefect's environment variables that the user has not set; import Prefect afterwards.
 
     Args:
       store: the store's folder on this machine.

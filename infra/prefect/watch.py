@@ -1,14 +1,14 @@
-"""Liveness by lease: a run is what its lease in the store says, whatever became of its machine.
+"""Liveness by lease: the state of a run follows from its lease in the store.
 
     Running, and its lease lapsed              -> Crashed, and so are its rows under way
     Crashed by that rule, and the lease lives  -> Running: its machine was asleep, or cut off
 
-A run's pin is its lease: it is renewed several times a minute by the run's own process, on the
-store's clock, where everybody with the store can see it. Nothing that is Crashed here is stopped:
-a run that goes on commits as ever, and at its end says itself how it ended. Where a worker was
-first to tell that a run ended, its rows under way are ended here.
+A run's lease is its pin. The run's own process renews it several times a minute, on the store's
+clock, and everybody with the store can see it. Marking a run as Crashed stops nothing: a run that
+is still alive commits as before, and sets its own state when it ends. If a worker was the first to
+report that a run ended, its rows under way are ended here.
 
-A run whose rows or progress change has that told as an event, which alerts wait for.
+When a run's rows or progress change, an event is sent, which alerts wait for.
 """
 
 import datetime
@@ -42,12 +42,13 @@ PROGRESS = "parcel.run.progress"
 """Event of a run that made progress; its resource is the run."""
 
 _STILL = 10.0
-"""A lapsed lease must be seen unchanged for as long: a holder that slept when we did wakes [s]."""
+"""Time for which a lapsed lease must be seen unchanged [s]: a holder that slept at the same time as
+this process needs it to renew its lease."""
 _NEVER_HELD = 600.0
-"""A run of the store without any lease is given up after this; it takes one as it begins [s]."""
+"""Time after which a run without any lease counts as dead [s]; a run takes one as it begins."""
 _LAPSED = "its lease lapsed"
 _PATIENCE = 5.0
-"""For the server to write the rows of a run; the next look has more [s]."""
+"""Longest wait for the server to write the rows of a run [s]; the next look settles the rest."""
 _PAGE = 200
 _ENDINGS: dict[StateType, Ending] = {
     StateType.COMPLETED: "completed",
@@ -57,14 +58,14 @@ _ENDINGS: dict[StateType, Ending] = {
 }
 _LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 _PROGRESS_EVERY = 20.0
-"""Between two looks for progress of one run [s]."""
+"""Interval between two looks for progress of one run [s]."""
 
 
 class Watch:
-    """Looks after the runs of a store, on the server that Prefect's client is set to.
+    """Watches the runs of a store, on the server that Prefect's client is set to.
 
     Args:
-      store: where the runs hold their leases.
+      store: store in which the runs hold their leases.
     """
 
     def __init__(self, store: Store) -> None:
@@ -75,7 +76,7 @@ class Watch:
         self._settled: set[str] = set()
 
     def look(self) -> list[str]:
-        """Sets the state of every run that is not what its lease says; returns a line for each."""
+        """Corrects the state of every run that contradicts its lease; returns a line for each."""
         said: list[str] = []
         held = self._leases()
         dead = {run for run, own in held.items() if all(self._is_dead(pin) for pin in own)}
@@ -99,7 +100,7 @@ class Watch:
         return said
 
     def _leases(self) -> dict[str, list[Holding]]:
-        """Returns the leases of every run, and notes since when each is as it is."""
+        """Returns the leases of every run, and notes since when each is unchanged."""
         now, before = time.monotonic(), self._seen
         self._seen = {}
         held: dict[str, list[Holding]] = {}
@@ -110,11 +111,12 @@ class Watch:
         return held
 
     def _why_dead(self, run: FlowRun, own: Sequence[Holding], dead: Collection[str]) -> str | None:
+        """Returns why a run counts as dead; None if it does not."""
         assert run.state is not None
         if own and str(run.id) not in dead:
             self._bare.pop(run.id, None)
             return None
-        # A run that is tried again still has the lapsed lease of its last try.
+        # A retried run still has the lapsed lease of its last try, which says nothing about it.
         renewed = [pin for pin in own if pin.renewed >= run.state.timestamp]
         if renewed:
             newest = max(renewed, key=lambda pin: pin.renewed)
@@ -125,7 +127,7 @@ class Watch:
         return f"{_LAPSED}: none was held for {_NEVER_HELD:.0f} s" if bare else None
 
     def _settle_ended(self, client: SyncPrefectClient, dead: set[str]) -> None:
-        """Ends the rows of runs whose end somebody else told, as a worker does of a lost pod."""
+        """Ends the rows of runs whose end somebody else reported, as workers do for lost pods."""
         self._settled &= dead
         for run in runs_in(client, list(_ENDINGS), dead - self._settled):
             assert run.state is not None
@@ -155,7 +157,7 @@ class Watch:
 
 
 def _changes(client: SyncPrefectClient, run: FlowRun) -> Iterator[datetime.datetime]:
-    """Yields when the newest row of a run began and ended, and when its progress was last shown."""
+    """Yields the times of a run's last start and end of a row, and of its last shown progress."""
     asked = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
     for sort in (TaskRunSort.EXPECTED_START_TIME_DESC, TaskRunSort.END_TIME_DESC):
         for row in client.read_task_runs(flow_run_filter=asked, sort=sort, limit=1):
@@ -197,7 +199,7 @@ def _settle(run: FlowRun, ending: Ending, why: str) -> None:
 def runs_in(
     client: SyncPrefectClient, states: list[StateType], ids: Collection[str] | None = None
 ) -> Iterator[FlowRun]:
-    """Yields the runs in some states, of all or of those with an id."""
+    """Yields the runs in some states: of all runs, or of those with the given ids."""
     if ids is not None and not ids:
         return
     named = None if ids is None else FlowRunFilterId(any_=[uuid.UUID(run) for run in ids])

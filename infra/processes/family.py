@@ -1,9 +1,9 @@
-"""Every process that a command starts, directly or not, and a guardian that ends them with it.
+"""The family of a command: all processes that it starts, and a guardian that kills them after it.
 
-A child inherits its environment, however often it is forked and wherever its parent goes: a mark
-there names the family. The guardian is a small process that reads a pipe whose other end only the
-command holds. The pipe closes when the command is gone, killed outright or not; whatever still
-wears the mark is then killed.
+A mark in the environment names the family; every descendant inherits it, even when its parent is
+gone. The guardian is a small process that reads a pipe whose other end only the command holds. The
+pipe closes when the command ends, even by SIGKILL; the guardian then kills every process that has
+the mark.
 """
 
 import os
@@ -15,23 +15,23 @@ import uuid
 import psutil
 
 MARK = "PARCEL_FAMILY"
-"""Environment variable with the marks of all families a process belongs to, by colons."""
+"""Environment variable with the marks of all families of a process, separated by colons."""
 
 _GIVE_UP = 20.0
-"""A guardian that cannot end its family in this time leaves [s]."""
+"""Time after which a guardian stops trying to kill its family [s]."""
 
 
 class Family:
-    """The processes started by this one from now on, and by those.
+    """The processes that this one starts from now on, and their descendants.
 
-    A family may lie in another: a run that `parcel serve` starts has its own.
+    Families can be nested: a run that `parcel serve` starts has its own.
     """
 
     def __init__(self) -> None:
         outer = os.environ.get(MARK, "")
         self.mark = uuid.uuid4().hex
-        # Not of its own family, or it would have to kill itself. A session of its own: Ctrl-C at
-        # the terminal is for the command.
+        # Started before the mark is set, since a guardian in the family would kill itself. In its
+        # own session, so that Ctrl-C at the terminal does not reach it.
         self._guardian = subprocess.Popen(
             [sys.executable, __file__, self.mark],
             stdin=subprocess.PIPE,
@@ -47,7 +47,7 @@ class Family:
 
 
 def members(mark: str) -> list[psutil.Process]:
-    """Returns the processes that wear a mark, and their children, which may have dropped it."""
+    """Returns the processes that have a mark, and their children, which may have dropped it."""
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
@@ -60,7 +60,7 @@ def members(mark: str) -> list[psutil.Process]:
 
 
 def _guard(mark: str) -> None:
-    """Waits until the founder is gone, then ends what it left."""
+    """Waits until the command has ended, then kills what is left of its family."""
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _GIVE_UP
     while time.monotonic() < deadline and (left := members(mark)):
@@ -69,7 +69,7 @@ def _guard(mark: str) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        time.sleep(0.1)  # One may have started another before it was killed: look again.
+        time.sleep(0.1)  # A process may have started another before it was killed: look again.
 
 
 if __name__ == "__main__":

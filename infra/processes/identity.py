@@ -1,4 +1,4 @@
-"""Which process did it: a note that still tells the truth once its pid is another's."""
+"""Notes that identify a process, even after its pid was given to another one."""
 
 import dataclasses
 import os
@@ -8,17 +8,17 @@ from typing import Any, Self
 import psutil
 
 _SAME_START = 2.0
-"""Two readings of one process's start differ by less; the kernel counts it from the boot [s]."""
+"""Largest difference of two readings of a process's start, which is counted from the boot [s]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessNote:
-    """A process, told apart from a later one with the same pid.
+    """Identity of a process, which a later one with the same pid does not share.
 
     Attributes:
-      pid: on its host.
-      began: when it started [s since the epoch].
-      host: where it runs.
+      pid: process id on its host.
+      began: time of its start [s since the epoch].
+      host: name of the host where it runs.
     """
 
     pid: int
@@ -33,7 +33,7 @@ class ProcessNote:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the note in a dictionary that has its fields among others.
+        """Reads the note from a dictionary, which may have other fields, too.
 
         Raises:
           KeyError: if a field is missing.
@@ -41,7 +41,7 @@ class ProcessNote:
         return cls(pid=int(values["pid"]), began=float(values["began"]), host=str(values["host"]))
 
     def is_alive(self) -> bool:
-        """Returns whether the process lives; one on another host is assumed to."""
+        """Returns whether the process is alive; a process on another host is assumed to be."""
         if self.host != os.uname().nodename:
             return True
         try:

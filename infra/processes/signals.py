@@ -1,9 +1,10 @@
-"""Ends the command within seconds of a signal, whatever its libraries are doing.
+"""Ends the command within seconds of a signal, no matter what its libraries are doing.
 
-Prefect, Ray and Beam each have their own idea of Ctrl-C, some wait for threads that wait for
-workers. So nothing is unwound: a thread of ours hears of the signal, does the few things that must
-be done, and leaves; the family's guardian clears up behind. The thread reads Python's wakeup
-pipe, which is written to even where a library replaced the handler or the main thread is busy.
+Prefect, Ray and Beam each handle Ctrl-C in their own way, and some wait for threads that wait for
+workers. So the stack is not unwound: a thread of ours receives the signal, does the few things that
+must be done, and exits; the family's guardian kills the rest. The thread reads Python's wakeup
+pipe, to which signals are written even if a library replaced the handler or the main thread is
+busy.
 """
 
 import os
@@ -17,9 +18,9 @@ from collections.abc import Callable
 from infra.processes.family import Family
 
 _AT_MOST = 3.5
-"""For all that is to be done before leaving; a prompt is expected in five [s]."""
+"""Time for everything that is done before the exit; users expect a prompt within 5 s [s]."""
 _SAME_PRESS = 0.3
-"""Signals closer than this are one: a shell may send to the process and to its group [s]."""
+"""Signals closer together count as one: a shell may signal the process and its group [s]."""
 
 _stopping = threading.Event()
 _last_words: list[Callable[[signal.Signals], None]] = []
@@ -28,10 +29,10 @@ _wakeup: tuple[socket.socket, socket.socket] | None = None
 
 
 def install() -> Family:
-    """Founds this process's family and listens to SIGINT, SIGTERM and SIGHUP; once.
+    """Makes this process's family and listens to SIGINT, SIGTERM and SIGHUP; does so only once.
 
-    Call it in the main thread, before heavy imports and before anything is started. In another
-    thread the family is founded, and signals stay as they are.
+    Call it in the main thread, before heavy imports and before any process is started. In another
+    thread it makes the family only, and signals keep their handlers.
     """
     global _installed, _wakeup
     if _installed is not None:
@@ -39,6 +40,7 @@ def install() -> Family:
     _installed = Family()
     if threading.current_thread() is threading.main_thread():
         _wakeup = socket.socketpair()
+        # Python writes to its end from a signal handler and so must not block; our thread may.
         for end in _wakeup:
             end.setblocking(False)
         signal.set_wakeup_fd(_wakeup[1].fileno(), warn_on_full_buffer=False)
@@ -50,31 +52,31 @@ def install() -> Family:
 
 
 def before_leaving(function: Callable[[signal.Signals], None]) -> None:
-    """Has a function called with the signal before the process leaves; the newest first.
+    """Registers a function to call with the signal before the process exits; the newest runs first.
 
-    It has seconds: beyond that the process leaves without it.
+    All of them together have `_AT_MOST`; after that the process exits without waiting.
     """
     _last_words.insert(0, function)
 
 
 def is_stopping() -> bool:
-    """Returns whether a signal came: nothing new should be started."""
+    """Returns whether a signal came, after which nothing new should be started."""
     return _stopping.is_set()
 
 
 def wait_if_stopping() -> None:
-    """Does not return once a signal came: the listener ends the process, with the right code."""
+    """Blocks for ever once a signal came: the listener ends the process, with the right code."""
     if is_stopping():
         threading.Event().wait()
 
 
 def _heard(number: int, frame: object) -> None:
-    """Keeps the signal from its default; the listener was told by the wakeup pipe."""
+    """Replaces the signal's default action; the listener gets it through the wakeup pipe."""
 
 
 def _listen(pipe: socket.socket) -> None:
     while (number := pipe.recv(1)[0]) not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        continue  # Another signal that some library handles.
+        continue  # A signal that some library handles.
     _stopping.set()
     began = time.monotonic()
     threading.Thread(target=_hurry, args=(pipe,), daemon=True).start()
@@ -85,7 +87,7 @@ def _listen(pipe: socket.socket) -> None:
 
 
 def _hurry(pipe: socket.socket) -> None:
-    """Leaves at once at the second Ctrl-C."""
+    """Exits at once on a second signal, such as another Ctrl-C."""
     began = time.monotonic()
     while True:
         number = pipe.recv(1)[0]
@@ -98,7 +100,7 @@ def _speak(number: signal.Signals) -> None:
     for function in list(_last_words):
         try:
             function(number)
-        except Exception as error:  # The next one has its own words to say.
+        except Exception as error:  # The other functions must still run.
             if os.environ.get("PARCEL_DEBUG"):
                 print(f"parcel: before leaving: {error!r}", file=sys.stderr)
 

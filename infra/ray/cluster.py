@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine, that runs generator functions and streams what they yield."""
+"""A Ray cluster on this machine that runs generator functions and streams what they yield."""
 
 import contextlib
 import itertools
@@ -19,20 +19,20 @@ from infra.ray.driver import connect_pair
 from infra.ray.lost import WorkerLost
 
 _START_TIMEOUT = 180.0
-"""For the driver to come up; a loaded two-core machine takes 20 s [s]."""
+"""Longest start of the driver; a loaded two-core machine takes 20 s [s]."""
 _STOP_TIMEOUT = 5.0
-"""For the driver to end its cluster politely; then it is killed, and the cluster with it [s]."""
+"""Time for the driver to shut its cluster down, before both are killed [s]."""
 
 
 class Cluster:
-    """A cluster of this machine, started when it is first used.
+    """A cluster on this machine, started when it is first used.
 
     If it is damaged (its head or raylet dies), everything that runs on it is lost, and the next
     task starts a fresh one.
 
     Args:
-      num_cpus: its cores; None takes all of the machine.
-      num_gpus: its GPUs; None takes all that JAX here can use.
+      num_cpus: number of its cores; None takes all of the machine.
+      num_gpus: number of its GPUs; None takes all that JAX here can use.
     """
 
     def __init__(self, *, num_cpus: int | None, num_gpus: int | None = None) -> None:
@@ -43,10 +43,10 @@ class Cluster:
         self._stopped = False
 
     def start(self) -> "_Driver":
-        """Returns the driver of a cluster that runs, started if need be; safe from many threads.
+        """Returns the driver of the running cluster, starting one if needed; thread-safe.
 
         Raises:
-          RuntimeError: if there is no cluster to be had, or a signal or `stop` came.
+          RuntimeError: if no cluster starts, or a signal or `stop` came.
         """
         with self._starting:
             if self._stopped or is_stopping():
@@ -65,7 +65,7 @@ class Cluster:
             return self._driver
 
     def stop(self) -> None:
-        """Ends it; safe to call twice, at any time."""
+        """Ends the cluster; safe to call twice, at any time."""
         self._stopped = True
         driver, self._driver = self._driver, None
         if driver is not None:
@@ -82,15 +82,15 @@ class Cluster:
         """Runs a generator function on a worker and yields what it yields, as it comes.
 
         Nothing is retried here: the caller decides, and commits are fenced. A task that asks for
-        more than there is gets what there is.
+        more than the cluster has gets all that it has.
 
         Args:
-          function: what to run, with `args`.
-          args: its arguments, pickled.
-          num_cpus: cores.
-          name: as Ray and errors show it.
-          num_gpus: GPUs, where there are any; below 1 several tasks share one, infinity takes all.
-            Where there are TPUs instead, a task that wants GPUs takes all chips.
+          function: generator function to run, with `args`.
+          args: arguments of the function, which are pickled.
+          num_cpus: number of cores.
+          name: name that Ray and errors show.
+          num_gpus: number of GPUs, if there are any; below 1 several tasks share one, infinity
+            takes all. If there are TPUs instead, a task that wants GPUs takes all chips.
 
         Raises:
           WorkerLost: if the worker's process died, or the cluster under it.
@@ -123,13 +123,13 @@ class _Driver:
             "RAY_USAGE_STATS_ENABLED": "0",
             # A task without GPUs sees none.
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
-            # Ray thinks of a machine alone only on Windows and macOS. There it listens on
-            # loopback; elsewhere on every interface, unless it is told so.
+            # Makes Ray listen on loopback only, as it does by default on Windows and macOS, where
+            # it assumes a single machine. Elsewhere it would listen on every interface.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "disabled"),
         }
         try:
-            # A session of its own: Ctrl-C at the terminal is for the command.
+            # In its own session, so that Ctrl-C at the terminal does not reach it.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "infra.ray.driver", str(theirs)],
                 pass_fds=[theirs],
@@ -155,19 +155,19 @@ class _Driver:
             raise
         if what == "failed":
             self.stop()
-            # Ray gives a node 30 s to come up. Where many start at once that may be too few, and
-            # whoever tries again later finds the machine less busy.
+            # Ray gives a node 30 s to start, which may be too short if many start at once. It
+            # counts as a lost worker, since a later try finds the machine less busy.
             slow = "timed out during startup" in answer
             raise (WorkerLost if slow else RuntimeError)(f"Ray did not start: {answer}")
         self.has = answer
         threading.Thread(target=self._receive, daemon=True).start()
 
     def is_alive(self) -> bool:
-        """Returns whether the driver lives, and so its cluster."""
+        """Returns whether the driver is alive, and so its cluster."""
         return self._alive
 
     def stop(self) -> None:
-        """Ends the driver, politely first."""
+        """Asks the driver to end, and kills it if it does not."""
         try:
             self._send("stop")
             self._process.wait(_STOP_TIMEOUT)
@@ -177,7 +177,7 @@ class _Driver:
         self._lose_all()
 
     def stream(self, payload: bytes, options: dict[str, Any], name: str) -> Iterator[Any]:
-        """Passes on the items of a task; see `Cluster.stream`."""
+        """Runs a task and yields its items; see `Cluster.stream`."""
         number, items = next(self._numbers), queue.SimpleQueue[tuple]()
         with self._registering:
             if not self._alive:
@@ -208,7 +208,7 @@ class _Driver:
             raise WorkerLost(f"the worker of {name!r} died with its cluster.") from error
         finally:
             self._streams.pop(number, None)
-            if not ended and self._alive:  # Whoever reads gave up: so does the worker.
+            if not ended and self._alive:  # The reader gave up: cancel the task.
                 with contextlib.suppress(OSError):
                     self._send("cancel", number)
 
@@ -217,7 +217,7 @@ class _Driver:
             self._link.send(message)
 
     def _receive(self) -> None:
-        """Hands what the driver says to the stream it is about, until the driver is gone."""
+        """Passes each message of the driver to its stream, until the driver has ended."""
         while True:
             try:
                 what, number, *rest = self._link.recv()
@@ -228,6 +228,7 @@ class _Driver:
         self._lose_all()
 
     def _lose_all(self) -> None:
+        """Marks the cluster as dead, and ends every stream with `WorkerLost`."""
         with self._registering:
             self._alive = False
             for items in self._streams.values():

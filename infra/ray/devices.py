@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 _GPU_MEMORY = 0.9
-"""Of a GPU's memory, shared by the tasks on it; the rest is for CUDA itself [fraction]."""
+"""Part of a GPU's memory that its tasks share; the rest is for CUDA itself [fraction]."""
 
 
 def worker_environment(
@@ -20,16 +20,16 @@ def worker_environment(
       num_cpus: cores of the task.
       num_gpus: GPUs of the task; below 1 it shares one.
       tpus: TPU chips of the task.
-      own: the environment of whoever's word about devices counts; that of one machine says nothing
-        about the devices of others.
+      own: environment whose settings of devices win; empty for a worker on another machine, about
+        whose devices this machine's environment says nothing.
     """
     multi = f"--xla_cpu_multi_thread_eigen={'true' if num_cpus > 1 else 'false'}"
     return {
         "XLA_FLAGS": " ".join([os.environ.get("XLA_FLAGS", ""), multi]).strip(),
         "NPROC": str(num_cpus),
         "OMP_NUM_THREADS": str(num_cpus),
-        # Every step takes its buffers from the system anew: in pages of 4 kB that was 43,000
-        # page faults and half of the time of a small step, in huge pages it is 600.
+        # Every training step gets its buffers from the system again. In pages of 4 kB that took
+        # 43,000 page faults and half of the time of a small step; huge pages take 600 faults.
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -40,12 +40,12 @@ def worker_environment(
 def devices(num_gpus: float, tpus: int, own: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment that keeps JAX to a task's devices; the user's own settings win.
 
-    Which of them a task sees is Ray's to say (CUDA_VISIBLE_DEVICES, TPU_VISIBLE_CHIPS).
+    Ray decides which of them a task sees (CUDA_VISIBLE_DEVICES, TPU_VISIBLE_CHIPS).
 
     Args:
       num_gpus: GPUs of the task; below 1 it shares one.
       tpus: TPU chips of the task.
-      own: the environment of the user.
+      own: environment of the user.
     """
     found = {"JAX_PLATFORMS": "cuda,cpu" if num_gpus else "tpu,cpu" if tpus else "cpu"}
     if num_gpus:
@@ -55,9 +55,10 @@ def devices(num_gpus: float, tpus: int, own: Mapping[str, str]) -> dict[str, str
 
 
 def usable_gpus(asked: int | None) -> int | None:
-    """Returns how many GPUs a cluster here has: as asked, or None, all that Ray finds.
+    """Returns the number of GPUs of a cluster on this machine; None for all that Ray finds.
 
-    Where nothing was asked for and JAX has no CUDA, or the user keeps it off GPUs, there are none.
+    It is as asked, if anything was. Else it is 0 if JAX has no CUDA or the user's JAX_PLATFORMS
+    excludes GPUs.
     """
     if asked is not None:
         return asked

@@ -1,13 +1,13 @@
 """The process that talks to Ray for a `Cluster`.
 
-Ray ends the process that talks to it: a driver that has lost the head for a minute exits, one
-whose raylet died waits for ever. Neither may happen to a study, so the driver is a process of its
-own. It reads orders from a socket, answers with what tasks yield, and leaves as soon as the
-socket closes or its cluster is damaged; the kernel then ends the head it started (Ray asks for
-that with PR_SET_PDEATHSIG), and the other end of the socket hears of it.
+Ray can end the process that talks to it: a driver that has lost the head for a minute exits, and
+one whose raylet died waits for ever. Neither may happen to a study, so the driver is a separate
+process. It reads orders from a socket, answers with what tasks yield, and exits as soon as the
+socket closes or its cluster is damaged. The kernel then ends the head that it started (Ray requests
+that with PR_SET_PDEATHSIG), and the study sees its end of the socket close.
 
-What is run, and what it yields, passes through as bytes: only workers know the study's code. They
-are pickles. None comes from outside: the socket is a pair that only parent and child hold, and who
+Functions and what they yield pass through as bytes, since only workers import the study's code. The
+bytes are pickles, which is safe: only parent and child hold the pair of sockets, and anybody who
 can put bytes into the cluster can run code there anyway.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 import cloudpickle
 
 _LOOK_EVERY = 0.5
-"""Between two looks at the head's processes [s]."""
+"""Interval between two looks at the head's processes [s]."""
 _COUNTED = ("CPU", "GPU", "TPU")
 
 
@@ -79,7 +79,7 @@ def _connect(options: dict[str, Any]) -> None:
 
 
 def _watch_head() -> None:
-    """Leaves when a process of the head started here is gone: what runs there is lost."""
+    """Exits when a vital process of the head started here has ended: all its work is lost."""
     from ray._private import worker
 
     node: Any = worker._global_node
@@ -108,7 +108,7 @@ def _run(
     except exceptions.OutOfMemoryError as error:
         send("lost", number, f"ran out of memory: {error}")
     except (exceptions.RayError, ConnectionError) as error:
-        # A task's own exception comes as an item: what comes here befell its worker.
+        # A task's own exception comes as an item; an error here means that its worker died.
         send("lost", number, f"died: {type(error).__name__}: {error}")
     except Exception as error:
         send("failed", number, f"{type(error).__name__}: {error}")
@@ -119,7 +119,7 @@ def _run(
 def _in_worker(payload: bytes) -> Iterator[bytes]:
     """Runs the generator function in `payload` and yields its items as (kind, value), pickled.
 
-    Every item passes through the driver as it is.
+    The driver passes the items on unchanged.
     """
     function, args = pickle.loads(payload)
     try:
@@ -129,7 +129,7 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
         text = traceback.format_exc()
         try:
             told = cloudpickle.dumps(("error", error, text))
-            pickle.loads(told)  # Some exceptions cannot be made again from their arguments.
+            pickle.loads(told)  # Fails for exceptions that cannot be made from their arguments.
         except Exception:
             plain = RuntimeError(f"{type(error).__name__}: {error}")
             told = cloudpickle.dumps(("error", plain, text))
@@ -137,13 +137,13 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
 
 
 def connect_pair() -> tuple[Connection, int]:
-    """Returns this process's end of a socket, and the number of the driver's end to inherit."""
+    """Returns this process's end of a socket, and the file descriptor of the driver's end."""
     ours, theirs = socket.socketpair()
     return Connection(ours.detach()), theirs.detach()
 
 
 if __name__ == "__main__":
-    # As its module, not as `__main__`: workers look `_in_worker` up there.
+    # Run from the imported module, not from `__main__`: workers look `_in_worker` up by module.
     from infra.ray import driver
 
     driver.main()

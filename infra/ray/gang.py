@@ -2,14 +2,14 @@
 
     python -m infra.ray.gang --cpus 8 --gpus 0 -n 4 COMMAND …
 
-Ray Train's `JaxTrainer` places them: each gets its cores, GPUs or TPU hosts, of a slice together
-where a topology is named. What a member is told, and tells, is that of any other launcher (see
-`infra.gang.launched`): its rank in the environment, an input that ends with whoever started it.
-JAX finds its peers by the members' own words, and the gang begins again as a whole; so the trainer
-starts no `jax.distributed` of its own, and tries nothing twice.
+Ray Train's `JaxTrainer` places them: each gets its cores and its GPUs or TPU host; if a topology is
+named, the hosts of a slice are placed together. A member sees the same as under any other launcher
+(see `infra.gang.launched`): its rank in the environment, and an input that closes when its starter
+ends. The members find rank 0 through their own messages, and the gang restarts as a whole. So the
+trainer starts no `jax.distributed` of its own, and retries nothing.
 
-A node that is to be taken away (a preemption; Ray calls it draining) has its member sent SIGTERM,
-which is the notice that JAX knows: all members save at one step, and leave.
+When a node is about to be taken away (a preemption; Ray calls it draining), its member gets
+SIGTERM, the notice that JAX knows: all members save at the same step, and leave.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from infra.ray.devices import worker_environment
 
 _ENDED = re.compile(r"rank \d+ ended with (?P<code>-?\d+) .*")
 _LOOK_EVERY = 1.0
-"""Between two looks at the nodes, and at what becomes of a member [s]."""
+"""Interval between two looks at the nodes, and at a member [s]."""
 _LAST_WORDS = 500
-"""Of what a member printed, as its end cites it [characters]."""
+"""Length of the end of a member's output that its error cites [characters]."""
 
 
 def main() -> None:
-    """Starts the members, and waits for them; exits as the one that did not end well."""
+    """Starts the members, and waits for them; exits with the code of one that failed, or 0."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("-n", type=int, required=True, help="members")
     parser.add_argument("--cpus", type=int, default=1, help="cores of each")
@@ -50,14 +50,14 @@ def main() -> None:
     parser.add_argument("--wait", type=float, default=900.0, help="for nodes to come up [s]")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="of a member: `python` …")
     asked = parser.parse_args()
-    end_with_starter(1)  # And with it the members, which hold its other end.
+    end_with_starter(1)  # The members' inputs then close, and they end, too.
 
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.jax import JaxConfig, JaxTrainer
 
     ray.init(os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
-    # A host of a slice has chips, which a config counts as GPUs.
+    # With a topology a member is a TPU host, and its chips count instead of GPUs.
     chips, gpus = (asked.chips, 0) if asked.topology else (0, asked.gpus)
     resources = {"CPU": asked.cpus, "GPU": gpus, "TPU": chips}
     resources = {name: count for name, count in resources.items() if count}
@@ -95,9 +95,9 @@ def main() -> None:
 
 
 def _fit(trainer: Any) -> int:
-    """Returns how the first member ended that did not end well, as a shell says it; 0 if all did.
+    """Returns the exit code of a member that failed, as a shell gives it; 0 if all ended well.
 
-    Prints a line for each of those.
+    Prints a line for each member that failed.
     """
     from ray.train import TrainingFailedError
 
@@ -106,21 +106,23 @@ def _fit(trainer: Any) -> int:
     except TrainingFailedError as error:
         codes = []
         failures: dict[int, Exception] = getattr(error, "worker_failures", {})
-        if not failures:  # A node that is to go, or Ray Train's own fault: the gang begins again.
+        # Without failures, a node is draining or Ray Train itself failed. The code of a killed
+        # process makes the supervisor restart the gang.
+        if not failures:
             print(f"{type(error).__name__}: {' '.join(str(error).split())}")
             return 128 + signal.SIGKILL
         for rank, failure in sorted(failures.items()):
             said = _ENDED.search(str(failure))
-            # A worker that cannot say so was killed with its node.
+            # A worker without such a message was killed with its node.
             codes.append(int(said["code"]) if said else -signal.SIGKILL)
             print(said[0] if said else f"rank {rank} was lost: {type(failure).__name__}")
-        worst = min(codes)  # Those who were killed, before those who ended for want of them.
+        worst = min(codes)  # A killed member (negative) before those that ended because of it.
         return 128 - worst if worst < 0 else worst
     return 0
 
 
 def _workers_of_slice(asked: argparse.Namespace, resources: Mapping[str, int]) -> int:
-    """Returns how many members fill a TPU slice; ends this process if n is no multiple of it."""
+    """Returns the members that fill a TPU slice; ends this process if n is not a multiple of it."""
     from ray.util.tpu import get_tpu_worker_resources
 
     wanted = {name: float(count) for name, count in resources.items()}
@@ -135,9 +137,9 @@ def _workers_of_slice(asked: argparse.Namespace, resources: Mapping[str, int]) -
 
 
 def _await_nodes(size: int, resources: Mapping[str, int], seconds: float) -> None:
-    """Ends this process if the nodes have no room for all members, were they free, by then.
+    """Ends this process if, after some seconds, the nodes are too few even if all were idle.
 
-    Ray Train waits for ever. The step that called this has a core of its node.
+    Ray Train itself waits for ever. The step that called this occupies one core of its node.
     """
     import ray
 
@@ -169,8 +171,8 @@ def _await_nodes(size: int, resources: Mapping[str, int], seconds: float) -> Non
 
 
 def _draining() -> set[str]:
-    """Returns the nodes that are to be taken away; none while the head does not answer."""
-    # What Ray Train itself asks; its public `get_preemption_info` waits for all workers to ask.
+    """Returns the nodes that are about to be taken away; none while the head does not answer."""
+    # Ray Train asks this way, too; its public `get_preemption_info` blocks until all workers ask.
     from ray._private.state import state
     from ray.exceptions import RayError
 
@@ -181,18 +183,18 @@ def _draining() -> set[str]:
 
 
 def _member(config: dict[str, Any]) -> None:
-    """Runs in a worker of Ray Train: starts a member, tells it if its node goes, waits for it.
+    """Runs in a worker of Ray Train: starts a member, notifies it of a preemption, waits for it.
 
     Raises:
-      RuntimeError: if it did not end well, with the last it printed.
+      RuntimeError: if the member failed; the message has the end of its output.
     """
     import ray
     from ray.train import get_context
 
     rank = get_context().get_world_rank()
     environment = {
-        # A node that Slurm started has a rank of its own; one of several slices may know of others
-        # than this gang's.
+        # Inherited settings are dropped: a node that Slurm started has a rank of its own, and the
+        # settings of a multi-slice node may name other slices than this gang's.
         **{
             name: value
             for name, value in os.environ.items()
@@ -225,11 +227,11 @@ def _member(config: dict[str, Any]) -> None:
 
 
 def _slice_environment(rank: int, of_slice: int) -> dict[str, str]:
-    """Returns the variables by which libtpu has several slices work together, over their network.
+    """Returns the variables with which libtpu connects several slices over their network.
 
     Args:
-      rank: of the member.
-      of_slice: members of a slice; ranks of one follow each other.
+      rank: rank of the member.
+      of_slice: number of members in a slice; their ranks are consecutive.
     """
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero

@@ -1,11 +1,12 @@
-"""Ray Jobs on a cluster that is already there: commands that outlive whoever submitted them.
+"""Ray Jobs on an existing cluster: commands that outlive the process that submitted them.
 
-A job has a name of its submitter's, and a number: its attempt. Ray takes an id once, so of two who
-submit the same work at the same time one starts it and the other finds it under way; so does who
-comes back after the first was killed. Nothing is kept here: what there is, the cluster knows.
+A job's id is the name of its work, chosen by the submitter, and the number of the attempt. Ray
+accepts an id only once. So of two processes that submit the same work at the same time, one starts
+it and the other finds it under way, as does a process that comes back after the first was killed.
+Nothing is kept here: the cluster knows all jobs.
 
-All goes through the job server of the cluster's head (the dashboard), by HTTP. No process here is
-part of the cluster: one that is ends when the head does.
+All requests go by HTTP to the job server of the cluster's head (the dashboard). No process here is
+part of the cluster, since such a process ends when the head does.
 """
 
 import collections
@@ -30,15 +31,15 @@ from infra.store.sources import lay_out
 Device = Literal["cpu", "gpu", "tpu"]
 
 _SILENCE = 90.0
-"""After which a job server that does not answer is given up [s]; the jobs may well go on."""
+"""Time without an answer after which a job server is given up [s]; its jobs may well continue."""
 _NODES_FRESH = 1.0
-"""How long one answer about the nodes serves all that ask [s]."""
+"""Time for which one answer about the nodes serves all callers [s]."""
 _REQUESTS = 50.0
-"""Most questions about jobs, over all who wait for one [1/s]."""
+"""Highest rate of questions about jobs, over all waiting threads [1/s]."""
 _HOST_CHIPS = 4
-"""Chips of a TPU host, where the cluster has none at the moment: an autoscaler will bring one."""
+"""Chips of a TPU host, assumed while the cluster has none: an autoscaler will bring one."""
 _RUN = "run"
-"""Of a job's metadata: which run submitted it."""
+"""Key in a job's metadata: the run that submitted it."""
 _COUNTED = ("CPU", "GPU", "TPU")
 
 
@@ -48,8 +49,8 @@ class Job:
 
     Attributes:
       id: Ray's submission id: the work's name and the attempt.
-      cluster: one life of a cluster: attempts are counted anew in the next.
-      attempt: counted from 1.
+      cluster: session of the cluster; each session counts attempts from 1.
+      attempt: number of the attempt, counted from 1.
       found: whether it was under way already.
     """
 
@@ -60,7 +61,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Names it among the jobs of all clusters there ever were."""
+        """Name of the job, unique among the jobs of all clusters."""
         return f"{self.id}.{self.cluster}"
 
     @property
@@ -73,14 +74,15 @@ class Job:
 class JobServer:
     """The job server of a cluster.
 
-    The code travels with each job: nodes need the libraries, and no checkout. What a job reads of
-    its node's environment (where its state folder is, how it reaches the store) is that node's own.
+    The code is sent with each job: nodes need the libraries, but no checkout. The environment of a
+    job (the place of its state folder, the access to the store) is that of its node.
 
     Args:
-      address: "http://host:8265", or "host:port" of the head or "auto", which know where it is.
+      address: "http://host:8265" of the job server; or "host:port" of the head or "auto", from
+        which it is looked up.
       code: path -> bytes of the sources that jobs run.
-      device: what steps run on; None takes what the nodes have when a job is placed.
-      node_wait: how long a job may wait for a node that is large enough for it [s].
+      device: kind of device for steps; None takes what the nodes have when a job is submitted.
+      node_wait: longest wait of a job for a node that is large enough for it [s].
     """
 
     def __init__(
@@ -114,12 +116,13 @@ class JobServer:
         """Returns the job that does some work: one under way, or a new one.
 
         Args:
-          work: names it, as whoever else needs it does.
-          command: what a job shall run, called before one is submitted; `python` is the node's.
+          work: name of the work, the same for everybody who needs it.
+          command: returns the command of a job, called before it is submitted; `python` in it is
+            the node's.
           num_cpus: cores of one node.
-          num_gpus: GPUs of one node, where the cluster has any; below 1 several jobs share one.
-            Where it has TPUs instead, a job that wants GPUs takes all chips of one host.
-          run: for whom, see `stop_of`.
+          num_gpus: GPUs of one node, if the cluster has any; below 1 several jobs share one. If it
+            has TPUs instead, a job that wants GPUs takes all chips of one host.
+          run: run that submits the job, see `stop_of`.
 
         Raises:
           RuntimeError: if there is no job server, or it refuses the job.
@@ -129,10 +132,11 @@ class JobServer:
         resources = self._resources(num_cpus, num_gpus)
         gpus, tpus = resources["GPU"], int(resources["TPU"])
         attempt = 1
+        # The first attempt that is under way or new is the job; earlier ones have ended.
         while True:
             job = Job(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
             info = self._info(job)
-            wait_if_stopping()  # What was just stopped must not be begun again.
+            wait_if_stopping()  # A job that was just stopped must not be started again.
             if info is None:
                 words = {
                     "submission_id": job.id,
@@ -141,7 +145,7 @@ class JobServer:
                         "working_dir": self._folder.name,
                         "env_vars": worker_environment(num_cpus, gpus, tpus, {}),
                     },
-                    # Ray does not tell what a job waits for.
+                    # Noted here because Ray does not report the resources that a job waits for.
                     "metadata": {name: str(number) for name, number in resources.items()}
                     | ({_RUN: run} if run else {}),
                     "entrypoint_num_cpus": num_cpus,
@@ -151,7 +155,7 @@ class JobServer:
                 try:
                     self._ask(lambda words=words: self._client.submit_job(**words))
                 except RuntimeError as error:
-                    # Somebody else's, or ours: the reply to the first try may have been lost.
+                    # Submitted by another process, or by an earlier try whose reply was lost.
                     if "already exists" not in str(error):
                         raise
                 return job
@@ -160,14 +164,14 @@ class JobServer:
             attempt += 1
 
     def why_ended(self, job: Job) -> str | None:
-        """Returns why a job does not run any more; None while it does, or waits for its turn.
+        """Returns why a job has ended; None while it runs or waits for its turn.
 
         Raises:
-          RuntimeError: if no node of the cluster is large enough for it; it is stopped.
+          RuntimeError: if no node of the cluster is large enough for it; it is then stopped.
           WorkerLost: if the job server does not answer any more.
         """
         info = self._info(job)
-        wait_if_stopping()  # A job that is cancelled was not lost.
+        wait_if_stopping()  # A job that this process cancels must not be reported as lost.
         if info is None:
             return "is not known to the cluster"
         if info.status.is_terminal():
@@ -188,7 +192,7 @@ class JobServer:
         """Waits until it is time to ask again.
 
         Args:
-          waiting: how many do.
+          waiting: number of threads that wait.
 
         Raises:
           RuntimeError: if `leave` was called.
@@ -196,12 +200,12 @@ class JobServer:
         self._pause(max(1.0, waiting / _REQUESTS))
 
     def stop(self, jobs: Sequence[Job]) -> None:
-        """Has jobs stopped: their processes are asked to end, and killed three seconds later."""
+        """Stops jobs: their processes are asked to end, and killed three seconds later."""
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(self._stop, jobs))
 
     def stop_of(self, run: str) -> list[str]:
-        """Has all jobs stopped that a run submitted and nobody else stopped; returns their ids.
+        """Stops all jobs that a run submitted and that have not ended; returns their ids.
 
         Raises:
           RuntimeError: if there is no job server.
@@ -217,7 +221,7 @@ class JobServer:
         return jobs
 
     def leave(self) -> None:
-        """Wakes those who wait, and lets go of the cluster; what runs there runs on."""
+        """Wakes waiting threads and deletes the local copy of the code; jobs continue to run."""
         self._ended.set()
         self._folder.cleanup()
 
@@ -226,7 +230,7 @@ class JobServer:
             if self._client is not None:
                 return
             url = _url(self._address)
-            # Ray's clients ask its variable before they look at their own argument.
+            # For Ray's clients this variable overrides their own argument.
             os.environ["RAY_API_SERVER_ADDRESS"] = url
             from ray.job_submission import JobSubmissionClient
             from ray.util.state import StateApiClient
@@ -244,13 +248,13 @@ class JobServer:
                     f"{url} ({type(error).__name__}): start the head with "
                     f"--include-dashboard=true, and open its port to this machine."
                 ) from error
-            # These bytes, not what lies in the checkout by now: the keys of the run's steps name
-            # them. And as the working folder, which a job looks in before anything of its node.
+            # Jobs run these bytes, which the keys of the run's steps name, and not what is in the
+            # checkout by now. A job imports from its working folder before anything of its node.
             lay_out(self._code, Path(self._folder.name))
             self._client = client
 
     def _resources(self, num_cpus: int, num_gpus: float) -> dict[str, float]:
-        """Returns how many CPUs, GPUs and TPU chips a job takes."""
+        """Returns the numbers of CPUs, GPUs and TPU chips that a job takes."""
         nodes = self._living().values()
         most = {name: max((node[name] for node in nodes), default=0) for name in _COUNTED}
         device = self._device or ("gpu" if most["GPU"] else "tpu" if most["TPU"] else "cpu")
@@ -273,7 +277,7 @@ class JobServer:
             raise
 
     def _lost(self, info: Any) -> bool:
-        """Whether a job's node is gone; Ray tells of some of those much later, or never."""
+        """Whether a job's node is gone; Ray reports some of these jobs much later, or never."""
         return bool(info.driver_node_id) and info.driver_node_id not in self._living()
 
     def _living(self) -> dict[str, dict[str, int]]:
@@ -301,7 +305,11 @@ class JobServer:
             return nodes
 
     def _check_place(self, job: Job, info: Any) -> None:
-        """Refuses a job that no node could run, were it free, once it has waited for one."""
+        """Stops a job that no node could run, even if idle, once it has waited long enough.
+
+        Raises:
+          RuntimeError: if it was stopped.
+        """
         wanted = {name: float(info.metadata[name]) for name in _COUNTED}
         nodes = self._living().values()
         if any(all(node[name] >= n for name, n in wanted.items()) for node in nodes):
@@ -323,7 +331,7 @@ class JobServer:
             self._client.stop_job(job.id)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Asks the server, again and again where it does not answer for a while."""
+        """Asks the server, and retries for a while if it does not answer."""
         import requests
 
         began, pause = time.monotonic(), 0.2
@@ -352,7 +360,7 @@ class JobServer:
 
 
 def _url(address: str) -> str:
-    """Returns where the job server of a cluster is.
+    """Returns the address of a cluster's job server.
 
     Raises:
       RuntimeError: if there is no cluster, or it has no job server.

@@ -1,4 +1,4 @@
-"""What befalls a worker, told apart from what its own code raises."""
+"""The error of a lost worker, as opposed to errors that its own code raises."""
 
 
 class WorkerLost(RuntimeError):

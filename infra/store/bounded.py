@@ -1,4 +1,4 @@
-"""Folders of files that can be had again at any time, kept below a size."""
+"""Keeps folders of files that can be made again at any time below a size."""
 
 import contextlib
 import fcntl
@@ -7,20 +7,20 @@ import time
 from pathlib import Path
 
 _WRITTEN = 60.0
-"""Age from which an empty file is none that is being written [s]."""
+"""Age from which an empty file cannot be one that is being written [s]."""
 
 _LOCK = ".lock"
 
 
 def tidy(folder: Path, limit: float) -> None:
-    """Deletes what was not used longest until the rest is below a limit, and empty files.
+    """Deletes the least recently used files until the rest is below a limit, and empty files.
 
-    A power cut leaves files empty. Who finds another process at it leaves it to that one. Readers
-    of a file that goes have it open, or make it again.
+    A power cut leaves files empty. If another process is already at it, this call does nothing.
+    Readers of a deleted file have it open, or make it again.
 
     Args:
-      folder: with all that lies below it.
-      limit: of the files' sizes [bytes].
+      folder: folder, with all folders below it.
+      limit: largest sum of the files' sizes [bytes].
     """
     with (folder / _LOCK).open("a") as lock:
         try:
@@ -34,7 +34,7 @@ def tidy(folder: Path, limit: float) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     stat = os.stat(path)
                     if stat.st_size:
-                        # Times of use are rough on most disks: a day, or none at all.
+                        # Most disks note the time of use only to a day, or not at all.
                         found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, path))
                     elif name != _LOCK and time.time() - stat.st_mtime > _WRITTEN:
                         os.unlink(path)

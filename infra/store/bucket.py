@@ -1,9 +1,9 @@
 """A store in a Google Cloud Storage bucket, through gcsfs.
 
-What a request may do twice is decided by the bucket: every write and every deletion names the
-generation it replaces, 0 for none. So a request whose reply was lost can be sent again; the second
-is refused, and what lies there says whether the first was ours. gcsfs's own files and listings are
-not used: an exception inside its `open(…, "wb")` commits half a file, and its listings are cached.
+A write or deletion that must not act twice names the generation that it replaces, 0 for none. So a
+request whose reply was lost can be sent again: the bucket refuses the second, and the stored bytes
+show whether the first one was ours. gcsfs's own files and listings are not used: an exception
+inside its `open(…, "wb")` commits half a file, and its listings are cached.
 """
 
 import base64
@@ -38,15 +38,15 @@ from infra.store.regions import check_region, region_of_machine
 
 _URI = re.compile(r"gs://(?P<bucket>[a-z0-9][\w.-]{1,220}[a-z0-9])(?:/(?P<prefix>.*?))?/*")
 _AT_ONCE = 16
-"""Files on their way at a time."""
+"""Files in transfer at a time."""
 _TRIES = 4
-"""Of a request that gcsfs, after its own tries, could not finish."""
+"""Tries of a request that gcsfs, after its own retries, could not finish."""
 _TIMEOUT = 60.0
-"""Without a byte of an answer [s]."""
+"""Longest wait for the next byte of an answer [s]."""
 _LISTED = "items(name,size,updated,generation,crc32c),prefixes,nextPageToken"
-"""What a listing tells of each object."""
+"""Fields that a listing asks for."""
 _PART = 16 * 2**20
-"""Of a large file that is sent at a time [bytes]."""
+"""Size of the parts in which a large file is sent [bytes]."""
 _AT_A_TIME = 5 * 2**20
 """Files below this are sent in one request [bytes]."""
 
@@ -56,17 +56,17 @@ _T = TypeVar("_T")
 
 
 class BucketError(OSError):
-    """The bucket did not answer, or answered with an error; says nothing about the file."""
+    """The bucket did not answer, or answered with an error; that says nothing about the file."""
 
 
 class Bucket:
-    """Files below a prefix of a bucket; `Files` says what its methods do.
+    """Files below a prefix of a bucket; `Files` documents the methods.
 
     Args:
       uri: gs://bucket or gs://bucket/prefix.
 
     Raises:
-      ValueError: if it is none, or in another region (see `regions`).
+      ValueError: if `uri` has another form, or the bucket is in another region (see `regions`).
       OSError: if there is no such bucket, or it cannot be read.
     """
 
@@ -108,7 +108,7 @@ class Bucket:
         return io.BufferedReader(Ranged(self.blocks(name)))
 
     def blocks(self, name: str) -> Blocks:
-        """Returns a file's blocks, none of them read so far."""
+        """Returns a reader of a file's blocks, none of which is read yet."""
         stat = self.stat(name)
         return Blocks(
             lambda start, length: self.read_range(name, start, length),
@@ -136,7 +136,7 @@ class Bucket:
                     break
                 token = {"rewriteToken": said["rewriteToken"]}
         except FileExistsError:
-            pass  # An earlier try of this request, whose reply was lost.
+            pass  # An earlier try of this request succeeded, and its reply was lost.
         there = self._metadata(name)
         if int(there["size"]) != file.size:
             raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
@@ -157,7 +157,7 @@ class Bucket:
         return self.entries(folder)[1]
 
     def entries(self, folder: str) -> tuple[dict[str, Stat], list[str]]:
-        """Returns the files and the folders right in a folder, both sorted by name."""
+        """Returns the files and the folders directly in a folder, both sorted by name."""
         prefix = self._folder(folder)
         files: dict[str, Stat] = {}
         folders: list[str] = []
@@ -188,7 +188,7 @@ class Bucket:
         try:
             return self._write(name, data, 0)
         except BucketError:
-            # It may be written all the same.
+            # The write may have succeeded all the same.
             with contextlib.suppress(OSError):
                 return self.read(name) == data
             raise
@@ -212,7 +212,7 @@ class Bucket:
         except FileExistsError:  # The precondition failed: it was replaced.
             return False
         except FileNotFoundError:
-            pass  # An earlier try of this request, whose reply was lost; or whoever dropped it too.
+            pass  # An earlier try succeeded and its reply was lost, or another process dropped it.
         return True
 
     def put(self, name: str, data: bytes) -> None:
@@ -245,7 +245,7 @@ class Bucket:
         sent = base64.b64encode(crc32c.digest()).decode()
 
         def put() -> Receipt:
-            with contextlib.suppress(FileExistsError):  # An earlier try, whose reply was lost.
+            with contextlib.suppress(FileExistsError):  # An earlier try's, whose reply was lost.
                 if data.size < _AT_A_TIME:
                     self._write(name, data.read(0, data.size), 0)
                 else:
@@ -265,7 +265,7 @@ class Bucket:
 
         def get() -> None:
             self._opened().get_file(self._place(name), str(path))
-            if file_sha256(path) != file.sha256:  # gcsfs does not look.
+            if file_sha256(path) != file.sha256:  # gcsfs does not compare them.
                 raise ConnectionError(f"{self.uri}/{name}: other bytes came than its digest says")
 
         self._tried(get)
@@ -287,9 +287,10 @@ class Bucket:
             stored = {}
             for item in self._items(prefix):
                 name = item["name"].removeprefix(prefix)
+                # A file that was sent must also be the same generation as in its receipt.
                 generation = item["generation"] if name in sent else ""
                 stored[name] = item["crc32c"], generation
-            if stored != wanted:  # Or a cache in between listed it as it was before.
+            if stored != wanted:  # Retried, since a cache may have answered with an old listing.
                 raise ConnectionError(f"{self.uri}/{folder} does not hold what was sent")
 
         self._tried(check)
@@ -325,15 +326,15 @@ class Bucket:
         try:
             location = self._json("GET", "b/{}", self._bucket, fields=asked)
         except OSError:
-            return  # Reading objects needs no right to ask this.
+            return  # A user may be allowed to read objects but not to ask this.
         check_region(self.uri, location)
 
     def _probe(self) -> Mapping[str, str]:
-        """Asks for next to nothing, as whoever may list objects can, and returns the headers."""
+        """Makes a minimal request, which needs only the right to list; returns the headers."""
         return self._asked("GET", "b/{}/o", self._bucket, maxResults=1, fields="kind")[0]
 
     def _read(self, name: str) -> tuple[bytes, str]:
-        """Returns an object's bytes, compared with its checksum, and its generation."""
+        """Returns an object's bytes, verified by its checksum, and its generation."""
 
         def get() -> tuple[bytes, str]:
             headers, data = self._request("GET", *self._object(name), alt="media")
@@ -344,15 +345,15 @@ class Bucket:
         return self._tried(get)
 
     def _write(self, name: str, data: bytes, generation: str | int | None) -> bool:
-        """Writes an object in the place of a generation; returns whether its bytes are there.
+        """Writes an object in place of a generation; returns whether these bytes are there now.
 
         Args:
-          name: of the file.
-          data: its bytes.
-          generation: that must be there; 0 is none, None is any.
+          name: name of the file.
+          data: bytes of the file.
+          generation: generation that must be there; 0 for no object, None for any.
         """
         condition = {} if generation is None else {"ifGenerationMatch": generation}
-        # With its checksum: other bytes are refused, before anybody reads them.
+        # Sent with a checksum, so that the bucket refuses bytes that were damaged on their way.
         line = uuid.uuid4().hex
         sent = json.dumps({"name": self._prefix + name, "crc32c": _crc32c(data)})
         body = (
@@ -369,7 +370,7 @@ class Bucket:
                 **condition,
             )
         except FileExistsError:
-            # Another's; or ours, and the reply to an earlier try was lost.
+            # Another process's object; or ours, if the reply to an earlier try was lost.
             try:
                 return self.read(name) == data
             except FileNotFoundError:
@@ -377,10 +378,10 @@ class Bucket:
         return True
 
     def _upload(self, name: str, data: Content) -> None:
-        """Stores bytes where there are none, part by part; one try.
+        """Stores a new object, part by part; in one try.
 
         Raises:
-          FileExistsError: if there are.
+          FileExistsError: if there is one already.
         """
         headers, _ = self._request(
             "POST",
@@ -392,7 +393,7 @@ class Bucket:
         )
         session, start, said = headers["Location"], 0, b""
         try:
-            while not said:  # Until the last part, the bucket says only how much it has.
+            while not said:  # Until the last part, answers have no body, only the range received.
                 part = data.read(start, _PART)
                 told = f"bytes {start}-{start + len(part) - 1}/{data.size}"
                 headers, said = self._request(
@@ -400,7 +401,7 @@ class Bucket:
                 )
                 start = int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0
         except Exception:
-            with contextlib.suppress(Exception):  # It lapses by itself, in a week.
+            with contextlib.suppress(Exception):  # The session expires by itself, in a week.
                 self._request("DELETE", session)
             raise
 
@@ -417,11 +418,11 @@ class Bucket:
             yield from page.get("items", ())
 
     def _object(self, name: str) -> tuple[str, str, str]:
-        """Returns the path of an object, as a request has it, and what goes into it."""
+        """Returns the template of an object's path in requests, and the two names to fill in."""
         return "b/{}/o/{}", self._bucket, self._prefix + name
 
     def _uploads(self) -> str:
-        """Returns where new objects are sent to."""
+        """Returns the address to which new objects are sent."""
         return f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o"
 
     def _place(self, name: str) -> str:
@@ -451,11 +452,12 @@ class Bucket:
         return self._opened().call(*words, **more)
 
     def _tried(self, request: Callable[[], _T]) -> _T:
-        """Makes a request, again after a while where that may help.
+        """Makes a request, and retries it after a pause if that may help.
 
         Raises:
-          FileNotFoundError, FileExistsError: as the bucket said; the latter of a precondition.
-          BucketError: of everything else.
+          FileNotFoundError, FileExistsError: if the bucket said so; the latter means that a
+            precondition failed.
+          BucketError: after any other error.
         """
         tries = 0
         while True:
@@ -463,7 +465,7 @@ class Bucket:
                 return request()
             except (FileNotFoundError, FileExistsError):
                 raise
-            except Exception as error:  # Of aiohttp, requests, google.auth or gcsfs.
+            except Exception as error:  # From aiohttp, requests, google.auth or gcsfs.
                 tries += 1
                 if tries == _TRIES or not _may_pass(error):
                     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -471,17 +473,17 @@ class Bucket:
                 time.sleep(random.uniform(0, 2.0**tries))
 
     def _opened(self) -> Any:
-        """Returns gcsfs's file system; one a process, since threads do not survive a fork."""
+        """Returns gcsfs's file system; one per process, since threads do not survive a fork."""
         with self._opening:
             if self._system is None or self._system[0] != os.getpid():
-                # From `core`: the package's own asks by gRPC what sort of bucket it is, which takes
-                # a minute where none answers.
+                # From `core`: the package's own class asks by gRPC what type of bucket it is, which
+                # takes a minute if nobody answers.
                 import aiohttp
                 from gcsfs.core import GCSFileSystem
 
                 options: dict[str, Any] = {
                     "token": "anon" if "STORAGE_EMULATOR_HOST" in os.environ else None,
-                    # Not for a whole request: that may be a file of many gigabytes.
+                    # No limit for a whole request, which may be a file of many gigabytes.
                     "requests_timeout": aiohttp.ClientTimeout(sock_read=_TIMEOUT),
                     "skip_instance_cache": True,
                 }
@@ -491,19 +493,19 @@ class Bucket:
 
 
 class _OnDisk:
-    """The bytes of an open file."""
+    """The content of an open file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._number = file.fileno()
         self.size = os.fstat(self._number).st_size
 
     def read(self, start: int, length: int) -> bytes:
-        """Returns a range; less of it at the end."""
+        """Returns a range of bytes, shorter at the file's end."""
         return os.pread(self._number, length, start)
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether another try may end otherwise."""
+    """Whether another try may succeed."""
     from gcsfs.retry import is_retriable
 
     if "match calculated" in str(error):  # Other bytes arrived than were sent.
@@ -512,7 +514,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _state_folder(uri: str) -> Path:
-    """Returns this machine's folder for a store elsewhere; PARCEL_STATE names another place."""
+    """Returns this machine's folder for a store elsewhere, by default or below PARCEL_STATE."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     base = Path(os.environ.get("PARCEL_STATE") or Path(home) / "parcel")
     name = re.sub(r"[^\w.-]+", "-", uri.removeprefix("gs://"))
@@ -520,7 +522,7 @@ def _state_folder(uri: str) -> Path:
 
 
 def _listing(files: Mapping[str, File]) -> str:
-    """Returns the name of a folder in the cache: what it holds, whichever artifact that is of."""
+    """Returns a folder's name in the cache: a digest of its files, shared by equal artifacts."""
     return listing_sha256({name: file.sha256 for name, file in files.items()})
 
 

@@ -1,4 +1,4 @@
-"""Digests: of bytes on disk and of plain values."""
+"""Digests of files on disk and of plain values."""
 
 import dataclasses
 import hashlib
@@ -13,7 +13,7 @@ NOT_IDENTITY = {"identity": False}
 """Metadata of a config field that must not change a step's key: workers, paths, time limits."""
 
 UNLESS_DEFAULT = {"identity": "unless default"}
-"""Metadata of a field that is newer than artifacts: at its default it changes no key."""
+"""Metadata of a field that was added after artifacts were made: its default changes no key."""
 
 
 def file_sha256(path: Path) -> str:
@@ -29,10 +29,11 @@ def canonical_json(value: object) -> str:
     """Returns JSON with one spelling per value: sorted keys, no spaces; dataclasses become dicts.
 
     A dataclass field with `metadata=NOT_IDENTITY` is left out: it says where or how often
-    something happens, not what comes of it. So is one with `UNLESS_DEFAULT` at its default.
+    something happens, but does not affect the result. So is one with `UNLESS_DEFAULT` at its
+    default.
 
     Raises:
-      TypeError: if the value holds something JSON cannot say.
+      TypeError: if the value holds something that JSON cannot express.
       ValueError: if it holds NaN or an infinity.
     """
     return json.dumps(
@@ -46,17 +47,17 @@ def canonical_json(value: object) -> str:
 
 
 _KNOWN = 4096
-"""Objects whose texts are remembered."""
+"""Number of objects whose JSON is remembered."""
 
 _texts: dict[int, tuple[object, str]] = {}
-"""id of an object -> itself, so that the id stays its own, and its text."""
+"""id of an object -> the object, so that its id is not given to another one, and its JSON."""
 
 
 def settings_json(value: object) -> str:
     """Returns the `canonical_json` of settings that many steps share.
 
-    That of a frozen dataclass is remembered, for the very same object: equal ones may have other
-    texts (1 and 1.0).
+    The JSON of a frozen dataclass is remembered per object, and not by equality: equal objects may
+    have different JSON (1 and 1.0).
     """
     parameters = getattr(type(value), "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
@@ -70,7 +71,7 @@ def settings_json(value: object) -> str:
 
 
 def members_sha256(members: Mapping[str, object]) -> str:
-    """Returns the `value_sha256` of a dict, the sooner the more of its values are known."""
+    """Returns the `value_sha256` of a dict, using the remembered JSON of its values."""
     texts = (f'"{name}":{settings_json(members[name])}' for name in sorted(members))
     return hashlib.sha256(f"{{{','.join(texts)}}}".encode()).hexdigest()
 

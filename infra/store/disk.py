@@ -1,4 +1,4 @@
-"""A store on a local disk, or on one that machines share."""
+"""A store on a local disk, or on a disk that machines share."""
 
 import contextlib
 import fcntl
@@ -17,31 +17,31 @@ from infra.store.files import Content, Files, Receipt, Stat
 from infra.store.manifest import File
 
 PARTIAL = "partial"
-"""Folder of records being written; what a killed process leaves there is garbage."""
+"""Folder of records that are being written; what a killed process leaves there is garbage."""
 
 _SYNCS = 8
 """Files synced at a time."""
 
 _PART = 16 * 2**20
-"""Of a large file that is written at a time [bytes]."""
+"""Size of the parts in which a large file is written [bytes]."""
 
 _GUARD = ".guard"
-"""File whose lock makes compare-and-replace one act, and whose time is the store's clock."""
+"""File whose lock makes compare-and-replace atomic, and whose time is the store's clock."""
 
 
 class Disk:
-    """Files below one folder; `Files` says what its methods do.
+    """Files below one folder; `Files` documents the methods.
 
     Args:
       root: the folder.
-      durable: whether what is written outlives a power cut; leases need not, and without syncs
-        they cost a tenth.
+      durable: whether writes survive a power cut; leases need not, and without syncs they take a
+        tenth of the time.
     """
 
     def __init__(self, root: Path, *, durable: bool = True) -> None:
         self.uri, self.state = str(root), root
         self._root, self._durable = root, durable
-        self._named = f"{root}/"  # A path of text takes a tenth of a `Path`: there are thousands.
+        self._named = f"{root}/"  # For thousands of look-ups; a `Path` takes ten times as long.
 
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()
@@ -76,7 +76,7 @@ class Disk:
         with self.writing(name) as partial:
             try:
                 os.link(self._root / source, partial)
-            except OSError:  # Not on this file system; what cannot be copied either says why.
+            except OSError:  # This file system may have no links; a failed copy says why.
                 shutil.copyfile(self._root / source, partial)
         return Receipt(file)
 
@@ -108,7 +108,7 @@ class Disk:
         try:
             with os.scandir(self._root / folder) as entries:
                 for entry in entries:
-                    # One that goes while it is looked at was not there.
+                    # A file that is deleted during the listing counts as absent.
                     with contextlib.suppress(FileNotFoundError):
                         if entry.is_file():
                             found[entry.name] = _stat(entry.stat())
@@ -129,13 +129,14 @@ class Disk:
             try:
                 os.link(partial, path)
             except OSError as error:
-                # The reply may be lost and the link made: a network file system repeats the call
-                # and reports its own file as "exists". What lies there decides.
+                # The link may have been made although the call failed: a network file system that
+                # lost the reply repeats the call, and reports our own file as "exists". So the
+                # content of the file decides.
                 try:
                     there = path.read_bytes()
                 except FileNotFoundError:
                     if isinstance(error, FileExistsError):
-                        return False  # Another's, and deleted since.
+                        return False  # Another process's file, deleted since.
                     raise error from None
                 if there != data:
                     return False
@@ -168,10 +169,10 @@ class Disk:
         self._sync_folder(path.parent)
 
     def at_once(self) -> Files:
-        return self  # A disk answers at once.
+        return self  # Look-ups on a disk are fast.
 
     def now(self) -> int:
-        # On a shared disk that clock is the server's; hosts' own clocks may differ by minutes.
+        # The time of the disk: on a shared one it is its server's, and hosts may differ by minutes.
         path = self._root / _GUARD
         path.touch()
         return path.stat().st_mtime_ns
@@ -226,11 +227,12 @@ class Disk:
         wanted = {**files, **{name: receipt.file for name, receipt in sent.items()}}
         if self.sizes(folder, wanted) != {name: file.size for name, file in wanted.items()}:
             raise OSError(f"{self._root / folder} does not hold what was written; try again.")
-        # Bytes, then names: what lies there is the data already.
+        # The workplace is the stored folder already, so it is only synced: bytes, then names.
         path = self._root / folder
         found = list(os.walk(path, onerror=_raise))
         written = [Path(below) / name for below, _, names in found for name in names]
-        # Together, so that the journal takes several at once: 0.4 of the time (150 artifacts).
+        # In parallel, so that the disk's journal takes several at once, which takes 0.4 of the time
+        # (150 artifacts).
         with ThreadPoolExecutor(_SYNCS) as pool:
             list(pool.map(_sync, written))
             above = [upper for upper in path.parents if upper.is_relative_to(self._root)]
@@ -251,7 +253,7 @@ class Disk:
 
     @contextlib.contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
-        """Yields a synced file of these bytes, on the same disk as `path`, whose folder exists."""
+        """Yields a temporary file of these bytes, on the disk of `path`, whose folder it makes."""
         _make_folder(path.parent)
         partial = self._root / PARTIAL / uuid.uuid4().hex
         partial.parent.mkdir(exist_ok=True)
@@ -267,7 +269,7 @@ class Disk:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Excludes other comparisons for the microseconds that one takes; ends with the process."""
+        """Holds the lock of compare-and-replace, which the kernel frees if the process dies."""
         with (self._root / _GUARD).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -290,7 +292,7 @@ def _stat(found: os.stat_result) -> Stat:
 
 
 def _stats(path: Path) -> Iterator[os.stat_result]:
-    """Yields the state of a file, or of a folder and all below it; what vanishes is left out."""
+    """Yields the state of a file, or of a folder and all below it; deleted ones are left out."""
     with contextlib.suppress(FileNotFoundError):
         yield os.stat(path)
     for folder, folders, names in os.walk(path):
@@ -304,7 +306,7 @@ def _raise(error: OSError) -> None:
 
 
 def _make_folder(path: Path) -> None:
-    """Makes a folder and those above it, each one's name synced."""
+    """Makes a folder and those above it, and syncs the name of each."""
     if path.is_dir():
         return
     _make_folder(path.parent)

@@ -1,4 +1,4 @@
-"""The environment of a step: commit, packages, hardware."""
+"""The environment in which a step ran: commit, packages, hardware."""
 
 import contextlib
 import functools
@@ -14,9 +14,21 @@ from typing import Any
 from infra.store.redact import redact
 
 PACKAGES = (
-    "apache-beam", "av", "decord", "flax", "grain", "jax", "jaxlib", "numpy",
-    "optax", "orbax-checkpoint", "pillow", "prefect", "ray", "sentencepiece",
-)  # fmt: skip
+    "apache-beam",
+    "av",
+    "decord",
+    "flax",
+    "grain",
+    "jax",
+    "jaxlib",
+    "numpy",
+    "optax",
+    "orbax-checkpoint",
+    "pillow",
+    "prefect",
+    "ray",
+    "sentencepiece",
+)
 """Distributions whose versions every manifest records."""
 
 _ROOT = Path(__file__).parents[2]
@@ -25,11 +37,11 @@ _ROOT = Path(__file__).parents[2]
 def environment(accelerator: str = "") -> dict[str, Any]:
     """Returns git commit and dirty-diff digest, package versions and hardware of this process.
 
-    Of the environment's variables only `XLA_FLAGS` and `NPROC`, XLA's number of threads, are noted:
-    others may hold credentials.
+    The only environment variables noted are `XLA_FLAGS` and `NPROC` (XLA's number of threads),
+    since others may hold credentials.
 
     Args:
-      accelerator: kind of the devices that were computed on; "" asks this process's JAX.
+      accelerator: kind of device that the step computed on; "" asks this process's JAX.
     """
     return {
         "git": _git(),
@@ -49,7 +61,7 @@ def environment(accelerator: str = "") -> dict[str, Any]:
 
 @functools.cache
 def _cpu() -> str:
-    """Returns the processor's model; "" where the system does not tell."""
+    """Returns the processor's model; "" if the system does not tell."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -61,7 +73,7 @@ def _cpu() -> str:
 def _accelerator() -> str:
     """Returns the kind of device that JAX computes on here, such as "cpu"; "" if it has not yet.
 
-    Asks only a JAX that has devices already: whoever asks first takes them from other processes.
+    Asks only if JAX has its devices already: the first question takes them from other processes.
     """
     bridge = sys.modules.get("jax._src.xla_bridge")
     if bridge is None or not bridge.backends_are_initialized():

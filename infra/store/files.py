@@ -1,12 +1,12 @@
-"""The verbs a store is kept with, and what each back end makes of them.
+"""The operations on a store's files, which each back end implements.
 
-Records (manifests, leases, pins, blobs of source) are small and whole: whoever reads one finds all
-of it or nothing. On a disk that is a link or a rename of a file written and synced beforehand; in
-a bucket, a precondition on the object's generation. Data are folders of files, written once by
-whoever holds an attempt and read by everybody afterwards.
+Records (manifests, leases, pins, blobs of source) are small and atomic: a reader finds all of one
+or nothing. A disk links or renames a file that was written and synced beforehand; a bucket checks a
+precondition on the object's generation. Data are folders of files, written once by the process that
+holds an attempt, and read by everybody afterwards.
 
-One rule holds for every error: only "not found" means that something is not there. A stale handle,
-an I/O error, a server that is busy say nothing about the file, and are raised.
+One rule holds for every error: only "not found" means that a file is absent. A stale handle, an I/O
+error or a busy server says nothing about the file, and is raised.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol
 from infra.store.manifest import File
 
 MANIFESTS = "manifests"
-"""Folder of the manifests, one more below it for each kind."""
+"""Folder of the manifests, with a folder below it for each kind."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Stat:
     """A file as a listing shows it.
 
     Attributes:
-      size: [bytes].
-      modified: when it was last written, on the clock of the store [ns].
-      version: differs whenever the file was replaced.
-      crc32c: of the bytes, as a bucket tells it; "" on a disk.
+      size: size of the file [bytes].
+      modified: time of the last write, by the clock of the store [ns].
+      version: numbers that change whenever the file is replaced.
+      crc32c: checksum of the bytes, as a bucket states it; "" on a disk.
     """
 
     size: int
@@ -39,27 +39,27 @@ class Stat:
 
 
 class Content(Protocol):
-    """Bytes that can be had again and again, wherever they are.
+    """Bytes that can be read repeatedly, wherever they are.
 
     Attributes:
-      size: [bytes].
+      size: number of bytes.
     """
 
     size: int
 
     def read(self, start: int, length: int) -> bytes:
-        """Returns a range; less of it at the end."""
+        """Returns a range of bytes, shorter at the end."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Receipt:
-    """What a writer of an attempt says it stored; whoever commits compares it with what is there.
+    """A writer's note on a file that it stored; the commit compares it with the stored file.
 
     Attributes:
       file: digest and size.
-      crc32c: of the bytes, as a bucket tells it; "" on a disk.
-      generation: of the object; "" on a disk.
+      crc32c: checksum of the bytes, as a bucket states it; "" on a disk.
+      generation: generation of the object; "" on a disk.
     """
 
     file: File
@@ -68,11 +68,11 @@ class Receipt:
 
 
 class Files(Protocol):
-    """Files below one place, by names such as "leases/x.json".
+    """Files below one place, with names such as "leases/x.json".
 
     Attributes:
       uri: the place, for people and for other processes.
-      state: local folder for what is this machine's alone: progress, caches, Prefect's database.
+      state: local folder for files of this machine only: progress, caches, Prefect's database.
     """
 
     uri: str
@@ -87,18 +87,18 @@ class Files(Protocol):
         ...
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
-        """Returns bytes start..start+length-1 of a file, which has as many.
+        """Returns bytes start..start+length-1 of a file, which must have them.
 
-        Nothing compares them with what was written: who reads ranges has checksums of them.
+        They are not compared with what was written; the caller needs checksums of its ranges.
 
         Raises:
           FileNotFoundError: if it is not there.
-          OSError: if it ends before.
+          OSError: if the file ends before.
         """
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """Opens a file for reading; of a bucket it is fetched block by block, one ahead.
+        """Opens a file for reading; from a bucket it is fetched block by block, with one ahead.
 
         Raises:
           FileNotFoundError: if it is not there.
@@ -106,9 +106,9 @@ class Files(Protocol):
         ...
 
     def writing(self, name: str) -> AbstractContextManager[Path]:
-        """Yields a local path to write to; the file has its name once all of it is stored.
+        """Yields a local path to write to; the file appears only once all of it is stored.
 
-        Two may write the same bytes under one name; nothing is stored if the body raises.
+        Two processes may write the same bytes under one name. Nothing is stored if the body raises.
         """
         ...
 
@@ -116,14 +116,14 @@ class Files(Protocol):
         """Gives a stored file another name, without moving its bytes through this machine.
 
         Args:
-          source: its name so far, which it keeps.
-          name: a name that nobody else writes to.
+          source: its present name, which it keeps.
+          name: the new name, which nobody else writes to.
           file: digest and size, for the receipt.
         """
         ...
 
     def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
-        """Yields every file below a folder, by its path in it; none where it does not exist."""
+        """Yields every file below a folder, by its path in it; none if it does not exist."""
         ...
 
     def stat(self, name: str) -> Stat:
@@ -135,22 +135,22 @@ class Files(Protocol):
         ...
 
     def listing(self, folder: str) -> dict[str, Stat]:
-        """Returns the files right in a folder by name, sorted; none where it does not exist."""
+        """Returns the files directly in a folder by name, sorted; none if it does not exist."""
         ...
 
     def folders(self, folder: str) -> list[str]:
-        """Returns the names of the folders right in a folder; none where it does not exist."""
+        """Returns the names of the folders directly in a folder; none if it does not exist."""
         ...
 
     def measure(self, name: str) -> Stat:
         """Returns the size of a file, or of all below a folder, and the time of its last change.
 
-        Where there is none: nothing, in 1970.
+        Both are 0 if there is no such file.
         """
         ...
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        """Returns those of some files below a folder that are there: path in it -> size [bytes]."""
+        """Returns path in a folder -> size [bytes], of those of some files that are there."""
         ...
 
     def sha256(self, name: str) -> str:
@@ -162,31 +162,31 @@ class Files(Protocol):
         ...
 
     def create(self, name: str, data: bytes) -> bool:
-        """Writes a file that is whole or absent; returns whether these bytes are the ones there.
+        """Creates a file atomically; returns whether it holds these bytes now.
 
         False means that another writer was first. A call that raises may have written the file
-        all the same: nothing the file speaks of may be deleted then.
+        all the same, so nothing that the file names may be deleted then.
         """
         ...
 
     def swap(self, name: str, old: bytes, new: bytes) -> bool:
-        """Replaces a file if it holds `old`; returns whether it was so."""
+        """Replaces a file if it holds `old`; returns whether it did."""
         ...
 
     def drop(self, name: str, old: bytes) -> bool:
-        """Deletes a file if it holds `old`; returns whether it was so."""
+        """Deletes a file if it holds `old`; returns whether it did."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Writes a file, in the place of whatever is there."""
+        """Writes a file, and replaces one that is there."""
         ...
 
     def at_once(self) -> "Files":
-        """Returns these files as they are at this moment, for many questions; see `glance`."""
+        """Returns a snapshot of these files, for many look-ups; see `glance`."""
         ...
 
     def now(self) -> int:
-        """Returns the time by the clock that dates the files [ns since 1970]."""
+        """Returns the present time by the clock that dates the files [ns since 1970]."""
         ...
 
     def upload(self, path: Path, name: str) -> None:
@@ -194,7 +194,7 @@ class Files(Protocol):
         ...
 
     def send(self, name: str, data: Content) -> Receipt:
-        """Stores bytes of any size under a name that nobody else writes to; digests them, too."""
+        """Stores bytes of any size under a name that nobody else writes to, and digests them."""
         ...
 
     def download(self, name: str, file: File, path: Path) -> None:
@@ -202,7 +202,7 @@ class Files(Protocol):
 
         Raises:
           FileNotFoundError: if it is not stored.
-          OSError: if it is not what `file` says.
+          OSError: if its bytes do not match `file`.
         """
         ...
 
@@ -211,15 +211,15 @@ class Files(Protocol):
         ...
 
     def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
-        """Stores what was written in a workplace; afterwards everybody can read it, for ever.
+        """Stores the files of a workplace durably; afterwards everybody can read them.
 
         Args:
-          folder: as `workplace` was asked for.
+          folder: name of the folder, as given to `workplace`.
           files: path in it -> digest and size.
-          sent: path -> receipt of what is stored already.
+          sent: path in it -> receipt of a file that is stored already.
 
         Raises:
-          OSError: if what is stored then is not all of these, and nothing else.
+          OSError: if the stored folder does not hold these files.
         """
         ...
 
@@ -228,15 +228,15 @@ class Files(Protocol):
 
         Raises:
           FileNotFoundError: if one of them is not stored.
-          OSError: if what is stored is not what `files` says.
+          OSError: if the stored bytes do not match `files`.
         """
         ...
 
     def place(self, folder: str, files: Mapping[str, File]) -> str:
-        """Returns where a stored folder is read in ranges: a local one, or one in a bucket.
+        """Returns the address for reading a stored folder in ranges: a local path, or gs://….
 
         Args:
-          folder: which.
+          folder: name of the folder.
           files: path in it -> digest and size.
         """
         ...

@@ -1,18 +1,19 @@
 """Garbage collection: the only thing that deletes artifacts.
 
-An artifact stays if a run's record names it, if a run under way has pinned it, if somebody is at
-work on it or with it, if it is young, or if any artifact that stays was made from it. Progress,
-attempts without a commit, damaged artifacts that were set aside, and source trees go when they are
-old and nobody holds them.
+An artifact stays if a run's record names it, if a run under way has pinned it, if a process is
+making it or working with it, if it is young, or if any artifact that stays was made from it.
+Progress, attempts without a commit, damaged artifacts that were set aside, and source trees are
+deleted when they are old and nobody holds them.
 
-What a run's record lets go of goes, too, but only its files: the manifest stays for the lineage of
-what was made from it, and a note says that nothing was damaged.
+A run's record can let an artifact go. Then only its files are deleted: the manifest stays for the
+lineage of artifacts that were made from it, and a note says that it was not damaged.
 
-Beside a running study: the study pins an artifact before it looks it up (see `pins`), and both
-pinning and deciding what goes need one lease. While it has the lease, gc only moves manifests out
-of the way; it then makes sure that nobody took the lease meanwhile, or puts them back. Data are
-deleted last, when no manifest has named them for a while. So a hit that a run relies on is never
-deleted, and a gc that is killed half-way leaves artifacts, or garbage, never half of one.
+gc is safe beside a running study. The study pins an artifact before it looks it up (see `pins`),
+and both pinning and choosing what to delete need the same lease. While gc has the lease, it only
+moves manifests out of the way; then it checks that nobody took the lease meanwhile, or else puts
+them back. Data are deleted last, when no manifest has named them for a while. So a hit that a run
+relies on is never deleted, and a gc that is killed half-way leaves whole artifacts or garbage,
+never half an artifact.
 """
 
 import contextlib
@@ -43,37 +44,36 @@ from infra.store.store import (
 
 RUNS, ACCEPTED = "runs", "accepted"
 LET_GO = "let_go"
-"""Field of a run's record: keys of artifacts whose files it does not keep, only what they say."""
+"""Field of a run's record: keys of artifacts of which it keeps the manifest, but not the files."""
 
 RECORDS = (RUNS, ACCEPTED)
-"""Folders of people's records: of runs, and of artifacts kept although their code has changed."""
+"""Folders of records: of runs, and of artifacts that people keep although their code changed."""
 
 _PROGRESS = ("scratch", "copy of scratch")
 
 _GRACE = 3600.0
-"""A holder on another machine counts as alive for so long after its lease lapsed [s]."""
+"""Time after its lease lapsed during which a holder on another machine counts as alive [s]."""
 
 _PARTIAL_AGE = 3600.0
-"""Writing a record takes milliseconds; one unfinished for so long was given up [s]."""
+"""Age from which an unfinished record counts as given up [s]; writing one takes milliseconds."""
 
 
 _JOB_AGE = 7 * 86400.0
-"""A job that told nothing for so long does not wait for its turn any more [s]."""
+"""Age of its last report from which a job is no longer assumed to wait for its turn [s]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Garbage:
-    """Something that may go.
+    """Something that may be deleted.
 
     Attributes:
       sort: "artifact", "files" (of an artifact whose manifest stays), "set aside", "attempt",
-        "scratch", "copy of scratch", "source",
-        "job" or "partial".
+        "scratch", "copy of scratch", "source", "job" or "partial".
       name: the artifact's key, or the file's name.
-      told: what people call it: the step's name, where it is known.
-      size: [bytes].
-      age: since it was last written [s].
-      path: its data below the store.
+      told: name for people: the step's name, if it is known.
+      size: size of its data [bytes].
+      age: time since it was last written [s].
+      path: path of its data below the store.
     """
 
     sort: str
@@ -85,14 +85,14 @@ class Garbage:
 
 
 def find(store: Store, *, older_than: float) -> list[Garbage]:
-    """Returns the garbage, and touches nothing.
+    """Returns the garbage, without changing anything.
 
     Args:
-      store: where.
-      older_than: what was written within this time stays [s].
+      store: the store.
+      older_than: age below which everything stays [s].
 
     Raises:
-      OSError, ValueError: if a record cannot be read: what it names would look like garbage.
+      OSError, ValueError: if a record cannot be read, since all it names would look like garbage.
     """
     view = _View(store, older_than)
     every = (
@@ -107,10 +107,10 @@ def find(store: Store, *, older_than: float) -> list[Garbage]:
 
 
 def delete(store: Store, *, older_than: float) -> list[Garbage]:
-    """Deletes what may go, safely beside running studies; returns what went.
+    """Deletes the garbage, safely beside running studies; returns what was deleted.
 
     Args:
-      store: where.
+      store: the store.
       older_than: as in `find` [s].
 
     Raises:
@@ -126,9 +126,9 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
             for found in hidden:
                 _restore(store, found)
             raise RuntimeError("gc was stopped for too long and put everything back; run it again.")
-        for found in loose:  # Under the lease: no run begins, and keeps its source, meanwhile.
+        for found in loose:  # Under the lease, so that no run begins and stores its source.
             store.files.remove(found.path)
-        for found in let_go:  # Here, too: whoever looks for it finds all of it, or a note.
+        for found in let_go:  # Under the lease, too. A reader finds the whole artifact or a note.
             store.files.create(gone_name(store.get(found.name)), b"")
             store.files.remove(found.path)
     for folder in (PINS, LEASES):
@@ -139,10 +139,11 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
 
 
 class _View:
-    """The store at one moment: what is needed, and what is not.
+    """The store at one moment, divided into what is needed and what is not.
 
-    What keeps things alive is read first and the manifests last. A run leaves its record before it
-    gives up its pin, and a step its manifest before its lease: so each is seen at least once.
+    Pins, leases and records, which keep things alive, are read first and the manifests last. A run
+    writes its record before it gives up its pin, and a step its manifest before its lease. So each
+    run and step is seen at least once.
     """
 
     def __init__(self, store: Store, older_than: float) -> None:
@@ -169,9 +170,9 @@ class _View:
         self._needed = _with_inputs(roots, self._made)
 
     def artifacts(self) -> Iterator[Garbage]:
-        """Yields artifacts that nothing needs; each before what it was made from.
+        """Yields artifacts that nothing needs, each before those that it was made from.
 
-        So whatever is still there when gc is killed has its whole history.
+        So if gc is killed, every artifact that is left still has its whole history.
         """
         spare = {key: made for key, made in self._made.items() if key not in self._needed}
         inputs = {
@@ -182,7 +183,7 @@ class _View:
             yield self._artifact("artifact", spare[key], manifest_name(key))
 
     def files(self) -> Iterator[Garbage]:
-        """Yields artifacts that are there for those made from them, and whose files no run keeps.
+        """Yields artifacts that runs let go, and that stay for those that were made from them.
 
         Their files are deleted and their manifests stay.
         """
@@ -195,7 +196,7 @@ class _View:
         in_place = {artifact.folder for artifact in self._made.values()}
         for name, artifact in self._set_aside.items():
             if artifact.folder in in_place or artifact.key in self._busy:
-                continue  # The first: who set it aside was killed half-way.
+                continue  # It is in place, too, if the process that set it aside was killed.
             if self._is_old(name):
                 yield self._artifact("set aside", artifact, name)
 
@@ -211,7 +212,7 @@ class _View:
                     yield from self._unless_busy("attempt", f"{folder}/{name}", key)
 
     def scratch(self) -> Iterator[Garbage]:
-        """Yields resumable progress that nobody goes on with."""
+        """Yields resumable progress that no process holds."""
         for key in self._store.here.folders(SCRATCH):
             yield from self._unless_busy("scratch", f"{SCRATCH}/{key}", key)
         if self._store.is_elsewhere:
@@ -221,14 +222,15 @@ class _View:
     def sources(self) -> Iterator[Garbage]:
         """Yields files of source trees that no manifest names.
 
-        A run keeps its source before its first manifest names it: while anything runs, none go.
+        A run stores its source before its first manifest names it, so none are deleted while
+        anything runs.
         """
         if not self._is_idle:
             return
         every = (*self._made.values(), *self._set_aside.values())
         used: set[str] = set()
         for listing in {artifact.manifest.source for artifact in every} - {""}:
-            with contextlib.suppress(KeyError):  # A lost one needs nothing.
+            with contextlib.suppress(KeyError):  # A lost listing names no files.
                 used |= {listing, *self._store.source(listing).digests.values()}
         for name in self._store.files.listing(SOURCES):
             if name not in used:
@@ -271,7 +273,7 @@ class _View:
         return self._age_of(record) >= self._older_than
 
     def _age_of(self, record: str) -> float:
-        """Returns the age of a manifest; one that went meanwhile is as young as can be [s]."""
+        """Returns the age of a manifest [s]; 0 if it was deleted meanwhile."""
         return self._age(self._records[record]) if record in self._records else 0.0
 
     def _age(self, stat: Stat) -> float:
@@ -279,10 +281,7 @@ class _View:
 
 
 def _named_by_runs(store: Store) -> tuple[set[str], set[str]]:
-    """Returns every key in the records of runs, in whatever field, path or link.
-
-    And apart from them, the keys of what runs name only to let it go.
-    """
+    """Returns the keys that records name in any field, path or link; and the keys they let go."""
     names = [f"{folder}/{name}" for folder in RECORDS for name in store.files.listing(folder)]
     let_go: set[str] = set()
     texts = []
@@ -293,15 +292,15 @@ def _named_by_runs(store: Store) -> tuple[set[str], set[str]]:
             let_go |= set(record.pop(LET_GO, ()))
             text = json.dumps(record)
         except (ValueError, AttributeError, TypeError):
-            pass  # No record of a run: all it names stays.
+            pass  # Not a run's record: all that it names stays.
         texts.append(text)
     found = [key.split("-") for text in texts for key in KEY.findall(text)]
-    # "lineage-results-…" is found as one key and holds another: every ending counts.
+    # "lineage-results-…" matches as one key, and contains the key "results-…": add every ending.
     return {"-".join(words[i:]) for words in found for i in range(len(words))}, let_go
 
 
 def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]:
-    """Returns keys and all that they were made from."""
+    """Returns the keys, and those of all artifacts that they were made from."""
     needed: set[str] = set()
     waiting = list(roots)
     while waiting:
@@ -319,21 +318,21 @@ def _age(now: int, stat: Stat) -> float:
 
 
 def _place(store: Store, sort: str) -> Files:
-    """Returns where a sort of garbage lies: progress is on this machine, all else in the store."""
+    """Returns the files with a sort of garbage: progress is on this machine, all else stored."""
     return store.here if sort == "scratch" else store.files
 
 
 def _at_work(store: Store, key: str) -> set[str]:
     """Returns the attempts at a key that a process of this machine writes to.
 
-    Those of another machine have a lease as long as it is there.
+    Attempts on another machine are protected by their lease instead.
     """
     every = attempts(store.files, key)
     return {begun.id for begun in every if begun.holder.is_here and not begun.is_over}
 
 
 def _hide(store: Store, found: Garbage) -> bool:
-    """Moves an artifact's manifest out of the way, unless it was replaced meanwhile."""
+    """Moves an artifact's manifest aside unless it was replaced; returns whether it did."""
     place = manifest_name(found.name)
     try:
         text = store.files.read(place)
@@ -352,18 +351,18 @@ def _restore(store: Store, found: Garbage) -> None:
 
 
 def _remove(store: Store, found: Garbage) -> bool:
-    """Deletes data, looking once more whether they may go; returns whether they went."""
+    """Deletes data after another check that they may go; returns whether it did."""
     place = _place(store, found.sort)
     if found.sort in ("partial", "job"):
         place.remove(found.path)
         return True
     held = take(store.fleeting, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
     if held is None:
-        return False  # Somebody has begun with it: another time.
+        return False  # A process has started on it: leave it to the next gc.
     try:
         is_work = found.sort in ("attempt", *_PROGRESS)
         if is_work and _age(place.now(), place.measure(found.path)) < found.age:
-            return False  # Somebody has been there since.
+            return False  # It was written to since.
         if found.sort in _PROGRESS:
             place.remove(found.path)
             return True
@@ -376,10 +375,10 @@ def _remove_attempt(store: Store, found: Garbage) -> bool:
     """Deletes an attempt's folder unless a manifest names it; the caller holds its key."""
     kept = set[str]()
     if found.sort == "attempt":
-        # First this, then the manifests: who stopped working may have committed just before.
+        # Looked up before the manifests: an attempt that has just stopped may have committed.
         kept |= _at_work(store, found.name)
     else:
-        # First the record: killed here, gc leaves the folder of an attempt that nobody names.
+        # The record goes first: if gc is killed here, it leaves an attempt that no manifest names.
         with contextlib.suppress(FileNotFoundError):
             store.files.drop(_aside(found), store.files.read(_aside(found)))
     kept |= (named := store.named_attempts(found.name))

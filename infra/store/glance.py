@@ -1,4 +1,4 @@
-"""A bucket as one listing of it found it: thousands of steps looked up without a request each."""
+"""A snapshot of a bucket from one listing, in which steps are looked up without more requests."""
 
 import contextlib
 import sqlite3
@@ -13,15 +13,15 @@ _AT_ONCE = 96
 
 
 class Glance:
-    """Files as they were at one moment; what is written, or copied, goes where it always does.
+    """A snapshot of files; writes and copies go to the files themselves.
 
-    What came later is not seen, and what went since still is. So whoever relies on what is found
-    pins its key first and takes the glance after that.
+    Files that were added later are not seen, and files that were deleted since still are. So a
+    process that relies on a hit must pin its key first, and take the snapshot after that.
 
     Args:
-      files: what is looked at.
-      there: name -> state, of all its files.
-      records: name -> bytes of files read at once.
+      files: files behind the snapshot.
+      there: name -> state, of all the files.
+      records: name -> bytes, of files that were read in advance.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Glance:
                 folder, _, last = folder.rpartition("/")
                 known = self._folders.setdefault(folder, set())
                 if last in known:
-                    break
+                    break  # The folders above it are known, too.
                 known.add(last)
 
     def at_once(self) -> Files:
@@ -97,10 +97,10 @@ class Glance:
 
 
 class Records:
-    """A memory of small files by name and version, on this machine; it may be deleted at any time.
+    """A cache of small files by name and version, on this machine; it may be deleted at any time.
 
     Args:
-      path: of the SQLite file, made when first written.
+      path: path of the SQLite file, made when first written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,10 +109,10 @@ class Records:
     def get(self, wanted: Mapping[str, Stat], read: Callable[[str], bytes]) -> dict[str, bytes]:
         """Returns the bytes of files, reading those that are new or changed, many at a time.
 
-        What is no longer asked for is forgotten.
+        Files that are no longer asked for are removed from the cache.
 
         Args:
-          wanted: name -> state.
+          wanted: name -> state, of the files.
           read: returns a file's bytes.
         """
         found = {}

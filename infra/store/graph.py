@@ -13,14 +13,14 @@ _OTHER_BYTES = "bytes differ from the manifest"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Visit:
-    """An artifact, met on a walk down a history.
+    """An artifact met on a walk down a history.
 
     Attributes:
-      depth: 0 where the walk begins; inputs lie one deeper.
-      role: the part it plays for the artifact above.
-      artifact: itself.
-      is_last: whether no other input of the one above comes after it.
-      is_again: whether the walk met it before; its inputs are not entered then.
+      depth: 0 where the walk begins; inputs are one deeper.
+      role: role of the artifact as an input of the one above.
+      artifact: the artifact.
+      is_last: whether it is the last input of the one above.
+      is_again: whether the walk met it before; its inputs are then not visited again.
     """
 
     depth: int
@@ -35,14 +35,14 @@ def history(
 ) -> Iterator[Visit]:
     """Yields everything an artifact was made from, depth first, inputs by role.
 
-    A history is a graph: told as a tree it can double with every step. So each artifact is entered
-    once, and there are as many visits as the graph has edges.
+    A history is a graph; as a tree it could double in size with every step. So the inputs of each
+    artifact are visited once, and there are as many visits as the graph has edges.
 
     Args:
-      store: the artifacts.
-      key: where to begin.
-      role: of that one.
-      seen: keys that were met before; grows.
+      store: store of the artifacts.
+      key: key of the artifact where the walk begins.
+      role: role of that artifact.
+      seen: keys that were met before; the walk adds its own.
 
     Raises:
       KeyError: if an artifact of the history is not in the store.
@@ -79,7 +79,7 @@ def edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something in the store is not what its manifest says."""
+    """A difference between the store and a manifest."""
 
     key: str
     path: str
@@ -91,13 +91,13 @@ def verify(
     key: str,
     contents: Mapping[str, Callable[[Path], str]] | None = None,
 ) -> Iterator[Problem]:
-    """Yields everything about an artifact that is not as its manifest says.
+    """Yields every difference between an artifact and its manifest.
 
-    Every file's bytes are digested again, and so is what the artifact says: from its files, or, if
-    its maker stated a logical digest (Orbax files carry clock times), by the function for its kind.
+    Every file is digested again. If the artifact's maker stated a logical digest (Orbax files carry
+    clock times), it is computed again by the function for its kind.
 
     Args:
-      store: where it and its inputs are.
+      store: store of the artifact and its inputs.
       key: the artifact to check.
       contents: kind -> function from the artifact's folder to its logical digest.
 

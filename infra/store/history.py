@@ -1,4 +1,4 @@
-"""artifacts/<key>/history/<attempt>.json: every attempt begun, and its end if its holder saw it."""
+"""The history of a key: artifacts/<key>/history/<attempt>.json for every attempt ever begun."""
 
 import dataclasses
 import json
@@ -11,15 +11,15 @@ ARTIFACTS, HISTORY = "artifacts", "history"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Begun:
-    """An attempt.
+    """An attempt, as its file in the history records it.
 
     Attributes:
-      id: names its folder.
-      started: [ISO 8601, UTC].
+      id: id of the attempt, which is the name of its folder.
+      started: time of its start [ISO 8601, UTC].
       holder: the process that makes it.
       inputs: keys of the artifacts it reads.
-      ended: when its holder left the step, with a commit or without [ISO 8601, UTC]; "" before,
-        and for ever where the holder was killed.
+      ended: time at which its holder left the step, with a commit or without [ISO 8601, UTC]; ""
+        before, and for ever if the holder was killed.
     """
 
     id: str
@@ -30,7 +30,7 @@ class Begun:
 
     @property
     def is_over(self) -> bool:
-        """Whether surely nobody writes to it any more."""
+        """Whether it is certain that no process writes to it any more."""
         return bool(self.ended) or self.holder.is_gone
 
     @property
@@ -41,7 +41,7 @@ class Begun:
 
 
 def note_begin(files: Files, key: str, begun: Begun) -> None:
-    """Notes an attempt at a key; afterwards its folder is somebody's."""
+    """Notes an attempt at a key, and so which process its folder belongs to."""
     files.create(_name(key, begun), _text(begun))
 
 
@@ -51,13 +51,13 @@ def note_end(files: Files, key: str, begun: Begun, ended: str) -> None:
 
 
 def attempts(files: Files, key: str) -> list[Begun]:
-    """Returns every attempt that the history of a key knows, oldest first."""
+    """Returns every attempt in the history of a key, oldest first."""
     folder, found = f"{ARTIFACTS}/{key}/{HISTORY}", []
     for name in files.listing(folder):
         try:
             found.append(_parse(files.read(f"{folder}/{name}")))
         except FileNotFoundError:
-            continue  # gc was quicker.
+            continue  # gc deleted it meanwhile.
     return sorted(filter(None, found), key=lambda begun: (begun.started, begun.id))
 
 
@@ -71,7 +71,7 @@ def _text(begun: Begun) -> bytes:
 
 def _parse(text: bytes) -> Begun | None:
     try:
-        raw = json.loads(text)  # A power cut may leave half of one.
+        raw = json.loads(text)  # A power cut may leave half of the text.
         holder, inputs = Holder(**raw.pop("holder")), tuple(raw.pop("inputs"))
         return Begun(holder=holder, inputs=inputs, **raw)
     except (TypeError, KeyError, AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""Who holds a lease: a process, known again after its number was given to another one."""
+"""The holder of a lease: a process, identified even after its pid was given to another one."""
 
 import dataclasses
 import functools
@@ -10,14 +10,14 @@ import psutil
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A process.
+    """Identity of a process.
 
     Attributes:
       host: the machine's name, for people.
-      machine: what tells whether a process number means anything here: this boot of this kernel,
-        and the container's process space (two containers of one host count from 1 each).
-      pid: its number.
-      began: when it began, in ticks since boot: unlike a date it does not move with the clock.
+      machine: id of the space in which `pid` is unique: the boot of the kernel, and the container's
+        pid namespace (two containers of one host count from 1 each).
+      pid: process id.
+      began: time of its start [ticks since boot], which unlike a date does not move with the clock.
     """
 
     host: str
@@ -38,7 +38,7 @@ class Holder:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it surely runs no more; one of another machine may run for all we know."""
+        """Whether it has certainly ended; a process of another machine may always be running."""
         return self.is_here and _began(self.pid) != self.began
 
 
@@ -47,7 +47,7 @@ def _machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:  # No Linux: the name has to do.
+    except OSError:  # Not Linux: use the host's name.
         return os.uname().nodename
 
 

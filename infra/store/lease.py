@@ -1,18 +1,19 @@
-"""Leases: small files that say who is at something, and that die with whoever wrote them.
+"""Leases: small files that say which process works on something, and that end with that process.
 
-A lease saves double work; it does not decide. A holder that was stopped for minutes may find its
-lease taken and its work done by another: the commit, which is atomic, says whose counts.
+A lease avoids double work, but does not guarantee exclusion. A holder that was stopped for minutes
+may find that another process took its lease and did its work: the commit, which is atomic, decides
+whose result counts.
 
-A lease is free to be taken when
+A lease is free to be taken
 
-- its holder was a process of this machine and is gone: at once;
-- whoever started its holder, and so gave it its token, has heard that it is lost: at once; or
-- it lapsed: by the clock of the store it was not renewed for its `ttl`, and whoever wants it then
-  saw it unchanged for one interval of renewal more. (After a laptop's sleep every lease looks
-  lapsed until its holder, awake again too, renews it.)
+- at once, if its holder was a process of this machine and has ended;
+- at once, if the process that started its holder, and gave it its token, knows that it is lost; or
+- if it lapsed: by the clock of the store it was not renewed for its `ttl`, and the process that
+  wants it then saw it unchanged for one more interval of renewal. (After a laptop's sleep every
+  lease looks lapsed until its holder, awake again too, renews it.)
 
-Every renewal changes the text, and every change names the text it replaces, so of two that take
-one lease, or of one that takes and one that renews, one fails.
+Every renewal changes the text, and every change names the text that it replaces. So if two
+processes take a lease, or one takes and another renews it, one of them fails.
 """
 
 import contextlib
@@ -29,11 +30,11 @@ from infra.store.files import Files
 from infra.store.holder import Holder
 
 TTL = 120.0
-"""A lease not renewed for this long has lapsed [s]; only other machines' need it, see above."""
+"""Time without renewal after which a lease has lapsed [s]; mostly of holders on other machines."""
 
 _RENEWALS_PER_TTL = 6
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.5
-"""Between two looks at a lease that is held [s]; the wait doubles."""
+"""First and longest wait between two looks at a lease that is held [s]; the wait doubles."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,12 +42,12 @@ class Lease:
     """The contents of a lease's file.
 
     Attributes:
-      token: names this holding of it.
-      holder: the process.
-      since: when it was taken [ISO 8601, UTC, by the holder's clock].
-      ttl: [s].
-      renewals: how often it was renewed.
-      keys: what the holder relies on; see `pins`.
+      token: id of this holding of the lease.
+      holder: process that holds it.
+      since: time at which it was taken [ISO 8601, UTC, by the holder's clock].
+      ttl: time without renewal after which it lapses [s].
+      renewals: number of its renewals.
+      keys: keys of the artifacts that the holder relies on; see `pins`.
     """
 
     token: str
@@ -62,10 +63,10 @@ class Lease:
 
 
 class Held:
-    """A lease this process holds: renewed by a thread until it is released, or found lost.
+    """A lease that this process holds: a thread renews it until it is released, or found lost.
 
     Attributes:
-      lost: another process has taken it.
+      lost: whether another process has taken it.
     """
 
     def __init__(self, files: Files, name: str, lease: Lease) -> None:
@@ -77,7 +78,7 @@ class Held:
 
     @property
     def token(self) -> str:
-        """Names this holding."""
+        """Id of this holding."""
         return self._lease.token
 
     @property
@@ -86,7 +87,7 @@ class Held:
         return self._lease.keys
 
     def renew(self, keys: Iterable[str] = ()) -> bool:
-        """Renews it, adds `keys` to what it names, and returns whether it was still held."""
+        """Renews the lease, adds `keys` to it, and returns whether it was still held."""
         with self._changing:
             self.lost = not (self._swap(keys) or (self._look_up() and self._swap(keys)))
             return not self.lost
@@ -103,7 +104,10 @@ class Held:
         return swapped
 
     def _look_up(self) -> bool:
-        """Takes over what the file says if it is ours: an earlier change's reply may be lost."""
+        """Adopts the file's text if the lease is still ours, and returns whether it is.
+
+        The text differs from the one known here if the reply to an earlier change was lost.
+        """
         try:
             there = _parse(self._files.read(self._name))
         except FileNotFoundError:
@@ -113,16 +117,17 @@ class Held:
         return there.token == self.token
 
     def release(self) -> None:
-        """Gives it back; one that is lost already is left to its new holder."""
+        """Gives the lease back; a lost one is left to its new holder."""
         self._ended.set()
         self._thread.join()
-        # Not worth failing finished work for: this process ends some day, and the lease with it.
+        # An error must not fail finished work: the lease ends with this process at the latest.
         with contextlib.suppress(OSError):
             self._files.drop(self._name, self._lease.to_json())
 
     def _keep(self) -> None:
         while not self._ended.wait(self._lease.ttl / _RENEWALS_PER_TTL):
-            # A disk that fails for a moment gets another try; for long, and the lease lapses.
+            # If the disk fails for a moment, the next renewal succeeds; if for long, the lease
+            # lapses.
             with contextlib.suppress(OSError):
                 if not self.renew():
                     return
@@ -139,7 +144,7 @@ def hold(
 ) -> Iterator[Held]:
     """Holds a lease, after waiting until it is free; see `take`."""
     held = take(files, name, ttl=ttl, token=token, lost=lost)
-    assert held is not None  # Only impatience returns without it.
+    assert held is not None  # None is returned only if `keep_waiting` says so.
     try:
         yield held
     finally:
@@ -156,15 +161,15 @@ def take(
     token: str | None = None,
     lost: Collection[str] = (),
 ) -> Held | None:
-    """Takes a lease, waiting while `keep_waiting` says so; None where it gave up.
+    """Takes a lease, waiting while `keep_waiting` says so; returns None if it gave up.
 
     Args:
-      files: where it lies.
-      name: of its file.
-      ttl: see above [s].
-      keys: what its holder relies on.
-      keep_waiting: asked after every look at a lease that another holds.
-      token: names this holding; None draws one.
+      files: files that the lease is in.
+      name: name of the lease's file.
+      ttl: time without renewal after which it lapses [s].
+      keys: keys of the artifacts that its holder relies on.
+      keep_waiting: asked after every look at a lease that another process holds.
+      token: id of this holding; None draws one.
       lost: tokens of holders that are known to be lost.
     """
     lease = Lease(
@@ -180,10 +185,11 @@ def take(
         try:
             there, modified = files.read(name), files.stat(name).modified
         except FileNotFoundError:
-            continue  # Given back this very moment.
+            continue  # Given back just now: try again.
         found = _parse(there)
         if there != seen:
             seen, seen_since = there, time.monotonic()
+        # Both must hold: after a sleep of this machine, live leases look lapsed for an interval.
         still = time.monotonic() - seen_since >= found.ttl / _RENEWALS_PER_TTL
         lapsed = still and files.now() - modified > found.ttl * 1e9
         if found.holder.is_gone or lapsed or found.token in lost:
@@ -198,7 +204,7 @@ def take(
 
 
 def _parse(text: bytes) -> Lease:
-    """Reads a lease; half of one, left by a power cut, is somebody's who is not heard of again."""
+    """Reads a lease; half of one, left by a power cut, counts as held by an unknown process."""
     try:
         raw: dict[str, Any] = json.loads(text)
         holder, keys = Holder(**raw.pop("holder")), tuple(raw.pop("keys"))
@@ -213,11 +219,11 @@ class Holding:
     """A lease as others see it.
 
     Attributes:
-      key: what is held.
-      lease: what its file says.
-      renewed: when it was last renewed [UTC, by the store's clock].
-      age: since then [s].
-      text: of its file.
+      key: name of what is held.
+      lease: contents of its file.
+      renewed: time of its last renewal [UTC, by the store's clock].
+      age: time since then [s].
+      text: text of its file.
     """
 
     key: str
@@ -227,7 +233,7 @@ class Holding:
     text: bytes
 
     def is_live(self, grace: float = 0.0) -> bool:
-        """Whether its holder may be at work; one of another machine after its ttl and `grace`."""
+        """Whether its holder may be alive; on another machine, until `ttl` and `grace` are over."""
         holder = self.lease.holder
         return not holder.is_gone if holder.is_here else self.age <= self.lease.ttl + grace
 

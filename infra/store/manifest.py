@@ -14,7 +14,7 @@ IDENTITY_LENGTH = 16
 """Hex digits of a step's identity in its key (64 bits)."""
 
 CODE_LENGTH = 8
-"""Hex digits of its code's digest in its key; they tell apart what one identity was made with."""
+"""Hex digits of the code's digest in a key, so that other code gives the identity another key."""
 
 KEY = re.compile(rf"[a-z]+(?:-[a-z]+)*-[0-9a-f]{{{IDENTITY_LENGTH}}}-[0-9a-f]{{0,{CODE_LENGTH}}}")
 _KIND = re.compile(r"[a-z]+(?:_[a-z]+)*")
@@ -22,7 +22,7 @@ _FOLDER = re.compile(r"attempts/[0-9A-Za-z-]+")
 
 
 def checked_key(key: str) -> str:
-    """Returns an artifact's key; keys become paths, so nothing else may pass for one.
+    """Returns a key after a check of its form, which matters because keys become paths.
 
     Raises:
       ValueError: if it has another form.
@@ -40,7 +40,7 @@ def kind_of(key: str) -> str:
 
 
 def checked_path(name: str) -> str:
-    """Returns a file's path below its folder, in the one spelling it has.
+    """Returns a file's path below its folder, after a check that it is in normal form.
 
     Raises:
       ValueError: if it is absolute, leads out of the folder, or is spelled otherwise.
@@ -52,7 +52,7 @@ def checked_path(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Input:
-    """One artifact a step reads: which, and what it held."""
+    """An artifact that a step reads: its key, and the digest of its content."""
 
     key: str
     content: str
@@ -60,19 +60,19 @@ class Input:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A function of its inputs, config and seed, to one artifact; and the code that runs it.
+    """A step: a function from inputs, config and seed to one artifact, and the code that runs it.
 
     Attributes:
-      kind: what it makes: "dataset", "checkpoint", "predictions", ...
-      name: for people: "transfer parcel chartqa seed=48213".
+      kind: kind of the artifact: "dataset", "checkpoint", "predictions", ...
+      name: name for people: "transfer parcel chartqa seed=48213".
       inputs: role -> artifact read.
       config: settings; dataclasses and plain values. Where a step runs (machine, workers, paths)
         is never part of it.
-      seed: of every random draw; None where nothing is drawn.
+      seed: seed of every random draw; None if nothing is drawn.
       libraries: name -> version of libraries that decide the artifact's bytes.
-      code: digest of the code that runs. Not part of the identity: an artifact of the same
-        identity and other code is *stale*, and somebody decides what becomes of it.
-      source: digest of the source tree that `code` is part of; "" where none is kept.
+      code: digest of the code that runs. It is not part of the identity: an artifact of the same
+        identity and other code is *stale*, and a person decides what happens to it.
+      source: digest of the source tree that `code` is part of; "" if none is kept.
       location: folder outside the store that is read (raw data), on the machine that runs it.
     """
 
@@ -92,7 +92,7 @@ class Recipe:
 
     @functools.cached_property
     def identity(self) -> str:
-        """Names what is made: kind and a hash of inputs' contents, config, seed and libraries."""
+        """Name of what is made: kind, and hash of inputs' contents, config, seed and libraries."""
         parts = {
             "kind": self.kind,
             "inputs": {role: entry.content for role, entry in self.inputs.items()},
@@ -105,12 +105,12 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """Names the artifact: its identity, and the code it is made with."""
+        """Key of the artifact: its identity, and the digest of the code that makes it."""
         return f"{self.identity}{self.code_suffix}"
 
     @property
     def code_suffix(self) -> str:
-        """The end of the key, which all that is made with this code have."""
+        """End of the key, the same for all artifacts of this code."""
         return f"-{self.code[:CODE_LENGTH]}"
 
 
@@ -128,15 +128,15 @@ class Manifest:
 
     Attributes:
       kind, name, key, inputs, config, seed, libraries, code, source: as in `Recipe`.
-      content: digest of what the artifact says. Of all its files, unless its maker states a
-        logical one because the format carries clock times (Orbax does).
+      content: digest of the artifact's content: of all its files, unless its maker states a logical
+        one because the format carries clock times (Orbax does).
       folder: the attempt folder that holds the files, relative to the artifact's.
       files: relative path -> digest and size.
       counts: numbers of interest: records, rejects, steps, score.
       attempts: every attempt to make it, the last being this one.
       environment: git commit, packages, hardware, Prefect run ids.
-      started: when this attempt began [ISO 8601, UTC].
-      seconds: how long it took, with the attempts that it went on from.
+      started: time at which this attempt began [ISO 8601, UTC].
+      seconds: time it took, including the attempts that it resumed [s].
     """
 
     kind: str
@@ -158,7 +158,7 @@ class Manifest:
     seconds: float
 
     def __post_init__(self) -> None:
-        # Each of these becomes part of a path that is read, and one day deleted.
+        # Each of these becomes part of a path that is read, and later deleted.
         if kind_of(self.key) != self.kind:
             raise ValueError(f"key must begin with its kind {self.kind!r}, got {self.key!r}.")
         if not _FOLDER.fullmatch(self.folder):
@@ -170,11 +170,11 @@ class Manifest:
 
     @property
     def attempt(self) -> str:
-        """The attempt that made it."""
+        """Id of the attempt that made it."""
         return self.folder.removeprefix("attempts/")
 
     def to_json(self) -> str:
-        """Returns the manifest's text; what looks like a credential is left out of it."""
+        """Returns the manifest's text, with anything that looks like a credential redacted."""
         raw = json.loads(canonical_json(self))
         raw |= {part: redact(raw[part]) for part in ("config", "environment")}
         return json.dumps(raw, indent=1, sort_keys=True) + "\n"

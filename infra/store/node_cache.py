@@ -4,7 +4,7 @@
     <cache>/users/<id>               what one process uses, a name a line; locked while it lives
     <cache>/.lock                    held to note a use, and to choose what goes
 
-What is least recently used goes first, and nothing that a living process uses.
+The least recently used folders are deleted first, and never one that a living process uses.
 """
 
 import contextlib
@@ -19,24 +19,25 @@ from pathlib import Path
 from typing import IO
 
 _LIMIT_GB = 200.0
-"""Default of PARCEL_CACHE_GB: what copies may take on this disk [GB]."""
+"""Default of PARCEL_CACHE_GB: largest size of all copies on this disk [GB]."""
 
 _PARTIAL = ".partial"
 
 _ABANDONED = 86400.0
-"""After which a folder that is still being filled, or deleted, is nobody's [s]."""
+"""Age from which a folder that is being filled, or deleted, counts as abandoned [s]."""
 
 _uses: dict[tuple[Path, int], tuple[IO[str], set[str]]] = {}
-"""Of this process, by cache, and by process since a fork is another: its notes, and their names.
+"""(cache, pid) -> this process's file of notes, and the names in it. A fork has another pid, and so
+notes of its own.
 
-Whoever has a path may keep it when the store is long forgotten, so they end with the process."""
+They are kept until the process ends, since a caller may use a path longer than the store."""
 
 
 class NodeCache:
-    """Folders by name, each filled by whoever needs it first.
+    """Folders by name, each filled by the process that needs it first.
 
     Args:
-      root: where; made when first used.
+      root: folder of the cache; made when first used.
     """
 
     def __init__(self, root: Path) -> None:
@@ -46,11 +47,11 @@ class NodeCache:
     def get(self, name: str, size: int, fill: Callable[[Path], None]) -> Path:
         """Returns a folder of the cache, which stays as long as this process does.
 
-        Two processes may fill one at a time, in vain for one of them.
+        If two processes fill a folder at the same time, the result of one is discarded.
 
         Args:
-          name: of the folder.
-          size: that it will have [bytes].
+          name: name of the folder.
+          size: size of the filled folder [bytes].
           fill: writes its files into an empty folder.
         """
         path = self._use(name)
@@ -67,12 +68,12 @@ class NodeCache:
         return path
 
     def find(self, name: str) -> Path | None:
-        """Returns a folder of the cache if it is there already; it stays as those of `get` do."""
-        path = self._use(name)  # First: what is in use does not go.
+        """Returns a folder of the cache if it is there already; it stays, as with `get`."""
+        path = self._use(name)  # First: a folder in use is not deleted.
         return path if path.is_dir() else None
 
     def adopt(self, name: str, folder: Path) -> None:
-        """Takes over a folder that holds what `get` would fill it with."""
+        """Moves a folder into the cache that has the files which `get` would fill in."""
         path = self._use(name)
         self._make_room(_size(folder))
         with contextlib.suppress(OSError):  # It is there already.
@@ -114,14 +115,17 @@ class NodeCache:
             total = sum(sizes.values()) + size
             for path in sorted(sizes, key=lambda path: path.stat().st_mtime):
                 if total > limit and path.name not in used:
-                    # Renamed first: half of a folder would be taken for all of it.
+                    # Renamed before it is deleted: half a folder would be taken for a whole one.
                     gone.append(path.rename(self._root / f"{uuid.uuid4().hex}{_PARTIAL}"))
                     total -= sizes[path]
         for path in gone:
             shutil.rmtree(path, ignore_errors=True)
 
     def _in_use(self) -> set[str]:
-        """Returns the folders that living processes use, and deletes the notes of dead ones."""
+        """Returns the folders that living processes use, and deletes the notes of dead ones.
+
+        A process keeps its notes locked, and the kernel frees the lock when the process ends.
+        """
         used: set[str] = set()
         for path in self._users.iterdir():
             with path.open("r+") as noted:

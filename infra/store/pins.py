@@ -1,15 +1,15 @@
-"""Pins: what a run under way relies on, so that `gc` beside it deletes none of it.
+"""Pins: the artifacts that a run under way relies on, which `gc` does not delete meanwhile.
 
     with store.pinned(run_id) as pin:      # before anything of the run is looked up or kept
         pin.add(step.key)                  # before the hit is relied on ...
         hit = store.find(step.key)         # ... and what is found now stays until the end
 
-`add` and the moment in which `gc` decides what goes exclude each other (both hold one lease), so
-either `gc` sees the pin, or the run sees that the artifact is no longer there. A pin covers its
-keys and everything they were made from. It is a lease: the pins of a process that is gone count
-for nothing.
+`add`, and the moment in which `gc` decides what to delete, exclude each other (both hold one
+lease). So either `gc` sees the pin, or the run sees that the artifact is no longer there. A pin
+covers its keys and everything they were made from. It is a lease, so the pins of a process that has
+ended do not count.
 
-It is also the sign of life of the run itself: see `infra.prefect.watch`.
+A pin is also the run's sign of life: see `infra.prefect.watch`.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from infra.store.manifest import checked_key
 
 PINS = "pins"
 DECIDING = "gc.json"
-"""Lease of whoever changes pins, and of `gc` while it decides."""
+"""Lease of a process that changes pins, and of `gc` while it decides what to delete."""
 
 TTL = 40.0
-"""Of a pin: a run whose machine is gone is known to be dead within a minute [s]."""
+"""`ttl` of a pin, with which a run whose machine died is known to be dead within a minute [s]."""
 
 _KEYS = 256
-"""Keys of one lease, or a batch more: changing it writes them all."""
+"""Number of keys from which a lease gets no more: each change of a lease writes all of its keys."""
 
 _RUN = re.compile(r"\w[\w.-]*")
 
@@ -38,10 +38,10 @@ _RUN = re.compile(r"\w[\w.-]*")
 class Pin:
     """The artifacts that one run relies on; they only grow.
 
-    A change of a lease writes all of it, so there is a lease for every few hundred of them.
+    A change of a lease writes all of it, so there is one lease for every few hundred keys.
 
     Args:
-      files: the store's.
+      files: the store's files.
       run: the run's id.
     """
 
@@ -55,7 +55,7 @@ class Pin:
             self._take()
 
     def add(self, *keys: str) -> None:
-        """Pins artifacts, there or not; afterwards it is safe to rely on those that are found.
+        """Pins artifacts, whether they exist or not; those found afterwards are safe to rely on.
 
         Raises:
           RuntimeError: if the pin is gone: this process was stopped for so long that `gc` took it
@@ -63,7 +63,7 @@ class Pin:
         """
         wanted = {checked_key(key): None for key in keys}
         self._waiting.update(wanted)
-        with self._adding:  # Whoever comes first pins for all who wait.
+        with self._adding:  # The first thread pins for all that wait.
             batch, self._waiting = self._waiting | wanted, {}
             new = [key for key in batch if key not in self._known]
             if not new:
@@ -78,12 +78,12 @@ class Pin:
             self._known.update(new)
 
     def release(self) -> None:
-        """Gives all of it up."""
+        """Gives up the pin and all of its leases."""
         for held in self._held:
             held.release()
 
     def _take(self) -> None:
-        # A run tried again has one more, too.
+        # The random part is for the several leases of a run, and for those of its earlier tries.
         held = take(self._files, f"{PINS}/{self._run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL)
         assert held is not None  # Nobody else has that name.
         self._held.append(held)
@@ -94,7 +94,7 @@ def pin(files: Files, run: str) -> Iterator[Pin]:
     """Holds the pin of a run.
 
     Args:
-      files: the store's.
+      files: the store's files.
       run: the run's id; names the files.
 
     Raises:

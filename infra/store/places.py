@@ -1,7 +1,7 @@
-"""Places that a step reads from: a folder of this machine, or an artifact in a bucket.
+"""Places that a step reads from: a folder on this machine, or an artifact in a bucket.
 
-What is small is had whole, as local files; what is large is read in ranges. A place is written as
-a path or as gs://bucket/prefix/artifacts/<key>/attempts/<id>, so that any process can open it.
+Small files are copied to this machine as a whole; large ones are read in ranges. A place is written
+as a path or as gs://bucket/prefix/artifacts/<key>/attempts/<id>, so that any process can open it.
 """
 
 import functools
@@ -16,11 +16,11 @@ from infra.store.manifest import File
 from infra.store.range_cache import RangeCache, range_cache
 
 BUCKET = "gs://"
-"""Begins the places that are not on this machine."""
+"""Prefix of places that are not on this machine."""
 
 
 class Place:
-    """A folder of files that are there for good. Safe to share between threads.
+    """A folder of files that do not change. Safe to share between threads.
 
     Attributes:
       uri: the place, for people.
@@ -31,9 +31,9 @@ class Place:
         """Opens a folder of `files`.
 
         Args:
-          files: where it is.
-          folder: its name there; "" for all of them.
-          listed: path in it -> digest and size; None for a folder of this machine.
+          files: files that the folder is part of.
+          folder: name of the folder there; "" for all of them.
+          listed: path in it -> digest and size; None for a folder on this machine.
         """
         self.is_local = listed is None
         self.uri = f"{files.uri}/{folder}".rstrip("/")
@@ -46,9 +46,9 @@ class Place:
             self._ranges = ranges if ranges.takes(size) else None
 
     def whole(self, ending: str | tuple[str, ...]) -> Path:
-        """Returns a local folder that holds at least the files with an ending, or with one of some.
+        """Returns a local folder with at least the files that have an ending, or one of several.
 
-        Of a bucket they are copied to this machine's cache, compared with their digests.
+        Files in a bucket are copied to this machine's cache and compared with their digests.
 
         Raises:
           OSError: if what is stored is not what the manifest says.
@@ -73,15 +73,15 @@ class Place:
         return self._listed[name].size
 
     def read(self, name: str, start: int, length: int, *, fresh: bool = False) -> bytes:
-        """Returns a range of a file's bytes; whoever reads compares them with a checksum.
+        """Returns a range of a file's bytes, which the caller must compare with a checksum.
 
-        Of a bucket, this machine keeps what it read, unless the folder is too large for that.
+        Ranges from a bucket are cached on this machine, unless the folder is too large for that.
 
         Args:
-          name: of the file.
-          start: its first byte.
-          length: of the range, which lies in the file [bytes].
-          fresh: read it from where it is stored: what came before was wrong.
+          name: name of the file.
+          start: first byte of the range.
+          length: length of the range, which must be inside the file [bytes].
+          fresh: whether to bypass the cache, because the cached range was wrong.
 
         Raises:
           OSError: if it cannot be read.
@@ -103,16 +103,18 @@ def open_files(uri: str) -> Files:
     """
     if not uri.startswith(BUCKET):
         return Disk(Path(uri).absolute(), durable=False)
-    from infra.store.bucket import Bucket  # Its libraries take their time.
+    from infra.store.bucket import Bucket  # Here, because its libraries are slow to import.
 
     return Bucket(uri)
 
 
 def open_place(place: str | os.PathLike[str] | Place) -> Place:
-    """Opens a folder, or an artifact of a store in a bucket, for reading; an open one stays so.
+    """Opens a folder, or an artifact of a store in a bucket, for reading.
+
+    A place that is open already is returned as it is.
 
     Raises:
-      ValueError: if it is in a bucket, and no artifact of a store.
+      ValueError: if it is in a bucket, and not an artifact of a store.
       OSError: if the bucket cannot be read.
     """
     if isinstance(place, Place):

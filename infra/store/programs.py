@@ -2,13 +2,15 @@
 
     <state>/cache/jax/<kind of processor>/…     JAX's own files, one per program
 
-JAX finds an entry by the program, the options and number of threads that it is compiled with, the
-devices and its own version, so that what it finds is what it would compile. Two processes may write
-one entry at a time; a half of one is not taken for a program but compiled anew. The processor is
-part of the folder's name since a state folder may be moved to, or shared with, another machine.
+JAX looks an entry up by the program, the options and number of threads of the compilation, the
+devices and its own version, so an entry is what JAX would compile. Two processes may write one
+entry at the same time; half an entry is not loaded, and the program is compiled again. The
+processor is part of the folder's name since a state folder may be moved to, or shared with, another
+machine.
 
-The bound is kept here. At its own, JAX looks at all files for each program that it adds: 34 ms
-at 300 of them, measured on 23 November 2026, three times what a small program takes to compile.
+The folder's size is bounded here. With its own bound, JAX looks at all files for each program that
+it adds: 34 ms at 300 of them, measured on 23 November 2026, three times what a small program takes
+to compile.
 """
 
 import contextlib
@@ -21,13 +23,13 @@ from infra.store.bounded import tidy
 from infra.store.digest import value_sha256
 
 _LIMIT_GB = 20.0
-"""Default of PARCEL_PROGRAMS_GB: what compiled programs may take on this disk [GB]."""
+"""Default of PARCEL_PROGRAMS_GB: largest size of all compiled programs on this disk [GB]."""
 
 
 def share_programs(cache: Path) -> None:
-    """Has this process, which has not imported JAX yet, share its programs with others.
+    """Makes this process share compiled programs with others; call it before JAX is imported.
 
-    A folder that the user names (JAX_COMPILATION_CACHE_DIR) is taken as it is.
+    A folder that the user names (JAX_COMPILATION_CACHE_DIR) is used as it is.
 
     Args:
       cache: folder for the programs of all kinds of processors.
@@ -41,7 +43,7 @@ def share_programs(cache: Path) -> None:
 
 @functools.cache
 def _processor() -> str:
-    """Returns a name that machines share whose processors can do the same."""
+    """Returns a name that is the same on machines whose processors have the same features."""
     can = {platform.machine()}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

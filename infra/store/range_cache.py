@@ -1,10 +1,10 @@
-"""Ranges of stored files on this machine's disk, so that all its processes read each once.
+"""A cache of ranges of stored files on this machine's disk, so that its processes fetch each once.
 
-    <cache>/<sha256 of the file>/<first byte>-<length>     a range, whole; or not there
+    <cache>/<sha256 of the file>/<first byte>-<length>     a whole range, or absent
 
-The cells of a sweep on one node read the same datasets, and start from the same checkpoints. What
-lies here is not checked when it is read: who reads ranges has checksums of them, and asks for a
-fresh one where one does not fit.
+The cells of a sweep on one node read the same datasets, and start from the same checkpoints. Cached
+ranges are not verified when they are read: readers have checksums of them, and ask for a fresh one
+if one does not match.
 """
 
 import contextlib
@@ -19,29 +19,30 @@ from pathlib import Path
 from infra.store.bounded import tidy
 
 _LIMIT_GB = 100.0
-"""Default of PARCEL_RANGES_GB: what ranges may take on this disk [GB]."""
+"""Default of PARCEL_RANGES_GB: largest size of all ranges on this disk [GB]."""
 
 _LARGEST = 0.5
-"""Of the limit: a folder of more is not kept. Read once, it would drive out all others."""
+"""Largest folder whose ranges are kept [fraction of the limit]; one read of a larger folder would
+drive out all others."""
 
 _TIDIED_AFTER = 1 / 16
-"""Of the limit, written by one process, after which it looks at what all have written."""
+"""Bytes after which a writing process checks the size of the cache [fraction of the limit]."""
 
 _PATIENCE = 10.0
-"""How long a process waits for another one that fetches the same range [s]."""
+"""Longest wait for another process that fetches the same range [s]."""
 
 
 class RangeCache:
     """Ranges by file; safe to share between threads and processes.
 
     Args:
-      root: where; made when first used.
-      limit: what they may take [bytes]; 0 keeps none.
+      root: folder of the cache; made when first used.
+      limit: largest size of all ranges [bytes]; 0 keeps none.
     """
 
     def __init__(self, root: Path, limit: float) -> None:
         self._root, self._limit = root, limit
-        self._written = limit  # The first that is added looks at what is there.
+        self._written = limit  # So the first range that is added checks the size of the cache.
 
     def takes(self, size: int) -> bool:
         """Whether a folder of that size [bytes] is worth keeping."""
@@ -50,14 +51,14 @@ class RangeCache:
     def get(
         self, sha256: str, start: int, length: int, read: Callable[[], bytes], *, fresh: bool
     ) -> bytes:
-        """Returns a range.
+        """Returns a range, from the cache if it is there.
 
         Args:
-          sha256: of the whole file [hex].
-          start: its first byte.
-          length: [bytes].
-          read: fetches it.
-          fresh: whether it is fetched although it is there, which was wrong.
+          sha256: digest of the whole file [hex].
+          start: first byte of the range.
+          length: length of the range [bytes].
+          read: fetches the range.
+          fresh: whether to fetch it even if it is in the cache, because that one was wrong.
         """
         path = self._root / sha256 / f"{start}-{length}"
         found = None if fresh else _read(path, length)
@@ -69,7 +70,7 @@ class RangeCache:
             if found is not None:
                 return found
             data = read()
-            with contextlib.suppress(OSError):  # A full disk costs others' requests, not the work.
+            with contextlib.suppress(OSError):  # With a full disk the range is only not cached.
                 partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
                 try:
                     partial.write_bytes(data)
@@ -84,7 +85,7 @@ class RangeCache:
 
 
 def range_cache(state: Path) -> RangeCache:
-    """Returns the ranges that a state folder keeps."""
+    """Returns the cache of ranges in a state folder."""
     return _of(state, 1e9 * float(os.environ.get("PARCEL_RANGES_GB", _LIMIT_GB)))
 
 
@@ -94,7 +95,7 @@ def _of(state: Path, limit: float) -> RangeCache:
 
 
 def _read(path: Path, length: int) -> bytes | None:
-    """Returns a file's bytes; None where it is not there, or has another length."""
+    """Returns a file's bytes; None if it is absent, or has another length."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -104,7 +105,7 @@ def _read(path: Path, length: int) -> bytes | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Waits while another process fetches a range, but not for ever: it may be stopped."""
+    """Waits while another process fetches a range, but not for ever, since it may be stopped."""
     claim = path.with_name(f"{path.name}.lock")
     deadline = time.monotonic() + _PATIENCE
     with claim.open("a") as lock:

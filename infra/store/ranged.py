@@ -1,6 +1,6 @@
-"""A file that is read in ranges, block by block, the next one ahead while it goes forward.
+"""A file that is read in ranges, block by block, with the next one fetched ahead.
 
-A range comes without a checksum; a file that is read from end to end is compared with its own.
+A range comes without a checksum; a file that is read from end to end is compared with its checksum.
 """
 
 import base64
@@ -13,24 +13,24 @@ from typing import Any
 import google_crc32c
 
 BLOCK = 8 << 20
-"""Bytes fetched at a time: a request's 20 to 50 ms are then little of its time."""
+"""Bytes fetched at a time, enough to make a request's latency of 20 to 50 ms matter little."""
 
 _KEPT = 3
-"""Blocks held in memory: the one that is read, the one before it, and the one ahead."""
+"""Number of blocks held in memory: the current one, the one before it, and the one ahead."""
 
 
 class RangeError(RuntimeError):
-    """Bytes that are there did not come. No `OSError`: readers take one for damage of the file."""
+    """A stored range could not be read. Not an `OSError`: readers take that for a damaged file."""
 
 
 class Blocks:
-    """The blocks of a file that were read last; of one thread.
+    """Reads a file by blocks, and keeps the last ones in memory; for use by one thread.
 
     Args:
       read: (start, length) -> that range of the file, by a request.
-      size: of the file [bytes].
-      name: of the file, for people.
-      crc32c: of the file, as a bucket tells it; "" where it is not known.
+      size: size of the file [bytes].
+      name: name of the file, for people.
+      crc32c: checksum of the file, as a bucket states it; "" if it is not known.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Blocks:
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="ahead")  # No thread until used.
 
     def block(self, number: int) -> bytes:
-        """Returns a block, and has the next one fetched if the one before was read, too.
+        """Returns a block, and starts to fetch the next one if the one before was read, too.
 
         Raises:
-          RangeError: if it does not come, or ends a file that came with other bytes than are there.
+          RangeError: if it cannot be read, or it is the last of a file whose checksum differs.
         """
         if number not in self._blocks:
-            if number == 0:  # Whoever begins again is told of the end, too.
+            if number == 0:  # Another reading from the start is verified again.
                 self._sum, self._num_summed = google_crc32c.Checksum(), 0
             found: Future[bytes] = Future()
             found.set_result(self._fetch(number))
@@ -67,7 +67,7 @@ class Blocks:
         return data
 
     def held(self, start: int, length: int) -> bytes | None:
-        """Returns a range if its blocks are in memory, else None; nothing is fetched."""
+        """Returns a range if all its blocks are in memory, else None; nothing is fetched."""
         numbers = range(start // BLOCK, -(-(start + length) // BLOCK))
         if any(number not in self._blocks for number in numbers):
             return None
@@ -76,7 +76,7 @@ class Blocks:
         return data[begin : begin + length]
 
     def _add(self, data: bytes) -> None:
-        """Adds the next block to the file's checksum, which the last one completes."""
+        """Adds the next block to the checksum, which is compared after the last one."""
         self._sum.update(data)
         self._num_summed += 1
         found = base64.b64encode(self._sum.digest()).decode()
@@ -92,7 +92,7 @@ class Blocks:
 
 
 class Ranged(io.RawIOBase):
-    """A file over its blocks; going forward it reads each byte once."""
+    """A file over its blocks; reading forward fetches each byte once."""
 
     def __init__(self, blocks: Blocks) -> None:
         super().__init__()

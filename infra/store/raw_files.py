@@ -1,6 +1,7 @@
-"""Digests of files outside of the store, remembered so that no file is read twice in vain.
+"""Digests of files outside of the store, remembered so that no unchanged file is read twice.
 
-`RawState` tells without reading any whether anything has changed; `RawFiles` then reads what has.
+`RawState` shows whether anything changed, without reading files; `RawFiles` then reads those that
+changed.
 """
 
 import hashlib
@@ -17,11 +18,11 @@ from infra.store.digest import value_sha256
 from infra.store.places import open_files
 
 _SETTLED_NS = 2_000_000_000
-"""Age from which a file's time of change tells it apart [ns]: within the tick of a file system's
-clock, which is 2 s on FAT, a second write leaves the same time behind."""
+"""Age from which a file's time of change identifies its content [ns]. Two writes within one tick of
+the file system's clock, which is 2 s on FAT, leave the same time."""
 
 _CHUNK = 1000
-"""Files looked up, read and remembered together; what an interrupted run has read is kept."""
+"""Files looked up, read and remembered together; an interrupted run keeps all finished groups."""
 
 _BUSY_S = 60.0
 """Longest wait for another process to finish its write [s]."""
@@ -41,7 +42,7 @@ class Digest(NamedTuple):
 
 
 class _State(NamedTuple):
-    """A file's state: unchanged, it is still the file that was read."""
+    """A file's state; while it is unchanged, so is the file's content."""
 
     size: int
     mtime_ns: int
@@ -64,7 +65,7 @@ class RawFiles:
         self._connection: sqlite3.Connection | None = None
 
     def digests(self, paths: Sequence[Path]) -> list[Digest]:
-        """Returns the content of each file, reading those only that are new or changed.
+        """Returns the digest of each file, and reads only those that are new or changed.
 
         Raises:
           OSError: if a file is missing or cannot be read.
@@ -88,7 +89,7 @@ class RawFiles:
         return found
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the SQLite file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -127,7 +128,7 @@ class RawFiles:
         return self._connection
 
     def _complain(self, error: sqlite3.Error) -> None:
-        # A memory that fails costs time, never a run or a wrong digest.
+        # Without this memory a run takes longer, but it neither fails nor gets a wrong digest.
         logging.getLogger(__name__).warning(
             "%s cannot be used (%s): raw files are read again. Delete it.", self._path, error
         )
@@ -145,13 +146,13 @@ class RawState:
         self._known: dict[str, int] = {}
 
     def sha256(self, folders: Iterable[str]) -> str:
-        """Returns a digest that differs once a file in one of these has changed [hex].
+        """Returns a digest that changes when a file in one of the folders does [hex].
 
-        What was written within the last two seconds may change unseen: the digest then differs
-        from all others. Memory does not grow with the number of files.
+        A file that was written within the last two seconds may change again unseen, so the digest
+        then differs from every other. Memory use does not grow with the number of files.
 
         Args:
-          folders: below the data root; "" is all of it, and a missing one is empty.
+          folders: folders below the data root; "" is all of it, and a missing one is empty.
 
         Raises:
           OSError: if one cannot be listed.
@@ -159,7 +160,7 @@ class RawState:
         return value_sha256({folder: self._sum(folder) for folder in sorted(set(folders))})
 
     def _sum(self, folder: str) -> int:
-        """Returns a sum over the files, which is the same in any order."""
+        """Returns a sum over the files' digests, which does not depend on their order."""
         if folder not in self._known:
             total, now = 0, time.time_ns()
             for name, stat in self._files.walk(folder):
@@ -174,7 +175,7 @@ class RawState:
 
 
 def _read(path: Path) -> tuple[_State | None, Digest]:
-    """Returns the content of a file, and its state if that will tell the next change."""
+    """Returns a file's digest, and its state if the next change is sure to alter that."""
     with path.open("rb") as file:
         before = _State.of(os.fstat(file.fileno()))
         began = time.time_ns()

@@ -1,4 +1,4 @@
-"""Raw data outside of a store, on a disk or in a bucket, as a `pathlib.Path` to readers."""
+"""Raw data outside of a store, on a disk or in a bucket, which readers use as a `pathlib.Path`."""
 
 import contextlib
 import fnmatch
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from infra.store.bucket import Bucket
 
 _PIECE = 1 << 20
-"""Of a file that is copied at a time [bytes]."""
+"""Size of the pieces in which a file is copied [bytes]."""
 
 _FOLDERS = 64
-"""Folders of a bucket whose names are remembered."""
+"""Number of a bucket's folders whose listings are remembered."""
 
 
 def raw_path(place: str | os.PathLike[str]) -> Path:
-    """Returns a folder of raw data as a path: of this machine, or gs://bucket/prefix.
+    """Returns a folder of raw data as a path: on this machine, or gs://bucket/prefix.
 
-    A path in a bucket can do what readers do with one: join, name, open for reading, list, ask
-    whether it is there. It remembers the names in a folder that it was asked for.
+    A path in a bucket supports what readers need: join, name, open for reading, list, and check for
+    existence. Listings of its folders are remembered.
 
     Raises:
-      ValueError: if it is in no bucket's form.
+      ValueError: if the bucket's name is malformed.
       OSError: if the bucket cannot be read.
     """
     text = os.fspath(place)
@@ -42,14 +42,14 @@ def raw_path(place: str | os.PathLike[str]) -> Path:
 
     bucket, _, prefix = text.removeprefix(BUCKET).partition("/")
     folders = _Folders(Bucket(f"{BUCKET}{bucket}"))
-    # A class of its own holds the connection: paths made of a path are of its class.
+    # The connection is an attribute of a new class, since paths derived from a path get its class.
     kind = type("BucketPath", (_BucketPath,), {"_folders": folders})
     return cast(Path, kind("/", bucket, prefix))
 
 
 @contextlib.contextmanager
 def local_copy(path: Path) -> Iterator[Path]:
-    """Yields a raw file as one of this machine: itself, or a copy that is compared and goes again.
+    """Yields a raw file as a local one: itself, or a temporary copy with a verified checksum.
 
     Raises:
       RangeError: if a bucket sent other bytes than are there.
@@ -58,7 +58,7 @@ def local_copy(path: Path) -> Iterator[Path]:
         yield path
         return
     with tempfile.NamedTemporaryFile(prefix="parcel-") as copy:
-        with path.open("rb") as file:  # From end to end, so its checksum is seen to.
+        with path.open("rb") as file:  # Read from end to end, which verifies its checksum.
             shutil.copyfileobj(file, copy, _PIECE)
         copy.flush()
         yield Path(copy.name)
@@ -73,13 +73,13 @@ class _Folders:
         self._last: tuple[str, Blocks] | None = None
 
     def blocks(self, name: str) -> Blocks:
-        """Returns the blocks of an object; those in memory if it was the last that was opened."""
+        """Returns the blocks of an object, with those in memory if it was the last one opened."""
         if self._last is None or self._last[0] != name:
             self._last = name, self.bucket.blocks(name)
         return self._last[1]
 
     def held(self, name: str, start: int, length: int) -> bytes | None:
-        """Returns a range of an object if it is in memory, as the last that was opened."""
+        """Returns a range of the object opened last if it is in memory, else None."""
         if self._last is None or self._last[0] != name:
             return None
         return self._last[1].held(start, length)
@@ -115,7 +115,7 @@ class _BucketPath(PurePosixPath):
         return self._folders.bucket.read(self._name)
 
     def read_range(self, start: int, length: int) -> bytes:
-        """Returns a range of its bytes, which it has: from memory, or by one request."""
+        """Returns a range inside the object, from memory or by one request."""
         held = self._folders.held(self._name, start, length)
         if held is not None:
             return held
@@ -129,7 +129,7 @@ class _BucketPath(PurePosixPath):
         """Returns size, generation and checksum.
 
         Raises:
-          FileNotFoundError: if it is no object.
+          FileNotFoundError: if it is not an object.
         """
         found = self._files_beside().get(self.name)
         if found is None:
@@ -156,7 +156,7 @@ class _BucketPath(PurePosixPath):
         """Yields its direct children, by name."""
         files, folders = self._look()
         for name in sorted({*files, *folders}):
-            if name:  # An object named like its folder, as consoles leave them.
+            if name:  # Skips an object named like its folder, which web consoles create.
                 yield self / name
 
     def glob(self, pattern: str) -> Iterator["_BucketPath"]:

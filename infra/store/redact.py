@@ -1,4 +1,4 @@
-"""Leaves credentials out of records: manifests and run records are kept, shown and copied."""
+"""Redacts credentials in records, because manifests and run records are kept, shown and copied."""
 
 import re
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from typing import Any
 
 REDACTED = "[redacted]"
 
-# In names split into words: `hf_token` is a secret; `tokenizer` and `num_tokens` are this field's
-# own words, and are not.
+# Matched in names that are split into words: `hf_token` is a secret; `tokenizer` and `num_tokens`
+# are ordinary terms of this field, and are not.
 _SECRET = re.compile(
     r"_(?:passwords?|passwd|passphrase|secrets?|credentials?|token|(?:api|access|private)_?keys?)_"
 )
@@ -19,7 +19,7 @@ _FLAG = re.compile(r"(--?[\w.-]+)(\s+)([^\s-]\S*)")
 
 
 def redact(value: Any) -> Any:
-    """Returns a plain value without what looks like a credential; twice is the same as once.
+    """Returns a plain value with all that looks like a credential redacted; idempotent.
 
     {"api_key": "x1", "budget": 64}          -> {"api_key": "[redacted]", "budget": 64}
     ["--password", "x1", "--tokenizer=t"]    -> ["--password", "[redacted]", "--tokenizer=t"]
@@ -36,6 +36,7 @@ def redact(value: Any) -> Any:
     if isinstance(value, str):
         return _in_text(value)
     if isinstance(value, list | tuple):
+        # Pairs each entry with the one before it, which may be a flag such as --password.
         before = ["", *value][: len(value)]
         return type(value)(
             _blank(entry) if _is_bare_flag(flag) else redact(entry)
@@ -53,7 +54,7 @@ def _is_bare_flag(word: object) -> bool:
 
 
 def _blank(value: Any) -> Any:
-    """Returns a secret's value blanked; whether there is one still shows."""
+    """Returns a secret's value redacted; empty values, None and booleans stay."""
     if isinstance(value, Mapping):
         return {name: _blank(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Where a bucket is and where this machine is: reading across regions is slow, and is paid for."""
+"""Checks that a bucket is in this machine's region: other reads are slow and cost money."""
 
 import functools
 import os
@@ -12,32 +12,32 @@ _ALLOW, _REGION, _HOST = "PARCEL_ALLOW_CROSS_REGION", "PARCEL_REGION", "GCE_META
 """Environment variables; the last is google-auth's own."""
 
 _MULTI = {"us": "us-", "eu": "europe-", "asia": "asia-"}
-"""How the regions in a multi-region begin. Source: Cloud Storage, "Bucket locations"."""
+"""Multi-region -> prefix of its regions' names. Source: Cloud Storage, "Bucket locations"."""
 
 _DUAL = {
     "nam4": ("us-central1", "us-east1"),
     "eur4": ("europe-north1", "europe-west4"),
     "asia1": ("asia-northeast1", "asia-northeast2"),
 }
-"""Dual-regions; of one that is not here nobody knows, and it is allowed. Source: as above."""
+"""Dual-region -> its regions; a dual-region that is not here is allowed. Source: as above."""
 
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
-"""Says "Google…" on Compute Engine, containers included; elsewhere nobody is asked, which would
-take seconds."""
+"""File that begins with "Google" on Compute Engine, also in containers. Elsewhere the metadata
+server is not asked, since that would take seconds."""
 
 _TIMEOUT = 3.0
-"""Of the metadata server, as google-auth's [s]."""
+"""Longest wait for the metadata server, as in google-auth [s]."""
 
 
 def check_region(uri: str, location: Mapping[str, Any]) -> None:
-    """Refuses a bucket that surely is in another region than this machine.
+    """Refuses a bucket that is certainly in another region than this machine.
 
     Args:
-      uri: of the store, for people.
+      uri: URI of the store, for people.
       location: the bucket's `location`, and `customPlacementConfig` where it has one.
 
     Raises:
-      ValueError: naming both places, and the cure.
+      ValueError: if it is; the message names both places, and the remedy.
     """
     here = region_of_machine()
     if here is None or os.environ.get(_ALLOW) == "1" or _may_hold(location, here):
@@ -49,9 +49,9 @@ def check_region(uri: str, location: Mapping[str, Any]) -> None:
 
 
 def region_of_machine() -> str | None:
-    """Returns the region this machine is in; None where that is not known.
+    """Returns the region this machine is in; None if that is not known.
 
-    PARCEL_REGION says it; else the metadata server of Compute Engine does.
+    It comes from PARCEL_REGION, or else from the metadata server of Compute Engine.
 
     Raises:
       ValueError: if PARCEL_REGION names no region.
@@ -66,7 +66,7 @@ def region_of_machine() -> str | None:
 
 @functools.cache
 def _asked(host: str | None) -> str | None:
-    """Returns the region that the metadata server at a host tells; None asks the usual one."""
+    """Returns the region according to the metadata server at a host (None is the usual host)."""
     if host is None and not _is_compute_engine():
         return None
     request = urllib.request.Request(
@@ -90,7 +90,7 @@ def _is_compute_engine() -> bool:
 
 
 def _may_hold(location: Mapping[str, Any], region: str) -> bool:
-    """Whether a bucket's location contains a region; a location nobody here knows may."""
+    """Whether a bucket's location contains a region; an unknown location is assumed to."""
     name = location["location"].lower()
     placed = location.get("customPlacementConfig", {}).get("dataLocations", ())
     if placed:

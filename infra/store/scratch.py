@@ -1,16 +1,16 @@
-"""Resumable progress of a step: on this machine's disk, and a copy where the store is elsewhere.
+"""Resumable progress of a step: on this machine's disk, with a copy in a store that is elsewhere.
 
-<state>/scratch/<key>/<holding>/…                where the step writes
+<state>/scratch/<key>/<holding>/…                folder that the step writes to
 <store>/scratch/<key>/<holding>/kept.json        path -> sha256 and size, of the last copy
-                                 files/<sha256>  its bytes: what did not change is not sent again
+                                 files/<sha256>  bytes of a file; unchanged ones are not sent again
 
-Whoever takes a step over, here or on another machine, goes on from the newest.
+A process that takes a step over, here or on another machine, resumes from the newest progress.
 
-<store>/scratch/<key>/shared/…                   where workers of any machine write to; on a disk
-                                                 it is in the holding's folder
+<store>/scratch/<key>/shared/…                   folder that workers of any machine write to; on a
+                                                 disk it is in the holding's folder
 
-What lies there belongs to the step, not to a holding: it has the same bytes whoever writes it, or a
-name that nobody else takes.
+A shared file belongs to the step, not to a holding: it has the same bytes whichever worker writes
+it, or a name that no other worker uses.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ SCRATCH = "scratch"
 _KEPT = "kept.json"
 _SHARED = "shared"
 _AT_ONCE = 8
-"""Files on their way at a time."""
+"""Files in transfer at a time."""
 
 
 class Scratch:
     """The progress of one holding of a step; only its holder touches it.
 
     Args:
-      files: the store's.
-      key: of the step.
-      token: of the holding.
-      is_held: whether the step is still held.
+      files: the store's files.
+      key: key of the step.
+      token: token of the holding.
+      is_held: returns whether the step is still held.
     """
 
     def __init__(
@@ -50,15 +50,16 @@ class Scratch:
 
     @property
     def shared(self) -> str:
-        """Name in the store of a folder that any machine's workers may write to."""
+        """Name in the store of the folder that workers of any machine may write to."""
         own = self._folder if self._is_elsewhere else f"{self._folder}/{self._token}"
         return f"{own}/{_SHARED}"
 
     def take(self) -> None:
-        """Makes the folder, with the newest progress of those who held the step before."""
+        """Makes the folder, with the newest progress of earlier holders of the step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         left = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         stored = self._stored() if self._is_elsewhere else []
+        # A holding's local folder is at least as new as its copy: fetch only a copy without one.
         if stored and stored[-1] not in [path.name for path in left]:
             self.path.mkdir()
             self._fetch(stored[-1])
@@ -67,20 +68,21 @@ class Scratch:
         self.path.mkdir(exist_ok=True)
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
-        if stored:
+        if stored:  # The new copy is complete before the old ones are deleted.
             self.save()
         for token in stored:
             self._files.remove(f"{self._folder}/{token}")
 
     def save(self) -> None:
-        """Copies the folder to where the store is, if that is elsewhere.
+        """Copies the folder to the store, if that is elsewhere.
 
         Raises:
           FileNotFoundError: if the lease was lost, and the folder with it.
         """
         if not self._is_elsewhere:
             return
-        # Who was stopped, and wakes on a machine of its own, still has its folder.
+        # A holder that was stopped still has its folder if its successor is on another machine, so
+        # the lease is checked, too.
         if not self.path.is_dir() or not self._is_held():
             raise FileNotFoundError(f"{self.path} is another process's now.")
         own = f"{self._folder}/{self._token}"
@@ -99,15 +101,15 @@ class Scratch:
             self._files.remove(f"{own}/files/{digest}")
 
     def clear(self) -> None:
-        """Deletes it, and its copy."""
+        """Deletes the folder, and its copy."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._is_elsewhere:
             for folder in (self._token, _SHARED):
-                with contextlib.suppress(OSError):  # gc has it, some day.
+                with contextlib.suppress(OSError):  # gc deletes it later.
                     self._files.remove(f"{self._folder}/{folder}")
 
     def leave(self) -> None:
-        """Gives the folder up if it holds nothing for the next."""
+        """Deletes the folder if it is empty."""
         for folder in (self.path, self.path.parent):
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -116,7 +118,7 @@ class Scratch:
         """Returns the holdings that left a copy, the newest last."""
         found = []
         for token in self._files.folders(self._folder):
-            with contextlib.suppress(FileNotFoundError):  # Killed before its first was whole.
+            with contextlib.suppress(FileNotFoundError):  # Killed before its first copy was whole.
                 stat = self._files.stat(f"{self._folder}/{token}/{_KEPT}")
                 found.append((stat.modified, token))
         return [token for _, token in sorted(found)]

@@ -1,4 +1,4 @@
-"""Source trees of runs, kept file by file: a file that did not change is kept once.
+"""Source trees of runs, kept file by file, so that an unchanged file is kept once.
 
 sources/<sha256>   a file's bytes, or a listing {path: sha256} as canonical JSON
 
@@ -24,7 +24,7 @@ def keep(files: Files, tree: Mapping[str, bytes]) -> str:
     there = files.listing(SOURCES)
     listing = {checked_path(path): _sha256(data) for path, data in sorted(tree.items())}
     text = canonical_json(listing).encode()
-    # The listing is last: where it is, all that it names is.
+    # The listing is written last: if it is there, so are all files that it names.
     for data in (*tree.values(), text):
         digest = _sha256(data)
         if digest not in there:
@@ -41,15 +41,15 @@ def lay_out(tree: Mapping[str, bytes], folder: Path) -> None:
 
 
 class Source(Mapping[str, bytes]):
-    """A tree that was kept; files are read, and checked, when asked for.
+    """A tree that was kept; files are read, and verified, when asked for.
 
     Args:
-      files: the store's.
-      digest: what `keep` returned.
+      files: the store's files.
+      digest: digest that `keep` returned.
 
     Raises:
       KeyError: if the store has no such tree, or the tree no such path.
-      ValueError: if `digest` is not one, or the stored bytes are others.
+      ValueError: if `digest` is not one, or the stored bytes do not match it.
       FileNotFoundError: if a file that the listing names was lost.
     """
 

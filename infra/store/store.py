@@ -6,22 +6,22 @@
         artifacts/<key>/attempts/<id>/…  files of one attempt
         artifacts/<key>/history/<id>.json every attempt ever begun (see `history`)
         aside/<key>.<id>.json            manifests whose artifact was damaged and made again
-        leases/<key>.json                who is at a step (see `lease`)
+        leases/<key>.json                which process works on a step (see `lease`)
         pins/<run>.json                  what a run under way relies on (see `pins`)
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
         gone/<key>.<id>                  notes that gc let only the files of an artifact go
-        gc.json                          who decides what goes
+        gc.json                          lease for changing pins, or deciding what gc deletes
         scratch/…                        copies of progress (see `scratch`)
-        jobs/…                           what a job on a cluster does and tells; gc's when old
+        jobs/…                           orders and reports of jobs on a cluster; deleted when old
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
 
-<store> is a folder or gs://bucket/prefix, behind the same verbs (see `files`). <state> is a folder
-of this machine: the store's own where it is one.
+<store> is a folder or gs://bucket/prefix, behind the same operations (see `files`). <state> is a
+folder on this machine: the store itself if that is a folder.
 
-What may be deleted, and by whom: the holder of a step clears its own scratch, and folders of
-attempts whose process is gone and that no manifest names; everything else is `gc`'s.
+The holder of a step deletes its own scratch, and folders of attempts whose process has ended and
+that no manifest names. Everything else is deleted by `gc` only.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ from infra.store.pins import Pin, pin
 from infra.store.scratch import Scratch
 
 FORMAT = 2
-"""Of the layout above. 1 had its manifests beside the data, and no number."""
+"""Number of the layout above. Layout 1 had its manifests beside the data, and no number."""
 
 ASIDE, GONE, LEASES, JOBS = "aside", "gone", "leases", "jobs"
 ATTEMPTS = "attempts"
@@ -65,7 +65,7 @@ class Artifact:
 
     @property
     def path(self) -> Path:
-        """A local folder with its files; of a store elsewhere, a copy made when first asked for.
+        """A local folder with its files; for a store elsewhere, a copy made when first asked for.
 
         Raises:
           OSError: if what is stored is not what the manifest says.
@@ -74,7 +74,7 @@ class Artifact:
 
     @property
     def place(self) -> str:
-        """Where its files are read in ranges, for `open_place`; nothing is copied.
+        """Address for reading its files in ranges, for `open_place`; nothing is copied.
 
         A local folder, or gs://… if this machine has no copy.
         """
@@ -92,7 +92,7 @@ class Artifact:
 
     @property
     def as_input(self) -> Input:
-        """The note of this artifact in a step that reads it."""
+        """This artifact as the input of a step that reads it."""
         return Input(key=self.manifest.key, content=self.manifest.content)
 
 
@@ -100,13 +100,13 @@ class Attempt:
     """One try at making an artifact: a folder of its own, and the commit.
 
     Attributes:
-      step: what it makes.
-      id: names it.
-      counts, content: for the manifest.
-      accelerator: as `environment` takes it.
-      earlier_seconds: of attempts that it goes on from [s].
-      share: its part of the time, where several are made together [fraction].
-      path: where its files are written.
+      step: recipe of the artifact.
+      id: id of the attempt.
+      counts, content: values for the manifest.
+      accelerator: kind of device, as `environment` takes it.
+      earlier_seconds: time of the attempts that it resumes [s].
+      share: its part of the time, if several artifacts are made together [fraction].
+      path: folder that its files are written to.
     """
 
     def __init__(self, store: "Store", step: Recipe) -> None:
@@ -121,7 +121,7 @@ class Attempt:
         self._clock = time.monotonic()
         self._started = _utc().isoformat(timespec="seconds")
         inputs = tuple(sorted({entry.key for entry in step.inputs.values()}))
-        # The note is first: a folder without one would be nobody's.
+        # The note comes first: without it, nobody would know which process the folder belongs to.
         store.begin(
             step.key,
             Begun(id=self.id, started=self._started, holder=Holder.here(), inputs=inputs),
@@ -130,21 +130,21 @@ class Attempt:
         self._sent: dict[str, Receipt] = {}
 
     def put(self, name: str, data: Content) -> None:
-        """Stores a file of the attempt straight where the store is; several threads may.
+        """Stores a file of the attempt directly in the store; several threads may do so.
 
         Args:
-          name: its path in the artifact.
-          data: its bytes.
+          name: path of the file in the artifact.
+          data: bytes of the file.
         """
         self._sent[name] = self._store.files.send(f"{self._folder}/{checked_path(name)}", data)
 
     def adopt(self, name: str, source: str, file: File) -> None:
-        """Takes a file over that lies elsewhere in the store, as workers left it.
+        """Adds a file that workers left elsewhere in the store.
 
         Args:
-          name: its path in the artifact.
-          source: its name in the store.
-          file: its digest and size.
+          name: path of the file in the artifact.
+          source: name of the file in the store.
+          file: digest and size of the file.
         """
         place = f"{self._folder}/{checked_path(name)}"
         self._sent[name] = self._store.files.link(source, place, file)
@@ -156,7 +156,7 @@ class Attempt:
         are, and this attempt takes its place.
 
         Args:
-          context: what the orchestrator knows of this run (its run ids).
+          context: facts that the orchestrator knows of this run (its run ids).
 
         Raises:
           OSError: if the disk fails. Nothing is deleted then, since the manifest may be in place.
@@ -185,7 +185,7 @@ class Attempt:
             started=self._started,
             seconds=round(self.share * (self.earlier_seconds + time.monotonic() - self._clock), 3),
         )
-        # Data, then the manifest: after a power cut there is no manifest without data.
+        # Data first, so that a power cut never leaves a manifest without data.
         self._store.files.settle(self._folder, local, self._sent)
         winner = self._store.publish(manifest)
         if winner.manifest.attempt != self.id:
@@ -201,7 +201,7 @@ class Store:
       uri: the folder, made if absent, or gs://bucket/prefix.
 
     Raises:
-      ValueError: if `uri` is none of these, or a store of another format.
+      ValueError: if `uri` is neither, or a store of another format.
       OSError: if the bucket cannot be read.
     """
 
@@ -226,7 +226,7 @@ class Store:
         self._check_format()
 
     def at_once(self) -> "Store":
-        """Returns this store as it is at this moment, for many look-ups; see `glance`."""
+        """Returns a snapshot of this store, for many look-ups; see `glance`."""
         view = copy.copy(self)
         view.files = self.files.at_once()
         view._identities = {}
@@ -235,10 +235,10 @@ class Store:
     def find(self, key: str) -> Artifact | None:
         """Returns a committed artifact whose files all exist with their sizes, or None.
 
-        Looks only: a damaged artifact stays as it is until its step commits again.
+        Nothing is changed: a damaged artifact stays as it is until its step commits again.
 
         Raises:
-          OSError: if the disk fails: that says nothing about the artifact.
+          OSError: if the disk fails, which says nothing about the artifact.
           ValueError: if its manifest cannot be read, or `key` does not have the form of one.
         """
         try:
@@ -260,9 +260,9 @@ class Store:
             raise KeyError(f"no artifact {key} in {self.uri}") from None
 
     def recall(self, key: str) -> Artifact:
-        """Returns an artifact as this process last saw it; only a new one is read.
+        """Returns an artifact as this process last saw it; one not seen before is read.
 
-        For those who follow the lineage of what is committed: it does not change.
+        For walks of the lineage of committed artifacts, which does not change.
 
         Raises:
           KeyError, OSError, ValueError: as `get` does.
@@ -281,10 +281,10 @@ class Store:
         return all(sizes.get(name) == file.size for name, file in files.items())
 
     def let_go(self, key: str) -> Artifact | None:
-        """Returns an artifact whose files `gc` let go, since no run keeps them; or None.
+        """Returns an artifact whose files `gc` deleted because no run keeps them; else None.
 
-        Its manifest is in place for those that were made from it; it is no hit for those who want
-        its files.
+        Its manifest stays for artifacts that were made from it, but it is no hit for a step that
+        needs its files.
 
         Raises:
           OSError, ValueError: as `find` does.
@@ -303,7 +303,7 @@ class Store:
           KeyError: if none or several do, with the candidates.
         """
         keys = sorted(key for key in self.keys() if key.startswith(prefix))
-        if prefix in keys:  # Even where another one goes on from it.
+        if prefix in keys:  # A whole key is not ambiguous, even if others begin with it.
             keys = [prefix]
         if len(keys) != 1:
             found = ", ".join(keys[:5]) or "none"
@@ -322,24 +322,24 @@ class Store:
     def artifacts(self, kind: str | None = None) -> Iterator[Artifact]:
         """Yields every committed artifact, or those of one kind, by key."""
         for key in self.keys(kind):
-            with contextlib.suppress(KeyError):  # gc was quicker.
+            with contextlib.suppress(KeyError):  # gc deleted it meanwhile.
                 yield self.get(key)
 
     def of_identity(self, identity: str) -> list[Artifact]:
-        """Returns the artifacts of one identity, whatever code made them; the newest first.
+        """Returns the artifacts of one identity, made by any code; the newest first.
 
         Their files are not looked at: `find` does that.
         """
         found: list[tuple[str, int, Artifact]] = []
         for key in self._of_identity(kind_of(f"{identity}-"), identity):
-            with contextlib.suppress(KeyError, FileNotFoundError):  # gc was quicker.
+            with contextlib.suppress(KeyError, FileNotFoundError):  # gc deleted it meanwhile.
                 artifact = self.get(key)
                 listed = self.files.stat(manifest_name(key)).modified
                 found.append((artifact.manifest.started, listed, artifact))
         return [artifact for *_, artifact in sorted(found, key=lambda f: f[:2], reverse=True)]
 
     def _of_identity(self, kind: str, identity: str) -> list[str]:
-        """Returns the keys of an identity; what is seen at once is listed once."""
+        """Returns the keys of an identity; a snapshot lists each kind only once."""
         known = None if self._identities is None else self._identities.get(kind)
         if known is None:
             known = {}
@@ -355,15 +355,15 @@ class Store:
     ) -> Iterator[Scratch]:
         """Holds a step for this process, and yields its scratch.
 
-        Waits while another holder lives. The scratch has what earlier holders left there. Whoever
-        loses the lease (stopped for longer than its `ttl`) finds its folder gone too: it was
-        renamed, so that two never write one another's progress.
+        Waits while another holder is alive. The scratch has the progress of earlier holders. A
+        holder that loses the lease (because it was stopped for longer than `ttl`) finds its folder
+        gone, too: it was renamed, so that two holders never write the same progress.
 
         Args:
-          key: of the step.
-          ttl: see `lease` [s].
-          token: names this holding, so that who gave it can say later that it is lost; None draws
-            one.
+          key: key of the step.
+          ttl: time without renewal after which the lease lapses, see `lease` [s].
+          token: id of this holding, with which the process that gave it can later declare it lost;
+            None draws one.
           lost: tokens of holders that are lost; nobody waits for them.
         """
         checked_key(key)
@@ -380,53 +380,53 @@ class Store:
                 scratch.leave()
 
     def leases(self) -> list[Holding]:
-        """Returns who is at which step, by key; `Holding.is_live` tells whether they still are."""
+        """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
         return holdings(self.fleeting, LEASES)
 
     def pinned(self, run: str) -> contextlib.AbstractContextManager[Pin]:
-        """Keeps what a run relies on from `gc`, while it lasts; see `pins`."""
+        """Returns a context in which `gc` deletes nothing that a run relies on; see `pins`."""
         return pin(self.fleeting, run)
 
     def keep(self, tree: Mapping[str, bytes]) -> str:
         """Stores a source tree of path -> bytes, and returns the digest that names it.
 
-        Within `pinned` only: what no manifest names yet is `gc`'s.
+        Call it within `pinned` only: `gc` may delete a tree that no manifest names yet.
         """
         return sources.keep(self.files, tree)
 
     def source(self, digest: str) -> sources.Source:
-        """Returns a source tree that was kept; its files are read, and checked, when asked for."""
+        """Returns a source tree that was kept; its files are read, and verified, when asked for."""
         return sources.Source(self.files, digest)
 
     def cache(self, name: str) -> Path:
-        """Returns a folder for what can be made again at any time."""
+        """Returns a local folder for files that can be made again at any time."""
         path = self.state / "cache" / name
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def publish(self, manifest: Manifest) -> Artifact:
-        """Puts a manifest in its place unless a whole artifact is there; returns what is."""
+        """Publishes a manifest unless a whole artifact is there; returns the published one."""
         name, text = manifest_name(manifest.key), manifest.to_json().encode()
         while not self.files.create(name, text):
             try:
                 there = self.files.read(name)
             except FileNotFoundError:
-                continue  # gc was quicker.
+                continue  # gc deleted it meanwhile.
             winner = self._parsed(name, there)
             if self.is_whole(winner):
                 return winner
-            # Its record first, then its place: gc, and nobody else, deletes what it names.
+            # A record of the damaged winner comes first, since only gc deletes the files it names.
             self.files.create(aside_name(winner.key, winner.manifest.attempt), there)
             if self.files.swap(name, there, text):
                 break
         return self._artifact(name)
 
     def aside(self, key: str | None = None) -> dict[str, Artifact]:
-        """Returns artifacts that were set aside, of one key or all, by their record's name."""
+        """Returns the artifacts that were set aside, of one key or all, by their record's name."""
         found = {}
         for name in (f"{ASIDE}/{listed}" for listed in self.files.listing(ASIDE)):
             if key is None or name.startswith(f"{ASIDE}/{key}."):
-                with contextlib.suppress(FileNotFoundError):  # gc was quicker.
+                with contextlib.suppress(FileNotFoundError):  # gc deleted it meanwhile.
                     found[name] = self._parsed(name, self.files.read(name))
         return found
 
@@ -436,11 +436,11 @@ class Store:
         self._begun.get(key, []).append(begun)
 
     def begun_keys(self) -> set[str]:
-        """Returns every key that was ever tried."""
+        """Returns every key at which an attempt was ever made."""
         return set(self.files.folders(ARTIFACTS))
 
     def failures(self, key: str) -> int:
-        """Returns how many attempts at a key, which has no artifact, their holders gave up."""
+        """Returns the number of attempts that their holders gave up, at a key without artifact."""
         return sum(bool(attempt.ended) for attempt in attempts(self.files, key))
 
     def named_attempts(self, key: str) -> set[str]:
@@ -459,7 +459,7 @@ class Store:
         return Artifact(self.files, known[1])
 
     def _parsed(self, name: str, text: bytes) -> Artifact:
-        """Reads a manifest. It was whole when it was made, so a garbled one is no miss."""
+        """Reads a manifest. A garbled one is an error, not a miss: it was whole when written."""
         key = Path(name).name.partition(".")[0]
         try:
             manifest = Manifest.from_json(text.decode())
@@ -478,7 +478,7 @@ class Store:
             text = self.files.read(name)
         except FileNotFoundError:
             if self.files.folders(ARTIFACTS):
-                # Another process may have begun this store just now: the number is written first.
+                # Another process may have made this store just now; it writes the number first.
                 try:
                     text = self.files.read(name)
                 except FileNotFoundError:
@@ -506,7 +506,7 @@ class Store:
                     self.files.remove(f"{folder}/{name}")
 
     def _note_ends(self, key: str, begun: list[Begun]) -> None:
-        """Notes that this holder's attempts are over; if that fails, its process's end tells."""
+        """Notes that this holder's attempts are over; if that fails, the process's end shows it."""
         ended = _utc().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             for attempt in begun:
@@ -514,7 +514,7 @@ class Store:
 
 
 def full_uri(uri: str | os.PathLike[str]) -> str:
-    """Returns the one way to write where a store is: an absolute path, or gs://bucket/prefix.
+    """Returns a store's URI in its only form: an absolute path, or gs://bucket/prefix.
 
     Raises:
       ValueError: if it is neither.
@@ -547,10 +547,10 @@ def manifest_name(key: str) -> str:
 
 
 def _described(folder: Path, *, but: Collection[str] = ()) -> dict[str, File]:
-    """Returns the files of a folder by path, with digest and size, but for those known already.
+    """Returns path -> digest and size of the files in a folder, except those named in `but`.
 
     Raises:
-      ValueError: if it holds a link or another thing whose bytes are not its own.
+      ValueError: if it holds a link, or anything else that is not a regular file.
     """
     found = {}
     for path in sorted(folder.rglob("*")):

@@ -1,12 +1,12 @@
-# One account a role, and what each may do, all of it in this file:
+# One account for each role, and all of its permissions:
 #
-#   study     pods that drive and watch runs        objects of the bucket, and where it lies
-#   ray       Ray's workers, which make the steps   objects of the bucket, and where it lies
+#   study     pods that drive and watch runs        objects of the bucket, and its location
+#   ray       Ray's workers, which make the steps   objects of the bucket, and its location
 #   nodes     the machines themselves               pull images; write logs and metrics
-#   deployer  whoever brings out a new image        push images; reach the cluster (what it may do
-#                                                   there is Kubernetes' Role parcel-deployer)
+#   deployer  people who release a new image        push images; reach the cluster (its permissions
+#                                                   there are Kubernetes' Role parcel-deployer)
 #
-# The Prefect server, its database, its worker and Ray's head have no account of Google's.
+# The Prefect server, its database, its worker and Ray's head have no Google account.
 
 locals {
   namespace = "parcel"
@@ -66,7 +66,7 @@ resource "google_storage_bucket_iam_member" "objects" {
   member = each.value.member
 }
 
-# Which region a bucket lies in is a property of the bucket, not of its objects.
+# The location is a property of the bucket and not of its objects, so it needs a permission, too.
 resource "google_storage_bucket_iam_member" "location" {
   for_each = local.workloads
 

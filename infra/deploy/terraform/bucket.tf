@@ -1,4 +1,4 @@
-# The store. It asks for no object versions: every write names the generation it replaces.
+# The store. It needs no object versions: a write names the generation that it replaces.
 
 resource "google_storage_bucket" "store" {
   name                        = var.bucket
@@ -11,7 +11,7 @@ resource "google_storage_bucket" "store" {
     enabled = false
   }
 
-  # None: resumable checkpoints are replaced all the time, and each would be paid for a week longer.
+  # None: resumable checkpoints are replaced often, and each would be paid for a week longer.
   soft_delete_policy {
     retention_duration_seconds = 0
   }
@@ -25,7 +25,7 @@ resource "google_storage_bucket" "store" {
     }
   }
 
-  # Progress of trainings that nobody went on with. All else is `parcel gc`'s to delete.
+  # Progress of trainings that were never resumed. `parcel gc` deletes all else.
   lifecycle_rule {
     condition {
       age            = 60

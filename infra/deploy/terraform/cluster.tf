@@ -1,5 +1,5 @@
-# The cluster and its pools. Whoever may reach its control plane is IAM's to say, over the DNS
-# endpoint: it has no address that could be listed or scanned.
+# The cluster and its pools. Its control plane is reached through the DNS endpoint, where IAM decides
+# who may: it has no IP address that could be listed or scanned.
 
 resource "google_container_cluster" "parcel" {
   name                     = "parcel"
@@ -10,7 +10,7 @@ resource "google_container_cluster" "parcel" {
   initial_node_count       = 1
   remove_default_node_pool = true
 
-  # Without it Kubernetes takes NetworkPolicies and heeds none of them.
+  # Without it Kubernetes accepts NetworkPolicies and enforces none of them.
   datapath_provider = "ADVANCED_DATAPATH"
 
   ip_allocation_policy {
@@ -45,7 +45,7 @@ resource "google_container_cluster" "parcel" {
     channel = "REGULAR"
   }
 
-  # Of the pool that exists for a minute, while the cluster is made.
+  # For the default pool, which exists for a minute while the cluster is made.
   node_config {
     service_account = google_service_account.nodes.email
   }
@@ -146,7 +146,7 @@ resource "google_container_node_pool" "gpu" {
   }
 }
 
-# GKE gives the hosts of a slice as one pool, all or none.
+# GKE provides the hosts of a slice as one pool, all or none.
 resource "google_container_node_pool" "tpu" {
   count = var.tpu.max_slices
 

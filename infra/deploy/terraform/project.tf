@@ -1,5 +1,5 @@
-# Services of the project, and a network in which nodes have no address of their own: they reach
-# Google's services from inside, and the internet only if asked for.
+# Services of the project, and a network in which nodes have no public address: they reach Google's
+# services from inside, and the internet only if that is enabled.
 
 resource "google_project_service" "used" {
   for_each = toset([

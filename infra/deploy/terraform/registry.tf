@@ -1,4 +1,4 @@
-# Images: ours, and a mirror through which nodes without a way to the internet get PostgreSQL's.
+# Images: ours, and a mirror from which nodes without internet access get PostgreSQL's.
 
 resource "google_artifact_registry_repository" "images" {
   repository_id = "parcel"
