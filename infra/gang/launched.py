@@ -64,7 +64,7 @@ class LaunchedGang:
                 )
             except FileNotFoundError:
                 raise GangFailedError(
-                    f"compute.launcher {launcher!r} is no command of {socket.gethostname()}."
+                    f"compute.launcher {launcher!r} was not found on {socket.gethostname()}."
                 ) from None
 
     def codes(self) -> Mapping[int, int | None]:

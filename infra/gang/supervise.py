@@ -90,7 +90,7 @@ def supervise(
             raise GangFailedError(
                 f"{lost}; the gang was lost {losses} times without getting further."
             )
-        note = f"{lost}; all members begin again"
+        note = f"{lost}; all members are restarted"
         yield dataclasses.replace(listener.last, resumable=False, note=note, happened=True)
 
 
@@ -125,7 +125,7 @@ def _follow(gang: Gang, listener: Listener, pause: float) -> Generator[Progress,
 
 
 def _who(rank: int) -> str:
-    return "what the launcher started" if rank == LAUNCHER else f"rank {rank}"
+    return "a process of the launcher" if rank == LAUNCHER else f"rank {rank}"
 
 
 def _how(code: int, reason: str) -> str:

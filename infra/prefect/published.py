@@ -59,4 +59,4 @@ def _warn_once(error: Exception) -> None:
             return
         _warned = True
     reason = reason_of(error)
-    print(f"parcel: the UI could not be told ({reason}); the work goes on.", file=sys.stderr)
+    print(f"parcel: the UI could not be updated ({reason}); the work continues.", file=sys.stderr)

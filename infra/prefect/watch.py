@@ -94,7 +94,9 @@ class Watch:
             self._progress = {run: at for run, at in self._progress.items() if run in there}
             for run in runs_in(client, [StateType.CRASHED], live):
                 if run.state is not None and (run.state.message or "").startswith(_LAPSED):
-                    client.set_flow_run_state(run.id, Running(message="it goes on"), force=True)
+                    client.set_flow_run_state(
+                        run.id, Running(message="its lease is renewed again"), force=True
+                    )
                     said.append(f"run {run.name} ({run.id}): Running, its lease is renewed again")
             self._settle_ended(client, dead)
         return said

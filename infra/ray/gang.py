@@ -43,12 +43,16 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of each")
     parser.add_argument(
         "--topology",
-        help="of a TPU slice, such as 4x4x4: a member a host, of as many slices as n asks",
+        help="topology of a TPU slice, such as 4x4x4: each host is a member, of as many slices as -n needs",
     )
-    parser.add_argument("--accelerator", help="of these slices, such as TPU-V4")
-    parser.add_argument("--chips", type=int, default=4, help="of each of its hosts")
-    parser.add_argument("--wait", type=float, default=900.0, help="for nodes to come up [s]")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="of a member: `python` …")
+    parser.add_argument("--accelerator", help="accelerator type of the slices, such as TPU-V4")
+    parser.add_argument("--chips", type=int, default=4, help="chips of each host of a slice")
+    parser.add_argument(
+        "--wait", type=float, default=900.0, help="longest wait for nodes to start [s]"
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, help="command of each member, from `python` on"
+    )
     asked = parser.parse_args()
     end_with_starter(1)  # The members' inputs then close, and they end, too.
 

@@ -266,7 +266,9 @@ class Bucket:
         def get() -> None:
             self._opened().get_file(self._place(name), str(path))
             if file_sha256(path) != file.sha256:  # gcsfs does not compare them.
-                raise ConnectionError(f"{self.uri}/{name}: other bytes came than its digest says")
+                raise ConnectionError(
+                    f"{self.uri}/{name}: the bytes received do not match its digest"
+                )
 
         self._tried(get)
 
@@ -339,7 +341,9 @@ class Bucket:
         def get() -> tuple[bytes, str]:
             headers, data = self._request("GET", *self._object(name), alt="media")
             if _crc32c(data) not in headers.get("x-goog-hash", ""):
-                raise ConnectionError(f"{self.uri}/{name}: other bytes came than are stored")
+                raise ConnectionError(
+                    f"{self.uri}/{name}: the bytes received do not match its checksum"
+                )
             return data, headers["x-goog-generation"]
 
         return self._tried(get)

@@ -81,7 +81,9 @@ class Blocks:
         self._num_summed += 1
         found = base64.b64encode(self._sum.digest()).decode()
         if self._num_summed * BLOCK >= self.size and self._crc32c not in ("", found):
-            raise RangeError(f"{self._name} came with other bytes than are there; run it again")
+            raise RangeError(
+                f"the bytes received of {self._name} do not match its checksum; run it again"
+            )
 
     def _fetch(self, number: int) -> bytes:
         start = number * BLOCK

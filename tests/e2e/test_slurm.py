@@ -93,10 +93,10 @@ def test_a_study_on_two_nodes_of_slurm_outlives_a_member(tmp_path: Path, slurm: 
     told = log.read_text()
     # Of SIGKILL to one and SIGTERM to the other, after it, `srun` tells the larger; where they had
     # begun to train, the other may say first that it was left alone.
-    by_launcher = r"what the launcher started was lost \(exit code 1[34].*srun: error: node-"
+    by_launcher = r"a process of the launcher was lost \(exit code 1[34].*srun: error: node-"
     left_alone = r"rank 0 was lost \(exit code 17: "
     assert re.search(rf"stage1 vanilla: ({by_launcher}|{left_alone})", told, re.DOTALL), told
-    assert "all members begin again" in told
+    assert "all members are restarted" in told
     made, same = stage1(tmp_path / "store"), stage1(tmp_path / "alone")
     assert made.manifest.environment["launcher"].startswith("srun --overlap")
     assert made.manifest.content == same.manifest.content

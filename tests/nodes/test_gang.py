@@ -67,7 +67,7 @@ def test_a_gang_of_several_nodes_outlives_one(machines: Machines, tmp_path: Path
     print(f"{others} trained, {lost} was killed; done {time.monotonic() - began:.0f} s later")
     assert len(others) == 2
     told = log.read_text()
-    assert "all members begin again" in told
+    assert "all members are restarted" in told
     (made,) = stored.manifests("checkpoint").values()
     assert made["environment"]["launcher"] == "ray --cpus 1 --gpus 0 --wait 900"
     assert made["environment"]["processes"] == 2

@@ -87,13 +87,13 @@ def test_of_one_that_could_not_say_the_launcher_tells(tmp_path: Path):
 
 def test_a_lost_gang_cites_its_launcher_and_a_failed_one_fails(tmp_path: Path):
     words = "import sys; sys.exit('node-b: task 1: Killed')"  # And exit code 1.
-    with pytest.raises(GangFailedError, match=r"^what the launcher started: .*task 1: Killed"):
+    with pytest.raises(GangFailedError, match=r"^a process of the launcher: .*task 1: Killed"):
         list(supervised(tmp_path, words))
     killed = "import os; print('task 1: Killed', flush=True); os.kill(os.getpid(), 9)"
     found = supervised(tmp_path, killed)
     told = next(found)
     assert told.happened
-    assert told.note.startswith("what the launcher started was lost (exit code 137: task 1: Killed")
+    assert told.note.startswith("a process of the launcher was lost (exit code 137: task 1: Killed")
     with pytest.raises(GangFailedError, match="the gang was lost 3 times without getting further"):
         list(found)
 
@@ -114,5 +114,5 @@ def test_members_end_with_their_input_and_leave_when_asked(tmp_path: Path):
 
 
 def test_a_launcher_that_is_not_there_is_one_line(tmp_path: Path):
-    with pytest.raises(GangFailedError, match=r"compute.launcher 'srunn -N 2' is no command of"):
+    with pytest.raises(GangFailedError, match=r"compute.launcher 'srunn -N 2' was not found on"):
         LaunchedGang("srunn -N 2", ["true"], 2, tmp_path, tmp_path)

@@ -72,7 +72,7 @@ def test_when_one_is_lost_all_begin_again_at_once(tmp_path: Path):
         times.append(time.monotonic() - began)
     assert [p.note for p in found] == [
         "start 0",
-        "rank 1 was lost (SIGKILL); all members begin again",
+        "rank 1 was lost (SIGKILL); all members are restarted",
         "start 1",
         "start 1",
     ]
@@ -107,7 +107,7 @@ def test_a_gang_whose_machine_is_taken_away_begins_again(tmp_path: Path):
     lost, again = [p.note for p in found][-2:]
     assert lost.partition(" was lost ")[0] in ("rank 0", "rank 1")
     assert lost.endswith(
-        "(its machine is taken away; the state was saved); all members begin again"
+        "(its machine is taken away; the state was saved); all members are restarted"
     )
     assert again == "start 1"
 

@@ -177,7 +177,7 @@ def test_what_is_not_what_the_manifest_says_is_refused(files: Bucket, tmp_path: 
     assert files.drop("d/a", b"hello")
     files.create("d/a", b"jello")
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
-    with pytest.raises(BucketError, match="d/a: other bytes came than its digest says"):
+    with pytest.raises(BucketError, match="d/a: the bytes received do not match its digest"):
         Bucket(files.uri).local("d", noted)
 
 

@@ -66,6 +66,6 @@ def test_a_table_that_comes_damaged_is_no_reject(tmp_path, gcs):
     assert isinstance(image, Reject)  # It has no caption.
     for source, split in (("vqav2", "val"), ("web", "train")):
         gcs.fail(Rule(action="corrupt", verb="media", times=None))
-        with pytest.raises(RangeError, match="came with other bytes than are there"):
+        with pytest.raises(RangeError, match="do not match its checksum"):
             read(source, split)
         gcs.clear()
