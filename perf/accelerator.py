@@ -1,9 +1,9 @@
-"""Train step, prefill and decoding of the 3B model at each budget, with the hardware's share.
+"""Times and MFU of train step, prefill and decoding of the 3B model at each budget.
 
     python -m perf.accelerator --batch-size 8 --budgets 16 64 256
 
-Needs jax, flax, optax, orbax and grain only. MFU: FLOPs by the paper's formulas (a train step is
-three forward passes; what is recomputed in the backward pass does not count) over the time and the
+Needs jax, flax, optax, orbax and grain only. MFU is the FLOPs by the paper's formulas (a train step
+is three forward passes; recomputation in the backward pass does not count) over the time and the
 peak of all devices. Training holds float32 parameters and moments: 16 bytes a parameter with the
 gradient, 49 GB for 3B; prefill and decoding have bfloat16 parameters.
 """
@@ -47,9 +47,9 @@ def measure(
 
     Args:
       cfg: the model.
-      at: budgets.
-      batch_size: over all devices.
-      text_len: of the prompt, or of prompt and answer [tokens].
+      at: budgets to measure.
+      batch_size: examples over all devices.
+      text_len: length of the prompt, or of prompt and answer in training [tokens].
       rounds: counted runs of each program.
       what: parts to measure.
       num_tokens: tokens decoded, for the time of one.
@@ -114,7 +114,7 @@ def _train(
         timing = take_turns({"": functools.partial(step, budget)}, rounds)[""]
         flops = update_flops(cfg, budget, modality, batch_size)
         yield _row("train", budget, timing, flops, peak)
-    # The memory is needed for what comes next.
+    # Freed at once: prefill and decoding need the memory.
     for leaf in jax.tree.leaves(state):
         leaf.delete()
 
@@ -187,7 +187,7 @@ def main(words: Sequence[str] | None = None) -> None:
         num_tokens=args.tokens,
     ):
         rows.append(row)
-        print(" ".join(row), flush=True)  # A run that is cut short has told something.
+        print(" ".join(row), flush=True)  # Printed at once, in case the run is cut short.
     print(table(HEADER, rows))
 
 

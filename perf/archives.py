@@ -1,10 +1,10 @@
-"""What preparing takes of the memory of the process that drives it, as a corpus grows.
+"""Memory of the process that prepares a dataset, as a corpus grows.
 
     python -m perf.archives --archives 200 2000
 
-Archives of 500 images of 64 px, twenty different ones under many names, through `python -m
-pipelines.prepare`: its threads list, decode and write in the same process, so theirs is in it.
-The most it holds resident is told while it lists, writes pieces and joins shards.
+`python -m pipelines.prepare` reads archives of 500 images of 64 px, twenty different ones under
+many names. Its threads list, decode and write in the same process, so their memory is included. The
+table has the most that it holds resident while it lists, writes pieces and joins shards.
 """
 
 import argparse
@@ -27,14 +27,14 @@ from perf.timing import table
 _DIFFERENT = 20
 _PX = 64
 _LOOK_EVERY = 0.5
-"""Between two looks at the memory [s]."""
+"""Time between two measurements of the memory [s]."""
 
 PHASES = {"shards": "joining", "pieces": "writing", "lists": "listing"}
-"""Folder of receipts -> what goes on once it has one; the last comes first."""
+"""Folder of receipts -> phase that runs once the folder has a receipt; the last phase is first."""
 
 
 def write_archives(root: Path, num: int, per_tar: int = PER_TAR) -> None:
-    """Writes a web corpus of so many archives."""
+    """Writes a web corpus of `num` archives."""
     rng = np.random.default_rng(0)
     (root / "web").mkdir(parents=True)
     for number in range(num):
@@ -52,10 +52,10 @@ def write_archives(root: Path, num: int, per_tar: int = PER_TAR) -> None:
 
 
 def measure(root: Path, out: Path, *, num_shards: int, workers: int) -> list[str]:
-    """Returns the seconds of a run and the most memory of each phase, and of all [MiB].
+    """Returns the time of a run [s], and its peak memory in each phase and over all [MiB].
 
     Raises:
-      RuntimeError: if it fails.
+      RuntimeError: if the run fails.
     """
     words = ["--data-root", str(root), "--out", str(out), "--image-px", str(_PX)]
     words += ["--num-shards", str(num_shards), "--num-workers", str(workers)]

@@ -1,13 +1,13 @@
-"""Attention of this project beside that of libraries, forward and with its derivative.
+"""Our attention against that of libraries, forward and with its derivative.
 
     python -m perf.attention                        # on this machine
     python -m perf.attention --topology v4:2x2x1    # compiled for a TPU's chips; needs libtpu
 
-Sizes are of the demo's decoder and of PaliGemma-2 3B's (8 heads of 256, 4 key heads); all see the
-same prefix-LM mask, and logits have Gemma's soft-cap, but `jax.nn.dot_product_attention`, which
-knows none: its row has ours without one to compare with. Splash attention is JAX's Pallas kernel
-for TPUs: here it is interpreted, which tells its differences and no time. Rows of tokamax need it
-installed, which nothing else does. Differences are the largest, of outputs and gradients.
+Sizes are those of the demo's decoder and of PaliGemma-2 3B's (8 heads of 256, 4 key heads). All use
+the same prefix-LM mask and Gemma's soft-cap on logits, except `jax.nn.dot_product_attention`, which
+has no soft-cap and is compared with ours without one. Splash attention is JAX's Pallas kernel for
+TPUs; here it is interpreted, which shows its differences but not its time. Rows of tokamax need
+that package, which nothing else does. A difference is the largest over outputs and gradients.
 """
 
 import argparse
@@ -33,19 +33,19 @@ from model.train.ahead import topology_mesh
 from perf.timing import table, take_turns
 
 SIZES = {"demo": (8, 320, 2, 2, 16), "3B": (1, 384, 4, 2, 256)}
-"""Name -> batch, length, key heads, heads of each, channels."""
+"""Name -> batch, length, key heads, query heads of each key head, channels."""
 LENGTHS = 144, 384
-"""Of the 3B's rows at 16 and 256 visual tokens, with 128 of text."""
+"""Lengths of the 3B's rows at 16 and 256 soft tokens, with 128 tokens of text."""
 ROWS_OF_A_CHIP = 32
-"""Of the paper's batch of 8192 on 256 chips."""
+"""Rows of each chip in the paper's batch of 8192 on 256 chips."""
 CAP = 50.0
-"""Gemma-2's."""
+"""Gemma-2's soft-cap of attention logits."""
 _LANES = 128
 _MIB = 2**20
 
 
 class Attend(typing.Protocol):
-    """`model.attention.attention`, or what computes the same."""
+    """Signature of `model.attention.attention` and of its rivals."""
 
     def __call__(
         self, queries: Array, keys: Array, values: Array, mask: Array, cap: float
@@ -53,7 +53,7 @@ class Attend(typing.Protocol):
 
 
 def of_jax(queries: Array, keys: Array, values: Array, mask: Array, cap: float) -> Array:
-    """Computes `attention` by JAX's own function.
+    """Computes `attention` with JAX's own function.
 
     Raises:
       ValueError: if there is a soft-cap.
@@ -66,9 +66,9 @@ def of_jax(queries: Array, keys: Array, values: Array, mask: Array, cap: float) 
 
 
 def of_tokamax(name: str) -> Attend:
-    """Returns `attention` by one of tokamax's implementations: xla or xla_chunked."""
+    """Returns `attention` in one of tokamax's implementations: xla or xla_chunked."""
     tokamax: typing.Any = importlib.import_module("tokamax")
-    flags.FLAGS.mark_as_parsed()  # Else it takes this program's own words for flags of its own.
+    flags.FLAGS.mark_as_parsed()  # Or it would parse this program's arguments as its own flags.
 
     def attend(queries: Array, keys: Array, values: Array, mask: Array, cap: float) -> Array:
         flat = queries.reshape(*queries.shape[:2], -1, queries.shape[-1])
@@ -88,16 +88,16 @@ def of_splash(
     *,
     interpret: bool = False,
 ) -> Float[Array, "B N K G h"]:
-    """Computes `attention` by JAX's Pallas kernel, over rows padded to whole tiles.
+    """Computes `attention` with JAX's Pallas kernel, over rows padded to whole tiles.
 
-    A prefix differs from example to example, so the mask is an array, not one of the kernel's own.
+    Prefixes differ between examples, so the mask is an array, not one of the kernel's mask types.
     """
     batch, length, kv_heads, groups, channels = queries.shape
     more = -length % _LANES
     whole = length + more
     q = queries.reshape(batch, length, kv_heads * groups, channels)
     padded = [jnp.pad(x, ((0, 0), (0, more), (0, 0), (0, 0))) for x in (q, keys, values)]
-    # A padded row sees one key: a softmax over none would be no number, and so its gradient.
+    # A padded row attends to one key: a softmax over none would be NaN, and so would its gradient.
     seen = jnp.pad(mask, ((0, 0), (0, more), (0, more))).at[:, length:, 0].set(True)
     names = [
         "block_q",
@@ -142,7 +142,7 @@ def prefix_mask(batch: int, length: int) -> Bool[Array, "B N N"]:
 
 
 def measure(name: str, rounds: int) -> list[list[str]]:
-    """Returns the rows of a model's sizes, computed here."""
+    """Returns the rows of a model's sizes, measured on this machine."""
     batch, length, kv_heads, groups, channels = SIZES[name]
     drawn = jax.random.split(jax.random.key(0), 4)
     q = jax.random.normal(drawn[0], (batch, length, kv_heads, groups, channels)) / channels**0.5
@@ -193,8 +193,8 @@ def compiled(topology: Topology, length: int) -> list[list[str]]:
     """Returns the rows of the 3B's attention with its derivative, compiled for a slice.
 
     Args:
-      topology: the slice; each chip has the rows that it has of the paper's batch.
-      length: of a row.
+      topology: the slice; each chip has `ROWS_OF_A_CHIP` rows of the batch.
+      length: length of a row [tokens].
 
     Raises:
       RuntimeError: as `topology_mesh`.
@@ -227,7 +227,7 @@ def compiled(topology: Topology, length: int) -> list[list[str]]:
 
 
 def _on_each_chip(attend: Attend, mesh: Mesh) -> Attend:
-    """Returns the same over each chip's own rows: the compiler cannot split a kernel itself."""
+    """Returns `attend` mapped over each chip's rows: the compiler cannot split a kernel itself."""
 
     def mapped(queries: Array, keys: Array, values: Array, mask: Array, cap: float) -> Array:
         rows = P(mesh.axis_names)
@@ -246,12 +246,23 @@ def _with_derivative(
 
 
 _HEAD = [
-    "model", "what", "forward [ms]", "of ours", "with derivative [ms]", "of ours", "differs by",
-]  # fmt: skip
+    "model",
+    "what",
+    "forward [ms]",
+    "of ours",
+    "with derivative [ms]",
+    "of ours",
+    "differs by",
+]
 _COMPILED_HEAD = [
-    "topology", "length", "what", "compiled [s]", "temporaries [MiB]", "outside kernels [ms]",
+    "topology",
+    "length",
+    "what",
+    "compiled [s]",
+    "temporaries [MiB]",
+    "outside kernels [ms]",
     "kernels",
-]  # fmt: skip
+]
 
 
 def main(words: Sequence[str] | None = None) -> None:

@@ -2,9 +2,9 @@
 
     python -m perf.browser --seeds 32
 
-The study is that of `perf.pages`: 10,240 cells for 32 seeds. Its results table and one of its cells
-are published in a server of their own, and headless Chromium opens the pages, each in a tab of
-its own. The time is from the tab's address to the last words of the page.
+The study is that of `perf.pages`: 10,240 cells for 32 seeds. Its results table is published in a
+Prefect server, and headless Chromium opens the page, each time in a new tab. The time is from
+setting the tab's address until the page shows its last words.
 """
 
 import argparse
@@ -24,21 +24,21 @@ from perf.pages import study_of
 from perf.timing import table
 
 _LOOK_EVERY = 0.05
-"""Between two looks at a page [s]."""
+"""Time between two checks of a page [s]."""
 _TIMEOUT = 60.0
-"""For a page to have its words [s]."""
+"""Longest wait for a page's words [s]."""
 
 
 async def opened(port: int, url: str, words: str) -> float:
-    """Returns the time until a page has some words [s].
+    """Returns the time until a page shows some words [s].
 
     Args:
-      port: of Chromium's debugger.
-      url: of the page.
-      words: that come last.
+      port: port of Chromium's debugger.
+      url: address of the page.
+      words: words that the page shows last.
 
     Raises:
-      TimeoutError: if they do not come.
+      TimeoutError: if the words do not appear.
     """
     import websockets
 
@@ -73,7 +73,8 @@ def measure(store: Store, folder: Path, rounds: int) -> list[list[str]]:
     apply(store.state)
     from infra.prefect.server import server_of
 
-    with server_of(store.state) as server:  # Prefect's client looks once where its server is.
+    # Prefect's client looks up its server once, so it is imported after the server has started.
+    with server_of(store.state) as server:
         from prefect import flow
         from prefect.client.orchestration import get_client
 

@@ -1,6 +1,6 @@
 """A bucket on the loopback for measurements, served by a process of its own.
 
-Its share of the cores is in times by the clock, and not in this process's processor time.
+The server's work counts in wall times, but not in this process's processor time.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ def bucket(latency_ms: float, state: Path) -> Iterator[str]:
     """Serves the empty bucket `BUCKET` to this process and those it starts; yields the address.
 
     Args:
-      latency_ms: of every answer [ms].
-      state: folder of what this machine knows of stores there.
+      latency_ms: latency of every answer [ms].
+      state: folder for this machine's state of stores there.
     """
     words = ["--bucket", BUCKET.removeprefix("gs://"), "--latency-ms", str(latency_ms)]
     server = subprocess.Popen(
@@ -34,7 +34,7 @@ def bucket(latency_ms: float, state: Path) -> Iterator[str]:
     try:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
-        # What a machine keeps of its ranges is not what is measured.
+        # No cache of ranges on this machine's disk, which would hide the reading.
         os.environ |= {**environment(url), "PARCEL_STATE": str(state), "PARCEL_RANGES_GB": "0"}
         yield url
     finally:
@@ -45,11 +45,11 @@ def bucket(latency_ms: float, state: Path) -> Iterator[str]:
 
 
 def stored(folder: Path, state: Path) -> str:
-    """Returns the place of a dataset that another machine left in the bucket.
+    """Stores a dataset in the bucket as if from another machine, and returns its place.
 
     Args:
-      folder: holds it.
-      state: of that machine.
+      folder: folder of the dataset.
+      state: folder for the other machine's state.
     """
     own = os.environ["PARCEL_STATE"]
     os.environ["PARCEL_STATE"] = str(state)

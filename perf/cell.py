@@ -2,7 +2,7 @@
 
     python -m perf.cell tests/e2e/tiny.yaml --cells 4
 
-The study is made; then the artifacts of its first transfers and the table are taken out of the
+The study is made. Then the artifacts of its first transfers and the table are deleted from the
 bucket, and a machine with an empty disk runs the study again, which makes just these.
 """
 
@@ -51,7 +51,7 @@ def size_of(made: dict) -> int:
 
 
 def measure(config: list[str], count: int, folder: Path) -> str:
-    """Returns the table of one study, of whose transfers some are made again."""
+    """Returns the table of one study, after some of its transfers are made again."""
     with place("bucket", folder) as (env, gcs):
         assert gcs is not None
 

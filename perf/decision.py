@@ -1,16 +1,17 @@
-"""How often a sweep that runs until it has decided is wrong, and how many seeds it takes.
+"""How often a sweep that stops once it has decided is wrong, and how many seeds it takes.
 
     python -m perf.decision
 
-Differences between two methods are drawn from Normal(effect, 1), one a seed, so effects are in
-standard deviations of a seed's difference. A row is a study that is asked for a smallest effect;
-*fixed* is how many seeds a paired t test needs to find that effect in 80 % of studies. The sweep
-looks after every seed, and gives up after twice as many as *fixed*.
+Differences between two methods are drawn from Normal(effect, 1), one per seed, so effects are in
+standard deviations of a seed's difference. A row is a study with a smallest effect of interest;
+*fixed* is the number of seeds with which a paired t test finds that effect in 80 % of studies. The
+sweep tests after every seed, and gives up after twice as many as *fixed*.
 
-wrong      sweeps that decided for a method that is not better, of the worst of all effects and none
-right      sweeps that decided for the better one, at the smallest effect
-seeds      mean number, over *fixed*: at the smallest effect, at twice and at three times as much,
-           and averaged over true effects from one to three times as much
+wrong      share of sweeps that decided for a method that is not better; the worst of all effects
+           and of no effect
+right      share of sweeps that decided for the better method, at the smallest effect
+seeds      mean number of seeds, over *fixed*: at the smallest effect, at twice and three times as
+           much, and averaged over true effects from one to three times as much
 """
 
 import argparse
@@ -30,12 +31,12 @@ TIMES = np.linspace(1, 3, 9)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of many sweeps with one true effect.
+    """Outcome of many sweeps with one true effect.
 
     Attributes:
-      wrong: share that decided for a method that is not better.
-      decided: share that decided.
-      seeds: mean number taken.
+      wrong: share of sweeps that decided for a method that is not better.
+      decided: share of sweeps that decided.
+      seeds: mean number of seeds taken.
     """
 
     wrong: float
@@ -44,9 +45,10 @@ class Outcome:
 
 
 def fixed_design(effect: float) -> int:
-    """Returns the seeds with which a paired t test finds an effect [standard deviations]."""
+    """Returns how many seeds a paired t test needs to find an effect [standard deviations]."""
     num = 2
     while True:
+        # With a true effect, the t statistic follows the noncentral t distribution.
         limit = stats.t.isf(LEVEL / 2, num - 1)
         if stats.nct.sf(limit, num - 1, effect * np.sqrt(num)) >= POWER:
             return num
@@ -54,12 +56,12 @@ def fixed_design(effect: float) -> int:
 
 
 def simulate(effect: float, *, max_seeds: int, sweeps: int) -> Outcome:
-    """Returns the endings of sweeps with a true effect [standard deviations], the same each call.
+    """Returns the outcome of sweeps with a true effect, the same in each call.
 
     Args:
-      effect: at least 0; with 0 every decision is wrong.
-      max_seeds: where a sweep gives up.
-      sweeps: how many.
+      effect: true effect, at least 0; with 0 every decision is wrong [standard deviations].
+      max_seeds: number of seeds after which a sweep gives up.
+      sweeps: number of sweeps.
     """
     rng = np.random.default_rng(0)
     ends = [decide(rng.normal(effect, 1, max_seeds)) for _ in range(sweeps)]

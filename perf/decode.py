@@ -1,8 +1,9 @@
-"""A decode loop with a cache: the prefill, and the time of a token.
+"""Times of a decode loop with a cache: of the prefill, and of a token.
 
     python -m perf.decode
 
-The model is the demo's. A token's time is that of N more tokens over N, in one program each.
+The model is the demo's. Two programs decode a short and a long answer; a token's time is the
+difference of their times over the number of tokens between them.
 """
 
 import argparse
@@ -19,9 +20,14 @@ from perf.programs import exact_slots
 from perf.timing import table, take_turns
 
 CASES: tuple[tuple[Kind, int], ...] = (
-    ("vanilla", 256), ("m3", 16), ("mqt", 64), ("parcel", 16), ("parcel", 64), ("parcel", 256),
-)  # fmt: skip
-"""Method, budget. Greedy: an untrained model's beam search ends after a token or two."""
+    ("vanilla", 256),
+    ("m3", 16),
+    ("mqt", 64),
+    ("parcel", 16),
+    ("parcel", 64),
+    ("parcel", 256),
+)
+"""Method and budget. Decoding is greedy: an untrained model's beam search ends after few tokens."""
 
 
 def measure(
@@ -36,11 +42,11 @@ def measure(
     """Returns the rows of the table: prefill [ms], one more token of the batch [ms].
 
     Args:
-      models: by method.
-      cases: method, budget.
+      models: models by method.
+      cases: method and budget of each row.
       batch_size: prompts decoded together.
-      text_len: of the prompts [tokens].
-      num_tokens: the longer answer; the shorter has one.
+      text_len: length of the prompts [tokens].
+      num_tokens: length of the longer answer; the shorter one has one token.
       rounds: counted runs of each program.
     """
     programs, params = {}, {name: vlm.init_params(cfg, 0) for name, cfg in models.items()}

@@ -1,11 +1,11 @@
-"""What a run's own process spends on each of many cells, in a simulated cluster.
+"""Time that a run's own process spends per cell, with many cells in a simulated cluster.
 
     python -m perf.driver --cells 10000 --slots 1000 --deaths 0.05
 
-The demo's graph with as many transfers. The run is the real one: graph, look-ups, store, journal,
-Prefect; and on the other side, in a process of its own, are the real leases and commits. Only the
-work of a step is nothing, and a part of the jobs dies: before a commit, or between a commit and the
-word of it. A second run then re-uses everything. Afterwards store, journal and UI are counted.
+The graph is the demo's, with that many transfers. The run is real: graph, look-ups, store, journal
+and Prefect in this process, leases and commits in another one. Only the steps do no work, and some
+of the jobs die: before a commit, or between a commit and its report. A second run then re-uses
+everything. At the end, the entries in store, journal and UI are counted.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Spent:
     """The cost of one run.
 
     Attributes:
-      wall: from its first call to its last [s].
+      wall: time from its first call to its last [s].
       driver: processor time of its own process [s].
       server: processor time of the Prefect server meanwhile [s].
       result: the run's `StudyResult`.
@@ -61,13 +61,13 @@ class Spent:
     result: Any
 
     def row(self, what: str, cells: int) -> list[str]:
-        """Returns its line of the table."""
+        """Returns its row of the table."""
         times = (self.driver, self.server)
         return [what, str(cells), f"{self.wall:.1f}", *(f"{1e3 * t / cells:.2f}" for t in times)]
 
 
 def nothing(work: Work) -> Iterator[Progress]:
-    """Makes an artifact of a few bytes that no other step makes."""
+    """Makes an artifact of a few bytes, which are different for every step."""
     (work.out / "made").write_text(
         f"{work.seed} {sorted((r, a.key) for r, a in work.artifacts.items())} {work.config}"
     )
@@ -76,13 +76,13 @@ def nothing(work: Work) -> Iterator[Progress]:
 
 
 def without_work() -> None:
-    """Leaves this process with kinds of steps that do nothing."""
+    """Replaces the work of every kind of step in this process by `nothing`."""
     for name, kind in KINDS.items():
         KINDS[name] = dataclasses.replace(kind, make=nothing, make_together=None)
 
 
 def study_of(cells: int) -> tuple[StudyConfig, Graph]:
-    """Returns the demo with at least as many transfers, and its graph: all jobs go to workers."""
+    """Returns the demo with at least `cells` transfers, and its graph; all jobs go to workers."""
     pretrained = -(-cells // 800)
     asked = f"num_seeds={-(-cells // (8 * pretrained))}", f"num_pretrain_seeds={pretrained}"
     config = load(overrides=[*asked, "budgets=[256]", "compute.retries=5"])
@@ -95,12 +95,12 @@ def study_of(cells: int) -> tuple[StudyConfig, Graph]:
 
 
 class SimulatedCluster:
-    """Workers that are threads of one other process; see `flows.steps.workers.Workers`.
+    """A cluster whose workers are threads of one process; see `flows.steps.workers.Workers`.
 
     Args:
-      store: the store [URI].
-      slots: jobs at a time.
-      deaths: part of the jobs that dies.
+      store: address of the store [URI].
+      slots: number of jobs that run at the same time.
+      deaths: share of the jobs that die.
     """
 
     def __init__(self, store: str, slots: int, deaths: float) -> None:
@@ -139,7 +139,7 @@ class SimulatedCluster:
         del self._streams[number]
 
     def cancel(self) -> None:
-        """Nothing outlives this process."""
+        """Does nothing: no job outlives this process."""
 
     def leave(self) -> None:
         """Ends the cluster."""
@@ -165,12 +165,14 @@ def _serve(link: Connection, store: str, slots: int, deaths: float) -> None:
 
     def run(number: int, recipes: Any, context: Any, token: str, lost: Any) -> None:
         dies = random.random() < deaths
-        # Of a step's two items, its progress and its end, the first comes before the commit.
+        # A step yields two items, its progress and its end; the first comes before the commit.
         last = random.randrange(2 * len(recipes))
         items = worker.make(store, recipes, context, token, lost)
         for count, item in enumerate(items):
             if dies and count == last:
-                dead.append(items)  # As it is: a dead worker gives no lease back.
+                # Kept unfinished: closing the iterator would release its leases, which a dead
+                # worker does not do.
+                dead.append(items)
                 return send(number, "lost")
             send(number, item)
         send(number, None)
@@ -178,11 +180,12 @@ def _serve(link: Connection, store: str, slots: int, deaths: float) -> None:
     with ThreadPoolExecutor(slots) as pool:
         while (job := link.recv()) is not None:
             pool.submit(run, *job)
-    os._exit(0)  # The dead have leases, which others' threads would wait for.
+    # A normal return would close the dead jobs' iterators, which release their leases.
+    os._exit(0)
 
 
 def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
-    """Runs a study of that many cells, against the Prefect server at hand, and returns its cost."""
+    """Runs a study of `cells` cells against the running Prefect server, and returns its cost."""
     from prefect import flow
     from prefect.context import FlowRunContext
 
@@ -221,7 +224,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
 
 
 def problems(cells: int, store: Store, flow_run_id: str) -> list[str]:
-    """Returns a run's lost and doubled cells, of that many new ones: in store, journal, UI."""
+    """Returns messages about a run's lost or doubled cells, in store, journal and UI."""
     from prefect.client.orchestration import get_client
 
     from infra.prefect import journal
@@ -235,7 +238,7 @@ def problems(cells: int, store: Store, flow_run_id: str) -> list[str]:
     journals = [path for path in (store.state / "runs").rglob(f"{flow_run_id}.jsonl")]
     record = journal.read(journals[0])
     assert record is not None
-    # One whose worker died between the commit and the word of it was found there by the next.
+    # If a worker died between a commit and its report, the next one found the artifact: "reused".
     ended = {name for name, node in record.nodes.items() if node.outcome in ("made", "reused")}
     if ended != {node.name for node in graph.nodes}:
         found.append(f"the journal has {len(ended)} of {len(graph.nodes)} nodes as ended well")
@@ -254,10 +257,10 @@ def measure(cells: int, slots: int, deaths: float, folder: Path) -> list[list[st
     """Returns a row for a run that makes all cells, and one that re-uses them.
 
     Args:
-      cells: at least.
-      slots: of the simulated cluster.
-      deaths: part of the jobs that dies.
-      folder: of the store.
+      cells: least number of cells.
+      slots: slots of the simulated cluster.
+      deaths: share of the jobs that die.
+      folder: folder of the store.
 
     Raises:
       RuntimeError: if anything was lost or doubled.

@@ -1,8 +1,8 @@
-"""All budgets of a checkpoint in one pass over the images, against the largest budget alone.
+"""Time of all budgets in one pass over the images, against the largest budget alone.
 
     python -m perf.evaluation
 
-The model is the demo's; a batch is seen by the vision tower once, and answered at each budget.
+The model is the demo's; the vision tower runs once per batch, and each budget decodes an answer.
 """
 
 import argparse
@@ -32,8 +32,8 @@ def measure(
       cfg: the model.
       budgets: soft tokens per image.
       batch_size: prompts decoded together.
-      text_len: of the prompts [tokens].
-      num_tokens: of the answers.
+      text_len: length of the prompts [tokens].
+      num_tokens: length of the answers [tokens].
       rounds: counted runs of each.
     """
     structure, params = vlm.structure(cfg), vlm.init_params(cfg, 0)

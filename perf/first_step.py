@@ -1,11 +1,11 @@
-"""How long a worker takes to its first update: the first one of a machine, and those after it.
+"""Time from a worker's start to its first update: a machine's first worker, and later ones.
 
     python -m perf.first_step [CONFIG] [key=value …]
 
-A study is made up to its intermediaries, and its compiled programs are deleted. Then workers train
-transfers that are the same but for their seeds: two processes, one after the other, and a
-third transfer in the second one's, as workers here take several. A time is the worker's from its
-start, imports included; "backend" is XLA's part, or the reading of what it made before.
+A study is made up to its intermediaries (`parcel train`), and its compiled programs are deleted.
+Then two worker processes, one after the other, train transfers that differ in their seeds only: one
+in the first process, two in the second, since a worker makes several steps. The first time of a
+process includes its imports; "backend" is XLA's compilation, or reading a program from the cache.
 """
 
 import argparse
@@ -40,11 +40,11 @@ _TRACED = (
 
 
 def transfers(store: Store, words: Sequence[str]) -> tuple[str, list[Recipe]]:
-    """Returns the first transfer of a study, but for its seed, and its trainings over all seeds.
+    """Returns the name of a study's first transfer, without its seed, and its recipes by seed.
 
     Args:
-      store: what the transfers read is there.
-      words: as `parcel run` takes them.
+      store: store that has all inputs of the transfers.
+      words: arguments as for `parcel run`.
     """
     config = load(*_split(words))
     graph = graph_of(config, "transfer")
@@ -74,7 +74,7 @@ def _split(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def worker() -> None:
-    """Makes the steps that its parent names; writes a JSON line per step."""
+    """Makes the steps whose recipes the parent process sends; prints a JSON line per step."""
     born, uri, recipes = pickle.load(sys.stdin.buffer)
     if "jax" in sys.modules:
         raise RuntimeError("JAX was imported before it could be told where programs are.")
@@ -126,8 +126,9 @@ def run_worker(uri: str, recipes: Sequence[Recipe]) -> list[dict[str, float]]:
 
 
 def measure(words: Sequence[str], folder: Path) -> list[tuple[str, dict[str, float]]]:
-    """Returns the times of the first worker, of one after it, and of the latter's second step."""
-    from perf.store import PARCEL, place  # It imports JAX, which a worker does in its own time.
+    """Returns the times of the first worker, of the second, and of the second's next step."""
+    # It imports JAX, which must not happen in a worker before its time is taken.
+    from perf.store import PARCEL, place
 
     with place("disk", folder) as (env, _), (folder / "log").open("w") as log:
         command = [PARCEL, "train", *words]

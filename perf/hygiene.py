@@ -1,14 +1,14 @@
-"""How many planted duplicates hygiene finds, and how often it takes different pictures for one.
+"""How many planted duplicates hygiene finds, and how often it takes other pictures for duplicates.
 
     python -m perf.hygiene FOLDER [FOLDER ...] [--pairs FOLDER]
 
 A folder holds pictures of one kind (photographs, charts, ...), a subfolder those of one source.
 
-Recall: some pictures of every folder are planted again, changed in one way, and looked for among
-all pictures. False alarms, of pictures that look like another one: every picture against all the
-earlier ones (a corpus with itself), and against the pictures of half of the sources (a corpus with
-an evaluation set; these are not counted as asking). Real duplicates between sources count as false
-alarms here: `--pairs` shows all pairs, to be judged by eye. Intervals are exact, of 95 %.
+Recall: some pictures of every folder are changed in one way and searched for among all pictures.
+False alarms are counted twice: every picture is searched for among all earlier ones (a corpus
+against itself), and the pictures of half of the sources among those of the other half (a corpus
+against an evaluation set). Real duplicates between sources count as false alarms here; `--pairs`
+writes all pairs, to be judged by eye. Intervals are exact 95 % intervals.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from pipelines.images.square import ImageSpec, decode_image, encode_image, squas
 from pipelines.records.schema import BadInput
 
 MIN_SIDE = 64
-"""Smaller pictures are icons [pixels]."""
+"""Least side of a picture; smaller ones are icons, and left out [pixels]."""
 
 Change = Callable[[Image.Image, np.random.Generator], Image.Image]
 
@@ -44,14 +44,14 @@ def reencode(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def resize(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Returns it at 30 to 70 % of its size, its shape changed by up to 10 %, by any filter."""
+    """Returns the picture at 30 to 70 % of its size, each side off by up to 10 %, by any filter."""
     scale = rng.uniform(0.3, 0.7)
     width, height = (max(64, round(s * scale * rng.uniform(0.9, 1.1))) for s in image.size)
     return image.resize((width, height), Image.Resampling(int(rng.integers(0, 4))))
 
 
 def crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Returns 90 % of each side, anywhere."""
+    """Returns a crop of 90 % of each side, at a random place."""
     width, height = (round(side * 0.9) for side in image.size)
     left = int(rng.integers(0, image.width - width + 1))
     top = int(rng.integers(0, image.height - height + 1))
@@ -59,7 +59,7 @@ def crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def recolour(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Returns it with any other hue, and saturation, brightness and contrast changed."""
+    """Returns the picture with random hue, and changed saturation, brightness and contrast."""
     hsv = np.array(image.convert("HSV"))
     hsv[..., 0] += np.uint8(rng.integers(0, 256))
     image = Image.fromarray(hsv, "HSV").convert("RGB")
@@ -69,13 +69,13 @@ def recolour(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def grey(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Returns it without colours."""
+    """Returns the picture without colours."""
     del rng
     return image.convert("L").convert("RGB")
 
 
 def everything(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Returns it resized, cropped, recoloured and re-encoded."""
+    """Returns the picture resized, cropped, recoloured and re-encoded."""
     for change in (resize, crop, recolour, reencode):
         image = change(image, rng)
     return image
@@ -93,7 +93,7 @@ def stored(image: Image.Image) -> bytes:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One picture: where it lies below its folder, whose first part is its source."""
+    """One picture; its name is the path below its folder, and begins with the source."""
 
     folder: Path
     name: str
@@ -102,23 +102,23 @@ class Picture:
 
     @property
     def source(self) -> str:
-        """The folder and the subfolder it is of."""
+        """Names of its folder and subfolder."""
         return f"{self.folder.name}/{self.name.partition('/')[0]}"
 
     def open(self) -> Image.Image:
-        """Returns it with at most 1000 pixels a side."""
+        """Returns the picture with at most 1000 pixels a side."""
         image = decode(self.folder / self.name)
         image.thumbnail((1000, 1000))
         return image
 
 
 def decode(path: Path) -> Image.Image:
-    """Returns a picture as the pipeline reads it; raises `BadInput` for what it would refuse."""
+    """Returns a picture as the pipeline reads it; raises `BadInput` if the pipeline rejects it."""
     return decode_image(path.read_bytes(), min_side=MIN_SIDE, max_pixels=64_000_000)
 
 
 def read_folder(folder: Path, limit: int) -> list[Picture]:
-    """Returns up to `limit` pictures below a folder: none blank, of no file twice, in any order."""
+    """Returns up to `limit` pictures below a folder in random order, without blanks and copies."""
     found: list[Picture] = []
     known: set[bytes] = set()
     files = sorted(p for p in folder.rglob("*") if p.is_file())
@@ -140,10 +140,10 @@ def read_folder(folder: Path, limit: int) -> list[Picture]:
 
 
 def recall(pictures: Sequence[Picture], index: Index, planted: Sequence[int]) -> dict[str, int]:
-    """Returns how many of the planted pictures, rows of the index, are found after each change."""
+    """Returns, by change, how many planted pictures (rows of the index) are found after it."""
     rng = np.random.default_rng(1)
     own = search(index, [pictures[row] for row in planted])
-    # Of a scene's many frames, any is as good a find as the frame itself.
+    # Unchanged pictures may already look like others, such as frames of one scene: each is a hit.
     same = [{row} | {one.row for one in found} for row, found in zip(planted, own, strict=True)]
     hits = dict.fromkeys(CHANGES, 0)
     for name, change in CHANGES.items():
@@ -166,19 +166,19 @@ def index_of(pictures: Sequence[Picture]) -> Index:
 def search(
     index: Index, pictures: Sequence[Picture], before: list[int] | None = None
 ) -> list[list[Found]]:
-    """Returns the pictures that each one looks like."""
+    """Returns, for each picture, the indexed pictures that it looks like."""
     prints = [p.print for p in pictures]
     return index.search(prints, lambda number: pictures[number].data, before=before)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alarms:
-    """The pictures that look like another one.
+    """Results of a search for pictures that look like another one.
 
     Attributes:
-      asked: rows of the pictures looked for.
-      found: per row asked, what it looks like, the most alike first.
-      pictures: what was searched in.
+      asked: rows of the pictures searched for.
+      found: pictures that each of them looks like, the most alike first.
+      pictures: pictures that were searched.
     """
 
     asked: list[int]
@@ -186,21 +186,21 @@ class Alarms:
     pictures: Sequence[Picture]
 
     def pairs(self) -> Iterator[tuple[float, int, Picture]]:
-        """Yields likeness, the row asked, and the picture it is taken for."""
+        """Yields the likeness, the row asked, and the picture that it is taken for."""
         for row, found in zip(self.asked, self.found, strict=True):
             if found:
                 yield found[0].likeness, row, self.pictures[found[0].row]
 
 
 def with_itself(pictures: Sequence[Picture], index: Index) -> Alarms:
-    """Looks for every picture among the earlier ones."""
+    """Searches for every picture among the earlier ones."""
     rows = list(range(len(pictures)))
     found = search(index, pictures, before=rows)
     return Alarms(asked=rows, found=found, pictures=pictures)
 
 
 def with_half_the_sources(pictures: Sequence[Picture]) -> Alarms:
-    """Looks for the pictures of every other source among those of the others."""
+    """Searches for the pictures of every other source among those of the remaining sources."""
     sources = sorted({p.source for p in pictures})
     held_out = [p for p in pictures if p.source in sources[1::2]]
     rows = [row for row, p in enumerate(pictures) if p.source in sources[::2]]
@@ -236,7 +236,7 @@ def write_pairs(folder: Path, name: str, pictures: Sequence[Picture], alarms: Al
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints a table of recalls, one of false alarms, and what it took."""
+    """Prints a table of recalls, one of false alarms, and the time per picture."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--limit", type=int, default=10_000, help="pictures per folder")

@@ -1,17 +1,17 @@
-"""What preparing images costs, beside a bare pool of processes that does nothing else.
+"""Cost of preparing images, against a bare pool of processes that does nothing else.
 
     python -m perf.images [--num 20000] [--rounds 3]
 
 All take turns on a web corpus in img2dataset's layout, written first to a temporary folder:
 
-    prepare   `python -m pipelines.prepare web train`, whole: start, listing, Beam, finishing
+    prepare   `python -m pipelines.prepare web train`, all of it: start, listing, Beam, finishing
     bucket    the same from and to a bucket on the loopback, `--latency-ms` a request, if asked for;
-              its server takes of the cores, too, and counts in the times only
+              its server runs on the same cores, and its processor time is not counted
     pool      decode, squash, encode and write by as many processes as `prepare` has threads
     one       the same in one process; on the smallest corpus only
 
-`of pool` compares each run with the pool's of the same round: the median over the rounds, of the
-times and of the processors' times. Memory is the most that the tree of processes held resident.
+`of pool` is the pool's time over the run's time in the same round, the median over the rounds; the
+second one is for processor time. Memory is the most that the tree of processes held resident.
 """
 
 import argparse
@@ -46,7 +46,7 @@ PER_TAR = 500
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run: its time [s], the processors' [s], and the most memory it took [MiB]."""
+    """One run: its wall time [s], processor time [s] and peak memory [MiB]."""
 
     wall: float
     cpu: float
@@ -54,7 +54,7 @@ class Run:
 
 
 def picture(rng: np.random.Generator, side: int = 640) -> Image.Image:
-    """Returns something as hard to decode as a photograph: 1/f noise in colours, with edges."""
+    """Returns a picture as hard to decode as a photograph: 1/f noise in colours, with edges."""
     pixels = np.zeros((side, side, 3), np.float32)
     for octave in range(2, 9):
         coarse = rng.normal(size=(2**octave, 2**octave, 3)) * 90 / 1.5**octave
@@ -100,7 +100,7 @@ def write_tar(path: Path, images: Sequence[bytes], first: int) -> None:
 
 
 def write_corpora(folder: Path, sizes: Sequence[int], images: Sequence[bytes]) -> list[Path]:
-    """Returns a data root per size: links to the first archives of one corpus."""
+    """Writes one corpus, and returns a data root per size, which links to its first archives."""
     (folder / "tars").mkdir()
     tars = []
     for first in range(0, max(sizes), PER_TAR):
@@ -173,7 +173,7 @@ def commands(workers: int, shard_by: str) -> dict[str, Callable[[Path, Path], li
         )
 
     def in_bucket(root: Path, out: Path) -> list[str]:
-        from perf.bucket import BUCKET  # What it needs, the bare form need not wait for.
+        from perf.bucket import BUCKET  # Imported here, as `--bare` must not wait for it.
 
         return prepare(f"{BUCKET}/{root.name}", f"{BUCKET}/{out.parent.name}")
 
@@ -236,12 +236,12 @@ def measure(
 
     Args:
       folder: holds the corpora and what is made of them; removed by the caller.
-      sizes: of the corpora, ascending [images].
-      images: encoded; used again and again.
+      sizes: sizes of the corpora, ascending [images].
+      images: encoded images, each used many times.
       rounds: runs of each, in turns that alternate in order.
       workers: threads of `prepare`, processes of the pool.
-      latency_ms: of a bucket's answers; None measures none [ms].
-      shard_by: what decides where `prepare` puts a record; see `PrepareConfig`.
+      latency_ms: latency of the bucket's answers; None measures no bucket [ms].
+      shard_by: rule by which `prepare` assigns records to shards; see `PrepareConfig`.
     """
     roots = write_corpora(folder, sizes, images)
     if latency_ms is None:
@@ -311,7 +311,7 @@ def main(words: Sequence[str] | None = None) -> None:
         root, out, workers = args.bare
         bare(Path(root), Path(out), int(workers))
         return
-    from perf.timing import table  # JAX, which the bare form need not wait for.
+    from perf.timing import table  # It imports JAX, which `--bare` must not wait for.
 
     images = encodings(min(400, max(args.sizes or [args.num])), 5)
     sizes = sorted(args.sizes or [args.num // 4, args.num, 2 * args.num])

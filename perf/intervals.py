@@ -1,15 +1,15 @@
-"""How often the report's 95 % intervals hold the truth: simulated studies whose truth is known.
+"""How often the report's 95 % intervals contain the truth, in simulated studies where it is known.
 
     python -m perf.intervals
 
 Two methods are compared on one benchmark or several, with some seeds. A study draws its seeds, its
-sources (pictures) with one to three questions each, and noise of its own; the difference of the
-methods is 2 points throughout. Spreads are of differences, in points: of a seed's mean, of a
-source, of a source with one seed, and of a single answer.
+sources (pictures) with one to three questions each, and noise; the true difference of the methods
+is always 2 points. A spread is the standard deviation of the difference [points]: of a seed's mean,
+of a source, of a source with one seed, and of a single answer.
 
-covered    share of studies whose interval holds the 2 points
-t alone    the same of Student's t over the seeds' means, which knows nothing of sources
-width      of the interval, mean [points]
+covered    share of studies whose interval contains the 2 points
+t alone    the same for Student's t over the seeds' means, which ignores sources
+width      mean width of the interval [points]
 """
 
 import argparse
@@ -27,7 +27,7 @@ from perf.timing import table
 HEADER = ["spread", "benchmarks", "pretrainings", "seeds", "covered", "t alone", "width"]
 TRUTH = 2.0
 SOURCES = 100
-"""Of each benchmark."""
+"""Number of sources of each benchmark."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ SPREADS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Design:
-    """A study: rows share a training where there are fewer trainings than benchmarks."""
+    """Size of a study; benchmarks share trainings if there are fewer trainings than benchmarks."""
 
     benchmarks: int = 1
     trainings: int = 1
@@ -71,7 +71,7 @@ NESTED = (Design(pretrainings=3), Design(benchmarks=8, trainings=4, pretrainings
 
 @dataclasses.dataclass(frozen=True)
 class Coverage:
-    """Of many studies: share of intervals that hold the truth, of t's, and mean width [points]."""
+    """Shares of studies whose interval, and whose t, contains the truth; mean width [points]."""
 
     covered: float
     covered_by_t: float
@@ -79,7 +79,7 @@ class Coverage:
 
 
 def simulate(spread: Spread, design: Design, studies: int) -> Coverage:
-    """Returns how the intervals of simulated studies fare, the same each call."""
+    """Returns the coverage of the intervals of simulated studies, the same in each call."""
     rng = np.random.default_rng(0)
     numbers = [p for p in range(design.pretrainings) for _ in range(design.seeds)]
     held, held_by_t, widths = [], [], []

@@ -2,9 +2,9 @@
 
     python -m perf.lineage --seeds 100
 
-Down: the demo with that many seeds and 21 budgets, of which a store holds a manifest for every step
-and no data; `parcel lineage trace` runs as people run it. Up: the steps of a training that saw one
-record are computed, for parts of several lengths, by the loader's own order.
+Down: `parcel lineage trace` runs as a command on the demo with that many seeds and 21 budgets; the
+store has a manifest of every step and no data. Up: the loader's own order gives the steps of a
+training that saw one record, for parts of several lengths.
 """
 
 import argparse
@@ -48,8 +48,8 @@ def down(seeds: int, folder: Path) -> Iterator[list[str]]:
     """Yields a row for a cell's trace, and one for the whole table's.
 
     Args:
-      seeds: of the demo.
-      folder: an empty one.
+      seeds: number of seeds of the demo.
+      folder: an empty folder.
     """
     graph = graph_with(seeds)
     lay_out(graph, folder / "store")
@@ -66,8 +66,8 @@ def up(length: int, draws: int) -> list[str]:
     """Returns a row: a part's length, and the time to find the draws of one record.
 
     Args:
-      length: of the part [records].
-      draws: of the training.
+      length: length of the part [records].
+      draws: number of examples that the training draws from it.
     """
     order = Order(length, 32, 0)
     clock = time.process_time()

@@ -1,4 +1,4 @@
-"""Records to batches: the loader against plain `tf.data` that does the same, on the same cores.
+"""Speed from records to batches: our loader against plain `tf.data`, on the same cores.
 
     python -m perf.loader
 
@@ -6,9 +6,9 @@ Records are 224 px JPEGs like photos, with a caption. Both read the same TFRecor
 decode with the same DCT, tokenise with the same processor, and keep three batches ready. They
 take turns in one process, bound to its cores before either starts a thread.
 
-From a bucket (on the loopback, `--latency-ms` a request) only the loader reads; `tf.data`, which
-knows no other address than Google's, reads the disk. A turn is then as long as a window of the
-order, and another one each time, so that none finds in memory what an earlier one has fetched.
+Only the loader reads from a bucket as well (on the loopback, `--latency-ms` a request); `tf.data`,
+which supports no address but Google's, reads the disk. A turn is then a new window of the order,
+so that no turn finds records in memory that an earlier one has fetched.
 """
 
 import argparse
@@ -49,7 +49,7 @@ PX = 224
 _PREFETCHED = 3
 _SHUFFLED = 256
 _READ_GB = "0.3"
-"""Two windows; with all of the dataset in memory nothing would be fetched any more."""
+"""Memory for records, two windows; with the whole dataset in memory, nothing would be fetched."""
 _WORDS = (
     "a",
     "the",
@@ -67,7 +67,7 @@ _WORDS = (
 
 
 def photo(rng: np.random.Generator) -> bytes:
-    """Returns a JPEG of noise whose spectrum falls with frequency; it has a photo's 33 kB."""
+    """Returns a JPEG of noise whose spectrum falls with frequency; like a photo, it has 33 kB."""
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(PX), np.fft.rfftfreq(PX), indexing="ij"))
     frequency **= 1.4
     frequency[0, 0] = np.inf
@@ -117,7 +117,7 @@ def write_data(
 
 
 def open_loader(folder: Path, train: TrainConfig, place: str = "") -> Loader:
-    """Returns the project's loader of the dataset in a folder, or of the same in another place."""
+    """Returns our loader of the dataset in a folder, or of its copy in another place."""
     return Loader(
         place or str(folder),
         train.batches,
@@ -173,15 +173,15 @@ def tf_data_batches(folder: Path, train: TrainConfig, num_images: int) -> Any:
 def measure(
     folder: Path, train: TrainConfig, num_images: int, cores: int, rounds: int, place: str = ""
 ) -> list[str]:
-    """Returns a row of the first table; a turn is `train.total_steps` batches, from a start.
+    """Returns a row of the first table; a turn reads `train.total_steps` batches from a new start.
 
     Args:
-      folder: of the dataset.
-      train: how it is read.
-      num_images: of an example.
-      cores: that this process is bound to.
+      folder: folder of the dataset.
+      train: batch size, text length and number of steps.
+      num_images: images per example.
+      cores: number of cores that this process is bound to.
       rounds: counted turns of each.
-      place: where the loader reads, in a bucket; "" is the folder, and the same steps each time.
+      place: place in a bucket that the loader reads; "" reads the folder, the same steps each turn.
     """
     loader = open_loader(folder, train, place)
     theirs = tf_data_batches(folder, train, num_images)
@@ -210,9 +210,16 @@ def measure(
 
 
 HEADER = [
-    "from", "frames", "cores", "loader/s/core", "tf.data/s/core", "ratio",
-    "loader/CPU s", "tf.data/CPU s", "ratio",
-]  # fmt: skip
+    "from",
+    "frames",
+    "cores",
+    "loader/s/core",
+    "tf.data/s/core",
+    "ratio",
+    "loader/CPU s",
+    "tf.data/CPU s",
+    "ratio",
+]
 
 
 def measure_resume(
@@ -220,7 +227,7 @@ def measure_resume(
 ) -> list[list[str]]:
     """Returns the rows of the second table: opening, then the first batch at each step.
 
-    Opening reads the tokenizer and the indexes; its memory is what the process grew by.
+    Opening reads the tokenizer and the indexes; its memory is the growth of the process.
     """
     process = psutil.Process()
     open_loader(folder, train).batch(0)
@@ -246,7 +253,7 @@ def measure_resume(
 
 
 def bound(cores: int) -> None:
-    """Binds this process to its first cores; TensorFlow makes as many threads."""
+    """Binds this process to its first `cores` cores; TensorFlow then starts as many threads."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 

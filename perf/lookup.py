@@ -1,10 +1,10 @@
-"""How long a run takes to know that it is finished, in a bucket of many artifacts.
+"""How long a run takes to find out that it is finished, in a bucket of many artifacts.
 
     python -m perf.lookup --seeds 100 --latency-ms 20
 
-The demo with that many seeds and 21 budgets, in a store that holds an artifact of four files for
-every step of it. What is timed is what `parcel run` does before its first step: one listing, the
-manifests, and the verdict on every step; then the same with a memory of the manifests.
+The study is the demo with that many seeds and 21 budgets, in a store that has an artifact of four
+files for every step. The time is that of `parcel run` before its first step: one listing, reading
+the manifests, and the verdict on every step; then the same with the manifests cached.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def objects(graph: Graph, folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def serve(seeds: int, latency_s: float) -> None:
-    """Serves such a bucket until the input ends; prints its address when it is there."""
+    """Serves such a bucket until the input ends; prints its address once it is ready."""
     with tempfile.TemporaryDirectory() as folder, GCS() as gcs:
         gcs.bucket(BUCKET)
         for name, data in objects(graph_with(seeds), Path(folder)):
@@ -85,12 +85,12 @@ def serve(seeds: int, latency_s: float) -> None:
 
 
 def measure(seeds: int, latency_ms: float, folder: Path) -> Iterator[list[str]]:
-    """Yields a row per look: with an empty memory, then with what it left.
+    """Yields a row per look: with an empty cache of manifests, then with a filled one.
 
     Args:
-      seeds: of the demo.
-      latency_ms: of every request [ms].
-      folder: this machine's state.
+      seeds: number of seeds of the demo.
+      latency_ms: latency of every request [ms].
+      folder: folder for this machine's state.
     """
     words = ["--serve", "--seeds", str(seeds), "--latency-ms", str(latency_ms)]
     server = subprocess.Popen(

@@ -2,10 +2,11 @@
 
     python -m perf.makespan [CONFIG] [key=value …]        # the demo: 24 transfers
 
-A study is made up to its intermediaries; then `parcel run` makes its transfers, and is timed. The
-ideal is the best that the same slots could do with cells of these times, each taken while the
-other slots were busy: their sum over the slots, or the longest cell. What is lost between is the
-start of Ray and of its workers, their imports, queues, and slots that are idle at the end.
+A study is made up to its intermediaries (`parcel train`); then `parcel run` makes its transfers,
+and is timed. The ideal is the best that the same slots could do with cells of these times, which
+are measured while the other slots are busy: their sum over the number of slots, or the longest
+cell. The difference is the start of Ray and its workers, imports, queues, and idle slots at the
+end.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def cells_of(store: Store) -> dict[str, float]:
 
 
 def makespan_of(store: Store, cells: Sequence[str]) -> float:
-    """Returns the time from the first begin of a cell to the last end of one [s]."""
+    """Returns the time from the start of the first cell to the end of the last one [s]."""
     records = [journal.read(path) for path in (store.state / "runs").rglob("*.jsonl")]
     nodes = [
         node
@@ -60,9 +61,9 @@ def measure(words: Sequence[str], slots: int, folder: Path) -> list[list[str]]:
     """Returns the rows of the table.
 
     Args:
-      words: as `parcel run` takes them.
-      slots: cores of the cluster here, one for each cell.
-      folder: an empty one.
+      words: arguments as for `parcel run`.
+      slots: cores of the local cluster; a cell takes one of them.
+      folder: folder to create.
     """
     own = ["compute.cpus_per_cell=1", f"compute.num_cpus={slots}"]
     folder.mkdir()

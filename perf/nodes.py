@@ -1,9 +1,10 @@
-"""What a second machine costs: a study on two nodes of one core against one node of two.
+"""Cost of a second machine: a study on two nodes of one core against one node of two.
 
     python -m perf.nodes [--rounds 3]
 
 The nodes share nothing but an emulated bucket (see `tests/nodes`); needs root for its namespaces.
-The same cores do the same work in both, so what the second node adds is all there is between them.
+Both setups do the same work on the same number of cores, so the difference is the cost of the
+second node.
 """
 
 import argparse
@@ -16,8 +17,11 @@ from tests.e2e.conftest import CONFIG
 from tests.nodes.machines import CHECKOUT, VENV, Machines
 
 _STUDY = (
-    "num_seeds=1", "methods=[vanilla,m3]", "compute.cpus_per_stage=1", "compute.cpus_per_cell=1",
-)  # fmt: skip
+    "num_seeds=1",
+    "methods=[vanilla,m3]",
+    "compute.cpus_per_stage=1",
+    "compute.cpus_per_cell=1",
+)
 
 
 def main() -> None:

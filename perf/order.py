@@ -2,9 +2,9 @@
 
     python -m perf.order
 
-An example's companions are the others of its batch that lie in its block. If all records of a block
-were alike, the mean of a batch would vary 1 + companions times as much as that of a batch drawn
-from everywhere.
+An example's companions are the other examples of its batch that are from the same block. If all
+records of a block were alike, the variance of a batch's mean would be 1 + companions times that of
+a batch drawn from the whole part.
 """
 
 import argparse
@@ -23,10 +23,10 @@ def measure(length: int, block: int, batch: int, batches: int) -> list[str]:
     """Returns a row of the table.
 
     Args:
-      length: of the part [records].
+      length: length of the part [records].
       block: neighbours that are read together [records].
-      batch: examples of it.
-      batches: looked at, spread over a pass.
+      batch: examples per batch.
+      batches: number of batches to examine, spread over a pass.
     """
     lanes = lanes_of(batch)
     order = Order(length, block, 0, lanes=lanes)

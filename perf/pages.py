@@ -1,10 +1,10 @@
-"""How long the pages beside Prefect's take to open, with many cells in the store.
+"""How long our own pages, beside Prefect's, take to open, with many cells in the store.
 
     python -m perf.pages --seeds 32
 
 A synthetic study of 20 benchmarks, four methods and five budgets, with real manifests, records and
-predictions of 12 items each: 10,240 cells for 32 seeds. Each page is asked for twice, of a
-server that has answered nothing before; the time is that until its HTML is there.
+predictions of 12 items each: 10,240 cells for 32 seeds. Each page is requested twice from a new
+server; the time is until its HTML has arrived.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def measure(store: Store) -> Iterator[list[str]]:
 
 
 def study_of(folder: Path, num_seeds: int) -> Store:
-    """Returns a store with the study, written unless one is there."""
+    """Returns a store with the study; it is written if the store has none yet."""
     store = Store(folder)
     if not store.keys("results"):
         write_study(

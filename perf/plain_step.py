@@ -1,11 +1,11 @@
-"""The train step beside the same maths written plainly: time, memory, and what dispatching takes.
+"""The train step against the same maths written plainly: time, memory and dispatch.
 
     python -m perf.plain_step [CONFIG] [--method parcel]
 
-"plain" has attention, gated MLP and the vocabulary's loss as textbooks write them, with the
-derivatives that JAX makes of them, and nothing made again in the backward pass. The rest is the
-same code. Memory is what the compiler says a step holds beside its arguments. Dispatch is the time
-in which a call returns while the device still computes: the least of some.
+"plain" has attention, gated MLP and the vocabulary's loss as textbooks write them, with JAX's own
+derivatives and no recomputation in the backward pass. The rest is the same code. Memory is the
+compiler's figure for a step, beside its arguments. Dispatch is the time until a call returns, while
+the device still computes: the least of several calls.
 """
 
 import argparse
@@ -33,13 +33,20 @@ from perf.batches import train_batch
 from perf.timing import table, take_turns
 
 _HEAD = [
-    "step", "ms", "noise", "of plain", "CPU of plain", "memory [MiB]", "of plain", "dispatch [ms]",
+    "step",
+    "ms",
+    "noise",
+    "of plain",
+    "CPU of plain",
+    "memory [MiB]",
+    "of plain",
+    "dispatch [ms]",
     "loss",
-]  # fmt: skip
+]
 
 
 def _attention(queries: Array, keys: Array, values: Array, mask: Array | None, cap: float) -> Array:
-    """Computes `model.attention.attention`."""
+    """Computes the same as `model.attention.attention`."""
     logits = jnp.einsum("bnkgh,bskh->bkgns", queries, keys).astype(jnp.float32)
     logits = cap * jnp.tanh(logits / cap) if cap else logits
     if mask is not None:
@@ -49,14 +56,14 @@ def _attention(queries: Array, keys: Array, values: Array, mask: Array | None, c
 
 
 def _gated_product(gate: Array, up: Array, kernel: Array) -> Array:
-    """Computes `model.text.gemma._gated_product`."""
+    """Computes the same as `model.text.gemma._gated_product`."""
     return (jax.nn.gelu(gate, approximate=True) * up) @ kernel
 
 
 def _loss(
     decoder: Gemma, hidden: Array, targets: Array, weights: Array, label_smoothing: float
 ) -> Array:
-    """Computes `model.text.loss.weighted_loss`."""
+    """Computes the same as `model.text.loss.weighted_loss`."""
     scores = hidden @ decoder.embedding[...].astype(hidden.dtype).T
     scores = softcap(scores.astype(jnp.float32), decoder.model.final_softcap)
     chances = jax.nn.log_softmax(scores)
@@ -67,7 +74,7 @@ def _loss(
 
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
-    """Has the model computed as textbooks write it."""
+    """Replaces the model's attention, gated MLP and loss by the textbook versions meanwhile."""
     with (
         mock.patch("model.text.attention.attention", _attention),
         mock.patch("model.vision.layers.attention", _attention),

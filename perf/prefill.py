@@ -2,10 +2,10 @@
 
     python -m perf.prefill
 
-For each budget B: the saving 1 - t_B / t_vanilla of one prefill (images and prompts read, the cache
-and the first logits made), over the saving 1 - F_B / F_vanilla of its FLOPs. FLOPs are those the
-programs do: the paper's formulas, less the rows no output reads and the logits of all positions
-but the last. The model is of a size where matrix products dominate on a CPU.
+For each budget B, the answer is the saving 1 - t_B / t_vanilla in the time of one prefill (from
+images and prompts to the cache and the first logits), over the saving 1 - F_B / F_vanilla of its
+FLOPs. FLOPs are those of the programs: the paper's formulas, without rows that no output reads and
+with logits of the last position only. In the model, matrix products dominate on a CPU.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from perf.programs import exact_slots, prefill_program
 from perf.timing import Timing, table, take_turns
 
 TARGET = 0.85
-"""Least share of the promised saving that is to be found in the time."""
+"""Least share of the promised saving that the measured time should show."""
 
 
 def geometry(kind: Kind) -> ModelConfig:
-    """Returns towers of 4 blocks of width 512: matrix products take most of the time on a CPU."""
+    """Returns a model of width 512 with 4 blocks a tower: on a CPU, matrix products dominate."""
     return ModelConfig(
         vision=VisionConfig(width=512, depth=4, mlp_dim=2048, num_heads=8),
         text=TextConfig(
@@ -54,16 +54,16 @@ def geometry(kind: Kind) -> ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Saving:
-    """One budget beside vanilla.
+    """One budget compared with vanilla; every ratio is to vanilla's value.
 
     Attributes:
       budget: soft tokens per image.
-      timing: of the prefill.
-      time_ratio: of wall time to vanilla's.
-      cpu_ratio: of processor time.
-      flops_ratio: of the FLOPs the programs do, by formula.
-      paper_ratio: of the paper's formulas, unread rows and all logits counted.
-      xla_ratio: of the FLOPs XLA counts in the compiled programs.
+      timing: times of the prefill.
+      time_ratio: ratio of wall times.
+      cpu_ratio: ratio of processor times.
+      flops_ratio: ratio of the programs' FLOPs, by formula.
+      paper_ratio: ratio of FLOPs by the paper's formulas, with unread rows and all logits.
+      xla_ratio: ratio of the FLOPs that XLA counts in the compiled programs.
     """
 
     budget: int
@@ -81,7 +81,7 @@ class Saving:
 
 
 def program_flops(cfg: ModelConfig, budget: int, text_len: int, *, num_images: int = 1) -> int:
-    """Returns the FLOPs of one example's prefill as our program does it."""
+    """Returns the FLOPs of one example's prefill in our program."""
     modality = Modality(name="prompt", num_images=num_images, text_tokens=text_len)
     counted = prefill_flops(cfg, budget, modality)
     head = counted.head - counted.head // text_len  # Logits of the last position only.
@@ -134,9 +134,17 @@ def _program(cfg: ModelConfig, budget: int, batch_size: int, text_len: int):
 
 
 HEADER = [
-    "budget", "ms", "noise", "time", "CPU time", "FLOPs", "XLA's", "paper's", "found",
+    "budget",
+    "ms",
+    "noise",
+    "time",
+    "CPU time",
+    "FLOPs",
+    "XLA's",
+    "paper's",
+    "found",
     "found (CPU)",
-]  # fmt: skip
+]
 
 
 def main(words: Sequence[str] | None = None) -> None:

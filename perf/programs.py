@@ -11,7 +11,7 @@ from model.decode.generate import prefill
 
 
 def prefill_program(cfg: ModelConfig) -> Any:
-    """Returns the jitted prefill; its arguments: parameters, a prompt and its slots."""
+    """Returns the jitted prefill, whose arguments are parameters, a prompt and slots."""
 
     @jax.jit
     def run(params, prompt, slots):

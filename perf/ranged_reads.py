@@ -1,10 +1,10 @@
-"""A dataset in a bucket on the loopback against the same one on a disk: bytes moved, records/s.
+"""Reading a dataset from a bucket on the loopback against a disk: bytes moved, records/s.
 
-And one pass over it that several hosts share, each reading its rows of every batch.
+Another case is one pass over it that several hosts share, each reading its rows of every batch.
 
     python -m perf.ranged_reads
 
-The server is this project's own, a process apart: its share of the cores is in the figures.
+The server is this project's own, a separate process on the same cores, which slows the readers.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def read(place: str, tokenizer: Path, train: TrainConfig, host: int, num_hosts: 
 
 
 def moved(url: str) -> tuple[int, float]:
-    """Returns the requests for objects' bytes so far, and those bytes [MB]."""
+    """Returns the number of requests for objects' data so far, and the bytes sent [MB]."""
     with urllib.request.urlopen(f"{url}/_control/requests") as answer:
         media = json.load(answer).get("media", {})
     return media.get("requests", 0), media.get("bytes_out", 0) / 1e6
@@ -67,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> None:
         with bucket(args.latency_ms, Path(root, "reader")) as url:
             place = stored(folder, Path(root, "maker"))
             few = TrainConfig(batch_size=32, text_len=32, total_steps=args.steps)
-            # A pass of all hosts, with batches large enough for a lane of each.
+            # One pass shared by all hosts, with batches large enough to give each host a lane.
             batch = max(32 * args.hosts, 64)
             many = dataclasses.replace(few, batch_size=batch, total_steps=args.records // batch)
             readers = [("disk", str(folder), few, 0, 1), ("bucket", place, few, 0, 1)]
@@ -77,7 +77,7 @@ def main(words: Sequence[str] | None = None) -> None:
             ]
             rows = []
             for name, place, train, host, num_hosts in readers:
-                # Each in a process of its own, as hosts are: none finds what another has read.
+                # Each reader is a new process, like a host, so that none finds another's data.
                 before, given = moved(url), (place, folder / TOKENIZER, train, host, num_hosts)
                 records, seconds = in_process(args.cores, read, *given)
                 requests, megabytes = (b - a for a, b in zip(before, moved(url), strict=True))

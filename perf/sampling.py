@@ -1,11 +1,11 @@
-"""What a sample says that preparing a dataset takes, against what it then took.
+"""Cost of preparing a dataset: the estimate from a sample, against the real cost.
 
     python -m perf.sampling [--count 50 200]
 
 Three corpora are written to a temporary folder: archives of pictures of 320 to 640 px, drawn charts
-with their questions, and clips of 1280x720. Each is sampled, then prepared whole in the same
-process; only Beam's import is left out, which a study pays once. Both are processor time: other
-load moves that least.
+with their questions, and clips of 1280x720. Each is sampled, then prepared completely in the same
+process; only Beam's import is left out, which a study pays once. Both costs are processor time,
+which other load on the machine affects least.
 """
 
 import argparse
@@ -28,20 +28,28 @@ from pipelines.synthetic.render import render_corpus
 SOURCES = ("web", "chartqa", "videos")
 
 HEADER = [
-    "source", "inputs", "count", "sampled in core-s", "inputs said", "GB said", "GB",
-    "core-s said", "core-s", "wall s",
-]  # fmt: skip
+    "source",
+    "inputs",
+    "count",
+    "sampled in core-s",
+    "inputs said",
+    "GB said",
+    "GB",
+    "core-s said",
+    "core-s",
+    "wall s",
+]
 
 
 def write_sources(root: Path, *, images: int, charts: int, clips: int, seconds: int) -> None:
     """Writes the three corpora into the folder `root`.
 
     Args:
-      root: absent.
-      images: in archives of 500.
-      charts: with about three questions each.
-      clips: of ten different ones under many names.
-      seconds: length of each.
+      root: folder to create.
+      images: number of images, in archives of 500.
+      charts: number of charts, with about three questions each.
+      clips: number of clips: ten different ones under many names.
+      seconds: length of each clip [s].
     """
     root.mkdir()
     drawn = CorpusConfig(num_web=0, num_charts=charts, num_scenes=0, num_videos=0, num_defects=0)
@@ -60,7 +68,7 @@ def write_sources(root: Path, *, images: int, charts: int, clips: int, seconds: 
 
 
 def measure(root: Path, source: str, counts: Sequence[int], config: PrepareConfig) -> list[list]:
-    """Returns a row per sample of a source: what it said, and what then came."""
+    """Returns a row per sample of a source: its estimate, and the real cost."""
     from pipelines.prepare import graph  # noqa: F401  Its import is not what is measured.
 
     found = []

@@ -1,10 +1,11 @@
-"""What it costs a training to write points to go on from, beside its steps.
+"""Cost of writing resume points while a stage trains.
 
     python -m perf.saving [CONFIG] [--every 100]
 
-Some steps with one save among them take turns with as many without, the last byte waited for; what
-the save adds is compared with `--every` steps. "blocked" is what the training itself waits for: the
-copy of its state. The bucket is on the loopback, with 20 ms a request.
+Some steps with one save among them take turns with as many steps without; each turn ends when all
+is written. The time that a save adds is compared with that of `--every` steps. "blocked" is the
+time in which training itself waits, for the copy of its state. The bucket is on the loopback, with
+20 ms a request.
 """
 
 import argparse
@@ -29,13 +30,13 @@ _HEAD = ["to", "state [MiB]", "step [s]", "save [s]", "blocked [s]", "of the ste
 
 
 def measure(config: str, place: str, method: str, steps: int, rounds: int, every: int) -> list[str]:
-    """Returns the row of a place.
+    """Returns the row of the table for a place.
 
     Args:
-      config: of the study whose Stage 1 is trained.
-      place: for the points.
-      method: that is trained.
-      steps: of each turn.
+      config: config of the study whose Stage 1 is trained.
+      place: folder or bucket for the points.
+      method: method to train.
+      steps: steps of each turn.
       rounds: turns of each kind.
       every: steps between two saves.
     """

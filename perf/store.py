@@ -1,12 +1,12 @@
-"""What a study costs on a disk, and on a bucket of the tests' Cloud Storage on the loopback.
+"""Cost of a study on a disk, and in a bucket of the tests' Cloud Storage on the loopback.
 
     python -m perf.store --rounds 5                          # the demo
     python -m perf.store tests/e2e/tiny.yaml --against ../before
 
-Each place gets a store of its own, made and then found made (`--again` times) once a round, and
-they take turns.
-`--against` adds another checkout, on the disk. Processor time is that of every process that the
-command starts; the server of the bucket is none of them.
+The places take turns. In a round, each makes the study in a fresh store, then runs it again
+(`--again` times), which finds everything made.
+`--against` adds another checkout, on the disk. Processor time is that of all processes that the
+command starts, so the bucket's server does not count.
 """
 
 import argparse
@@ -30,11 +30,11 @@ HERE = str(Path(__file__).parents[1])
 
 @contextlib.contextmanager
 def place(kind: str, folder: Path) -> Iterator[tuple[Mapping[str, str], GCS | None]]:
-    """Yields the environment of a run in a fresh store, and the server of one in a bucket.
+    """Yields the environment of a run in a fresh store, and the bucket's server, if there is one.
 
     Args:
       kind: "disk", "bucket", or the folder of another checkout, whose store is on the disk.
-      folder: an empty one, for all that the run writes.
+      folder: an empty folder for all that the run writes.
     """
     own = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "PARCEL_"))}
     own |= {"PYTHONPATH": HERE, "PREFECT_HOME": str(folder / "prefect")}
@@ -54,11 +54,11 @@ def measure(
     """Yields a line per run, then the table of medians.
 
     Args:
-      config: words after `parcel run`.
-      kinds: see `place`.
-      rounds: studies made of each.
-      again: runs of each study that find it made.
-      folder: for the stores, one at a time, and for what the runs print.
+      config: arguments of `parcel run`.
+      kinds: kinds of places; see `place`.
+      rounds: number of studies that each place makes.
+      again: number of further runs of each study, which find it made.
+      folder: folder for the stores, one at a time, and for the runs' output.
     """
     found: dict[tuple[str, str], list[Usage]] = {}
     for turn in range(rounds):

@@ -1,4 +1,4 @@
-"""Times of programs that take turns, so that whatever else the machine does hits all alike."""
+"""Times of programs that take turns, so that other load on the machine affects all alike."""
 
 import dataclasses
 import statistics
@@ -10,12 +10,12 @@ import jax
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """One program's runs.
+    """Times of one program's runs.
 
     Attributes:
-      wall: median [s].
-      cpu: median of this process's processor time [s]; others' load hardly moves it.
-      noise: half the distance of the quartiles of `wall`, over the median.
+      wall: median wall time [s].
+      cpu: median of this process's processor time [s]; other load hardly affects it.
+      noise: half the distance between the quartiles of the wall time, over its median.
     """
 
     wall: float

@@ -1,10 +1,10 @@
-"""What a train step of the 3B model asks of a TPU slice, compiled for it without a TPU.
+"""Memory and time of a train step of the 3B model on a TPU slice, compiled for it without a TPU.
 
     python -m perf.topology v4:8x8x4 --replicas 8       # the paper's pod and batch
     python -m perf.topology v5e:16x16 --replicas 16 --budget 64
 
-Needs `libtpu`, which the extra `tpu` installs. Nothing runs: memory is the compiler's own account,
-of one chip, and time its estimate (see `infra.chips.compiled`).
+Needs `libtpu`, which the extra `tpu` installs. Nothing runs: memory is the compiler's figure for
+one chip, and time is an estimate (see `infra.chips.compiled`).
 """
 
 import argparse
@@ -24,13 +24,24 @@ from model.train.config import TrainConfig
 from perf.timing import table
 
 _HEAD = [
-    "topology", "mesh", "connector", "tokens", "remat", "state [GiB]", "in use [GiB]",
-    "computes [s]", "interconnect [s]", "step [s]", "samples/s", "MFU", "compiled [s]",
-]  # fmt: skip
+    "topology",
+    "mesh",
+    "connector",
+    "tokens",
+    "remat",
+    "state [GiB]",
+    "in use [GiB]",
+    "computes [s]",
+    "interconnect [s]",
+    "step [s]",
+    "samples/s",
+    "MFU",
+    "compiled [s]",
+]
 
 
 def main() -> None:
-    """Compiles one step, and prints what it asks for."""
+    """Compiles one step, and prints its memory and time."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

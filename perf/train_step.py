@@ -1,4 +1,4 @@
-"""One train step of each method's programs, beside vanilla's.
+"""Time of one train step of each method's programs, against vanilla's.
 
     python -m perf.train_step
 
@@ -20,12 +20,15 @@ from perf.batches import train_batch
 from perf.timing import table, take_turns
 
 BUCKETS: dict[Kind, tuple[int, ...]] = {
-    "vanilla": (256,), "m3": (16, 64, 256), "mqt": (64, 256), "parcel": (40, 62, 128, 256),
-}  # fmt: skip
+    "vanilla": (256,),
+    "m3": (16, 64, 256),
+    "mqt": (64, 256),
+    "parcel": (40, 62, 128, 256),
+}
 
 
 class _Runner:
-    """One method: a state, and a program per bucket."""
+    """Training state of one method, and a program per bucket."""
 
     def __init__(self, cfg: ModelConfig, train: TrainConfig, buckets: Sequence[int]) -> None:
         mesh = make_mesh()
@@ -48,7 +51,7 @@ class _Runner:
 def measure(
     models: Mapping[str, tuple[ModelConfig, Sequence[int]]], train: TrainConfig, rounds: int
 ) -> list[list[str]]:
-    """Returns the rows of the table; the first model is what the others are compared with.
+    """Returns the rows of the table; all models are compared with the first one.
 
     Args:
       models: name -> configuration, and the buckets to time.
@@ -83,12 +86,19 @@ def measure(
 
 
 HEADER = [
-    "method", "bucket", "ms/step", "noise", "x vanilla", "x its CPU time", "compile s", "programs",
-]  # fmt: skip
+    "method",
+    "bucket",
+    "ms/step",
+    "noise",
+    "x vanilla",
+    "x its CPU time",
+    "compile s",
+    "programs",
+]
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints the table; "programs" is how many a whole stage compiles at most."""
+    """Prints the table; "programs" is the largest number that a whole stage compiles."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="counted runs of each program")
     parser.add_argument("--batch-size", type=int, default=16)

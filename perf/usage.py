@@ -1,7 +1,7 @@
-"""What a command costs, with everything it starts: daemons and what outlives it included.
+"""Cost of a command and of all processes that it starts, including those that outlive it.
 
-A control group counts them. What `wait` returns would not do: Ray's raylet never waits for its
-workers.
+A control group counts them. The usage that `wait` returns would miss some: Ray's raylet never waits
+for its workers.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _LOOK_EVERY = 0.05
-"""Between two looks at whether the last process has ended [s]."""
+"""Time between two checks whether the last process has ended [s]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Usage:
-    """One run of a command.
+    """Cost of one run of a command.
 
     Attributes:
-      wall: until the command itself ended [s].
-      cpu: processor time of it and of all it started, until the last of them ended [s].
+      wall: time until the command itself ended [s].
+      cpu: processor time of it and of all processes it started, until the last one ended [s].
     """
 
     wall: float
@@ -34,7 +34,7 @@ def run_counted(command: Sequence[str], env: Mapping[str, str], log: Path, folde
     """Runs a command and returns what it cost.
 
     Args:
-      command: what to run.
+      command: command to run.
       env: its environment.
       log: file that its output is appended to.
       folder: where it runs; `python -m` looks for modules there first.
@@ -44,6 +44,7 @@ def run_counted(command: Sequence[str], env: Mapping[str, str], log: Path, folde
     """
     with _control_group() as group, log.open("a") as out:
         began = time.monotonic()
+        # A shell enters the group and then becomes the command, so that all it starts is counted.
         enter = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs")]
         code = subprocess.run(
             [*enter, *command],
@@ -77,5 +78,5 @@ def _control_group() -> Iterator[Path]:
     try:
         yield group
     finally:
-        with contextlib.suppress(OSError):  # Something of a command that failed is left in it.
+        with contextlib.suppress(OSError):  # A command that failed may have left processes in it.
             group.rmdir()

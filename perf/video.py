@@ -3,10 +3,10 @@
     python -m perf.video
 
 The clips are H.264 of 1280x720 with moving textures and noise, 30 s long. A bare loop opens a file,
-takes the frames and squashes them; ours also looks for damage, encodes, and does so in a process
-of its own, whose processor time counts too: other load moves that least. Frames are right where
-they equal those of decoding everything in sequence. The memory is the most that one process had
-resident over many clips.
+takes the frames and squashes them; ours also checks for damage and encodes the frames, in a child
+process, whose processor time counts, too. Processor time is what other load affects least. Frames
+are right if they equal those from decoding everything in sequence. The memory is the most that one
+process had resident over many clips.
 """
 
 import argparse
@@ -35,11 +35,11 @@ CASES = ((250, 46), (250, 26), (60, 46), (60, 26), (60, 9))
 SPEC = ImageSpec(antialias=False)
 
 Loop = Callable[[str, FrameSampling, int], list[np.ndarray]]
-"""Path, which frames, threads (0: the library's choice) -> squashed frames."""
+"""Path, sampling and number of threads (0: the library's choice) -> squashed frames."""
 
 
 def write_clip(path: Path, *, seconds: int, key_frames: int, width: int, height: int) -> Path:
-    """Writes a clip that a texture moves through, under noise, with B frames."""
+    """Writes a clip of a moving texture under noise, with B frames."""
     rng = np.random.default_rng(0)
     blocks = rng.integers(0, 200, (height // 8 + 40, width // 8 + 40, 3), dtype=np.uint8)
     texture = np.asarray(
@@ -61,12 +61,12 @@ def write_clip(path: Path, *, seconds: int, key_frames: int, width: int, height:
 
 
 def times_of(sampling: FrameSampling, duration: float) -> list[float]:
-    """Returns the times that are asked for, the same for all [s]."""
+    """Returns the times of the wanted frames, the same for all loops [s]."""
     return [t + 1e-4 for t in sampling.windows(duration)[0]]
 
 
 def pyav_in_sequence(path: str, sampling: FrameSampling, threads: int) -> list[np.ndarray]:
-    """Decodes from the first frame to the last one that is wanted."""
+    """Decodes all frames from the first to the last one that is wanted."""
     found: list[np.ndarray] = []
     with av.open(path) as container:
         stream = _stream(container, threads)
@@ -83,7 +83,7 @@ def pyav_in_sequence(path: str, sampling: FrameSampling, threads: int) -> list[n
 
 
 def pyav_seeking(path: str, sampling: FrameSampling, threads: int) -> list[np.ndarray]:
-    """Goes to the key frame before each wanted frame."""
+    """Seeks to the key frame before each wanted frame, and decodes from there."""
     found = []
     with av.open(path) as container:
         stream = _stream(container, threads)
@@ -100,7 +100,7 @@ def pyav_seeking(path: str, sampling: FrameSampling, threads: int) -> list[np.nd
 
 
 def decord_batch(path: str, sampling: FrameSampling, threads: int) -> list[np.ndarray]:
-    """Leaves it to decord."""
+    """Has decord find and decode the wanted frames."""
     import decord
 
     reader = decord.VideoReader(path, num_threads=threads)
@@ -115,7 +115,7 @@ LOOPS: dict[str, tuple[Loop, int]] = {
     "PyAV, its threads": (pyav_in_sequence, 0),
     "decord, its threads": (decord_batch, 0),
 }
-"""Name -> the loop, and its threads."""
+"""Name -> the loop, and its number of threads."""
 
 
 def _stream(container, threads: int):
@@ -150,6 +150,7 @@ def measure(path: Path, label: str, sampling: FrameSampling, rounds: int) -> lis
     programs["ours"] = ours
     timings = take_turns(programs, rounds)
     cpus = {name: timing.cpu for name, timing in timings.items()}
+    # Processor time of the child process; as in `take_turns`, the first run does not count.
     cpus["ours"] += statistics.median(used[1:])
     exact = pyav_in_sequence(file, sampling, 1)
     pixels = child.sample(file, sampling, ImageSpec(antialias=False, encoding="png"))

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of each")
     parser.add_argument(
         "--topology",
-        help="topology of a TPU slice, such as 4x4x4: each host is a member, of as many slices as -n needs",
+        help="topology of a TPU slice, such as 4x4x4; each host of it is a member",
     )
     parser.add_argument("--accelerator", help="accelerator type of the slices, such as TPU-V4")
     parser.add_argument("--chips", type=int, default=4, help="chips of each host of a slice")

@@ -64,7 +64,7 @@ class Request:
 
     @property
     def outward(self) -> bool:
-        """Whether the source is a checkpoint of ours."""
+        """Whether the source is one of our checkpoints, so that this is an export."""
         return len(self.paths) == 2 and (self.paths[0] / CONFIG).is_file()
 
 

@@ -25,7 +25,7 @@ SHARD_BYTES = 4_500_000_000
 
 
 def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> None:
-    """Writes a checkpoint of ours for another codebase.
+    """Writes one of our checkpoints for another codebase.
 
     Args:
       checkpoint: folder of our checkpoint, which must be a vanilla model.

@@ -128,7 +128,7 @@ def _hugging_face_source(arrays: Arrays, config: dict[str, Any], tokenizer: Path
 
 
 def import_checkpoint(source: Source, out: Path, tokenizer: Path | None) -> str:
-    """Writes a checkpoint folder of ours and returns its digest.
+    """Writes an imported checkpoint as our checkpoint folder, and returns its digest.
 
     Args:
       source: the checkpoint to import.

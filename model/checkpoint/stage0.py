@@ -87,7 +87,7 @@ def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
     gating, linear = "llm/layers/mlp/gating_einsum", "llm/layers/mlp/linear"
     if gating in named and linear in named and len(named[gating].shape) == 4:
         # Some files have the gating kernel transposed, as (hidden, width); the down projection,
-        # which is (hidden, width) in all of them, tells which number is which.
+        # which is always (hidden, width), shows which number is which.
         hidden, width = named[linear].shape[-2:]
         if named[gating].shape[-2:] == (hidden, width) and hidden != width:
             named[gating] = _swapped(named[gating])

@@ -312,7 +312,7 @@ class RmsNorm(nn.Module):
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
-    """Returns `cap * tanh(x / cap)`, or `x` where `cap` is 0."""
+    """Returns `cap * tanh(x / cap)`, or `x` if `cap` is 0."""
     return cap * torch.tanh(x / cap) if cap else x
 
 
