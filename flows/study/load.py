@@ -20,7 +20,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
     """Returns the study of a YAML file, or of the embedded demo, with overrides applied.
 
     A file may have `base: demo` or `base: other.yaml` (relative to its folder) and state only the
-    differences; `transfers: {NAME: null}` drops a benchmark of the base.
+    differences; `transfers: {NAME: null}` drops a benchmark of the base, and so does an override.
 
     Args:
       path: the file; None takes the embedded demo.
@@ -48,7 +48,7 @@ def overridden(values: Mapping[str, Any], overrides: Sequence[str], *, source: s
     for override in overrides:
         _apply(changed, override)
     _anchor(changed, Path.cwd())
-    return check(changed, source=source)
+    return check(_without_dropped(changed, values, source=source), source=source)
 
 
 def check(values: dict[str, Any], *, source: str):
@@ -133,11 +133,33 @@ def read(path: Path) -> dict[str, Any]:
     if base is None:
         return values
     parent = DEMO if base == "demo" else path.parent / str(base)
-    merged = _merge(read(parent), values)
-    transfers = merged.get("transfers")
-    if isinstance(transfers, dict):
-        merged["transfers"] = {k: v for k, v in transfers.items() if v is not None}
-    return merged
+    below = read(parent)
+    return _without_dropped(_merge(below, values), below, source=str(path))
+
+
+def _without_dropped(
+    values: dict[str, Any], below: Mapping[str, Any], *, source: str
+) -> dict[str, Any]:
+    """Returns the values without the benchmarks that are null.
+
+    Args:
+      values: values after a file or overrides were laid over others.
+      below: the values before that.
+      source: name for the origin of the values in errors.
+
+    Raises:
+      ConfigError: if a benchmark is dropped that was not there.
+    """
+    transfers, known = values.get("transfers"), below.get("transfers")
+    if not isinstance(transfers, dict) or not isinstance(known, dict):
+        return values
+    dropped = [name for name, value in transfers.items() if value is None]
+    if unknown := [name for name in dropped if name not in known]:
+        raise ConfigError(
+            f"{source}: transfers.{unknown[0]}: null drops a benchmark of the base, which has "
+            f"{', '.join(known)}; got {unknown[0]}."
+        )
+    return {**values, "transfers": {k: v for k, v in transfers.items() if k not in dropped}}
 
 
 def _anchor(values: dict[str, Any], folder: Path) -> None:

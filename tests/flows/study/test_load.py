@@ -55,9 +55,22 @@ def test_file_states_only_what_differs_from_its_base(tmp_path: Path):
     assert study.stage1.text_len == load().stage1.text_len
 
 
+def test_null_drops_a_benchmark_in_a_file_and_in_an_override(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("base: demo\ntransfers: {chartqa: null}\n")
+    dropped = load(tmp_path / "a.yaml")
+    assert set(load().transfers) - set(dropped.transfers) == {"chartqa"}
+    assert load(overrides=["transfers.chartqa=null"]).transfers == dropped.transfers
+    (tmp_path / "b.yaml").write_text("base: a.yaml\ntransfers: {chartqa: null}\n")
+    with pytest.raises(
+        ConfigError, match=r"b\.yaml: transfers\.chartqa: null drops .* has refcoco"
+    ):
+        load(tmp_path / "b.yaml")
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [
+        ("transfers.chartq=null", r"null drops a benchmark .* has chartqa, refcoco.*got chartq"),
         ("num_seed=2", r"num_seed: no such key; did you mean num_seeds\? Accepted: name, seed"),
         ("transfers.chartqa.train.lr=3", r"transfers\.chartqa\.train\.lr: no such key.*peak_lr"),
         ("connectors.parcel.bucket=[62]", r"did you mean buckets\?"),
