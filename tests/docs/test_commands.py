@@ -21,7 +21,7 @@ CHECKED = "tests/docs/test_commands.py::test_ray_and_prefect_know_their_words"
 
 WAYS = (
     (r"(gcloud|docker|kubectl|tf|terraform|eval|cat|mkdir|export|'tf\(\)') ?.*", CLOUD),
-    (r"(pip|\S*pre-commit) install.*", INSTALLED),
+    (r"(pip|\S*pre-commit) install.*|ln -s .*", INSTALLED),
     (r"make .*", "tests/docs/test_commands.py::test_make_has_its_targets"),
     (r"(prefect|ray) .*|'PREFECT_.* prefect .*", CHECKED),
     (r"tensorboard .*", "tests/flows/steps/test_events.py::test"),
@@ -55,7 +55,7 @@ WAYS = (
     (r"parcel run .*--approve.*", "tests/e2e/test_sweep.py::test_an_approved_run_goes_on"),
     (r"python draw_data\.py|parcel run (study|charts)\.yaml( .*--explain)?", TUTORIAL),
     (r"parcel (results|lineage trace) .*\b(pages|mine/parcel/16)\b.*", TUTORIAL),
-    (r"parcel data check .*", TUTORIAL),
+    (r"parcel .*easy.vqa.*|parcel data check .*", TUTORIAL),
     (r"parcel (run|sweep) .*", EXPLAINED),
     (r"parcel .*", ON_A_STUDY),
 )

@@ -1,5 +1,7 @@
 """The tutorials, command by command, with shrunken trainings or explained."""
 
+import importlib.util
+import runpy
 import shlex
 import subprocess
 import sys
@@ -55,7 +57,7 @@ def walk(
       page: which.
       folder: where; its store lies there, too.
       refused: commands that end with exit code 2.
-      explained: whether studies are explained instead of run, and then have no results.
+      explained: whether studies are explained instead of run, and then have no results or lineage.
     """
     store = folder / "store"
     said: dict[str, str] = {}
@@ -70,6 +72,8 @@ def walk(
 
     for command in (command for block in blocks(page) for command in commands_of(block)):
         words = shlex.split(command)
+        if words[0] not in ("python", "parcel"):
+            continue  # Puts files where the test has put them.
         if words[0] == "python":
             subprocess.run([sys.executable, *words[1:]], check=True, cwd=folder)
         elif explained and words[1] == "run":
@@ -79,7 +83,7 @@ def walk(
             done = parcel(store, *words[1:], cwd=folder)
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
             said[command] = done.stdout
-        elif not (explained and words[1] == "results"):
+        elif not (explained and words[1] in ("results", "lineage")):
             waiting.append(words[1:])
     flush()
     return said
@@ -98,9 +102,38 @@ def test_own_images_become_a_table(tmp_path: Path):
     assert "reused    stage1 vanilla" in anew
 
 
+def link_easy_vqa(folder: Path) -> Path:
+    """Puts the benchmark where its tutorial does, from the package that `make setup` installed."""
+    package = importlib.util.find_spec("easy_vqa")
+    assert package is not None
+    assert package.origin is not None
+    data = Path(package.origin).parent / "data"
+    (folder / "data").mkdir()
+    (folder / "data/easy_vqa").symlink_to(data)
+    return data
+
+
+def test_a_published_benchmark_is_learned_from_its_package(tmp_path: Path):
+    data = link_easy_vqa(tmp_path)
+    read = runpy.run_path(str(ROOT / "configs/read_easy_vqa.py"))["read"]
+    rows = {split: [*read(data, split)] for split in ("train", "test")}
+    # The sizes that its author states.
+    assert [len(rows["train"]), len(rows["test"])] == [38_575, 9_673]
+    assert len({row["image"] for row in rows["train"]}) == 4_000
+    small = {**SMALL, "transfers": {"easy_vqa": {"train": FEW, "eval_limit": 8}}}
+    config = {"base": str(ROOT / "configs/easy_vqa.yaml"), **small}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
+    store = tmp_path / "store"
+    done = parcel(store, "run", "small.yaml", "data_root=data", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    trace = parcel(store, "lineage", "trace", "easy-vqa", "--cell", "easy_vqa/parcel/16")
+    assert "easy_vqa/test/test/images/" in trace.stdout
+
+
 def test_a_published_benchmark_is_found_and_planned(finished: Finished, tmp_path: Path):
     (corpus,) = Store(finished.store).artifacts("corpus")
-    (tmp_path / "data").mkdir()
+    link_easy_vqa(tmp_path)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "data/chartqa").symlink_to(corpus.path / "chartqa")
     page = ROOT / "docs/tutorials/published_benchmark.md"
     files_of(page, tmp_path, {})
