@@ -5,6 +5,7 @@ Set through the environment, before anything imports JAX: tests without JAX neve
 
 import importlib.metadata
 import os
+import time
 from pathlib import Path
 
 import hypothesis
@@ -28,6 +29,17 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
         "XLA_FLAGS",
         "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
     )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips deep tests from `PARCEL_DEEP_UNTIL` on [Unix seconds].
+
+    A machine that takes the tests at half the speed then tells how the others ended, instead of
+    being cut off in the middle.
+    """
+    until = os.environ.get("PARCEL_DEEP_UNTIL")
+    if until and item.get_closest_marker("deep") and time.time() > float(until):
+        pytest.skip("not begun: the time for deep tests is over (PARCEL_DEEP_UNTIL)")
 
 
 @pytest.fixture
