@@ -15,7 +15,10 @@ accept_app = typer.Typer()
 )
 def accept(
     step: Annotated[
-        str, typer.Argument(help="A step as --explain names it, which may hold *, or a key.")
+        str,
+        typer.Argument(
+            help="A step's name as --explain shows it, which may hold *; or an artifact's key."
+        ),
     ],
     arguments: StudyArguments = None,
     replay: Annotated[
@@ -23,7 +26,7 @@ def accept(
         typer.Option(
             metavar="N",
             min=0,
-            help="Keep it only if the code of then and that of now agree to the last digit on the "
+            help="Keep it only if the old code and today's agree to the last digit on the "
             "first N updates of a training, or on the whole of any other step.",
             show_default=False,
         ),

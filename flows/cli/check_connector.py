@@ -13,12 +13,15 @@ def check_connector(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Your own as file.py:Class, module:Class or an entry point; or parcel, mqt, ...",
+            help="Connector: your own as file.py:Class, module:Class or an entry point; or parcel, "
+            "mqt, ...",
         ),
     ],
     config: Annotated[
         str | None,
-        typer.Option(metavar="CONFIG", help="A study's YAML, whose sizes count; none: the demo's."),
+        typer.Option(
+            metavar="CONFIG", help="A study's YAML, whose sizes are checked; default: the demo's."
+        ),
     ] = None,
 ) -> None:
     """Checks a connector's promises on random features: a line each, exit code 1 if one fails."""

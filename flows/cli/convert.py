@@ -17,7 +17,7 @@ def convert(
         typer.Argument(
             metavar="[SRC] DST",
             help="SRC: big_vision .npz, .safetensors, a folder of them, or a checkpoint of ours, "
-            "which goes to DST.safetensors, DST.npz or a Hugging Face folder.",
+            "which is exported to DST.safetensors, DST.npz or a Hugging Face folder.",
         ),
     ],
     check: Annotated[
@@ -28,7 +28,7 @@ def convert(
         Path | None, typer.Option(help="SentencePiece file to put into our checkpoint.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Hugging Face config.json, where none lies beside SRC.")
+        Path | None, typer.Option(help="Hugging Face config.json, if there is none beside SRC.")
     ] = None,
     siglip: Annotated[
         Path | None, typer.Option(help="Stage 0 instead of SRC: SigLIP's .npz, with --gemma.")
@@ -37,9 +37,10 @@ def convert(
         Path | None, typer.Option(help="Stage 0 instead of SRC: Gemma 2's Orbax folder.")
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="Of an export: float32 or bfloat16; else as it was imported.")
+        str,
+        typer.Option(help="Dtype of an export: float32 or bfloat16; default: the imported dtype."),
     ] = "",
-    seed: Annotated[int, typer.Option(help="Of the token rows that a Stage 0 adds.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the token rows that a Stage 0 adds.")] = 0,
 ) -> None:
     """Converts checkpoints: big_vision or Hugging Face to ours, ours to either."""
     from flows.study.load import ConfigError

@@ -16,7 +16,9 @@ class ExportFormat(enum.StrEnum):
     webdataset = "webdataset"
 
 
-data_app = typer.Typer(no_args_is_help=True, help="What the data hold.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="Raw data and prepared datasets: check, fetch, export, mend, show."
+)
 
 
 @data_app.command(epilog="Example: parcel data check ~/data --source chartqa --split val")
@@ -31,19 +33,22 @@ def check(
         str | None,
         typer.Option(help="A corpus of the data root: its layout, or a reader of your own."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Of the corpus; several as a+b.")] = "train",
-    path: Annotated[str, typer.Option(help="Of the corpus, below the data root.")] = "",
+    split: Annotated[str, typer.Option(help="Split of the corpus; join several as a+b.")] = "train",
+    path: Annotated[str, typer.Option(help="Folder of the corpus, below the data root.")] = "",
     features: Annotated[
         list[str] | None,
-        typer.Option("--feature", help="Of tfrecord and tfds, as image=image/encoded; repeated."),
+        typer.Option(
+            "--feature",
+            help="Feature name in tfrecord and tfds, as image=image/encoded; repeatable.",
+        ),
     ] = None,
     benchmarks: Annotated[
-        bool, typer.Option("--benchmarks", help="Every row of the benchmark tables.")
+        bool, typer.Option("--benchmarks", help="Check every row of the benchmark tables.")
     ] = False,
     training: Annotated[
-        bool, typer.Option("--training", help="Training splits, too; some take minutes to count.")
+        bool, typer.Option("--training", help="Count training splits, too; some take minutes.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Shows what a dataset or a corpus holds, and what it rejects; or which benchmarks it has."""
@@ -69,16 +74,20 @@ def check(
 
 @data_app.command("fetch", epilog="Example: parcel data fetch textvqa textcaps --to ~/data")
 def fetch(
-    names: Annotated[list[str] | None, typer.Argument(help="Data sets; see --list.")] = None,
-    to: Annotated[Path, typer.Option(help="The data root; each gets its folder there.")] = Path(
-        "data"
-    ),
-    list_all: Annotated[bool, typer.Option("--list", help="What there is, and leave.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="What would be fetched, and leave.")] = False,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of data sets; see --list.")
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(help="The data root; each data set gets a folder there.")
+    ] = Path("data"),
+    list_all: Annotated[bool, typer.Option("--list", help="List all data sets and exit.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show what would be fetched and exit.")] = False,
     catalogue: Annotated[
         Path | None, typer.Option(help="A catalogue of your own (YAML) instead of ours.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, max=32, help="Files at a time.")] = 4,
+    workers: Annotated[
+        int, typer.Option(min=1, max=32, help="Number of files fetched at a time.")
+    ] = 4,
 ) -> None:
     """Downloads benchmarks and corpora from their publishers, and unpacks them for their readers.
 
@@ -100,14 +109,17 @@ def fetch(
 @data_app.command("export", epilog="Example: parcel data export dataset-3f9a --out plain")
 def export(
     dataset: Annotated[
-        str, typer.Argument(help="A prepared dataset's folder, or an artifact's key, or its begin.")
+        str,
+        typer.Argument(help="A prepared dataset's folder, or an artifact's key or its beginning."),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write, new or empty.")],
     form: Annotated[
         ExportFormat, typer.Option("--format", help="TFRecords, or webdataset archives.")
     ] = ExportFormat.tfrecord,
     part: Annotated[str | None, typer.Option(help="Only this part, such as caption.")] = None,
-    records_per_file: Annotated[int, typer.Option(min=1, help="At most.")] = 10_000,
+    records_per_file: Annotated[
+        int, typer.Option(min=1, help="Most records in one file.")
+    ] = 10_000,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Exports a prepared dataset for other tools; the same dataset gives the same bytes."""
@@ -122,7 +134,7 @@ def export(
 
 @data_app.command("mend", epilog="Example: parcel data mend dataset-3f9a --data-root ~/data")
 def mend(
-    dataset: Annotated[str, typer.Argument(help="A prepared dataset's key, or its begin.")],
+    dataset: Annotated[str, typer.Argument(help="A prepared dataset's key, or its beginning.")],
     data_root: Annotated[str, typer.Option(help="The folder with the raw files, some repaired.")],
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -136,12 +148,13 @@ def mend(
 @data_app.command("show", epilog="Example: parcel data show dataset-3f9a --out sheet.html")
 def show(
     dataset: Annotated[
-        str, typer.Argument(help="A prepared dataset's folder, or an artifact's key, or its begin.")
+        str,
+        typer.Argument(help="A prepared dataset's folder, or an artifact's key or its beginning."),
     ],
     out: Annotated[Path, typer.Option(help="The sheet to write: .html or .png.")],
-    limit: Annotated[int, typer.Option(min=1, help="Most records.")] = 24,
+    limit: Annotated[int, typer.Option(min=1, help="Most records shown.")] = 24,
     part: Annotated[str | None, typer.Option(help="Only this part, such as caption.")] = None,
-    rejects: Annotated[int, typer.Option(min=0, help="Most rejects.")] = 20,
+    rejects: Annotated[int, typer.Option(min=0, help="Most rejects shown.")] = 20,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Draws a contact sheet: pictures with boxes and masks, frames with times, texts, rejects."""

@@ -16,26 +16,26 @@ deploy_app = typer.Typer()
     "--image lab/parcel:1 --store gs://lab/studies --cron '0 6 * * *'"
 )
 def deploy(
-    pool: Annotated[str, typer.Option(help="Work pool; made if there is none of that name.")],
+    pool: Annotated[str, typer.Option(help="Work pool; created if there is none of that name.")],
     arguments: StudyArguments = None,
     kind: Annotated[
         str | None,
         typer.Option(
             "--type",
             metavar="process|docker|kubernetes",
-            help="Type of the pool; that of the pool there is, or process.",
+            help="Type of the pool; default: that of the existing pool, else process.",
             show_default=False,
         ),
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(help="Container image of the runs; of a docker or kubernetes pool."),
+        typer.Option(help="Container image of the runs; for docker and kubernetes pools."),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
     cron: Annotated[
-        str | None, typer.Option(help="When it runs by itself; left out, schedules stay.")
+        str | None, typer.Option(help="Schedule of the runs; without it, existing schedules stay.")
     ] = None,
-    timezone: Annotated[str, typer.Option(help="Of --cron.")] = "UTC",
+    timezone: Annotated[str, typer.Option(help="Time zone of --cron.")] = "UTC",
     job_variable: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,20 +52,28 @@ def deploy(
         list[str] | None,
         typer.Option(
             metavar="ADDRESS|@FILE",
-            help="Who hears of runs that fail or stall: a webhook's https://, mailto://, or "
-            "TYPE/NAME of a block; in a file, one a line, nobody else sees it.",
+            help="Address to alert when a run fails or stalls: a webhook's https://, mailto://, or "
+            "TYPE/NAME of a block; @FILE holds one per line, and keeps them off the command line.",
             show_default=False,
         ),
     ] = None,
     stall: Annotated[
         float,
-        typer.Option(metavar="MINUTES", min=1, help="Without progress for as long, a run stalls."),
+        typer.Option(
+            metavar="MINUTES", min=1, help="Time without progress after which a run stalls."
+        ),
     ] = 60.0,
     cap: Annotated[
         float | None,
-        typer.Option(metavar="HOURS", help="Longest time of a run.", show_default=False),
+        typer.Option(
+            metavar="HOURS",
+            help="Longest time that a run may take before an alert.",
+            show_default=False,
+        ),
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cap-cancels", help="Cancel a run over --cap.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cap-cancels", help="Cancel a run that exceeds --cap.")
+    ] = False,
     any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
     any_runner: Annotated[
         bool, typer.Option(help="Let the form name a Beam runner, or functions by file or module.")

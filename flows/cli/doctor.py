@@ -15,13 +15,15 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG] [key.path=value …]",
-            help="A study, to look at the raw data and the cluster that it names.",
+            help="A study, to check the raw data and the cluster that it names.",
             show_default=False,
         ),
     ] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(help="Try this one only: jax, beam, ray, video or none.", show_default=False),
+        typer.Option(
+            help="Try only this engine: jax, beam, ray, video or none.", show_default=False
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

@@ -24,9 +24,12 @@ _LISTED = ("artifact", "files", "set aside", "attempt", "scratch", "copy of scra
 
 @gc_app.command(epilog="Example: parcel gc --older-than 30d --delete")
 def gc(
-    delete: Annotated[bool, typer.Option("--delete", help="Delete; else only tell.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete; without it, only list.")
+    ] = False,
     older_than: Annotated[
-        str, typer.Option(metavar="AGE", help="Younger things stay: 7d, 12h, 30m, 0s.")
+        str,
+        typer.Option(metavar="AGE", help="Age below which everything is kept: 7d, 12h, 30m, 0s."),
     ] = "7d",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

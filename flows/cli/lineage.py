@@ -28,7 +28,9 @@ def lineage_trace(
     samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
     sample: Annotated[
         str,
-        typer.Option(metavar="ID", help="A record: which steps saw it, which cells rest on it."),
+        typer.Option(
+            metavar="ID", help="Record id: show which steps saw it and which cells rest on it."
+        ),
     ] = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -55,7 +57,7 @@ def lineage_trace(
 )
 def lineage_diff(
     first: Annotated[str, typer.Argument(metavar="A", help=_NAME)],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other side, likewise.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other side, in the same form.")],
     patch: Annotated[bool, typer.Option("--patch", help="Show sources line by line.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     other: Annotated[
@@ -83,14 +85,16 @@ def lineage_replay(
     name: Annotated[str, typer.Argument(metavar="CELL", help=_NAME)],
     begin: Annotated[
         Literal["inputs", "raw"],
-        typer.Option("--from", help="Its direct inputs as they are; or all made again, too."),
+        typer.Option(
+            "--from", help="inputs: use its direct inputs as they are; raw: make them again, too."
+        ),
     ] = "inputs",
     tolerance: Annotated[
         float,
-        typer.Option(min=0, help="On another kind of machine: how far a score may lie [points]."),
+        typer.Option(min=0, help="Largest score difference on another kind of machine [points]."),
     ] = 0.5,
     into: Annotated[
-        str, typer.Option(metavar="DIR", help="An empty folder for what is made, which stays.")
+        str, typer.Option(metavar="DIR", help="An empty folder in which to keep what is made.")
     ] = "",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -124,11 +128,15 @@ def lineage_export(
     name: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
     form: Annotated[
         Literal["openlineage", "croissant"],
-        typer.Option("--format", help="Events of every step; or each dataset's description."),
+        typer.Option(
+            "--format", help="OpenLineage events of every step, or Croissant of every dataset."
+        ),
     ] = "openlineage",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A file for each step or dataset; default: print them."),
+        typer.Option(
+            metavar="DIR", help="Folder for a file per step or dataset; default: print them."
+        ),
     ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
@@ -150,7 +158,9 @@ def lineage_export(
 
 @lineage_app.command("verify", epilog="Example: parcel lineage verify")
 def lineage_verify(
-    key: Annotated[str | None, typer.Argument(help="An artifact; all of them by default.")] = None,
+    key: Annotated[
+        str | None, typer.Argument(help="An artifact's key; default: all artifacts.")
+    ] = None,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""

@@ -16,28 +16,29 @@ plan_app = typer.Typer()
 def plan(
     arguments: StudyArguments = None,
     topology: Annotated[
-        str | None, typer.Option(help="v4:8x8x4, v5e:16x16, v6e:16x16, …; h100:8, h200:8, a100:8.")
+        str | None,
+        typer.Option(help="Chips: v4:8x8x4, v5e:16x16, v6e:16x16, …; h100:8, h200:8, a100:8."),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(help="Of a chip for an hour, in your currency.")
+        float | None, typer.Option(help="Price of one chip per hour, in your currency.")
     ] = None,
     mfu: Annotated[
-        float | None, typer.Option(help="Share of their peak that GPUs reach; 0.4 unless said.")
+        float | None, typer.Option(help="Share of their peak that GPUs reach; default: 0.4.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Compile every shape, not each training's largest alone.")
+        bool, typer.Option("--all", help="Compile every shape, not only each training's largest.")
     ] = False,
     sample: Annotated[
         int | None,
         typer.Option(
             min=10,
             metavar="COUNT",
-            help="Inputs of each dataset not yet prepared that are prepared now, to measure what "
+            help="Number of inputs to prepare now from each unprepared dataset, to measure what "
             "the whole takes; kept for later plans. It reads the raw data.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The form is in docs/howto/plan.md.")
+        bool, typer.Option("--json", help="Print JSON; docs/howto/plan.md describes it.")
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

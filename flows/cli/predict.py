@@ -14,46 +14,57 @@ predict_app = typer.Typer()
 )
 def predict(
     checkpoint: Annotated[
-        str, typer.Argument(help="A checkpoint's folder, or an artifact's key, or its beginning.")
+        str, typer.Argument(help="A checkpoint's folder, or an artifact's key or its beginning.")
     ],
     images: Annotated[
         list[str], typer.Argument(metavar="IMAGE...", help="An image, a pair, or a video file.")
     ],
     prompt: Annotated[str, typer.Option(help='The prefix, as trained on: "answer en is it red?".')],
     budget: Annotated[
-        str, typer.Option(help="Soft tokens per image or frame; auto has a router choose.")
+        str, typer.Option(help="Soft tokens per image or frame; with auto a router chooses.")
     ],
     max_tokens: Annotated[int, typer.Option(help="Longest answer [tokens].")] = 64,
     beams: Annotated[int, typer.Option(help="Hypotheses of beam search; 1 is greedy.")] = 1,
-    temperature: Annotated[float, typer.Option(help="Draws the answer; 0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Draws only from so much probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    frames: Annotated[int | None, typer.Option(help="Frames of a video; else 16.")] = None,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
+    top_p: Annotated[
+        float,
+        typer.Option(help="Sample only from the likeliest tokens with this total probability."),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    frames: Annotated[
+        int | None, typer.Option(help="Number of frames of a video; default: 16.")
+    ] = None,
     stride: Annotated[
-        int | None, typer.Option(help="Their distance at 25 frames a second; else 30.")
+        int | None,
+        typer.Option(help="Distance between frames, at 25 frames a second; default: 30."),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option(help="Prepare pixels as records of this source are: nlvr, msvd_qa, ..."),
+        typer.Option(help="Prepare pixels as for records of this source: nlvr, msvd_qa, ..."),
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(help="A tokenizer file, where the checkpoint has none.")
+        str | None, typer.Option(help="A tokenizer file, if the checkpoint has none.")
     ] = None,
     router: Annotated[
         str | None,
         typer.Option(
-            help="With auto: a router's folder, or artifact; else this checkpoint's in the store."
+            help="With auto: a router's folder or artifact; default: the checkpoint's router in "
+            "the store."
         ),
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="With auto: 0 is always the largest budget, 1 the least; else its own."),
+        typer.Option(
+            help="With auto: 0 always takes the largest budget, 1 the least; default: the router's "
+            "own."
+        ),
     ] = None,
     draw: Annotated[
         str | None, typer.Option(help="PNG to write: the image with the answer's boxes and masks.")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Answer, token ids, budget, bucket and timings.")
+        bool,
+        typer.Option("--json", help="Print answer, token ids, budget, bucket and timings as JSON."),
     ] = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

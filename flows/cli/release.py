@@ -21,12 +21,17 @@ def release(
             help="RUN/BENCHMARK/METHOD/BUDGET/SEED, a checkpoint's key, or its folder.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A folder that is not there yet.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder to write; it must not exist yet.")
+    ],
     licence: Annotated[
-        str, typer.Option("--license", metavar="ID", help="For the card: gemma, apache-2.0, ...")
+        str,
+        typer.Option(
+            "--license", metavar="ID", help="License stated on the card: gemma, apache-2.0, ..."
+        ),
     ] = "",
     dtype: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Of the tensors.")
+        Literal["float32", "bfloat16"], typer.Option(help="Dtype of the tensors.")
     ] = "float32",
     store: StoreOption = DEFAULT_STORE,
 ) -> None:

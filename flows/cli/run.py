@@ -14,15 +14,16 @@ StudyArguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CONFIG] [key.path=value …]",
-        help="A YAML file, or the name of a study that ran (none: the demo); then overrides.",
+        help="A YAML file, or the name of a study that ran; default: the demo. Then overrides.",
         show_default=False,
     ),
 ]
 ExplainOption = Annotated[
-    bool, typer.Option("--explain", help="Say per step whether and why it would run; then stop.")
+    bool,
+    typer.Option("--explain", help="Show for each step whether and why it would run, and exit."),
 ]
 ApproveOption = Annotated[
-    bool, typer.Option("--approve", help="Wait for somebody to resume the run in the UI.")
+    bool, typer.Option("--approve", help="Wait until somebody resumes the run in the UI.")
 ]
 RebuildOption = Annotated[
     list[str] | None,
@@ -35,7 +36,9 @@ RebuildOption = Annotated[
 
 FailedOption = Annotated[
     bool,
-    typer.Option("--failed", help="Only what failed in the study's last run, and its inputs."),
+    typer.Option(
+        "--failed", help="Run only the steps that failed in the study's last run, and their inputs."
+    ),
 ]
 ProfileOption = Annotated[
     str | None,

@@ -14,24 +14,25 @@ def score(
         str,
         typer.Argument(
             metavar="METRIC",
-            help="vqa, cider, ...; an unknown one lists all. Or your own: my_metric.py:function, "
-            "module:function.",
+            help="Metric: vqa, cider, ...; an unknown name lists all. Or your own: "
+            "my_metric.py:function, module:function.",
         ),
     ],
     file: Annotated[
         Path,
         typer.Argument(
             metavar="FILE.jsonl",
-            help='Lines {"id", "prediction", "answers": [...]}, and what the metric breaks down '
-            "by: lang, kind, answer_type, question_type, issimple; for miou, masks and box.",
+            help='Lines {"id", "prediction", "answers": [...]}, and the fields that the metric '
+            "breaks scores down by: lang, kind, answer_type, question_type, issimple; for miou, "
+            "masks and box.",
         ),
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="Aggregate, parts and items as one JSON object.")
+        bool, typer.Option("--json", help="Print aggregate, parts and items as one JSON object.")
     ] = False,
     mask_codec: Annotated[
         Path | None,
-        typer.Option(help="A mask codec's .npz, or a checkpoint that has one; for miou."),
+        typer.Option(help="A mask codec's .npz, or a checkpoint with one; for miou only."),
     ] = None,
 ) -> None:
     """Scores predictions: one line per item, then the aggregate and its parts (0-100)."""

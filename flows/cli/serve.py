@@ -12,14 +12,16 @@ serve_app = typer.Typer()
 @serve_app.command(epilog="Example: parcel serve --port 4200")
 def serve(
     store: StoreOption = DEFAULT_STORE,
-    host: Annotated[str, typer.Option(help="Beyond loopback it needs --auth.")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(help="Port; 4200 by default.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Host to listen on; any but loopback needs --auth.")
+    ] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port to listen on; default: 4200.")] = None,
     auth: Annotated[
         str | None,
         typer.Option(
             envvar="PARCEL_AUTH",
             metavar="NAME:PASSWORD|@FILE",
-            help="What browsers and clients must give; in the variable or a file nobody sees it.",
+            help="Login that browsers and clients must give; the variable or a file hides it.",
         ),
     ] = None,
     any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,

@@ -15,9 +15,9 @@ spectral_app = typer.Typer()
 )
 def spectral(
     checkpoint: Annotated[
-        str, typer.Argument(help="A checkpoint's folder, or an artifact's key, or its beginning.")
+        str, typer.Argument(help="A checkpoint's folder, or an artifact's key or its beginning.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for figures and numbers; made if absent.")],
+    out: Annotated[Path, typer.Option(help="Folder for figures and numbers; created if missing.")],
     images: Annotated[
         list[str] | None, typer.Argument(metavar="[IMAGE...]", help="Images, or one video.")
     ] = None,
@@ -26,10 +26,11 @@ def spectral(
     ] = None,
     budget: Annotated[
         int | None,
-        typer.Option(help="Soft tokens per image; else 64 for pooled tokens, all for queries."),
+        typer.Option(help="Soft tokens per image; default: 64 for pooled tokens, all for queries."),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(metavar="DATASET", help="Images of a prepared dataset, too.")
+        str | None,
+        typer.Option(metavar="DATASET", help="Prepared dataset to take images from, too."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Most images taken from --data.")] = 64,
     store: StoreOption = DEFAULT_STORE,

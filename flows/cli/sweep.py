@@ -26,35 +26,48 @@ def sweep(
         str, _listed("B,B…", "Benchmarks to add, with the paper's recipes.")
     ] = "",
     budgets: Annotated[str, _listed("N,N…", "Budgets to add, in soft tokens per frame.")] = "",
-    seeds: Annotated[int, _listed("N", "Transfer seeds in all.")] = 0,
-    pretrain_seeds: Annotated[int, _listed("N", "Pretrainings in all.")] = 0,
+    seeds: Annotated[int, _listed("N", "Total number of transfer seeds.")] = 0,
+    pretrain_seeds: Annotated[int, _listed("N", "Total number of pretrainings.")] = 0,
     add_seeds: Annotated[
-        int, _listed("N", "Transfer seeds to add, once those there are lack no cell.")
+        int, _listed("N", "Transfer seeds to add once the present ones have every cell.")
     ] = 0,
-    add_pretrain_seeds: Annotated[int, _listed("N", "Pretrainings to add, likewise.")] = 0,
-    max_seeds: Annotated[int | None, _listed("N", "Transfer seeds in all at most.")] = None,
-    max_pretrain_seeds: Annotated[int | None, _listed("N", "Pretrainings in all at most.")] = None,
+    add_pretrain_seeds: Annotated[
+        int, _listed("N", "Pretrainings to add, under the same condition.")
+    ] = 0,
+    max_seeds: Annotated[
+        int | None, _listed("N", "Largest total number of transfer seeds.")
+    ] = None,
+    max_pretrain_seeds: Annotated[
+        int | None, _listed("N", "Largest total number of pretrainings.")
+    ] = None,
     until: Annotated[
         str, _listed("decided", "Add seeds until it is settled which method is better.")
     ] = "",
     compare: Annotated[
-        str, _listed("M,M…", "Of which: the first against the others; else the last against all.")
+        str,
+        _listed(
+            "M,M…",
+            "Methods to compare: the first with each of the others; default: the study's last "
+            "with all others.",
+        ),
     ] = "",
-    start: Annotated[str, typer.Option("--from", help="Begin no cell before it, HH:MM.")] = "",
+    start: Annotated[
+        str, typer.Option("--from", help="Begin no cell before this time, HH:MM.")
+    ] = "",
     end: Annotated[
-        str, typer.Option("--to", help="Begin no cell after it, HH:MM; what runs then ends.")
+        str,
+        typer.Option("--to", help="Begin no cell after this time, HH:MM; running cells finish."),
     ] = "",
-    timezone: Annotated[str, typer.Option(help="Of --from, --to and --cron.")] = "UTC",
+    timezone: Annotated[str, typer.Option(help="Time zone of --from, --to and --cron.")] = "UTC",
     max_hours: Annotated[
-        float, _listed("HOURS", "Device-hours at most; of each firing, with --cron.")
+        float, _listed("HOURS", "Most device-hours of work; with --cron, of each firing.")
     ] = 0.0,
-    first: Annotated[
-        list[str] | None, _listed("STEP", "Steps that come first; may hold *.")
-    ] = None,
+    first: Annotated[list[str] | None, _listed("STEP", "Steps to run first; may hold *.")] = None,
     cron: Annotated[
         str | None,
         typer.Option(
-            help="Do it by itself, then; `parcel serve` or a worker runs it.", metavar="CRON"
+            help="Schedule on which the sweep fires; `parcel serve` or a worker runs it.",
+            metavar="CRON",
         ),
     ] = None,
     explain: ExplainOption = False,
@@ -101,8 +114,9 @@ def sweep(
 
         if not connect(opened.state):
             raise ConfigError(
-                f"--cron must have a server that fires it: start `parcel serve --store {store}`, "
-                f"or name one in PREFECT_API_URL and register the study there, `parcel deploy`."
+                f"--cron needs a server that fires the sweep: start `parcel serve --store "
+                f"{store}`, or name one in PREFECT_API_URL and register the study there with "
+                f"`parcel deploy`."
             )
         from flows.study.deploy import schedule
 

@@ -41,7 +41,9 @@ def accept_stale(
         )
     named = by_key or [step for node in nodes for step in node.steps if step in keys]
     if not named:
-        raise ConfigError(f"STEP {name!r} is not stale; `parcel run --explain` says what is.")
+        raise ConfigError(
+            f"STEP {name!r} is not stale; `parcel run --explain` lists the stale steps."
+        )
     for step in named:
         artifact = keys[step]
         assert artifact is not None
@@ -65,24 +67,24 @@ def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
         location=step.location,
     )
     ends = []
-    for when, tree in (("then", store.source(manifest.source)), ("now", checkout().files)):
+    for when, tree in (("the old", store.source(manifest.source)), ("today's", checkout().files)):
         try:
             ends.append(replay(store, recipe, tree, units))
         except ReplayError as error:
             raise ConfigError(
-                f"{step.name} is not kept: under the code of {when} it fails: {error}"
+                f"{step.name} is not kept: it fails with {when} code: {error}"
             ) from None
     then, now = ends
     # Lines before counts: the first line that differs says more than a missing one.
     for before, after in zip(then, now, strict=False):
         if before != after:
             raise ConfigError(
-                f"{step.name} is not kept: the code of then gives {before}, that of now {after}; "
+                f"{step.name} is not kept: the old code gives {before}, today's gives {after}; "
                 f"`parcel run --rebuild` makes it again."
             )
     if len(then) != len(now):
         raise ConfigError(
-            f"{step.name} is not kept: the code of then tells of its loss at other updates than "
-            f"that of now; `parcel run --rebuild` makes it again."
+            f"{step.name} is not kept: the old code reports its loss at other updates than "
+            f"today's; `parcel run --rebuild` makes it again."
         )
     return now[-1]

@@ -75,8 +75,8 @@ def _dataset(store: Store, name: str) -> Artifact:
         raise ConfigError(f"dataset must be an artifact of {store.uri}: {error.args[0]}") from None
     if found.manifest.kind != "dataset":
         raise ConfigError(
-            f"dataset must be a prepared one, got {found.key}; what is made from it follows by "
-            f"itself with the next `parcel run`."
+            f"dataset must be a prepared dataset, got {found.key}; the next `parcel run` remakes "
+            f"what is made from a mended dataset."
         )
     return found
 
@@ -97,7 +97,7 @@ def _told(before: Artifact, after: Artifact) -> Iterator[str]:
     was, now = (Dataset(artifact.place) for artifact in (before, after))
     yield f"{before.key}: {_counts(was)}"
     if after.key == before.key:
-        yield "nothing has changed in its raw files; these are rejected:"
+        yield "its raw files have not changed; these inputs are rejected:"
         yield from _listed("rejected", list(was.rejects()))
         return
     counts = after.manifest.counts

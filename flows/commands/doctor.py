@@ -74,7 +74,7 @@ def _python() -> Finding:
         what="python",
         state="bad",
         told=told,
-        cure="make setup PYTHON=python3.11 takes the right one",
+        cure="run make setup PYTHON=python3.11",
     )
 
 
@@ -123,8 +123,8 @@ def _store(uri: str) -> Iterator[Finding]:
         yield Finding(
             what="store",
             state="bad",
-            told=f"{store.uri} gave back other bytes",
-            cure="check the disk, or whatever lies between",
+            told=f"{store.uri} returned other bytes than were written",
+            cure="check the disk, and the network or file system in between",
         )
     else:
         yield Finding(what="store", state="ok", told=f"{store.uri} can be read and written")
@@ -134,7 +134,7 @@ def _store(uri: str) -> Iterator[Finding]:
             what="clock",
             state="bad",
             told=f"it differs from the store's by {off:.0f} s",
-            cure="set this machine's clock by NTP; leases lapse by the store's",
+            cure="set this machine's clock by NTP; leases lapse by the store's clock",
         )
     there = next(path for path in (store.state, *store.state.parents) if path.is_dir())
     free = shutil.disk_usage(there).free
@@ -142,7 +142,7 @@ def _store(uri: str) -> Iterator[Finding]:
         what="disk",
         state="note" if free < _FREE else "ok",
         told=f"{free / 1e9:.0f} GB free at {there}",
-        cure="parcel gc tells what nothing needs" if free < _FREE else "",
+        cure="parcel gc lists what can be deleted" if free < _FREE else "",
     )
 
 
@@ -189,7 +189,7 @@ def _study(config: Any) -> Iterator[Finding]:
             what="data_root",
             state="bad" if bad else "ok",
             told=told,
-            cure="parcel data fetch gets published data" if bad else "",
+            cure="download published data with parcel data fetch" if bad else "",
         )
     address = config.compute.ray_address
     if address and address.startswith("http"):
@@ -209,7 +209,7 @@ def _why_silent(url: str) -> str:
     try:
         urllib.request.urlopen(url, timeout=_ANSWER_TIMEOUT).close()
     except urllib.error.HTTPError as error:
-        return "" if error.code < 500 else f"it said {error.code}"
+        return "" if error.code < 500 else f"HTTP error {error.code}"
     except (OSError, ValueError) as error:
         return reason_of(error)
     return ""
@@ -217,7 +217,7 @@ def _why_silent(url: str) -> str:
 
 def _engine(name: str) -> Finding:
     """Tries an engine in a process of its own, so that a hang or a crash stays there."""
-    cure = f"python -m flows.commands.engines {name} shows its own words; make setup installs it"
+    cure = f"python -m flows.commands.engines {name} shows the full error; make setup installs it"
     try:
         tried = subprocess.run(
             [sys.executable, "-m", "flows.commands.engines", name],

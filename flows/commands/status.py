@@ -33,7 +33,7 @@ def status(store: Store) -> Iterator[str]:
     if gone := [pin for pin in held if not pin.is_live()]:
         yield f"runs whose process is gone: {len(gone)}"
         for pin in gone:
-            yield f"  {_name(store, pin)}: {_holder(pin)}; `parcel run` goes on with it"
+            yield f"  {_name(store, pin)}: {_holder(pin)}; `parcel run` resumes it"
     ended = sorted(records(store).items(), key=lambda run: run[1]["finished"], reverse=True)
     yield f"runs that ended: {len(ended) or 'none'}"
     for name, record in ended[:_RUNS]:
@@ -46,7 +46,7 @@ def _run(store: Store, pin: Holding) -> Iterator[str]:
     yield f"  {_name(store, pin)}: {_holder(pin)}"
     record = _journal(store, pin)
     if record is None:
-        yield "    its steps are known on the machine that runs it"
+        yield "    its steps are shown only on the machine that runs it"
         return
     nodes = record.nodes
     outcomes = collections.Counter(node.outcome for node in nodes.values() if node.outcome)
@@ -104,11 +104,11 @@ def _holder(holding: Holding) -> str:
     """Returns who holds a lease, since when, and whether the holder is alive."""
     holder, since = holding.lease.holder, holding.lease.since
     if holder.is_gone:
-        alive = "gone; whoever wants it takes it at once"
+        alive = "process gone; the lease is free"
     elif holding.is_live():
         alive = f"renewed {_span(holding.age)} ago"
     else:
-        alive = f"lapsed: not renewed for {_span(holding.age)}, and free to be taken"
+        alive = f"lapsed: not renewed for {_span(holding.age)}, so the lease is free"
     began = f", since {since[:16].replace('T', ' ')} UTC" if since else ""
     return f"process {holder.pid} of {holder.host}{began}, {alive}"
 

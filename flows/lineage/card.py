@@ -104,7 +104,7 @@ def card(cfg: ModelConfig, origin: Origin | None, *, name: str, licence: str, dt
     lines += ["", "## Recipe", *_recipe(stages)]
     lines += ["", "## Scores", *_scores(scored, origin.cells)]
     lines += ["", "## Contamination", *_contamination(data)]
-    lines += ["", "## How to make it again", *_again(origin)]
+    lines += ["", "## How to rebuild it", *_again(origin)]
     return "\n".join(lines) + "\n"
 
 
@@ -203,7 +203,10 @@ def _scored(origin: Origin) -> Iterator[_Scored]:
 
 
 def _data(data: Sequence[Artifact]) -> Iterator[str]:
-    yield "All that this checkpoint, those before it, its tokenizer and mask codec learned from."
+    yield (
+        "All datasets that this checkpoint, its ancestors, its tokenizer and its mask codec "
+        "learned from."
+    )
     yield "Licences are not on record: they are those of each dataset's publisher."
     yield ""
     yield "| dataset | records | rejected | artifact | sha256 |"
@@ -225,7 +228,7 @@ def _data(data: Sequence[Artifact]) -> Iterator[str]:
 
 
 def _recipe(stages: Sequence[Manifest]) -> Iterator[str]:
-    yield "Stages, the last first, with all their settings."
+    yield "The stages, last first, with all their settings."
     for manifest in stages:
         counts = ", ".join(f"{name} {value}" for name, value in manifest.counts.items())
         yield ""
@@ -242,7 +245,7 @@ def _scores(scored: Sequence[_Scored], cells: Sequence[Cell]) -> Iterator[str]:
     if not scored:
         yield "This checkpoint was not evaluated in the store that it comes from."
         return
-    yield "Of this checkpoint; the 95 % interval is over items."
+    yield "Scores of this checkpoint; the 95 % interval is over items."
     yield ""
     yield "| benchmark | budget | metric | score | 95 % interval | items |"
     yield "|---|---|---|---|---|---|"
@@ -254,7 +257,10 @@ def _scores(scored: Sequence[_Scored], cells: Sequence[Cell]) -> Iterator[str]:
         )
     if cells:
         yield ""
-        yield "Of its method in the study, over all seeds; the interval is over seeds and items."
+        yield (
+            "Scores of its method in the study, over all seeds; the interval is over seeds and "
+            "items."
+        )
         yield ""
         yield "| benchmark | budget | mean | 95 % interval | seeds |"
         yield "|---|---|---|---|---|"
@@ -294,7 +300,10 @@ def _contamination(data: Sequence[Artifact]) -> Iterator[str]:
 
 def _again(origin: Origin) -> Iterator[str]:
     manifest = origin.checkpoint.manifest
-    yield "Where the store is (`--store`), these tell its lineage, and make it again to the byte:"
+    yield (
+        "With access to the store (`--store`), these commands show its lineage and rebuild it byte "
+        "for byte:"
+    )
     yield "```sh"
     yield f"parcel lineage trace {manifest.key}"
     yield f"parcel lineage replay {manifest.key}"
@@ -305,6 +314,7 @@ def _again(origin: Origin) -> Iterator[str]:
     packages = environment.get("packages", {})
     versions = ", ".join(f"{name} {version}" for name, version in sorted(packages.items()))
     yield f"- asked for as `{origin.name}`; parameters `sha256:{manifest.content}`"
-    yield f"- source tree `{manifest.source or 'not kept'}`, git {git.get('commit') or 'not noted'}"
-    yield f"- on {hardware.get('accelerator') or 'an accelerator that was not noted'}"
-    yield f"- with {versions or 'versions that were not noted'}"
+    commit = git.get("commit") or "not recorded"
+    yield f"- source tree `{manifest.source or 'not kept'}`, git {commit}"
+    yield f"- on {hardware.get('accelerator') or 'an unrecorded accelerator'}"
+    yield f"- with {versions or 'unrecorded versions'}"

@@ -69,7 +69,7 @@ def page(
     lines = [f"# {manifest.name}", "", f"{state}.", "", *_word_of_kept(store, manifest, kept)]
     if are_beside(store.uri):
         live = address(Page("artifact", (manifest.key,)))
-        lines += [f"[Live page]({live}): its samples, its files, and all who use it.", ""]
+        lines += [f"[Live page]({live}): its samples, its files, and everything made from it.", ""]
     lines += ["```mermaid", *_mermaid(store, artifact, kept), "```", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in facts.items()]
     for what, curves in curves_of(artifact).items():
@@ -77,7 +77,7 @@ def page(
         lines += ["", f"![{what} by step](data:image/png;base64,{data})"]
     lines += ["", *sample_table(cards), "## Made from", "", *_inputs_table(store, manifest)]
     if users is not None:
-        lines += ["", "## Who uses it", "", *_users_list(users)]
+        lines += ["", "## Used by", "", *_users_list(users)]
     if len(manifest.attempts) > 1:
         lines += ["", "## Attempts", "", "| begun | machine |", "|---|---|"]
         lines += [f"| {one['started']} | {one['host']} |" for one in manifest.attempts]
@@ -88,7 +88,7 @@ def page(
 
 def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
     if not manifest.inputs:
-        return ["Nothing: this is where the line begins."]
+        return ["Nothing: the lineage begins here."]
     rows = ["| role | artifact | content |", "|---|---|---|"]
     for role, entry in sorted(manifest.inputs.items())[:_INPUTS]:
         name = store.recall(entry.key).manifest.name
@@ -117,7 +117,7 @@ def _word_of_kept(
     below = {found.key: found.name for found, _, _ in edges(store, manifest.key)}
     if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
         more = f" and {len(links) - _NAMED} more" if len(links) > _NAMED else ""
-        yield f"† It rests on what was {KEPT}: {', '.join(links[:_NAMED])}{more}."
+        yield f"† It rests on artifacts {KEPT}: {', '.join(links[:_NAMED])}{more}."
         yield ""
 
 

@@ -194,7 +194,7 @@ def typed(kind: str, config: Any) -> Any:
         return pydantic.TypeAdapter(CONFIGS[kind]).validate_python(config)
     except (KeyError, pydantic.ValidationError) as error:
         said = error.errors()[0]["msg"] if isinstance(error, pydantic.ValidationError) else error
-        raise ConfigError(f"the config of a {kind} is not one of this version: {said}") from None
+        raise ConfigError(f"this version cannot read the config of a {kind}: {said}") from None
 
 
 def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
@@ -255,7 +255,7 @@ def _machine(manifest: Manifest) -> str:
     accelerator = hardware.get("accelerator") or _CPU
     if accelerator != _CPU:
         return accelerator
-    processor = hardware.get("cpu") or hardware.get("machine") or "a processor that was not noted"
+    processor = hardware.get("cpu") or hardware.get("machine") or "an unrecorded processor"
     return f"{processor}, {hardware.get('threads', '?')} threads,"
 
 

@@ -106,7 +106,7 @@ class Sightings:
             )
         for sight in self.sights:
             steps = _listed([str(step) for step in sight.steps])
-            since = f"; by the code of now, {_listed(sight.changed)} changed since"
+            since = f"; computed with the present code; {_listed(sight.changed)} changed since then"
             yield (
                 f"seen by {sight.training.name} {sight.training.key} {len(sight.steps)} times in "
                 f"{sight.num_steps} steps: {steps}{since if sight.changed else ''}"

@@ -23,15 +23,15 @@ def check_alike(scores: Iterable[Score]) -> None:
         assert first.made is not None
         if score.made.data != first.made.data:
             raise ValueError(
-                f"scores of {score.benchmark} must be of one evaluation split with one prompt, got "
-                f"data {first.made.data[:12]} for {_name(first)} and {score.made.data[:12]} for "
-                f"{_name(score)}; evaluate both on the same."
+                f"all scores of {score.benchmark} must come from the same evaluation split and "
+                f"prompt, got data {first.made.data[:12]} for {_name(first)} and "
+                f"{score.made.data[:12]} for {_name(score)}; evaluate both on the same data."
             )
         if score.made.decoding != first.made.decoding:
             raise ValueError(
-                f"scores of {score.benchmark} must be decoded alike, got {first.made.decoding} for "
-                f"{_name(first)} and {score.made.decoding} for {_name(score)}; evaluate both with "
-                f"the same settings."
+                f"all scores of {score.benchmark} must come from the same decoding settings, got "
+                f"{first.made.decoding} for {_name(first)} and {score.made.decoding} for "
+                f"{_name(score)}; evaluate both with the same settings."
             )
 
 
@@ -59,9 +59,9 @@ def of_one_platform(scores: Sequence[Score], *, mixed: bool) -> tuple[list[Score
         else:
             kept = [s for s in scores if s not in others]
             notes.append(
-                f"{len(others)} of {len(scores)} scores are left out, as they were made otherwise "
-                f"than most: {told}. Left out: {_some(others)}. `parcel results RUN --mixed` "
-                f"counts them in."
+                f"{len(others)} of {len(scores)} scores are left out because they were made on "
+                f"another platform than most: {told}. Left out: {_some(others)}. `parcel results "
+                f"RUN --mixed` includes them."
             )
     if len(cpus := sorted({s.made.cpu for s in kept if s.made})) > 1:
         notes.append(f"Computed on processors of several models: {'; '.join(cpus)}.")

@@ -95,7 +95,7 @@ def _by_cell(scores: Iterable[Score], plan: Plan) -> _Found:
             and score.seed in plan.seeds
             and plan.runs(score.method, score.budget)
         ):
-            raise ValueError(f"scores must be of the plan, got {where}; it plans {plan}.")
+            raise ValueError(f"scores must be in the plan, got {where}; the plan is {plan}.")
         metric = metrics.setdefault(score.benchmark, score.metric)
         if score.metric != metric:
             raise ValueError(

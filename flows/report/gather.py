@@ -122,12 +122,12 @@ def _platform(manifest: Manifest) -> str:
     packages = manifest.environment.get("packages", {})
     accelerator = manifest.environment.get("hardware", {}).get("accelerator")
     versions = ", ".join(f"{name} {packages[name]}" for name in DECIDING if name in packages)
-    return f"{versions} on {accelerator or 'what was not noted'}"
+    return f"{versions} on {accelerator or 'an unrecorded accelerator'}"
 
 
 def _cpu(manifest: Manifest) -> str:
     hardware = manifest.environment.get("hardware", {})
-    return hardware.get("cpu") or hardware.get("machine", "one that was not noted")
+    return hardware.get("cpu") or hardware.get("machine", "an unrecorded processor")
 
 
 def _both(trained: str, evaluated: str) -> str:

@@ -24,7 +24,7 @@ Differences are paired by seed and item, with their 95 % intervals. Better, wors
 differences that stand when corrected for the number of benchmarks (Holm, 5 %).
 """
 SEEN = """\
-Without items: mean scores without those whose picture hygiene found in a training corpus.
+Without items: mean scores without the items whose picture hygiene found in a training corpus.
 """
 ONE_SEED = "they hold for these trainings, since there is one seed"
 GIVEN = "they hold given these checkpoints, since there is one pretraining"

@@ -62,9 +62,10 @@ NOTES = """\
 Tokens and score at the router's own threshold, which was chosen before any of these items was \
 seen. Gain is score − that of the best random mixture of budgets at the same mean tokens; \
 area is the gain's mean over all thresholds, each doubling of tokens counting alike. On another \
-seed is the area where what one seed's router chooses is scored with the next seed's answers. An \
-oracle takes the least of each item's best budgets: its gain by its own seed's answers, luck \
-included, and by the next seed's. 95 % intervals are over seeds and items.
+seed is the area when the budgets that one seed's router chose are scored with the next seed's \
+answers. The oracle takes the smallest of each item's best budgets. Its gain is given with its own \
+seed's answers, which includes luck, and with the next seed's answers. 95 % intervals are over \
+seeds and items.
 """
 
 

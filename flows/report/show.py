@@ -37,7 +37,7 @@ def show_results(
         known = ", ".join((*FORMATS, *OF_RUNS))
         raise ConfigError(f"--format must be one of {known}, html, got {form!r}.")
     if form in OF_RUNS and scores is not None:
-        raise ConfigError(f"--format {form} goes with RUN, got --scores; take csv.")
+        raise ConfigError(f"--format {form} needs RUN, got --scores; use --format csv.")
     if run is not None and scores is None:
         results = results_of(store, run)
         if form == "cells":
@@ -54,7 +54,7 @@ def show_results(
         got = "neither" if run is None else "both"
         raise ConfigError(f"results needs either RUN or --scores FILE.csv, got {got}.")
     if mixed:
-        raise ConfigError("--mixed goes with RUN, got --scores: a file says nothing of platforms.")
+        raise ConfigError("--mixed needs RUN, got --scores: a score file has no platforms.")
     try:
         return render(read_scores(scores), form)
     except ScoreFileError as error:

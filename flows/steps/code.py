@@ -134,8 +134,8 @@ class Tree:
                 dynamic = f"{line}: {aliases[0]}"
             if dynamic:
                 raise DynamicImportError(
-                    f"{name} line {dynamic} imports by a computed name, so a step that "
-                    f"reaches it cannot tell what its code is; import the module by its name."
+                    f"{name} line {dynamic} imports by a computed name, so the code of a "
+                    f"step that reaches it is not known; import the module by its name."
                 )
             found[name] = module.digest
             waiting += module.names_in(name, path) if self.is_own(name) else module.names

@@ -40,21 +40,28 @@ def main() -> None:
     """Trains; exits with 0, or one of the codes in `infra.gang.words`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("task", help="the pickled `Stage`: a file, or gs://bucket/name")
-    parser.add_argument("sha256", help="of it")
-    parser.add_argument("--rank", type=int, help="number of this member, from 0; else a launcher's")
+    parser.add_argument("sha256", help="SHA-256 of the task [hex]")
+    parser.add_argument(
+        "--rank", type=int, help="rank of this member, from 0; default: the launcher's"
+    )
     parser.add_argument("--of", type=int, required=True, help="number of members")
-    parser.add_argument("--coordinator", help="HOST:PORT where rank 0 listens; else it says so")
+    parser.add_argument(
+        "--coordinator", help="HOST:PORT where rank 0 listens; default: rank 0 writes it to FOLDER"
+    )
     parser.add_argument(
         "--supervised",
         metavar="FOLDER",
-        help="tell of the work in files there, and end when the "
-        "standard input does; without it, the work is told on the standard output",
+        help="report progress in files there, and end when the "
+        "standard input does; without it, progress is reported on the standard output",
     )
     asked = parser.parse_args()
     if asked.rank is None:
         asked.rank = launched_rank(os.environ)
     if asked.rank is None or not (asked.coordinator or asked.supervised):
-        parser.error("--rank and --coordinator are needed where no launcher and folder tell them")
+        parser.error(
+            "without a launcher that sets the rank, --rank is required; without --supervised, "
+            "--coordinator is"
+        )
     if asked.supervised:
         end_with_starter(PEER_LOST)
     code = _run(asked)
@@ -111,7 +118,9 @@ def _task(place: str, sha256: str) -> bytes:
     folder, _, name = place.rpartition("/")
     task = open_files(folder).read(name)
     if hashlib.sha256(task).hexdigest() != sha256:
-        raise ValueError(f"{place} is not what this member was started for.")
+        raise ValueError(
+            f"{place} must be the task whose SHA-256 is in the command, got other bytes."
+        )
     return task
 
 

@@ -56,7 +56,7 @@ def named(reference: str, group: str) -> str:
             _add(folder, module)
     else:
         raise ValueError(
-            f"a function is named as file.py:function or module:function, got {reference!r}."
+            f"a function must be named as file.py:function or module:function, got {reference!r}."
         )
     if not callable(found := load(canonical)) and not hasattr(found, "score"):
         raise ValueError(f"{canonical} must be a function or a class, got {found!r:.60}.")

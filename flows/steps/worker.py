@@ -297,7 +297,7 @@ def _check_code(store: Store, recipe: Recipe) -> None:
             if (asked := recipe.libraries.get(name)) != version:
                 raise OtherCodeError(
                     f"step {recipe.name!r} must be made with {name} {asked}, but this process has "
-                    f"{version}; install the same."
+                    f"{version}; install the same version."
                 )
     here = bind(recipe.kind, recipe.config)
     if recipe.code == code_sha256(here):

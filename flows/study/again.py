@@ -33,8 +33,8 @@ def failed_last(store: Store, name: str) -> tuple[str, ...]:
     ran = [record for record in records(store).values() if record["name"] == name]
     if not ran:
         raise ConfigError(
-            f"--failed must come with a study whose run came to its end in {store.uri}, got "
-            f"{name!r}; run it without."
+            f"--failed needs a study with a finished run in {store.uri}, got {name!r}; run it "
+            f"without --failed."
         )
     newest = max(ran, key=lambda record: record["finished"])
     return tuple(failure.partition(": ")[0] for failure in newest["failed"])
@@ -44,7 +44,7 @@ def told_of_failed(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
     more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
     told = ", ".join(failed[:_NAMED]) + more
-    return f"{len(failed)} steps failed in {name}'s last run, and are tried alone: {told}"
+    return f"{len(failed)} steps failed in {name}'s last run; only these are tried: {told}"
 
 
 def all_but(names: Collection[str]) -> Held:
@@ -57,7 +57,11 @@ def all_but(names: Collection[str]) -> Held:
         for node in reversed(explanation.graph.nodes):
             if node in wanted:
                 wanted.update(upstream[node])
-        return {n: "they had not failed" for n in explanation.graph.nodes if n not in wanted}
+        return {
+            n: "they did not fail in the last run"
+            for n in explanation.graph.nodes
+            if n not in wanted
+        }
 
     return held
 

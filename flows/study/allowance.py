@@ -46,23 +46,25 @@ class Allowance:
     end: Annotated[
         str,
         Field(
-            description="Begin no cell after it, HH:MM; what runs then ends.",
+            description="Begin no cell after this time, HH:MM; running cells finish.",
             json_schema_extra={"pattern": _TIME},
         ),
     ] = ""
-    timezone: Annotated[str, Field(description="Of both, such as Europe/Berlin.")] = "UTC"
+    timezone: Annotated[str, Field(description="Time zone of both times, e.g. Europe/Berlin.")] = (
+        "UTC"
+    )
     max_hours: Annotated[
-        float, Field(ge=0, description="Device-hours of one firing at most; 0 for no bound.")
+        float, Field(ge=0, description="Most device-hours of one firing; 0 for no bound.")
     ] = 0.0
     first: Annotated[
-        tuple[str, ...], Field(description="Steps that come first, such as transfer parcel *.")
+        tuple[str, ...], Field(description="Steps to run first, e.g. transfer parcel *.")
     ] = ()
 
     def __post_init__(self) -> None:
         if bool(self.start) != bool(self.end) or (self.start and self.start == self.end):
             raise ValueError(
-                f"start and end (--from, --to) must be two times of the day, or none, got "
-                f"{self.start!r} and {self.end!r}."
+                f"start and end (--from, --to) must be two different times of the day, or both "
+                f"empty, got {self.start!r} and {self.end!r}."
             )
         for field, option in (("start", "--from"), ("end", "--to")):
             if not re.match(_TIME, getattr(self, field)):
@@ -74,7 +76,7 @@ class Allowance:
             zoneinfo.ZoneInfo(self.timezone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
             raise ValueError(
-                f"timezone must be one such as Europe/Berlin, got {self.timezone!r}."
+                f"timezone must be a time zone such as Europe/Berlin, got {self.timezone!r}."
             ) from None
 
     @property

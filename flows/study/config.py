@@ -264,8 +264,7 @@ class StudyConfig:
     def _check_stages(self) -> None:
         if self.stage1 is None and self.start is None:
             raise ValueError(
-                "stage1 must be given where start is not: without both there is nothing to go on "
-                "from."
+                "stage1 or start must be given: training needs one of them to begin with."
             )
         if isinstance(self.start, dict):
             if self.stage1 is not None:

@@ -172,7 +172,7 @@ class Explanation:
             yield f"{verdict.state:<8}  {node.name:<{width}}  {'; '.join(verdict.why)}".rstrip()
         found = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
         cost = self._at_stake(self.stale())
-        told = f"; made again, what is stale takes about {cost:.0f} device-seconds" if cost else ""
+        told = f"; remaking the stale steps takes about {cost:.0f} device-seconds" if cost else ""
         yield f"{len(self.graph.nodes)} steps: {found}{told}"
         yield from self.told_of_store(keep)
 
@@ -207,7 +207,7 @@ class Explanation:
             return Verdict(state="new", why=(*self._differences(step, {}), told))
         found = look_up(self._store, step, inputs, self.accepted)
         if found.artifact is None and (earlier := self._earlier(step)):
-            why = ("files have changed, or were touched, since",)
+            why = ("its raw files have changed, or were touched, since then",)
             return Verdict(state="follows", why=why, artifact=earlier)
         if found.artifact is None:
             why = tuple(self._differences(step, inputs))
@@ -294,7 +294,7 @@ class Explanation:
         far = [(wanted.differs_from(c), c.name != step.name) for c in candidates]
         nearest, _ = min(far, key=lambda pair: (len(pair[0]) + pair[1], pair[1]))
         if not nearest and inputs:
-            return ["the artifact there was is damaged"]
+            return ["its artifact is damaged"]
         told = [_spoken(path, was, now, step) for path, was, now in nearest]
         more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
         return told[:_NAMED] + more

@@ -22,18 +22,18 @@ from infra.prefect.published import published
 _HELP = {
     "study": "demo, a YAML file, or the name of a study that ran in the store.",
     "data_root": "Folder or gs://bucket/prefix with the raw data; empty: as in the study.",
-    "overrides": "One change each, as key.path=value: num_seeds=5, stage1.peak_lr=1.0e-3.",
+    "overrides": "Changes to the config, as key.path=value: num_seeds=5, stage1.peak_lr=1.0e-3.",
     "until": "Last phase to run.",
     "rebuild": "Steps to make again at any cost if their code has changed; * for all.",
-    "approve": "Wait for my word, on the run's page, once it is told what would be made.",
-    "failed": "Only what failed in the study's last run, and what that needs.",
-    "store": "Where artifacts are.",
-    "add": "What the sweep adds; what is there already is not made again.",
-    "when": "When its cells may begin.",
+    "approve": "Wait for approval on the run's page, which first lists what would be made.",
+    "failed": "Run only the steps that failed in the study's last run, and their inputs.",
+    "store": "Store of the artifacts: a folder, or gs://bucket/prefix.",
+    "add": "What the sweep adds to the study; existing artifacts are re-used.",
+    "when": "When the cells of the sweep may begin.",
 }
 """Field of a form -> its help text."""
 _FORMS = {
-    "study": "Runs a study, from raw data to the results table; what is there is re-used.",
+    "study": "Runs a study, from raw data to the results table; existing artifacts are re-used.",
     "sweep": "Adds seeds, methods, benchmarks or budgets to a study, and runs what is missing.",
 }
 """Flow -> description of its deployment."""

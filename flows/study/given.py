@@ -68,9 +68,9 @@ def _check_start(config: StudyConfig, key: str, path: Path) -> None:
     first = [own] if own else [*methods]
     if others := [method for method in first if method != kind]:
         raise ConfigError(
-            f"{key} must have no connector, or that of {others[0]}, which goes on from it, got one "
-            f"of {kind}: {path}. Without stage1 each method may have a start of its own: "
-            f"start={{{kind}: …}}."
+            f"{key} must be a checkpoint without a connector, or with the connector of "
+            f"{others[0]}, which continues from it; got connector {kind}: {path}. Without stage1 "
+            f"each method may have its own start: start={{{kind}: …}}."
         )
 
 

@@ -672,7 +672,7 @@ def results_plan(config: StudyConfig) -> Plan:
     if not config.rows:
         raise ConfigError(
             "transfers must have a benchmark, got none: there is nothing to score. "
-            "`parcel prepare` and `parcel train` end before."
+            "`parcel prepare` and `parcel train` need none."
         )
     several = len(config.resolutions) > 1
     plan, *also = (_plan_at(view, several=several) for view in config.resolutions)

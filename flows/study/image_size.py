@@ -57,5 +57,5 @@ def check_image_px(
         if own is not None and own.image_px != image_px:
             raise ValueError(
                 f"{field}.image_px must be model.vision.image_px={image_px}, got {own.image_px}; "
-                f"leave it out to have it so."
+                f"leave it out to use the model's size."
             )

@@ -91,7 +91,9 @@ def told_of_steps(
             continue
         sizes[step.kind] = sizes.get(step.kind, 0) + size
     more = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
-    return _line(sizes, keep) + (f"; not counted, as nobody knows yet: {more}" if more else "")
+    return _line(sizes, keep) + (
+        f"; not counted, because their size is not known yet: {more}" if more else ""
+    )
 
 
 def _line(sizes: Mapping[str, float], keep: KeepConfig) -> str:

@@ -23,5 +23,5 @@ def check_own_connectors(config: StudyConfig) -> None:
             except ValueError as error:
                 raise ConfigError(
                     f"methods: at {view.model.vision.image_px} px {error}; `parcel "
-                    f"check-connector` tells of all that a connector promises."
+                    f"check-connector` checks everything that a connector must do."
                 ) from None

@@ -139,8 +139,9 @@ def prepared_of(
         missing.append(row)
         if row.rejected > step.config.prepare.max_reject_rate:
             rejecting.append(
-                f"{row.name} would fail: by its {row.measured} at least {row.rejected:.0%} of its "
-                f"inputs are rejected, max_reject_rate is {step.config.prepare.max_reject_rate:.0%}"
+                f"{row.name} would fail: its {row.measured} shows that at least {row.rejected:.0%} "
+                f"of its inputs are rejected, above max_reject_rate="
+                f"{step.config.prepare.max_reject_rate:.0%}"
             )
         if not row.measured:
             unknown.setdefault(reason or _CURE, []).append(row.name)

@@ -73,7 +73,7 @@ def check_function(field: str, reference: str) -> None:
     """
     if os.environ.get(_RUNNER) == "own":
         raise ConfigError(
-            f"{field} must be of the registry, or an entry point, where a run is started from the "
+            f"{field} must be in the registry, or an entry point, where a run is started from the "
             f"UI, got {reference!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes "
             f"any."
         )

@@ -62,54 +62,69 @@ class Sweep:
     methods: Annotated[
         tuple[Offered, ...],
         Field(
-            description="Methods beside the study's own.", json_schema_extra={"uniqueItems": True}
+            description="Methods to add to the study's own.",
+            json_schema_extra={"uniqueItems": True},
         ),
     ] = ()
     benchmarks: Annotated[
         tuple[Annotated[str, Field(json_schema_extra={"enum": list(BENCHMARKS)})], ...],
         Field(
-            description="Benchmarks beside the study's own, with the paper's recipes.",
+            description="Benchmarks to add to the study's own, with the paper's recipes.",
             json_schema_extra={"uniqueItems": True},
         ),
     ] = ()
     budgets: Annotated[
         tuple[Annotated[int, Field(ge=2, le=1024)], ...],
         Field(
-            description="Soft tokens per frame, beside the study's own (or its Stage 2's).",
+            description="Budgets to add to the study's own (or its Stage 2's), in soft tokens per "
+            "frame.",
             json_schema_extra={"uniqueItems": True},
         ),
     ] = ()
     seeds: Annotated[
-        int, Field(ge=0, le=MAX_SEEDS, description="Transfer seeds in all; 0: as in the study.")
+        int,
+        Field(
+            ge=0, le=MAX_SEEDS, description="Total number of transfer seeds; 0: as in the study."
+        ),
     ] = 0
     pretrain_seeds: Annotated[
         int,
-        Field(ge=0, le=MAX_PRETRAIN_SEEDS, description="Pretrainings in all; 0: as in the study."),
+        Field(
+            ge=0,
+            le=MAX_PRETRAIN_SEEDS,
+            description="Total number of pretrainings; 0: as in the study.",
+        ),
     ] = 0
     add_seeds: Annotated[
         int,
         Field(
             ge=0,
             le=MAX_SEEDS,
-            description="Transfer seeds to add, once those there are lack no cell.",
+            description="Transfer seeds to add once the present ones have every cell.",
         ),
     ] = 0
     add_pretrain_seeds: Annotated[
-        int, Field(ge=0, le=MAX_PRETRAIN_SEEDS, description="Pretrainings to add, likewise.")
+        int,
+        Field(
+            ge=0,
+            le=MAX_PRETRAIN_SEEDS,
+            description="Pretrainings to add, under the same condition.",
+        ),
     ] = 0
     max_seeds: Annotated[
-        int, Field(ge=1, le=MAX_SEEDS, description="Transfer seeds in all at most.")
+        int, Field(ge=1, le=MAX_SEEDS, description="Largest total number of transfer seeds.")
     ] = MAX_SEEDS
     max_pretrain_seeds: Annotated[
-        int, Field(ge=1, le=MAX_PRETRAIN_SEEDS, description="Pretrainings in all at most.")
+        int, Field(ge=1, le=MAX_PRETRAIN_SEEDS, description="Largest total number of pretrainings.")
     ] = MAX_PRETRAIN_SEEDS
     until_decided: Annotated[
-        bool, Field(description="Add seeds one by one until it is settled who is better.")
+        bool, Field(description="Add seeds one by one until it is settled which method is better.")
     ] = False
     compare: Annotated[
         tuple[Offered, ...],
         Field(
-            description="Who: the first against the others; none: the study's last against all.",
+            description="Methods to compare: the first with each of the others; empty: the study's "
+            "last with all others.",
             json_schema_extra={"uniqueItems": True},
         ),
     ] = ()
@@ -121,7 +136,7 @@ class Sweep:
                     connector_named(f"{field}.{i}", method)
         if unknown := sorted(set(self.benchmarks) - set(BENCHMARKS)):
             raise ValueError(
-                f"benchmarks must be of the registry, got {', '.join(unknown)}; one of your own "
+                f"benchmarks must be in the registry, got {', '.join(unknown)}; one of your own "
                 f"belongs in `transfers` of the config."
             )
         if self.until_decided and (self.add_seeds or self.add_pretrain_seeds):
@@ -351,7 +366,7 @@ def told_before(
     new = [key for key, state in states.items() if state == "new"]
     there = [key for key, state in states.items() if state != "new"]
     stale = sum(state == "stale" for state in states.values())
-    again = f", {stale} of them made again by the code of now" if stale else ""
+    again = f", {stale} of them remade because their code changed" if stale else ""
     grids = [
         f"{len(view.rows)} rows{f' at {view.model.vision.image_px} px' if view.at else ''} × "
         f"{_seeds_of(view)} × budgets {', '.join(map(str, view.budgets))}"
@@ -439,7 +454,7 @@ def _told_of_given_up(failed: Mapping[Node, int]) -> str:
         return ""
     more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
     return (
-        f"{len(gone)} transfers that failed {MAX_TRIES} times and are left alone until `parcel run "
+        f"{len(gone)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
         f"--failed`: {', '.join(gone[:_NAMED])}{more}"
     )
 

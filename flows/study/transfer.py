@@ -241,7 +241,7 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
         )
     if get_metric(metric_of(name, transfer)).reads_masks:
         raise ValueError(
-            f"{where}.metric must not be one of masks, which rows of your own have not, got "
+            f"{where}.metric must not be a mask metric, because your own rows have no masks, got "
             f"{transfer.metric!r}."
         )
 

@@ -65,7 +65,7 @@ def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
     try:
         address = _ray_address(run.parameters, store)
     except (ConfigError, OSError) as error:
-        yield f"run {run.name} ({run.id}): whether it left Ray Jobs cannot be told: {error}"
+        yield f"run {run.name} ({run.id}): could not check whether it left Ray Jobs: {error}"
         return
     if not address:
         return
@@ -73,7 +73,7 @@ def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
     try:
         stopped = server.stop_of(str(run.id))
     except (RuntimeError, WorkerLost) as error:
-        yield f"run {run.name} ({run.id}): its Ray Jobs could not be asked for: {error}"
+        yield f"run {run.name} ({run.id}): could not ask for its Ray Jobs: {error}"
         return
     finally:
         server.leave()

@@ -48,7 +48,7 @@ class WatchedConfig:
     def __post_init__(self) -> None:
         if not self.sources and self.probe is None:
             raise ValueError(
-                "watch must have sources or a probe: there is nothing to look at; leave it out."
+                "watch must have sources or a probe, got neither; add one, or leave watch out."
             )
 
 

@@ -57,7 +57,7 @@ def test_the_reference_says_of_every_key_what_it_is():
     found = {path for paths in reference.config_classes().values() for path in paths}
     assert {"stage2.train", "transfers.NAME.train", "compute", "model.vision"} <= found
     page = reference.config_page()
-    assert "| `seed` | `0` |  | of everything" in page
+    assert "| `seed` | `0` |  | master seed" in page
     assert "| `num_workers` |" in page
     assert reference.config_classes()[StudyConfig] == [""]
 

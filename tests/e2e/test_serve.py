@@ -99,7 +99,7 @@ def test_pages_of_stages_and_datasets_have_samples_and_users(served: Served, tmp
         manifests = map(Path.read_text, (served.store / "manifests" / kind).glob("*.json"))
         key = next(m["key"] for m in map(json.loads, manifests) if m["name"].startswith(name))
         found = artifact(served, f"lineage-{key}")
-        assert "## Who uses it\n\n- [" in found["data"], name
+        assert "## Used by\n\n- [" in found["data"], name
         assert f"[Live page](/parcel/artifact/{key})" in found["data"]
         dom = browse(f"{served.url}/v2/artifacts/artifact/{found['id']}", tmp_path)
         assert 2 <= dom.count('<img width="96"') <= 4, name
@@ -162,7 +162,7 @@ def test_forms_are_short_and_refuse_what_is_wrong(served: Served, tmp_path: Path
     found = deployment(served)
     page = f"{served.url}/v2/deployments/deployment/{found['id']}/run"
     form = plain(browse(page, tmp_path, screenshot=pictures / "form_study.png"))
-    assert "One change each, as key.path=value" in form
+    assert "Changes to the config, as key.path=value" in form
     assert "Attributes:" not in form
     assert refusal(served, found, {"until": "lunch"})[0] == 409
     code, told = refusal(served, found, {"overrides": ["num_seed=2"]})
@@ -177,7 +177,7 @@ def test_the_sweeps_form_offers_methods_and_benchmarks(
     found = served.ask("/deployments/name/sweep/sweep", method="GET")
     page = f"{served.url}/v2/deployments/deployment/{found['id']}/run"
     form = plain(browse(page, tmp_path, screenshot=pictures / "form_sweep.png"))
-    assert "Benchmarks beside the study" in form
+    assert "Benchmarks to add to the study" in form
     code, told = refusal(served, found, {"add": {"seeds": 5, "max_seeds": 4}})
     assert (code, told) == (409, "add: seeds must be at most max_seeds=4, got 5.")
 

@@ -109,8 +109,8 @@ def test_a_training_is_kept_if_both_codes_agree_on_its_losses(store: Path, tmp_p
     done = run(copy, store, *words)
     assert done.returncode == 2
     assert re.search(
-        r"stage1 vanilla is not kept: the code of then gives loss \d\.\d+ after [23] updates, that "
-        r"of now loss \d\.\d+ after",
+        r"stage1 vanilla is not kept: the old code gives loss \d\.\d+ after [23] updates, today's "
+        r"gives loss \d\.\d+ after",
         done.stderr,
     ), done.stderr
     rates.write_text(before)

@@ -109,7 +109,7 @@ def chosen(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, D
         if name not in catalogue:
             raise ConfigError(
                 f"NAME must be one of {', '.join(sorted(catalogue))}, got {name!r}; parcel data "
-                f"fetch --list tells what they are."
+                f"fetch --list describes them."
             )
         if name not in found:
             found[name] = catalogue[name]

@@ -45,7 +45,7 @@ def fetch_and_tell(
             tell(_line(name, data_set))
         return
     if not names:
-        raise ConfigError("data fetch needs the name of a data set; --list tells which there are.")
+        raise ConfigError("data fetch needs the name of a data set; --list shows them all.")
     wanted = chosen(known, names)
     for name, data_set in wanted.items():
         tell(_line(name, data_set))

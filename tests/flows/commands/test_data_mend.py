@@ -103,7 +103,7 @@ def test_repaired_files_make_another_dataset_that_shares_what_stayed(
     before = prepared(opened, corpus)
     asked = [before.key[:20], "--data-root", corpus, "--store", store]
     told = mend(*asked)
-    assert told[1] == "nothing has changed in its raw files; these are rejected:"
+    assert told[1] == "its raw files have not changed; these inputs are rejected:"
     assert [line.split()[0] for line in told[2:]] == ["rejected"] * 2
     (corpus / "own/9.png").write_bytes(encoded(20, 20, "PNG", seed=9))
     (corpus / "own/3.png").write_bytes(b"torn")
@@ -144,7 +144,7 @@ def test_what_cannot_be_mended_is_said(corpus: Path, tmp_path):
     before = prepared(Store(store), corpus)
     raw = before.manifest.inputs["raw"].key
     where = ["--data-root", corpus, "--store", store]
-    with pytest.raises(ConfigError, match=r"dataset must be a prepared one, got raw-files-"):
+    with pytest.raises(ConfigError, match=r"dataset must be a prepared dataset, got raw-files-"):
         mend(raw, *where)
     with pytest.raises(ConfigError, match=r"dataset must be an artifact of .*matches: none"):
         mend("dataset-ffff", *where)

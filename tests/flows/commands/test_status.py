@@ -83,7 +83,10 @@ def test_leases_of_the_dead_and_of_other_machines(parcel: Callable[..., Done], t
         json.dumps(json.loads(lease.to_json()) | {"holder": vars(dead)}).encode(),
     )
     out = parcel("status", "--store", store.uri).out
-    assert "process 4194305 of here, since 2026-11-22 10:00 UTC, gone; whoever wants it" in out
+    assert (
+        "process 4194305 of here, since 2026-11-22 10:00 UTC, process gone; the lease is free"
+        in out
+    )
     assert "process 7 of there, since 2026-11-22 10:00 UTC, renewed 0 s ago" in out
     assert "runs whose process is gone: 1\n  run 0c0ffee0" in out
 

@@ -52,7 +52,7 @@ def test_pages_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path):
     said = "kept although its code has changed since"
     assert f"† It was {said}: it counts as made with code `0123456789ab`." in own
     link = f"[prepare web](/v2/artifacts/key/lineage-{dataset.key})"
-    assert f"† It rests on what was {said}: {link}." in above
+    assert f"† It rests on artifacts {said}: {link}." in above
     assert above.count("stroke-dasharray") == 1
     assert "†" not in lineage.page(store, corpus, reused=True)
 
@@ -72,7 +72,7 @@ def test_a_page_shows_a_few_items_escaped_and_who_uses_it(toy: Store):
     table = text.partition("<table>")[2].partition("</table>")[0]
     assert "\n\n" not in table  # An empty line would end the HTML, and begin Markdown.
     assert "Nothing yet." in lineage.page(toy, data, reused=False, users={})
-    assert "Who uses it" not in lineage.page(toy, data, reused=False)
+    assert "Used by" not in lineage.page(toy, data, reused=False)
 
 
 def test_the_page_of_a_training_has_its_losses(toy: Store):

@@ -135,5 +135,5 @@ def test_every_config_of_a_study_is_read_back_from_its_manifest(tmp_path: Path):
     for step in steps:
         plain = json.loads(canonical_json(step.config))
         assert value_sha256(typed(step.kind, plain)) == value_sha256(step.config), step.name
-    with pytest.raises(ConfigError, match="the config of a checkpoint is not one of this version"):
+    with pytest.raises(ConfigError, match="this version cannot read the config of a checkpoint"):
         typed("checkpoint", {"model": 3})

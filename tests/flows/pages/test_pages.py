@@ -162,7 +162,7 @@ def test_a_dataset_shows_a_few_records_and_who_uses_it(client: TestClient, toy: 
     key = next(a.key for a in toy.artifacts("dataset") if "colors" in a.manifest.name)
     text = get(client, f"{PAGES}/artifact/{key}")
     assert text.count('<article class="card">') == 8
-    users = told(text).partition("Who uses it")[2]
+    users = told(text).partition("Used by")[2]
     assert "transfer parcel colors seed=23" in users
     assert "evaluate colors/mqt/64/47" in users
     assert "shapes" not in users

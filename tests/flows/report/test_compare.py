@@ -117,8 +117,14 @@ def made(**other: str) -> list[Score]:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"data": "d2"}, "refcoco must be of one evaluation split with one prompt, got data d1"),
-        ({"decoding": "beams"}, "refcoco must be decoded alike, got greedy for vanilla/256"),
+        (
+            {"data": "d2"},
+            "refcoco must come from the same evaluation split and prompt, got data d1",
+        ),
+        (
+            {"decoding": "beams"},
+            "refcoco must come from the same decoding settings, got greedy for vanilla/256",
+        ),
     ],
 )
 def test_scores_of_other_evaluations_are_never_averaged(other: dict[str, str], message: str):
@@ -133,7 +139,7 @@ def test_scores_of_other_platforms_are_averaged_only_if_told():
     assert len(kept) == len(mixed) - 2
     assert len(notes) == 1
     assert notes[0].startswith(
-        f"2 of {len(mixed)} scores are left out, as they were made otherwise"
+        f"2 of {len(mixed)} scores are left out because they were made on another platform"
     )
     assert "2 with jax 2 on gpu. Left out: refcoco/m3/64/" in notes[0]
     assert "`parcel results RUN --mixed`" in notes[0]

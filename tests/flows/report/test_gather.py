@@ -155,5 +155,5 @@ def test_scores_of_another_accelerator_wait_for_mixed(store: Store, tmp_path: Pa
     assert "Scores of several platforms are mixed" in mixed
     header = (made.path / "comparisons.csv").read_text().splitlines()
     assert header[1].startswith("parcel,vanilla,256,chartqa,-25.0000,")
-    with pytest.raises(ConfigError, match="--mixed goes with RUN"):
+    with pytest.raises(ConfigError, match="--mixed needs RUN"):
         show_results(store, None, "md", Path("scores.csv"), mixed=True)

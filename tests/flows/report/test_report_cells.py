@@ -132,8 +132,8 @@ def test_there_is_no_retention_of_a_reference_that_is_not_above_chance():
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (make("chartqa", "vanilla", 64, SEEDS[0], 1.0), "of the plan, got chartqa/vanilla/64"),
-        (make("chartqa", "parcel", 256, 1, 1.0), "of the plan, got chartqa/parcel/256 seed 1"),
+        (make("chartqa", "vanilla", 64, SEEDS[0], 1.0), "in the plan, got chartqa/vanilla/64"),
+        (make("chartqa", "parcel", 256, 1, 1.0), "in the plan, got chartqa/parcel/256 seed 1"),
         (make("chartqa", "parcel", 256, SEEDS[0], 1.0), "given once, got chartqa/parcel/256"),
     ],
 )

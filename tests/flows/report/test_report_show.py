@@ -33,7 +33,12 @@ def test_a_score_file_is_reported(store: Store, tmp_path: Path):
             None,
             "must be one of md, csv, json, latex, comparisons, cells, auto, html, got 'xml'",
         ),
-        (None, "cells", Path("scores.csv"), "--format cells goes with RUN, got --scores; take csv"),
+        (
+            None,
+            "cells",
+            Path("scores.csv"),
+            "--format cells needs RUN, got --scores; use --format csv",
+        ),
         (None, "md", Path("absent.csv"), "--scores: absent.csv: cannot be read, No such file"),
         ("demo", "md", None, "RUN must name a finished run, got 'demo'"),
     ],

@@ -59,7 +59,7 @@ def test_explain_tells_what_will_be_left(store: Store):
     *_, everything = Explanation(store, study()).lines(KeepConfig())
     *_, scores = Explanation(store, study()).lines(PREDICTIONS)
     assert "keep.transfers=all: " in everything
-    assert "not counted, as nobody knows yet: " in everything
+    assert "not counted, because their size is not known yet: " in everything
 
     def size(line: str) -> float:
         return float(line.partition("checkpoint ")[2].partition(" MB")[0])

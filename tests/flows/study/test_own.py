@@ -153,7 +153,7 @@ def test_a_published_benchmark_may_have_another_metric_and_no_other_reader(folde
         ({"metric": ""}, r"transfers\.mine\.metric must be given: one of exact_match, vqa, "),
         ({"metric": "f1"}, r"transfers\.mine\.metric must be one of exact_match, .* got 'f1'"),
         ({"metric": "own_scores.py:f2"}, r"transfers\.mine\.metric: own_scores has no 'f2'"),
-        ({"metric": "miou"}, r"transfers\.mine\.metric must not be one of masks"),
+        ({"metric": "miou"}, r"transfers\.mine\.metric must not be a mask metric"),
         (
             {"prompt": "{question}"},
             r"mine\.prompt may hold \{text\} and \{lang\}, got \{question\}",
@@ -373,7 +373,7 @@ def test_a_run_from_the_form_brings_no_code(folder: Path, monkeypatch: pytest.Mo
     for name, value in limits(str(folder / "store"), any_store=False, any_runner=False).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(
-        ConfigError, match=r"transfers\.mine\.metric must be of the registry, or an"
+        ConfigError, match=r"transfers\.mine\.metric must be in the registry, or an"
     ):
         config(folder)
     config(folder, metric="vqa")

@@ -265,7 +265,7 @@ def test_one_that_breaks_its_promises_is_told_before_anything_runs(folder: Path)
 def test_a_run_from_the_ui_names_entry_points_only(folder: Path, monkeypatch):
     for name, value in limits("s", any_store=True, any_runner=False).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=r"methods\.2 must be of the registry, or an entry poin"):
+    with pytest.raises(ConfigError, match=r"methods\.2 must be in the registry, or an entry poin"):
         config(folder)
 
 

@@ -167,9 +167,9 @@ def test_a_sample_that_would_fail_says_so(drawn: Path, store: Store, tmp_path: P
     row = next(row for row in found.missing if row.name == "prepare chartqa/train")
     assert row.rejected == 1.0
     assert row.records == (0, 0)
-    told = "prepare chartqa/train would fail: by its sample of "
+    told = "prepare chartqa/train would fail: its sample of "
     assert any(
-        line.startswith(told) and "least 100%" in line and line.endswith("is 5%")
+        line.startswith(told) and "least 100%" in line and line.endswith("max_reject_rate=5%")
         for line in found.lines
     )
 

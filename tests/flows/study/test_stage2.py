@@ -168,7 +168,7 @@ def test_costs_are_those_of_the_resolution():
             r"stage2: transfers\.chartqa\.prepare\.image_px must be .*=448, got 224",
         ),
         (["stage2={trian: {}}"], r"stage2\.trian: no such key; did you mean train\?"),
-        (["stage1=null"], "stage1 must be given where start is not"),
+        (["stage1=null"], "stage1 or start must be given"),
         (["start={vanilla: a}"], "start must be one checkpoint where stage1 is given"),
         (["start={vanilla: a}", "stage1=null"], "start must have .* got none for m3, mqt, parcel"),
         (
@@ -224,10 +224,11 @@ def test_each_method_may_start_from_a_checkpoint_of_its_own(tmp_path: Path):
 @pytest.mark.parametrize(
     ("of", "words", "told"),
     [
-        ("parcel", (), "start must have no connector, or that of vanilla, which goes on from it, "
-         "got one of parcel"),
-        ("parcel", ("stage1=null",), "or that of vanilla, .*start={parcel: …}"),
-        ("mqt", ("stage1=null", "methods=[parcel]"), "or that of parcel, .* got one of mqt"),
+        ("parcel", (), "start must be a checkpoint without a connector, or with the connector of "
+         "vanilla, which continues from it; got connector parcel"),
+        ("parcel", ("stage1=null",), "or with the connector of vanilla, .*start={parcel: …}"),
+        ("mqt", ("stage1=null", "methods=[parcel]"),
+         "or with the connector of parcel, .* got connector mqt"),
         ("vanilla", ("model.text.width=48",),
          r"start must be a checkpoint of the study's model, whose text\.width is 48, got .* 96"),
     ],

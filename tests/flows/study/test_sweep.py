@@ -168,7 +168,7 @@ def test_what_cannot_be_settled_ends_at_the_bound(store: Store):
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"benchmarks": ["chartqb"]}, "benchmarks must be of the registry, got chartqb"),
+        ({"benchmarks": ["chartqb"]}, "benchmarks must be in the registry, got chartqb"),
         ({"methods": ["parcl"]}, "methods.0 must be one of vanilla, .*got 'parcl'"),
         ({"seeds": 5, "max_seeds": 4}, "seeds must be at most max_seeds=4, got 5"),
         ({"until_decided": True, "add_seeds": 1}, "until_decided .* without add_seeds"),
@@ -235,7 +235,7 @@ def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     assert next_of(nightly) is None
     assert nightly.why_nothing() == (
         "nothing to run: every cell of 4 seeds is there, and max_seeds=4 is reached, but for 1 "
-        f"transfers that failed {MAX_TRIES} times and are left alone until `parcel run --failed`: "
+        f"transfers that failed {MAX_TRIES} times and are skipped until `parcel run --failed`: "
         f"{broken}"
     )
     # More seeds: it stays out of the way, and its table with it.
@@ -266,7 +266,9 @@ def test_failed_steps_alone_are_begun(store: Store):
 
     config = firing(store).config
     broken = f"transfer vanilla chartqa seed={config.seeds[0]}"
-    with pytest.raises(ConfigError, match=r"--failed must come with a study whose run .*got 'demo"):
+    with pytest.raises(
+        ConfigError, match=r"--failed needs a study with a finished run .*got 'demo"
+    ):
         failed_last(store, config.name)
     values = dataclasses.asdict(config)
     note_run(store, values, None, artifacts=(), flow_run_id="", failed=[f"{broken}: no: memory"])
@@ -277,11 +279,11 @@ def test_failed_steps_alone_are_begun(store: Store):
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
     assert told_of_failed("demo", [broken]) == (
-        f"1 steps failed in demo's last run, and are tried alone: {broken}"
+        f"1 steps failed in demo's last run; only these are tried: {broken}"
     )
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
     assert problem(form) is None
-    assert str(problem({**form, "overrides": ["name=other"]})).startswith("--failed must come")
+    assert str(problem({**form, "overrides": ["name=other"]})).startswith("--failed needs")
 
 
 STAGE2 = "stage2={num_seeds: 1}"

@@ -24,7 +24,7 @@ def test_where_no_server_answers_the_call_is_not_even_made(
     assert [published(called.append, n) for n in range(3)] == [None] * 3
     assert called == []
     said = capsys.readouterr().err
-    assert said.count("the work goes on") == 1
+    assert said.count("the work continues") == 1
     assert said.count("\n") == 1
 
 

@@ -127,7 +127,7 @@ def test_a_range_with_other_bytes_is_read_again(one_archive, gcs, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ({"action": "corrupt"}, "came with other bytes"),
+        ({"action": "corrupt"}, "do not match its checksum"),
         ({"action": "answer", "status": 403}, "Forbidden"),
     ],
 )
