@@ -123,8 +123,7 @@ class Sweep:
     compare: Annotated[
         tuple[Offered, ...],
         Field(
-            description="Methods to compare: the first with each of the others; empty: the study's "
-            "last with all others.",
+            description="Compare the first with the others; empty: the study's last with all.",
             json_schema_extra={"uniqueItems": True},
         ),
     ] = ()

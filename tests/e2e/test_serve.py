@@ -98,7 +98,11 @@ def test_pages_of_stages_and_datasets_have_samples_and_users(served: Served, tmp
     for kind, name in read.items():
         manifests = map(Path.read_text, (served.store / "manifests" / kind).glob("*.json"))
         key = next(m["key"] for m in map(json.loads, manifests) if m["name"].startswith(name))
-        found = artifact(served, f"lineage-{key}")
+        # A run that another test began publishes a page first, and its users when all is done.
+        until = time.monotonic() + 120
+        while "## Used by" not in (found := artifact(served, f"lineage-{key}"))["data"]:
+            assert time.monotonic() < until, name
+            time.sleep(1)
         assert "## Used by\n\n- [" in found["data"], name
         assert f"[Live page](/parcel/artifact/{key})" in found["data"]
         dom = browse(f"{served.url}/v2/artifacts/artifact/{found['id']}", tmp_path)
