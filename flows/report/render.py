@@ -11,22 +11,14 @@ from flows.report.latex import to_latex
 from flows.report.markdown import Link, to_markdown
 
 COSTS = ("tokens", "tflops", "kv_mb")
+_MEASURED = ("method", "budget", "mean", "std", "n", "expected", "retention", "low", "high")
+_JUDGED = ("error", "margin", "above_chance", "accepted")
+"""Fields of a cell that the CSV and the JSON both have, in this order."""
 COLUMNS = (
     "benchmark",
-    "method",
-    "budget",
-    "mean",
-    "std",
-    "n",
-    "expected",
-    "retention",
-    "low",
-    "high",
+    *_MEASURED,
     "chance",
-    "error",
-    "margin",
-    "above_chance",
-    "accepted",
+    *_JUDGED,
     "metric",
     "scores",
     "group",
@@ -174,22 +166,7 @@ def _field(value: object) -> object:
 
 
 def _cell_json(cell: Cell) -> dict[str, Any]:
-    fields = (
-        "method",
-        "budget",
-        "mean",
-        "std",
-        "n",
-        "expected",
-        "retention",
-        "low",
-        "high",
-        "error",
-        "margin",
-        "above_chance",
-        "accepted",
-        "unseen",
-    )
+    fields = (*_MEASURED, *_JUDGED, "unseen")
     seeds = [{"seed": s.seed, "score": s.score, "artifact": s.artifact} for s in cell.scores]
     costs = {name: getattr(cell.cost, name, None) for name in COSTS}
     return {**{f: _rounded(getattr(cell, f)) for f in fields}, **costs, "scores": seeds}

@@ -39,11 +39,11 @@ def make(work: Work) -> Iterator[Progress]:
     linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
     (work.out / "linked.md").write_text(linked)
     if judged := judge(spec.plan, work.artifacts, report):
-        for name in ("results.md", "linked.md"):
-            with (work.out / name).open("a") as told_there:
-                told_there.write(f"\n{to_markdown(judged)}")
-        with (work.out / "results.latex").open("a") as tables:
-            tables.write(f"\n{to_latex(judged)}")
+        section = to_markdown(judged)
+        texts = {"results.md": section, "linked.md": section, "results.latex": to_latex(judged)}
+        for name, text in texts.items():
+            with (work.out / name).open("a") as tables:
+                tables.write(f"\n{text}")
         (work.out / "auto.csv").write_text(to_csv(judged))
         (work.out / "auto.png").write_bytes(plot_png(judged))
     plot(report, work.out / "results.png")
