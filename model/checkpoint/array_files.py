@@ -236,7 +236,9 @@ class SafetensorsWriter:
         """
         self._file.close()
         if self._starts:
-            raise ValueError(f"tensors were announced and not written: {sorted(self._starts)[:6]}.")
+            raise ValueError(
+                f"tensors are in the header but were never written: {sorted(self._starts)[:6]}."
+            )
 
 
 def read_orbax(folder: Path) -> Arrays:

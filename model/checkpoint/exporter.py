@@ -43,7 +43,7 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
     if model.connector.kind != "vanilla":
         raise RequestError(
             f"SRC must be a vanilla model to go to another codebase, got {model.connector.kind!r}: "
-            "they have no place for a connector."
+            "other codebases cannot store a connector."
         )
     params = params_of(checkpoint).arrays
     kept = checkpoint / ORIGIN

@@ -132,8 +132,10 @@ class ResumePoints:
                 found = _step(name), point.read(template), point.notes
             except ValueError as error:
                 reason = str(error)
-            except (KeyError, TypeError) as error:
+            except KeyError as error:
                 reason = f"its index has no {error}"
+            except TypeError as error:
+                reason = f"its index is damaged: {error}"
             except FileNotFoundError as error:
                 reason = f"{error} is not there any more"
             # Each process reads its own parts only; if one finds damage, all skip the point.
@@ -222,7 +224,9 @@ class ResumePoints:
     def _check_held(self) -> None:
         """Raises an error if the folder is gone: another process has taken over the stage."""
         if not self._place.startswith(BUCKET) and not Path(self._place).is_dir():
-            raise FileNotFoundError(f"{self._place} is another process's now.")
+            raise FileNotFoundError(
+                f"{self._place} is gone: another process has taken over this stage."
+            )
 
     def _found(self) -> list[str]:
         """Returns the names of folders that may be points, the newest first."""
@@ -316,7 +320,7 @@ class _Point:
                 out[_slices(overlap, [a for a, _ in region])] = part
                 filled += part.size
         if filled != out.size:
-            raise ValueError(f"it has not all of {path}")
+            raise ValueError(f"parts of {path} are missing")
         return out
 
 

@@ -121,7 +121,7 @@ def _check_buckets(cfg: ConnectedConfig) -> None:
     if not served:
         raise ValueError(
             f"{kind} serves no budget at {cfg.vision.image_px} px, {cfg.vision.num_patches} "
-            f"patches; its routing must state some that are at most that."
+            f"patches; its routing must state budgets of at most that many tokens."
         )
     unknown = sorted(set(sizes) - set(served))
     if unknown:

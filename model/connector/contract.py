@@ -82,7 +82,7 @@ def check(cfg: ConnectedConfig) -> Iterator[Finding]:
         yield (
             _keeps(tried, name)
             if found.kept
-            else Finding(name=name, kept=False, told=f"not tried, for want of {first}")
+            else Finding(name=name, kept=False, told=f"not tried, because {first} failed")
         )
 
 
@@ -171,7 +171,9 @@ class _Tried:
             others = self.weights.copy()
             others[image] = self.features[image]
             if (far := _far(self._run(size, size, others).tokens[image], alone[image])) > TOLERANCE:
-                raise _BrokenError(f"tokens of an image differ by {far:.1e} with those beside it")
+                raise _BrokenError(
+                    f"tokens of an image change by {far:.1e} when other images of the batch change"
+                )
         return "each by itself"
 
     def masking(self) -> str:

@@ -172,8 +172,8 @@ class Examples:
         found, expected = len(record.window()), self._stored[draw.part]
         if found != expected:  # Possible in datasets of version 0.2.0.
             raise ValueError(
-                f"record {record.id!r} of part {draw.part!r} has {found} images, the first one "
-                f"{expected}; prepare the dataset again, which keeps them apart."
+                f"record {record.id!r} of part {draw.part!r} has {found} images, but the part's "
+                f"first record has {expected}; prepare the dataset again, which keeps them apart."
             )
         return record.window(choose_window(record, seed=self._seeds.texts, visit=draw.visit))
 

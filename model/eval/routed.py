@@ -98,7 +98,8 @@ def train_router(
         yield progress
     if not rows:
         raise ValueError(
-            f"text_len must leave room for a suffix, got {decode.text_len}: no item has any left."
+            f"text_len must leave room for a suffix, got {decode.text_len}: every item's prefix "
+            "fills it."
         )
     lost = np.concatenate(losses).astype(np.float64)
     labels = least_enough(lost, config.epsilon)

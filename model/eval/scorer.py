@@ -144,7 +144,7 @@ class Totals:
           ValueError: if nothing was counted.
         """
         if not self._whole.num:
-            raise ValueError("predictions must be at least one, got none.")
+            raise ValueError("there must be at least one prediction, got none.")
         found = metric.summarize(self._whole)
         whole = found.pop("score")
         for field, values in self._parts.items():

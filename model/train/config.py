@@ -36,7 +36,9 @@ class GroupConfig:
                 f"groups.params must be a regular expression, got {self.params!r}: {error}."
             ) from None
         if not self.lr >= 0:
-            raise ValueError(f"groups.lr must be at least 0, which freezes, got {self.lr!r}.")
+            raise ValueError(
+                f"groups.lr must be at least 0 (0 freezes the group), got {self.lr!r}."
+            )
         if self.warmup is not None and not 0 <= self.warmup < 1:
             raise ValueError(
                 f"groups.warmup must be a fraction of total steps in [0, 1), or none for the "

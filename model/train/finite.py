@@ -52,7 +52,9 @@ class Losses:
           NotFiniteError: if one is not finite: the losses were, so the step's gradient was not.
         """
         if not all(np.isfinite(part).all() for part in params):
-            raise self._error(step, "the loss is finite, the parameters after it are not")
+            raise self._error(
+                step, "the loss is finite, but the parameters after the update are not"
+            )
 
     def _error(self, step: int, what: str) -> NotFiniteError:
         draws = self._examples.draws(step)

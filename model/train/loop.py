@@ -177,7 +177,10 @@ def fit(
                 # Only the first process's `wait` covers all processes, and one that exits early
                 # makes JAX end the others. So all meet here before any leaves.
                 multihost_utils.sync_global_devices("all have saved")
-                raise Preempted(f"saved after step {done} of {train.total_steps}, to go on from.")
+                raise Preempted(
+                    f"state saved after step {done} of {train.total_steps}; training can resume "
+                    "from it."
+                )
             is_new = points.news()
             if is_told or is_new:
                 yield Progress(

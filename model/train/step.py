@@ -147,8 +147,8 @@ class StepPrograms:
         if (bucket, num_images) not in self._compiled:
             if self._are_ahead:
                 raise LookupError(
-                    f"a step with {num_images} images and {bucket} slots for tokens of each has no "
-                    f"program; compiled ahead: {sorted(self._compiled)}."
+                    f"no program was compiled for {num_images} images with {bucket} slots each; "
+                    f"compiled ahead: {sorted(self._compiled)}."
                 )
             started = time.monotonic()
             self._compiled[bucket, num_images] = self.lower(args).compile()

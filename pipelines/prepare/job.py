@@ -229,8 +229,8 @@ class Desk:
         self.files: Files = open_files(job.work)
         if job.code != code_sha256():
             error = RuntimeError(
-                f"worker on {socket.gethostname()} has other code of the pipelines than the "
-                f"process that started the run; install the same version there."
+                f"worker on {socket.gethostname()} runs a different version of the pipelines' "
+                f"code than the process that started the run; install the same version there."
             )
             self.note_error(error)
             raise error
@@ -283,7 +283,7 @@ class Desk:
                     copy.seek(0)
                     yield from io.TextIOWrapper(copy, "utf-8", newline="\n")  # type: ignore[arg-type]
                     return
-        raise OSError(f"{self.job.work}/{name} came with other bytes than were written")
+        raise OSError(f"{self.job.work}/{name} does not match its checksum")
 
     def note_error(self, error: BaseException) -> None:
         """Notes why the run fails, for the process that started it."""

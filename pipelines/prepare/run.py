@@ -221,7 +221,7 @@ def _run(
             return
         if work_counts(desk.files) == before:
             break
-    raise RuntimeError(f"{job.config.runner} never finished shards {missing}.")
+    raise RuntimeError(f"{job.config.runner} ended without finishing shards {missing}.")
 
 
 def _report(shard: int) -> str:

@@ -76,8 +76,8 @@ class Record:
             )
         if self.prefixes and not (len(self.prefixes) == len(self.suffixes) and all(self.prefixes)):
             raise ValueError(
-                f"prefixes must name some for each of {len(self.suffixes)} suffixes of record "
-                f"{self.id!r}, got {self.prefixes!r:.100}."
+                f"prefixes must hold at least one for each of {len(self.suffixes)} suffixes of "
+                f"record {self.id!r}, got {self.prefixes!r:.100}."
             )
         if self.meta:  # Most are empty, and `json.dumps` takes half of this method's time.
             json.dumps(self.meta)

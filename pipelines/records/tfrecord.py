@@ -124,7 +124,7 @@ def read_frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     offset = 0
     while header := file.read(_HEADER.size):
         if len(header) < _HEADER.size or _HEADER.unpack(header)[1] != _masked_crc(header[:8]):
-            raise ValueError(f"no record begins {offset} bytes in")
+            raise ValueError(f"damaged record header at byte {offset}")
         length, _ = _HEADER.unpack(header)
         data, footer = file.read(length), file.read(_FOOTER.size)
         if len(data) + len(footer) != length + _FOOTER.size or footer != _FOOTER.pack(

@@ -25,7 +25,7 @@ def find(corpus: Corpus, *names: str) -> Path:
     """
     if path := look_up(corpus.folder, *names):
         return corpus.annotation(path)
-    others = f" (nor is there {', '.join(names[1:])})" if names[1:] else ""
+    others = f" ({', '.join(names[1:])}, too)" if names[1:] else ""
     raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{others}.")
 
 

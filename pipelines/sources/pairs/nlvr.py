@@ -77,7 +77,7 @@ def _find(corpus: Corpus, split: str):
             if (corpus.folder / name).is_file():
                 return corpus.folder / name, layout
     raise FileNotFoundError(
-        f"{corpus.folder / first[0]} is missing (nor is there {corpus.folder / second[0]})."
+        f"{corpus.folder / first[0]} is missing ({corpus.folder / second[0]}, too)."
     )
 
 

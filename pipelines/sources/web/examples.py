@@ -279,7 +279,7 @@ def _items(
         )
         return
     if len(media) > 1:
-        raise BadInput(f"{len(media)} pictures, of which only prefix and suffix can tell")
+        raise BadInput(f"a record with {len(media)} pictures needs the features prefix and suffix")
     yield from _as_web_image(corpus, f"{kind}/{key}", next(iter(media)), lang, values)
 
 

@@ -118,7 +118,7 @@ def test_the_newest_is_gone_on_from_and_old_ones_are_let_go(folder: Path):
         (missing, 3, "of step 5 is not used: .* is not what was written"),
         (index_cut, 3, "of step 5 is not used: 0.json is no JSON"),
         (other_index, 3, "of step 5 is not used: its index has no 'sizes'"),
-        (without_a_part, 3, "of step 5 is not used: it has not all of weights"),
+        (without_a_part, 3, "of step 5 is not used: parts of weights are missing"),
     ],
 )
 def test_a_damaged_one_is_skipped_and_named(
@@ -178,7 +178,7 @@ def test_a_point_that_cannot_be_written_is_told_of(tmp_path: Path):
     points = ResumePoints(tmp_path / "points")
     shutil.rmtree(tmp_path / "points")  # Another took the step over, and its folder.
     points.save(1, own_parts(state(1)), {})
-    with pytest.raises(FileNotFoundError, match="another process's now"):
+    with pytest.raises(FileNotFoundError, match="another process has taken over"):
         points.wait()
     assert not (tmp_path / "points").exists()
 

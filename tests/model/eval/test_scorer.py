@@ -202,7 +202,7 @@ def test_scorers_of_other_metrics_do_not_merge():
 
 @pytest.mark.parametrize("metric", ["vqa", "cider", "bleu"])
 def test_nothing_has_no_score(metric: str):
-    with pytest.raises(ValueError, match="predictions must be at least one, got none"):
+    with pytest.raises(ValueError, match="there must be at least one prediction, got none"):
         Scorer(metric).finish()
 
 

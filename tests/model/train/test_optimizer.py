@@ -227,7 +227,10 @@ def test_groups_of_one_rate_update_to_the_bit_as_none_do():
     ("values", "message"),
     [
         ({"params": "(vision"}, r"groups\.params must be a regular expression, got '\(vision'"),
-        ({"params": ".*", "lr": -1.0}, r"groups\.lr must be at least 0, which freezes, got -1\.0"),
+        (
+            {"params": ".*", "lr": -1.0},
+            r"groups\.lr must be at least 0 \(0 freezes the group\), got -1\.0",
+        ),
         ({"params": ".*", "warmup": 1.0}, r"groups\.warmup must be .* in \[0, 1\), .* got 1\.0"),
     ],
 )

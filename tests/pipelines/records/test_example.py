@@ -42,7 +42,9 @@ def test_prefixes_of_each_suffix_come_back():
     record = dataclasses.replace(RECORD, prefixes=(("Wie viele?", "Anzahl\n?"), ("How many?",)))
     assert decode(encode(record)) == record
     for wrong in ((("one",),), (("one",), ())):
-        with pytest.raises(ValueError, match="prefixes must name some for each of 2 suffixes"):
+        with pytest.raises(
+            ValueError, match="prefixes must hold at least one for each of 2 suffixes"
+        ):
             dataclasses.replace(RECORD, prefixes=wrong)
 
 
