@@ -108,9 +108,10 @@ def _images(paths: Sequence[str], data: str | None, limit: int, image_px: int) -
         records = [record for part in parts.values() for record in part]
         records.sort(key=lambda record: record.id)
         step = max(1, len(records) // limit)
+        taken: list[np.ndarray] = []
         for record in records[::step][:limit]:
-            images += list(decode_images(record.images, len(record.images), image_px))
-        images = images[: len(paths) + limit] if paths else images[:limit]
+            taken += decode_images(record.images, len(record.images), image_px)
+        images += taken[:limit]
     if not images:
         raise ConfigError("IMAGE... or --data must give at least one image, got none.")
     return images

@@ -131,10 +131,9 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
     _anchor(values, path.parent)
     base = values.pop("base", None)
-    if base is None:
-        return values
-    parent = DEMO if base == "demo" else path.parent / str(base)
-    below = read(parent)
+    below: dict[str, Any] = {}
+    if base is not None:
+        below = read(DEMO if base == "demo" else path.parent / str(base))
     return _without_dropped(_merge(below, values), below, source=str(path))
 
 
@@ -151,7 +150,7 @@ def _without_dropped(
     Raises:
       ConfigError: if a benchmark is dropped that neither was there nor is published.
     """
-    transfers, known = values.get("transfers"), below.get("transfers")
+    transfers, known = values.get("transfers"), below.get("transfers", {})
     if not isinstance(transfers, dict) or not isinstance(known, dict):
         return values
     dropped = [name for name, value in transfers.items() if value is None]
@@ -159,7 +158,7 @@ def _without_dropped(
     if unknown := [name for name in dropped if name not in {*known, *BENCHMARKS}]:
         raise ConfigError(
             f"{source}: transfers.{unknown[0]}: null drops a benchmark, and there is none of that "
-            f"name; there are {', '.join(known)}."
+            f"name; there are {', '.join(known) or 'none'}."
         )
     return {**values, "transfers": {k: v for k, v in transfers.items() if k not in dropped}}
 

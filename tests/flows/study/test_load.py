@@ -65,6 +65,9 @@ def test_null_drops_a_benchmark_in_a_file_and_in_an_override(tmp_path: Path):
     (tmp_path / "c.yaml").write_text("base: a.yaml\ntransfers: {mine: null}\n")
     with pytest.raises(ConfigError, match=r"c\.yaml: transfers\.mine: null drops .* are refcoco"):
         load(tmp_path / "c.yaml")
+    (tmp_path / "d.yaml").write_text("transfers: {mine: null}\n")
+    with pytest.raises(ConfigError, match=r"d\.yaml: transfers\.mine: null drops .* are none"):
+        load(tmp_path / "d.yaml")
 
 
 @pytest.mark.parametrize(
