@@ -1,6 +1,6 @@
-"""What holds for every test: JAX on CPU, and no silent promotion of dtypes or ranks.
+"""Settings of every test: JAX on CPU, and no silent promotion of dtypes or ranks.
 
-Set through the environment, before anything imports JAX: tests without JAX never load it.
+They are environment variables, set before anything imports JAX: tests without JAX never load it.
 """
 
 import importlib.metadata

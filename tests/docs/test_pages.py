@@ -1,4 +1,4 @@
-"""What the pages name is there: paths, links, and the keys of their configs."""
+"""Tests that the pages name only paths and links that exist, and that the reference is complete."""
 
 import re
 from pathlib import Path

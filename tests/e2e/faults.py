@@ -87,15 +87,15 @@ Files = dict[str, bytes]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What is tried.
+    """A fault and the moment at which it falls.
 
     Attributes:
       fault: one of `FAULTS`.
       phase: one of `PHASES`.
       verb: kind of request; "*" for any.
-      moment: number of the request of that kind on which it falls; of a worker's kill, since the
-        worker began.
-      of: how many there are without a fault.
+      moment: index, among the requests of that kind, of the one on which the fault falls; for the
+        kill of a worker, counted from the time when a worker first has a task.
+      of: number of such requests without a fault; for the kill of a worker, a tenth of it.
     """
 
     fault: str
@@ -110,12 +110,12 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a trial.
+    """Outcome of a trial.
 
     Attributes:
       fired: how often the fault fell on a request, or a process was killed.
-      wrong: how it was not survived; "" where it was.
-      seconds: it took [s].
+      wrong: what went wrong; "" if the study survived.
+      seconds: duration [s].
     """
 
     fired: int
@@ -360,7 +360,7 @@ def family(mark: str) -> list[psutil.Process]:
 
 
 def is_at_work(process: psutil.Process) -> bool:
-    """Whether a process is a Ray worker with a task."""
+    """Returns whether a process is a Ray worker with a task."""
     with contextlib.suppress(psutil.Error):
         words = " ".join(process.cmdline())
         return words.startswith("ray::") and not words.startswith("ray::IDLE")

@@ -188,7 +188,7 @@ def ended(served: Served, run: str) -> dict[str, Any] | None:
 
 
 def wait(look: Any, timeout: float, told: Any = lambda: "it did not happen") -> Any:
-    """Returns what `look` does, as soon as that is anything."""
+    """Returns the result of `look` as soon as it is truthy."""
     deadline = time.monotonic() + timeout
     while not (found := look()):
         assert time.monotonic() < deadline, told()

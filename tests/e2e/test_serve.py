@@ -153,7 +153,7 @@ def test_run_started_from_the_form_finishes(served: Served, finished: Finished):
 
 
 def refusal(served: Served, found: dict, parameters: dict) -> tuple[int, str]:
-    """What the server says to a form, and with which code."""
+    """Returns the status code and message with which the server refuses a form."""
     import urllib.error
 
     path = f"/deployments/{found['id']}/create_flow_run"

@@ -53,7 +53,7 @@ def slurm() -> Iterator[Path]:
 
 
 def told_by(slurm: Path, log: Path) -> str:
-    """What a job said, or, if it did not begin, what Slurm did."""
+    """Returns the end of a job's log or, if the job did not start, of Slurm's logs."""
     logs = [log] if log.exists() else sorted(slurm.glob("slurm*.log"))
     return "\n".join(f"{log.name}: {log.read_text()[-4000:]}" for log in logs)
 

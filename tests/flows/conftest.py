@@ -14,7 +14,7 @@ from tests.flows.pages.studies import write_study
 
 
 class Done(NamedTuple):
-    """What a command came to."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

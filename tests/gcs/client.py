@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What came back; header names are in lower case."""
+    """Answer of the server; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]

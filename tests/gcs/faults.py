@@ -1,4 +1,4 @@
-"""What the server can be told to do wrong: rules that pick requests, and an action for each."""
+"""Faults that the server makes on demand: rules that pick requests, and an action for each."""
 
 import dataclasses
 import fnmatch
@@ -45,7 +45,7 @@ ACTIONS = {
     "lose": VERBS,  # All is done, and the connection reset without a reply.
     "lose_answer": VERBS,  # All is done, and `status` replied.
 }
-"""What can be done, and to which verbs."""
+"""Actions, each with the verbs that it can be applied to."""
 
 IN_BATCH = ("answer", "lose_answer")
 """Actions on the requests inside of a batch, which have no connection of their own."""

@@ -113,14 +113,14 @@ def test_torn_chunk_is_sent_again(found: GCS, files: GCSFileSystem):
 
 
 def test_corrupt_download_is_not_noticed(found: GCS, files: GCSFileSystem):
-    """What to expect of gcsfs: it compares the hashes of uploads only."""
+    """A limit of gcsfs: it checks the hashes of uploads only."""
     files.pipe_file("testing/x", b"data")
     found.fail(Rule(action="corrupt"))
     assert files.cat_file("testing/x") != b"data"
 
 
 def test_lost_reply_to_a_creation_looks_like_a_lost_race(found: GCS, files: GCSFileSystem):
-    """What to expect of gcsfs: it repeats the request, and finds its own object there."""
+    """A limit of gcsfs: it repeats the request, and then finds its own object there."""
     found.fail(Rule(action="lose", verb="upload"))
     with pytest.raises(FileExistsError):
         files.pipe_file("testing/x", b"data", mode="create")

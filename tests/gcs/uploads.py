@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from tests.gcs.objects import Conditions, Content, Object, Refused, Store
 
 STEP = 256 * 1024
-"""What a session holds is a multiple of this until the last chunk [bytes]."""
+"""Until the last chunk arrives, the size of a session's data is a multiple of this [bytes]."""
 
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 

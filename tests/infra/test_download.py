@@ -16,9 +16,9 @@ BODY = bytes(range(256)) * 20_000
 
 @dataclasses.dataclass
 class Origin:
-    """What the server has, and what it was asked for.
+    """State of the server: its files, and the `Range` header of every request.
 
-    `breaks`: bytes after which each of the next connections is cut.
+    `breaks`: for each of the next connections, the number of bytes after which it is cut.
     """
 
     files: dict[str, bytes] = dataclasses.field(default_factory=lambda: {"/a.bin": BODY})

@@ -1,4 +1,4 @@
-"""What of a configuration decides a step's identity, and what its parts hand on."""
+"""Tests of configs: which fields change a step's identity, and which reach the data loader."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What each seed controls, and that it controls nothing else."""
+"""Tests of the seeds: what each controls, and that it controls nothing else."""
 
 import dataclasses
 from typing import Any

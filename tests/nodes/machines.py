@@ -165,7 +165,7 @@ class Machines:
         )
 
     def call(self, *command: str, on: Machine) -> str:
-        """Returns what a command on a machine prints."""
+        """Returns the output of a command on a machine."""
         path = self._logs / "call"
         with path.open("w") as out:
             self.popen(*command, on=on, out=out).wait(timeout=60)
@@ -173,7 +173,7 @@ class Machines:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What every machine's processes find set."""
+        """Environment variables of every machine's processes."""
         own = {
             "HOME": "/tmp/home",
             "PARCEL_STATE": "/tmp/state",

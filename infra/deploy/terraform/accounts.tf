@@ -66,7 +66,7 @@ resource "google_storage_bucket_iam_member" "objects" {
   member = each.value.member
 }
 
-# The location is a property of the bucket and not of its objects, so it needs a permission, too.
+# The location belongs to the bucket, not to its objects, so reading it needs a role of its own.
 resource "google_storage_bucket_iam_member" "location" {
   for_each = local.workloads
 
@@ -100,7 +100,7 @@ resource "google_artifact_registry_repository_iam_member" "deployer" {
   member     = google_service_account.deployer.member
 }
 
-# Enough for kubectl to reach the cluster's API, where the Role parcel-deployer decides.
+# Just enough for kubectl to reach the cluster's API; the Role parcel-deployer grants the rest.
 resource "google_project_iam_custom_role" "connect" {
   role_id     = "parcelConnect"
   title       = "Connect to clusters"

@@ -11,7 +11,7 @@ resource "google_storage_bucket" "store" {
     enabled = false
   }
 
-  # None: resumable checkpoints are replaced often, and each would be paid for a week longer.
+  # No soft delete: resumable checkpoints are replaced often, and each would cost a week more.
   soft_delete_policy {
     retention_duration_seconds = 0
   }
@@ -25,7 +25,7 @@ resource "google_storage_bucket" "store" {
     }
   }
 
-  # Progress of trainings that were never resumed. `parcel gc` deletes all else.
+  # Deletes progress of trainings that were never resumed. `parcel gc` deletes all the rest.
   lifecycle_rule {
     condition {
       age            = 60

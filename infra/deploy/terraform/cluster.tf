@@ -1,5 +1,5 @@
-# The cluster and its pools. Its control plane is reached through the DNS endpoint, where IAM decides
-# who may: it has no IP address that could be listed or scanned.
+# The cluster and its node pools. Its control plane is reached through the DNS endpoint, where IAM
+# controls access; it has no IP address that could be listed or scanned.
 
 resource "google_container_cluster" "parcel" {
   name                     = "parcel"

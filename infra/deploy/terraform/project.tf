@@ -1,5 +1,5 @@
-# Services of the project, and a network in which nodes have no public address: they reach Google's
-# services from inside, and the internet only if that is enabled.
+# Services of the project, and a network whose nodes have no public address: they reach Google's
+# services from inside the network, and the internet only if `internet` is set.
 
 resource "google_project_service" "used" {
   for_each = toset([

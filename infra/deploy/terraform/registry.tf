@@ -1,4 +1,5 @@
-# Images: ours, and a mirror from which nodes without internet access get PostgreSQL's.
+# Image repositories: ours, and a mirror of Docker Hub, from which nodes get PostgreSQL's image
+# without internet access.
 
 resource "google_artifact_registry_repository" "images" {
   repository_id = "parcel"

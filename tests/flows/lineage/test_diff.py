@@ -1,4 +1,4 @@
-"""What two cells differ in: twenty differences planted one at a time, each named."""
+"""Tests of comparing two cells: twenty differences, planted one at a time, are each named."""
 
 import dataclasses
 import json

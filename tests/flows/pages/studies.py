@@ -100,7 +100,7 @@ RUN = "4a6e6bd0-5d4c-4a86-9f0e-000000000001"
 
 
 MASK = format_mask(range(3, 19))
-"""What the methods write for every mask."""
+"""The text that the methods write for every mask."""
 
 
 LOSSES = "".join(f'{{"step": {step}, "loss": {5 / step}}}\n' for step in range(1, 13))

@@ -105,7 +105,7 @@ def rows(root: Path, *, seconds: bool = False) -> list[dict[str, Any]]:
 
 
 def points(root: Path) -> dict[int, Path]:
-    """What can be gone on from, by step."""
+    """Returns the complete checkpoints from which the stage can resume, by step."""
     whole = {
         path.parent for path in root.glob("points/*/1.json") if (path.parent / "0.json").exists()
     }

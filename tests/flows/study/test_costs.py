@@ -1,4 +1,4 @@
-"""What a prompt of each row of the results costs."""
+"""Tests of the cost of a prompt, for each row of the results."""
 
 import pytest
 

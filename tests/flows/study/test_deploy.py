@@ -146,7 +146,7 @@ def test_schedules_set_elsewhere_stay():
 
 
 def configuration(name: str, kind: Any) -> Any:
-    """Returns what a worker of a pool makes of the pool's template and a deployment's variables."""
+    """Returns the job configuration that a pool's template and a deployment's variables make."""
     found = ask("GET", f"/deployments/name/study/{name}")
     pool = ask("GET", f"/work_pools/{name}-pool")
     return asyncio.run(

@@ -1,4 +1,4 @@
-"""What would run, and why: decided from the store's records, before anything does."""
+"""Tests of explain: which steps would run and why, known from the store before any step runs."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a study is given: found before anything starts, and told apart by content."""
+"""Tests of the files given to a study: checked before any step runs, identified by content."""
 
 import os
 import sqlite3

@@ -1,4 +1,7 @@
-"""What a study keeps: told beforehand, let go when all is scored, made again if it is read."""
+"""Tests of `keep`: which checkpoints are deleted once all is scored.
+
+Explain says beforehand what will be left; a deleted checkpoint is made again if a step reads it.
+"""
 
 from pathlib import Path
 

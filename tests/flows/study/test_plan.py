@@ -1,4 +1,4 @@
-"""What a plan tells of a study: steps, FLOPs, memory, time, cost; and what it cannot tell."""
+"""Tests of a study's plan: steps, FLOPs, memory, time, cost, and what it says it cannot know."""
 
 import datetime
 import importlib.util

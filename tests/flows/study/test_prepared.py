@@ -1,4 +1,4 @@
-"""What a plan tells of data that are not prepared: measured on samples, kept, and found again."""
+"""Tests of a plan's estimates for data not prepared yet: sampled once, stored, and reused."""
 
 import json
 import shutil

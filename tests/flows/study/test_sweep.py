@@ -1,4 +1,4 @@
-"""What a sweep adds to a study, and where it stands: decided from the store alone."""
+"""Tests of sweeps: what they add to a study and how far they got, known from the store alone."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is looked at while stages train: its datasets, and what a config may ask for."""
+"""Tests of watching stages while they train: the datasets, and what a config may ask for."""
 
 import pytest
 

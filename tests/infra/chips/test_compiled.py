@@ -1,4 +1,4 @@
-"""What a compiled program costs: loops, conditions, collectives."""
+"""Tests of the cost of a compiled program: loops, conditions, collectives."""
 
 import pytest
 

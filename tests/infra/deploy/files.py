@@ -36,7 +36,7 @@ OPEN_VALUES = {
     },
     "deployer": "parcel-deployer@lab.iam.gserviceaccount.com",
 }
-"""What Terraform knows once it has made things, as a project named `lab` could have it."""
+"""Values that Terraform knows only after `apply`, as they could be in a project named `lab`."""
 
 SITES = {
     "cpu": {},
@@ -147,7 +147,7 @@ def terraform(folder: Path, command: str, *words: str) -> str:
 
 
 def kustomized(folder: Path) -> tuple[Manifest, ...]:
-    """Returns what `kubectl apply -k` would send."""
+    """Returns the manifests that `kubectl apply -k` would send."""
     done = subprocess.run(
         ["kubectl", "kustomize", str(folder)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What the files tell programs (options, variables, ports) is what those programs know."""
+"""Tests that programs know the options, variables and ports that the deployment files set."""
 
 import base64
 import json

@@ -73,7 +73,7 @@ def variables(job: str) -> dict[str, str]:
 
 
 def command(job: str, **own: str) -> str:
-    """What a pod does, in the environment of its container but for what is said otherwise."""
+    """Returns a pod's command with its container's environment, in which `own` replaces values."""
     (container,) = JOBS[job]["template"]["spec"]["containers"]
     given = {**variables(job), **own}
     del given["PARCEL_STORE"], given["POD_IP"]

@@ -126,7 +126,7 @@ def test_a_field_that_nobody_knows_is_found():
 
 
 def manifests_of_site(folder: Path, name: str) -> tuple[Manifest, ...]:
-    """Returns what `kubectl apply -k` would send for a site that Terraform renders."""
+    """Returns the manifests that `kubectl apply -k` sends for a site that Terraform renders."""
     shutil.copytree(KUBERNETES, folder / "kubernetes", ignore=shutil.ignore_patterns("site"))
     (folder / "terraform").mkdir()
     (folder / "kubernetes" / "site").mkdir()
@@ -330,7 +330,7 @@ def test_only_these_may_reach_each_other():
 
 
 def may(source: dict[str, str], target: dict[str, str], port: int) -> bool:
-    """Whether the NetworkPolicies let a pod reach a port of another one of the namespace."""
+    """Returns whether the NetworkPolicies let a pod reach another pod's port in the namespace."""
 
     def chosen(selector: dict[str, Any], labels: dict[str, str]) -> bool:
         assert selector.keys() <= {"matchLabels"}

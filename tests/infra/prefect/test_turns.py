@@ -7,7 +7,7 @@ import pytest
 
 
 async def count_up(database: Path, times: int) -> int:
-    """Returns what a row comes to that so many transactions, at once, read and then write."""
+    """Returns a counter after `times` concurrent transactions that each read and raise it."""
     import sqlalchemy as sa
     from prefect.server.database.configurations import AioSqliteConfiguration
 

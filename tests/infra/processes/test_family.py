@@ -1,4 +1,4 @@
-"""What a process started ends with it, wherever it went."""
+"""Tests that the descendants of a process end with it, orphans in other sessions included."""
 
 import subprocess
 import sys

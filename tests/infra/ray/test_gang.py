@@ -73,7 +73,7 @@ os._exit(PREEMPTED)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one whose starter is gone too may wait to be buried."""
+    """Returns whether a process runs; a zombie, whose parent may be gone too, does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

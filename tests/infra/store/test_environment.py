@@ -1,4 +1,4 @@
-"""What a manifest says of the machine."""
+"""Tests of the hardware that a manifest records."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What each connector computes: its size, what its tokens are made of, what they do not see."""
+"""Tests of the connectors: their sizes, and what their tokens may and may not depend on."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What reading will cost, against what it does."""
+"""Tests of the estimated cost of reading, compared with the reads that a pass makes."""
 
 import pytest
 

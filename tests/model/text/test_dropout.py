@@ -1,4 +1,4 @@
-"""What dropout drops, and what it must not depend on."""
+"""Tests of dropout: what it drops, and that buckets, scan and remat do not change that."""
 
 import dataclasses
 import functools

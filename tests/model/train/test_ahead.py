@@ -1,4 +1,4 @@
-"""What libtpu says of a program that is too large."""
+"""Tests that libtpu's errors tell how much memory a program that is too large asks for."""
 
 import pytest
 

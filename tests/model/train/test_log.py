@@ -1,4 +1,4 @@
-"""What a training tells of itself: rows that outlive a kill, lost time, speed."""
+"""Tests of the training log: rows that survive a kill, lost time, speed."""
 
 import json
 import time

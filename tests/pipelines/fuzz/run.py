@@ -1,11 +1,12 @@
-"""What preparing makes of broken files: every one a record or a reject, none a crash or a hang.
+"""Fuzzes data preparation: each broken file must become a record or a reject, no crash, no hang.
 
     python -m tests.pipelines.fuzz.run [--images 5000] [--videos 500] [--containers 300] [--seed 0]
 
-Mutants are made of whole files written first, always the same ones, and prepared by the command a
-user types. Images and videos lie in folders of many; a broken shard or table lies in a data root
-of its own, as it may fail with one line that names it. `lost` counts files that are neither a
-record nor a reject, or both; `failed` counts those one-line errors, `crash` any other end.
+Mutants are made from valid files, always the same ones, and prepared with the command that users
+type. Images and videos share folders; each broken shard or table has a data root to itself, since
+it may fail the whole command with a one-line error that names it. `lost` counts files that are
+neither a record nor a reject, or are both; `failed` counts those one-line errors, and `crash` any
+other failure but a hang.
 """
 
 import argparse
@@ -33,19 +34,19 @@ PER_FOLDER = 250
 
 @dataclasses.dataclass(kw_only=True)
 class Outcome:
-    """What became of the files of one kind.
+    """Outcome of preparing the mutants of one kind of file.
 
     Attributes:
-      files: mutants.
-      records: made of them.
-      reasons: class of reason -> rejects.
-      failed: folders refused in one line that names the file.
-      lost: files in no place, or in two.
-      crashes: folders that ended in any other way.
-      hangs: folders that did not end in time.
-      wall: time of all [s].
-      memory: most that the process took so far, with its largest child [MiB].
-      told: first line of every crash.
+      files: number of mutants.
+      records: number of records made from them.
+      reasons: number of rejects by class of reason.
+      failed: folders refused with one line that names the file.
+      lost: files that are neither a record nor a reject, or are both.
+      crashes: folders that failed in any other way.
+      hangs: folders that took longer than `TIMEOUT_S`.
+      wall: time for all folders [s].
+      memory: peak of the process so far, plus that of its largest child [MiB].
+      told: folder and error message of every crash.
     """
 
     files: int = 0
@@ -74,7 +75,7 @@ HEADER = [
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Told:
-    """What a command made of one folder."""
+    """Result of the command for one folder: exit code, errors, peak memory [MiB]."""
 
     code: int
     error: str
@@ -103,11 +104,11 @@ class _Worker:
         self._pool: ProcessPoolExecutor | None = None
 
     def prepare(self, source: str, root: Path) -> _Told:
-        """Returns what the command made of `root`.
+        """Prepares `root` and returns the result.
 
         Raises:
           TimeoutError: if it hangs.
-          BrokenProcessPool: if it dies; whatever the command lets through besides.
+          BrokenProcessPool: if its process dies; exceptions of the command pass through.
         """
         self._pool = self._pool or ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         try:

@@ -1,4 +1,4 @@
-"""What is there of the benchmarks: files, counts, media; and what is not."""
+"""Tests of the check of raw data: which files, counts and media are there, and which are not."""
 
 import json
 import tarfile

@@ -1,4 +1,4 @@
-"""What holds for every reader of a published layout."""
+"""Tests that all readers of published layouts share."""
 
 import pytest
 

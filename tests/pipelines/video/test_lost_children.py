@@ -225,7 +225,7 @@ def test_cpu_time_decides_and_not_the_clock(
 
 
 def test_a_limit_met_by_a_used_child_is_tried_in_fresh_ones(long_clip: Path, undisturbed: Clip):
-    """What earlier clips left of the address space must not decide: here, nearly nothing."""
+    """The address space that earlier clips left, here almost none, must not decide the outcome."""
     import resource
 
     with closing(VideoChild(VideoLimits())) as child:
