@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from flows.report.asked import asked_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
 from flows.report.render import FORMATS, comparisons_to_csv, render
@@ -13,9 +14,9 @@ from flows.study.load import ConfigError
 from flows.study.runs import results_of
 from infra.store.store import Artifact, Store
 
-OF_RUNS = ("comparisons", "cells", "auto")
-"""Further formats, for runs only: CSV of every comparison, of every single score, and of the gain
-from budgets chosen per input."""
+OF_RUNS = ("comparisons", "cells", "asked", "auto")
+"""Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
+what was asked, and of the gain from budgets chosen per input."""
 
 
 def show_results(
@@ -42,6 +43,9 @@ def show_results(
         results = results_of(store, run)
         if form == "cells":
             return cells_to_csv(*report_of(store, results, mixed=mixed), store.recall)
+        if form == "asked":
+            report, plan = report_of(store, results, mixed=mixed)
+            return asked_to_csv(report, plan, _inputs(store, results), store.get)
         if form == "auto":
             return _auto(results, run)
         if mixed:
@@ -78,5 +82,9 @@ def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, 
     from flows.report.gather import gather
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
-    artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
-    return gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed), spec.plan
+    inputs = _inputs(store, results)
+    return gather(spec.plan, spec.accepted, inputs, store.recall, mixed=mixed), spec.plan
+
+
+def _inputs(store: Store, results: Artifact) -> dict[str, Artifact]:
+    return {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}

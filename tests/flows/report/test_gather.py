@@ -24,6 +24,7 @@ from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match
 PLAN = Plan(methods=("vanilla", "parcel"), benchmarks=("chartqa",), budgets=(256,), seeds=(1, 2, 3))
 ITEMS = {"a1": "a", "a2": "a", "b1": "b", "c1": "c"}
 """Id of a question -> its picture."""
+QUESTIONS = {"a1": "How many bars?", "a2": "Is it red?", "b1": "how many lines?", "c1": "Is it on?"}
 
 
 def commit(store: Store, recipe: Recipe, files: Mapping[str, str], accelerator: str) -> Artifact:
@@ -39,7 +40,14 @@ def answers(right: str) -> str:
     """Predictions of which some are right: "1011"."""
     rows = zip(ITEMS.items(), right, strict=True)
     lines = [
-        json.dumps({"id": key, "source_sha256": source, "score": float(one)})
+        json.dumps(
+            {
+                "id": key,
+                "source_sha256": source,
+                "score": float(one),
+                "prefix": f"answer en {QUESTIONS[key]}",
+            }
+        )
         for (key, source), one in rows
     ]
     return "\n".join(lines) + "\n"
@@ -157,3 +165,19 @@ def test_scores_of_another_accelerator_wait_for_mixed(store: Store, tmp_path: Pa
     assert header[1].startswith("parcel,vanilla,256,chartqa,-25.0000,")
     with pytest.raises(ConfigError, match="--mixed needs RUN"):
         show_results(store, None, "md", Path("scores.csv"), mixed=True)
+
+
+def test_scores_are_split_by_what_was_asked(store: Store, tmp_path: Path):
+    results_of(store, study(store), tmp_path)
+    lines = csv.DictReader(io.StringIO(show_results(store, "mine", "asked", None)))
+    rows = {(row["asked"], row["method"]): row for row in lines}
+    columns = "seeds", "items", "score", "chance"
+    told = {key: tuple(float(row[c]) for c in columns) for key, row in rows.items()}
+    assert told == {  # Items in order: a1, a2, b1, c1; the guess is right on c1 alone.
+        ("how many", "vanilla"): (3, 2, 100.0, 0.0),
+        ("how many", "parcel"): (3, 2, pytest.approx(250 / 3, abs=1e-4), 0.0),
+        ("yes or no", "vanilla"): (3, 2, pytest.approx(250 / 3, abs=1e-4), 50.0),
+        ("yes or no", "parcel"): (3, 2, 50.0, 50.0),
+    }
+    own = rows["yes or no", "vanilla"]
+    assert float(own["low"]) < float(own["score"]) < float(own["high"])

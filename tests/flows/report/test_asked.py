@@ -1,0 +1,24 @@
+"""What a prompt asks for, told by its words."""
+
+import pytest
+
+from flows.report.asked import asked
+
+
+@pytest.mark.parametrize(
+    ("prefix", "expected"),
+    [
+        ("answer en How many bars are shown?", "how many"),
+        ("answer en in which year did it fall?", "which"),
+        ("answer en what's the name?", "what"),
+        ("answer en Does it show what he bought?", "yes or no"),
+        ("answer en isle or mainland?", "other"),
+        ("answer en", "other"),
+        ("answer th how many?", "answer th"),
+        ("segment the left how", "segment"),
+        ("caption en", "caption en"),
+        ("detect what", "detect"),
+    ],
+)
+def test_kinds(prefix: str, expected: str):
+    assert asked(prefix) == expected
