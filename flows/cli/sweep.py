@@ -62,7 +62,9 @@ def sweep(
     max_hours: Annotated[
         float, _listed("HOURS", "Most device-hours of work; with --cron, of each firing.")
     ] = 0.0,
-    first: Annotated[list[str] | None, _listed("STEP", "Steps to run first; may hold *.")] = None,
+    first: Annotated[
+        list[str] | None, _listed("STEP", "Steps to run first, in this order; may hold *.")
+    ] = None,
     cron: Annotated[
         str | None,
         typer.Option(

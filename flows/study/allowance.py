@@ -31,7 +31,8 @@ class Allowance:
         before `start`, it is a time of the next day.
       timezone: time zone of both.
       max_hours: bound on the work of one firing; 0 for no bound [device-hours].
-      first: names of steps that come first, with all that they need; as `transfer parcel *`.
+      first: names of steps that come first, in this order and with all that they need; as
+        `transfer parcel *`.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -57,7 +58,7 @@ class Allowance:
         float, Field(ge=0, description="Most device-hours of one firing; 0 for no bound.")
     ] = 0.0
     first: Annotated[
-        tuple[str, ...], Field(description="Steps to run first, e.g. transfer parcel *.")
+        tuple[str, ...], Field(description="Steps to run first, in order, e.g. transfer parcel *.")
     ] = ()
 
     def __post_init__(self) -> None:
@@ -98,15 +99,23 @@ class Allowance:
         day = here.date() + datetime.timedelta(days=int(time >= end))
         return datetime.datetime.combine(day, end, here.tzinfo)
 
-    def ahead(self, graph: Graph) -> frozenset[Node]:
-        """Returns the nodes that `first` names, with all nodes that they need."""
-        upstream = graph.upstream
-        found = {node for node in graph.nodes if any(map(node.matches, self.first))}
+    def ahead(self, graph: Graph) -> dict[Node, int]:
+        """Returns the nodes that `first` names, with all that they need: node -> its place there.
+
+        A node that several names need has the place of the earliest.
+        """
+        upstream, places = graph.upstream, range(len(self.first))
+        found = {
+            node: next(place for place in places if node.matches(self.first[place]))
+            for node in graph.nodes
+            if any(map(node.matches, self.first))
+        }
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
         for node in reversed(graph.nodes):
             if node in found:
-                found.update(upstream[node])
-        return frozenset(found)
+                for needed in upstream[node]:
+                    found[needed] = min(found.get(needed, found[node]), found[node])
+        return found
 
 
 ALWAYS = Allowance()

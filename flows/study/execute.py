@@ -170,7 +170,7 @@ def run_graph(
     graph: Graph,
     reused: Set[Node],
     at_once: int,
-    ahead: Set[Node] = frozenset(),
+    ahead: Mapping[Node, int] | None = None,
 ) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
@@ -182,8 +182,9 @@ def run_graph(
       graph: the nodes to run.
       reused: nodes whose artifacts are all in the store already.
       at_once: most nodes in flight at a time.
-      ahead: nodes that begin before all other ready ones.
+      ahead: nodes that begin before all other ready ones, by their place among themselves.
     """
+    places = ahead or {}
     ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
     upstream = graph.upstream
     shared: set[Node] = set()
@@ -204,16 +205,16 @@ def run_graph(
     order.prepare()
     ranks = session.expected.ranks(graph)
     numbers = {node: number for number, node in enumerate(graph.nodes)}
-    ready: list[tuple[tuple[bool, float, float], int, Node]] = []
+    ready: list[tuple[tuple[float, float, float], int, Node]] = []
     in_flight = 0
     with ThreadPoolExecutor(at_once, thread_name_prefix="node") as pool:
         try:
             while order.is_active():
                 for node in order.get_ready():
                     time_after, work_after = ranks[node]
-                    # The heap pops the least: `ahead` first, then the longest chain of work, then
+                    # The heap pops the least: by `ahead`, then the longest chain of work, then
                     # (by `numbers`) the graph's order, since nodes themselves cannot be compared.
-                    urgency = node not in ahead, -time_after, -work_after
+                    urgency = places.get(node, math.inf), -time_after, -work_after
                     heapq.heappush(ready, (urgency, numbers[node], node))
                 while ready and in_flight < at_once:
                     *_, node = heapq.heappop(ready)

@@ -2,6 +2,7 @@
 
 import datetime
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -83,10 +84,24 @@ def test_one_that_is_too_large_begins_where_nothing_else_did():
 
 def test_steps_that_come_first_bring_what_they_need():
     graph = graph_of(load())
-    ahead = {node.name for node in Allowance(first=("transfer parcel refcoco *",)).ahead(graph)}
-    assert {"intermediary parcel", "stage1 vanilla", "prepare refcoco/train"} <= ahead
+    ahead = named(Allowance(first=("transfer parcel refcoco *",)).ahead(graph))
+    assert set(ahead.values()) == {0}
+    assert {"intermediary parcel", "stage1 vanilla", "prepare refcoco/train"} <= ahead.keys()
     assert sum(name.startswith("transfer ") for name in ahead) == 3
     assert "intermediary m3" not in ahead
+
+
+def test_steps_come_in_the_order_in_which_they_are_named():
+    graph = graph_of(load())
+    first = "transfer mqt refcoco *", "transfer * refcoco *"
+    ahead = named(Allowance(first=first).ahead(graph))
+    assert ahead["intermediary mqt"] == ahead["stage1 vanilla"] == 0
+    assert ahead["intermediary parcel"] == 1
+    assert {ahead[name] for name in ahead if name.startswith("transfer mqt")} == {0}
+
+
+def named(ahead: Mapping[Node, int]) -> dict[str, int]:
+    return {node.name: place for node, place in ahead.items()}
 
 
 @pytest.mark.parametrize(
