@@ -17,6 +17,29 @@ class ConfigError(ValueError):
     """The user's request is wrong; the message is one line that names the field and the cure."""
 
 
+class _TwiceError(ValueError):
+    """A key is there twice in a mapping; the message names it."""
+
+    def __init__(self, key: str, line: int) -> None:
+        super().__init__(f"{key} is stated twice; keep one, or put both together.")
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice; PyYAML would take the last one without a word."""
+
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        # Checked before `<<` is resolved, which may well repeat keys of the mapping.
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _TwiceError(key.value, key.start_mark.line + 1)
+                seen.add(key.value)
+        return node
+
+
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
     """Returns the study of a YAML file, or of the embedded demo, with overrides applied.
 
@@ -120,7 +143,9 @@ def read(path: Path) -> dict[str, Any]:
       ConfigError: if it cannot be read, or is not a YAML mapping.
     """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), _Loader)
+    except _TwiceError as error:
+        raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except OSError as error:
         raise ConfigError(
             f"config must be a readable YAML file, got {path}: {error.strerror}."
@@ -207,7 +232,9 @@ def _apply(values: dict[str, Any], override: str) -> None:
     if not separator or not all(keys):
         raise ConfigError(f"override must look like key.path=value, got {override!r}.")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)
+    except _TwiceError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except yaml.YAMLError:
         raise ConfigError(f"{path}: value must be YAML, got {text!r}.") from None
     for key in keys[:-1]:

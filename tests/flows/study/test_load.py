@@ -70,6 +70,21 @@ def test_null_drops_a_benchmark_in_a_file_and_in_an_override(tmp_path: Path):
         load(tmp_path / "d.yaml")
 
 
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "base: demo\nstage1: &s {total_steps: 7}\nintermediary: {<<: *s, total_steps: 3}\n"
+    )
+    assert load(path).intermediary.total_steps == 3
+    path.write_text("base: demo\nstage1:\n  total_steps: 7\n  total_steps: 8\n")
+    with pytest.raises(
+        ConfigError, match=r"a\.yaml, line 4: total_steps is stated twice; keep one"
+    ):
+        load(path)
+    with pytest.raises(ConfigError, match="stage1: total_steps is stated twice"):
+        load(overrides=["stage1={total_steps: 7, total_steps: 8}"])
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [
