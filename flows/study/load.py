@@ -28,7 +28,7 @@ class _TwiceError(ValueError):
 class _Loader(yaml.SafeLoader):
     """Refuses a key that is there twice; PyYAML would take the last one without a word."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Checked before `<<` is resolved, which may well repeat keys of the mapping.
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
