@@ -26,7 +26,7 @@ check: setup
 	$(PY) -m pytest -q -n 2 --dist loadfile -m "not e2e and not slow and not deep" tests
 
 test: check
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "(slow or e2e) and not deep" tests
+	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m "(slow or e2e) and not deep" tests
 
 test-deep: setup
 	$(PY) -m pytest -q -n 2 --dist loadfile -m deep tests
