@@ -210,7 +210,7 @@ class StudyConfig:
         for name, variant in self.variants.items():
             if variant.train_budgets is not None:
                 field = f"variants.{name}.train_budgets"
-                self._check_train_budgets(field, variant.of, variant.train_budgets)
+                self._check_train_budgets(field, name, variant.train_budgets)
         self._check_auto()
         self._check_stages()
         self._check_processes()
@@ -333,10 +333,10 @@ class StudyConfig:
 
     def _check_variants(self) -> None:
         for name, variant in self.variants.items():
-            if name in KINDS or name in self.train_budgets or name in self.connectors:
+            if name in KINDS or name in self.train_budgets:
                 raise ValueError(
-                    f"variants.{name} must have a name that is no connector's, and settings of its "
-                    f"own alone, got one of connectors or train_budgets."
+                    f"variants.{name} must have a name that is no connector's, and its own "
+                    f"train_budgets, got a name of a connector or one in the study's train_budgets."
                 )
             if variant.of in self.variants:
                 raise ValueError(f"variants.{name}.of must be a connector, got {variant.of!r}.")
@@ -372,12 +372,13 @@ class StudyConfig:
           transfer: whether the model is for a transfer. It then has no soft-caps, as in the paper
             (app. Implementation Details), unless `softcaps_in_transfers` is set.
         """
-        method = self.connector_of(method)
-        connector = self.connectors.get(method, self.model.connector)
+        kind = self.connector_of(method)
+        usual = self.connectors.get(kind, self.model.connector)
+        connector = self.connectors.get(method, usual)
         without = transfer and not self.softcaps_in_transfers
         caps = {"attn_softcap": 0.0, "final_softcap": 0.0} if without else {}
         return dataclasses.replace(
-            self.model, connector=dataclasses.replace(connector, kind=method), **caps
+            self.model, connector=dataclasses.replace(connector, kind=kind), **caps
         )
 
     def drawing(self, train: TrainConfig, method: Method) -> TrainConfig:

@@ -14,7 +14,8 @@ class Variant:
     """A method trained in another way than the study trains it.
 
     Attributes:
-      of: the method whose connector, connector settings and `start` the variant uses.
+      of: the method whose connector and `start` the variant uses; and its connector settings,
+        unless the study's `connectors` have some for the variant.
       train_budgets: budgets that the variant's trainings draw from; None draws uniformly from all
         that it serves.
       length: length of its intermediary stage, Stage 2 and transfers, in updates or epochs, as a

@@ -56,6 +56,16 @@ def test_a_variant_makes_what_a_study_of_its_own_would_make():
     assert made(both, "parcel_uniform") == made(alone, "parcel") != made(both, "parcel")
 
 
+def test_a_variant_may_have_connector_settings_of_its_own():
+    own = "connectors.parcel_long={num_heads: 2, buckets: [62, 256]}"
+    study = load(overrides=[METHODS, UNIFORM, own])
+    changed, usual = (study.model_of(m).connector for m in ("parcel_long", "parcel"))
+    assert (changed.kind, changed.num_heads, changed.buckets) == ("parcel", 2, (62, 256))
+    assert (
+        usual == study.model_of("parcel_uniform").connector == load().model_of("parcel").connector
+    )
+
+
 def test_stage_2_scales_the_budgets_of_a_variant():
     study = load(overrides=[METHODS, UNIFORM, "stage2={image_px: 448}"])
     high = study.resolutions[-1]
