@@ -110,7 +110,7 @@ def _images(paths: Sequence[str], data: str | None, limit: int, image_px: int) -
         step = max(1, len(records) // limit)
         taken: list[np.ndarray] = []
         for record in records[::step][:limit]:
-            taken += decode_images(record.images, len(record.images), image_px)
+            taken.extend(decode_images(record.images, len(record.images), image_px))
         images += taken[:limit]
     if not images:
         raise ConfigError("IMAGE... or --data must give at least one image, got none.")
