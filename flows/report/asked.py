@@ -34,23 +34,26 @@ _YES_OR_NO = re.compile(
 def asked(prefix: str) -> str:
     """Returns what a prompt asks for: "how many", "what", …, "yes or no", or "other".
 
-    Only English questions are told apart. Of any other prompt the task is returned with its
-    language, if it has one: "segment", "caption en", "answer th".
+    Only English questions are told apart; of a question in another language the language is
+    returned, "answer th", and of another task its name, "segment" or "caption en". A text that is
+    no question, such as RefCOCO's, is an "expression".
 
     Args:
       prefix: prompt as the model reads it, "answer en How many bars are there?".
     """
-    task, _, rest = prefix.partition(" ")
-    lang, _, question = rest.partition(" ")
-    if task != "answer":
-        return f"{task} {lang}" if task == "caption" else task
-    if lang != "en":
-        return f"{task} {lang}"
-    question = question.strip().lower()
+    task, *words = prefix.lower().split() or [""]
+    if task == "caption" or (task == "answer" and words[:1] != ["en"]):
+        return " ".join([task, *words[:1]])
+    if task in ("detect", "ocr", "segment"):
+        return task
+    question = " ".join(words[1:] if task == "answer" else [task, *words])
     if _YES_OR_NO.match(question):
         return "yes or no"
-    found = _QUESTION.search(question)
-    return found[0] if found else "other"
+    is_question = "?" in question
+    found = _QUESTION.search(question) if is_question else _QUESTION.match(question)
+    if found:
+        return found[1]
+    return "other" if is_question else "expression"
 
 
 def asked_to_csv(

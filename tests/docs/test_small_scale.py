@@ -104,6 +104,21 @@ def test_the_page_has_the_spectra_from_their_file():
     assert set(shown) <= {f"| {n} | {spread(first[n])} | {spread(pooled[n])} |" for n in first}
 
 
+def test_the_page_of_auto_has_its_table_from_the_file():
+    page = (ROOT / "docs/explanation/auto_budget.md").read_text()
+    for row in rows("auto"):
+
+        def around(name: str, row: dict[str, str] = row) -> str:
+            low, high = (float(row[f"{name}_{end}"]) for end in ("low", "high"))
+            return f"{float(row[name]):+.1f} [{low:.1f}, {high:.1f}]"
+
+        plain = [f"{float(row[name]):.1f}" for name in ("tokens", "score", "mixture")]
+        oracle = [f"{float(row[name]):.1f}" for name in ("oracle", "oracle_other_seed")]
+        judged = map(around, ("gain", "area", "other_seed"))
+        fields = [f"{row['over']}, {row['modality']}", *plain, *judged, *oracle]
+        assert f"| {' | '.join(fields)} |" in page
+
+
 def spread(values: list[float]) -> str:
     """Returns a mean over the pretrainings, with the least and the largest."""
     return f"{fmean(values):.3f} ({min(values):.3f}–{max(values):.3f})"
