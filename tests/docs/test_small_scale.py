@@ -47,6 +47,25 @@ def test_the_page_has_the_scores_and_no_others():
     assert [line for line in PAGE.splitlines() if line.startswith("| refcoco")] == expected
 
 
+def test_the_page_has_the_scores_of_each_pretraining():
+    for method in dict.fromkeys(cell["method"] for cell in CELLS):
+        columns = []
+        for number in "012":
+            means = [
+                mean_of(
+                    [
+                        cell
+                        for cell in CELLS
+                        if (cell["method"], cell["pretraining"], cell["budget"])
+                        == (method, number, str(budget))
+                    ]
+                )
+                for budget in STUDY.budgets
+            ]
+            columns.append(" / ".join(f"{mean:.0f}" for mean in means))
+        assert f"| {method} | {' | '.join(columns)} |" in PAGE
+
+
 def test_the_page_has_its_differences_from_the_file():
     told = [
         f"| {row['method']} − {row['other']} | {row['budget']} | {float(row['mean']):+.1f} "
