@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from flows.report.cells import CHANCE, Plan, Report, Section
 from flows.report.interval import Paired, estimate
 from flows.report.items import Items, by_source, mean_of, num_items
 from flows.report.render import to_csv_lines
+from infra.store.manifest import Input
 from infra.store.store import Artifact
 from model import files
 
@@ -32,7 +34,7 @@ _YES_OR_NO = re.compile(
 
 
 def asked(prefix: str) -> str:
-    """Returns what a prompt asks for: "how many", "what", …, "yes or no", or "other".
+    """Returns the kind of a question: "how many", "what", …, "yes or no", or "other".
 
     Only English questions are told apart; of a question in another language the language is
     returned, "answer th", and of another task its name, "segment" or "caption en". A text that is
@@ -57,7 +59,7 @@ def asked(prefix: str) -> str:
 
 
 def asked_to_csv(
-    report: Report, plan: Plan, inputs: Mapping[str, Artifact], get: Callable[[str], Artifact]
+    report: Report, plan: Plan, inputs: Mapping[str, Input], get: Callable[[str], Artifact]
 ) -> str:
     """Returns one line per benchmark, kind of question, method and budget that has scores.
 
@@ -68,10 +70,10 @@ def asked_to_csv(
     Args:
       report: the report whose scores are split.
       plan: the report's plan.
-      inputs: role -> input artifact of the report.
+      inputs: role -> input of the results artifact.
       get: function from a key to its artifact, files included.
     """
-    numbers = {seed: n for p in (plan, *plan.also) for seed, n in p.pretraining_of.items()}
+    numbers = plan.pretraining_at_any_resolution
     rows = [row for section in report.sections for row in _rows(section, numbers, inputs, get)]
     return to_csv_lines(ASKED_COLUMNS, rows)
 
@@ -79,51 +81,55 @@ def asked_to_csv(
 def _rows(
     section: Section,
     numbers: Mapping[int, int],
-    inputs: Mapping[str, Artifact],
+    inputs: Mapping[str, Input],
     get: Callable[[str], Artifact],
 ) -> Iterator[dict[str, object]]:
     """Yields the lines of a benchmark, by kind of question, then in the order of its table."""
-    found = {
-        (cell.method, cell.budget): {
-            score.seed: _read(get(score.artifact))
-            for score in cell.scores
-            if score.plain and score.items
-        }
+    scores = {
+        (cell.method, cell.budget): [s for s in cell.scores if s.plain and s.items]
         for cell in section.cells
     }
-    runs = [run for by_seed in found.values() for run in by_seed.values()]
-    if not runs:
+    scores = {key: found for key, found in scores.items() if found}
+    if not scores:
         return
-    kind_of = {row["id"]: asked(row["prefix"]) for row in runs[0]}
-    guess = _read(inputs[role]) if (role := f"{CHANCE}{section.benchmark}") in inputs else []
-    for kind in sorted(set(kind_of.values())):
-
-        def items(run: list[dict[str, Any]], kind: str = kind) -> Items:
-            return by_source(
-                (row["source_sha256"], row["score"]) for row in run if kind_of[row["id"]] == kind
-            )
-
-        for (method, budget), by_seed in found.items():
-            if not by_seed:
-                continue
-            split = [items(run) for run in by_seed.values()]
-            paired = Paired.of([mean_of(run) for run in split], split)
-            interval = estimate([paired], [numbers[seed] for seed in by_seed])
+    first = next(iter(scores.values()))[0]  # All runs have the same questions.
+    kinds = {row["id"]: asked(row["prefix"]) for row in _answers(get(first.artifact))}
+    split = {
+        key: [_by_kind(get(score.artifact), kinds) for score in found]
+        for key, found in scores.items()
+    }
+    guess = inputs.get(f"{CHANCE}{section.benchmark}")
+    guessed = _by_kind(get(guess.key), kinds) if guess else {}
+    for kind in sorted(set(kinds.values())):
+        chance = mean_of(guessed[kind]) if guessed else None
+        for (method, budget), runs in split.items():
+            items = [run[kind] for run in runs]
+            seeds = [score.seed for score in scores[method, budget]]
+            paired = Paired.of([mean_of(run) for run in items], items)
+            interval = estimate([paired], [numbers[seed] for seed in seeds])
             yield {
                 "benchmark": section.benchmark,
                 "asked": kind,
                 "method": method,
                 "budget": budget,
-                "seeds": len(by_seed),
-                "items": num_items(split[0]),
+                "seeds": len(seeds),
+                "items": num_items(items[0]),
                 "score": interval.mean,
                 "low": interval.low,
                 "high": interval.high,
-                "chance": mean_of(items(guess)) if guess else None,
+                "chance": chance,
             }
 
 
-def _read(answers: Artifact) -> list[dict[str, Any]]:
-    """Returns the items of a file of predictions, in its order."""
+def _by_kind(answers: Artifact, kinds: Mapping[str, str]) -> dict[str, Items]:
+    """Returns kind of question -> its items; `kinds` has the kind of each item's id."""
+    found = defaultdict(list)
+    for row in _answers(answers):
+        found[kinds[row["id"]]].append((row["source_sha256"], row["score"]))
+    return {kind: by_source(rows) for kind, rows in found.items()}
+
+
+def _answers(answers: Artifact) -> Iterator[dict[str, Any]]:
+    # Lazy, so the texts of the answers are not kept in memory.
     with (answers.path / files.PREDICTIONS).open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+        yield from map(json.loads, lines)

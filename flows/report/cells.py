@@ -186,6 +186,11 @@ class Plan:
         numbers = self.pretrainings or (0,) * len(self.seeds)
         return dict(zip(self.seeds, numbers, strict=True))
 
+    @property
+    def pretraining_at_any_resolution(self) -> dict[int, int]:
+        """`pretraining_of`, with the seeds of the study's other resolutions."""
+        return {s: n for plan in (self, *self.also) for s, n in plan.pretraining_of.items()}
+
     def runs(self, method: str, budget: int) -> bool:
         """Returns whether the study plans to score `method` at `budget`."""
         own = (self.full,) if method == self.reference else self.budgets

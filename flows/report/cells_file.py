@@ -44,7 +44,7 @@ def cells_to_csv(report: Report, plan: Plan, recall: Callable[[str], Artifact]) 
       plan: the report's plan.
       recall: function from a key to its artifact.
     """
-    numbers = {seed: n for p in (plan, *plan.also) for seed, n in p.pretraining_of.items()}
+    numbers = plan.pretraining_at_any_resolution
     rows = [
         _row(score, numbers[score.seed], recall)
         for section in report.sections

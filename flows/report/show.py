@@ -45,7 +45,7 @@ def show_results(
             return cells_to_csv(*report_of(store, results, mixed=mixed), store.recall)
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
-            return asked_to_csv(report, plan, _inputs(store, results), store.get)
+            return asked_to_csv(report, plan, results.manifest.inputs, store.get)
         if form == "auto":
             return _auto(results, run)
         if mixed:
@@ -82,9 +82,5 @@ def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, 
     from flows.report.gather import gather
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
-    inputs = _inputs(store, results)
-    return gather(spec.plan, spec.accepted, inputs, store.recall, mixed=mixed), spec.plan
-
-
-def _inputs(store: Store, results: Artifact) -> dict[str, Artifact]:
-    return {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
+    artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
+    return gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed), spec.plan

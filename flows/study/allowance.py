@@ -104,12 +104,9 @@ class Allowance:
 
         A node that several names need has the place of the earliest.
         """
-        upstream, places = graph.upstream, range(len(self.first))
-        found = {
-            node: next(place for place in places if node.matches(self.first[place]))
-            for node in graph.nodes
-            if any(map(node.matches, self.first))
-        }
+        upstream, found = graph.upstream, dict[Node, int]()
+        for place, name in reversed([*enumerate(self.first)]):  # So that the earliest stays.
+            found.update((node, place) for node in graph.nodes if node.matches(name))
         # Backwards, every reader is visited before the nodes that it reads: one pass is enough.
         for node in reversed(graph.nodes):
             if node in found:

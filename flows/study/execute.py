@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from flows.lineage import pages
@@ -172,7 +173,7 @@ def run_graph(
     graph: Graph,
     reused: Set[Node],
     at_once: int,
-    ahead: Mapping[Node, int] | None = None,
+    ahead: Mapping[Node, int] = MappingProxyType({}),
 ) -> None:
     """Runs every node; `session` then has its artifacts, or the reason why there are none.
 
@@ -186,7 +187,6 @@ def run_graph(
       at_once: most nodes in flight at a time.
       ahead: nodes that begin before all other ready ones, by their place among themselves.
     """
-    places = ahead or {}
     ended: queue.SimpleQueue[Node] = queue.SimpleQueue()
     upstream = graph.upstream
     shared: set[Node] = set()
@@ -216,7 +216,7 @@ def run_graph(
                     time_after, work_after = ranks[node]
                     # The heap pops the least: by `ahead`, then the longest chain of work, then
                     # (by `numbers`) the graph's order, since nodes themselves cannot be compared.
-                    urgency = places.get(node, math.inf), -time_after, -work_after
+                    urgency = ahead.get(node, math.inf), -time_after, -work_after
                     heapq.heappush(ready, (urgency, numbers[node], node))
                 while ready and in_flight < at_once:
                     *_, node = heapq.heappop(ready)

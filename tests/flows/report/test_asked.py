@@ -1,4 +1,4 @@
-"""What a prompt asks for, told by its words."""
+"""Tests of the kinds of question, which are told apart by their words."""
 
 import pytest
 

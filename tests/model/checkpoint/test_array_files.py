@@ -50,7 +50,7 @@ def test_a_tensor_left_out_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"a must have shape \(2,\), got \(3,\)"):
         writer.write("a", np.zeros(3, np.float32))
     writer.write("b", np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match="never written"):
+    with pytest.raises(ValueError, match="in the header but were never written"):
         writer.close()
 
 

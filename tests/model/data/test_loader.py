@@ -194,7 +194,10 @@ def test_records_of_one_name_with_other_numbers_of_images_keep_their_own(tmp_pat
 
 def test_a_part_that_mixes_numbers_of_images_is_refused(tmp_path, tokenizer):
     folder = write_dataset(tmp_path / "d", {"color": [color_record(0), color_record(1, images=3)]})
-    told = r"record 'color/001' of part 'color' has 3 images, but the part's first record has 1;"
+    told = (
+        r"record 'color/001' of part 'color' has 3 images, but the part's first record has 1; "
+        "prepare the dataset"
+    )
     with pytest.raises(ValueError, match=told):
         make_loader(folder, tokenizer, train=BatchConfig(batch_size=2, text_len=12)).batch(0)
 
