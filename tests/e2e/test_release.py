@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import yaml
 from PIL import Image
 
 from infra.store.store import Store
-from tests.e2e.conftest import Finished, parcel
+from tests.e2e.conftest import PARCEL, Finished, environment, parcel
+from tests.gcs.objects import Content
+from tests.gcs.server import GCS
 from tests.torch_python import run_torch, torch_python
 
 pytestmark = pytest.mark.e2e
@@ -113,6 +116,37 @@ def test_a_folder_has_no_lineage_and_the_card_says_so(
     assert "not on record" in text
     assert "No licence was stated" in text
     assert "model-index" not in text
+
+
+def test_from_a_bucket_it_is_the_same(
+    finished: Finished, seed: str, released: Path, tmp_path: Path
+):
+    uri = "gs://testing/studies"
+    with GCS() as gcs:
+        gcs.bucket("testing")
+        for file in finished.store.rglob("*"):
+            name = file.relative_to(finished.store)
+            if file.is_file() and name.parts[0] in ("store.json", "manifests", "artifacts"):
+                content = Content.of(file.read_bytes())
+                gcs.store.put("testing", f"studies/{name}", content)
+        own = {"PARCEL_STORE": uri, "PARCEL_STATE": str(tmp_path / "state")}
+        done = subprocess.run(
+            [PARCEL, "release", f"{CELL}/{seed}", "--out", "parcel-chartqa", "--license", "gemma"],
+            env=environment(tmp_path) | gcs.environment | own,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 0, done.stderr
+    assert files_in(tmp_path / "parcel-chartqa") == files_in(released)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 def test_the_cards_example_answers_as_predict_does(
