@@ -79,7 +79,7 @@ def lineage_diff(
 
 
 @lineage_app.command(
-    "replay", epilog="Example: parcel lineage replay demo/chartqa/parcel/64/48213 --from raw"
+    "replay", epilog="Example: parcel lineage replay demo/chartqa/parcel/64/56703 --from raw"
 )
 def lineage_replay(
     name: Annotated[str, typer.Argument(metavar="CELL", help=_NAME)],

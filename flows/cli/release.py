@@ -11,7 +11,7 @@ release_app = typer.Typer()
 
 
 @release_app.command(
-    epilog="Example: parcel release demo/chartqa/parcel/64/48213 --out parcel-chartqa"
+    epilog="Example: parcel release demo/chartqa/parcel/64/56703 --out parcel-chartqa"
 )
 def release(
     checkpoint: Annotated[
@@ -22,7 +22,7 @@ def release(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder to write; it must not exist yet.")
+        Path, typer.Option(metavar="DIR", help="Folder to write, new or empty.")
     ],
     licence: Annotated[
         str,

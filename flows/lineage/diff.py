@@ -1,7 +1,7 @@
 """Compares two cells or artifacts, and follows their histories down to where they begin to differ.
 
     demo/chartqa/parcel/64                        demo-2/chartqa/parcel/64
-    └── transfer parcel chartqa seed=48213            other contents
+    └── transfer parcel chartqa seed=56703            other contents
         ├── data/0  prepare chartqa/train             the same: not entered
         └── init    intermediary parcel               other contents
             └── init    stage1 vanilla                config: train.peak_lr 0.001 → 0.002

@@ -2,7 +2,7 @@
 
 demo                            the table of the newest run of that name
 demo/chartqa/parcel/64          a cell of it: the predictions of every seed
-demo/chartqa/parcel/64/48213    those of one seed
+demo/chartqa/parcel/64/56703    those of one seed
 results-3f9a                    an artifact, by the beginning of its key
 """
 

@@ -24,7 +24,6 @@ WAYS = (
     (r"(pip|\S*pre-commit) install.*|ln -s .*", INSTALLED),
     (r"make .*", "tests/docs/test_commands.py::test_make_has_its_targets"),
     (r"(prefect|ray) .*|'PREFECT_.* prefect .*", CHECKED),
-    (r"tensorboard .*", "tests/flows/steps/test_events.py::test"),
     (r"python -m perf\.(accelerator|topology).*", "tests/perf/test_perf.py::test"),
     (r"python -m pipelines\.hygiene .*", "tests/pipelines/hygiene/test_screen.py::test"),
     (r"parcel (deploy|watch) .*", "tests/e2e/test_deploy.py::test"),
