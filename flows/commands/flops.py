@@ -44,7 +44,7 @@ def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) ->
             views = {view.model.vision.image_px: view for view in load(config).resolutions}
             study = views.get(image_px or 0, next(iter(views.values())))
             model, settings = study.model, study.connectors
-            more += study.methods
+            more += map(study.connector_of, study.methods)
         if image_px is not None and image_px != model.vision.image_px:
             vision = dataclasses.replace(model.vision, image_px=image_px)
             model = dataclasses.replace(model, vision=vision)

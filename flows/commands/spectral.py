@@ -55,7 +55,7 @@ def spectra(
       budget: budget of both figures; None takes, for pooled tokens, the budget nearest to the
         paper's that a checkpoint serves, and for queries its largest.
       data: a prepared dataset, whose images come after those of `paths`.
-      limit: most images taken from `data`, spread evenly over its records.
+      limit: most images taken from `data`, spread evenly over those of its records.
       store: where artifacts are looked up.
 
     Raises:
@@ -107,11 +107,9 @@ def _images(paths: Sequence[str], data: str | None, limit: int, image_px: int) -
             raise ConfigError(f"--data must be a prepared dataset, got {data}: {error}") from None
         records = [record for part in parts.values() for record in part]
         records.sort(key=lambda record: record.id)
-        step = max(1, len(records) // limit)
-        taken: list[np.ndarray] = []
-        for record in records[::step][:limit]:
-            taken.extend(decode_images(record.images, len(record.images), image_px))
-        images += taken[:limit]
+        encoded = [image for record in records for image in record.images]
+        for image in encoded[:: max(1, len(encoded) // limit)][:limit]:
+            images.extend(decode_images([image], 1, image_px))
     if not images:
         raise ConfigError("IMAGE... or --data must give at least one image, got none.")
     return images

@@ -1,9 +1,10 @@
-"""Scores by what was asked: counts, places, colors and so on, told by the question's own words."""
+"""Scores by what was asked: how many, what, where, yes or no, ..., told by the question's words."""
 
 import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from statistics import fmean
 from typing import Any
 
 from flows.report.cells import CHANCE, Plan, Report, Section
@@ -32,6 +33,8 @@ _YES_OR_NO = re.compile(
     r"(is|are|was|were|am|does|do|did|has|have|had|can|could|will|would|should|may|must)\b"
 )
 
+_REST = re.compile(r" (?:context|options|choose from): ")  # What follows is not the question's.
+
 
 def asked(prefix: str) -> str:
     """Returns the kind of a question: "how many", "what", …, "yes or no", or "other".
@@ -49,9 +52,10 @@ def asked(prefix: str) -> str:
     if task in ("detect", "ocr", "segment"):
         return task
     question = " ".join(words[1:] if task == "answer" else [task, *words])
-    if _YES_OR_NO.match(question):
-        return "yes or no"
+    question = _REST.split(question.removeprefix("question: "))[0]
     is_question = "?" in question
+    if (is_question or task == "answer") and _YES_OR_NO.match(question):
+        return "yes or no"
     found = _QUESTION.search(question) if is_question else _QUESTION.match(question)
     if found:
         return found[1]
@@ -63,7 +67,8 @@ def asked_to_csv(
 ) -> str:
     """Returns one line per benchmark, kind of question, method and budget that has scores.
 
-    `items` counts the questions of a kind, `chance` is the score of the best guess for them. The
+    `items` counts the questions of a kind, `chance` is what the benchmark's blind guess
+    scores on them, `score` the mean of the seeds' means. The
     interval is over seeds and items, as in the results table. Benchmarks whose score is no mean
     over items, such as CIDEr, have no lines.
 
@@ -114,7 +119,7 @@ def _rows(
                 "budget": budget,
                 "seeds": len(seeds),
                 "items": num_items(items[0]),
-                "score": interval.mean,
+                "score": fmean(paired.values),
                 "low": interval.low,
                 "high": interval.high,
                 "chance": chance,

@@ -289,9 +289,9 @@ def carry_out(
                 # during the run must not reach them.
                 for step in (s for job in node.jobs if not job.cpus for s in job.steps):
                     bind(step.kind, step.config)
-        # With a window or a bound, no node is queued beyond the workers' capacity: a node that
-        # has passed the gate should begin at once.
-        at_once = workers.at_once + (0 if gate.allowance.is_bounded else _WAITING)
+        # With a window, a bound or an order, no node is queued beyond the workers' capacity: a node
+        # that has passed the gate should begin at once, and none before those that come first.
+        at_once = workers.at_once + (_WAITING if gate.allowance.queues else 0)
         run_graph(session, graph, reused, at_once, gate.allowance.ahead(graph))
         results = session.artifacts.get(graph.results) if graph.results else None
         result = StudyResult(

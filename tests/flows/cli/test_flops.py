@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-SMALL = Path(__file__).parents[3] / "configs" / "small.yaml"
+CONFIGS = Path(__file__).parents[3] / "configs"
+SMALL = CONFIGS / "small.yaml"
 
 
 @pytest.fixture
@@ -35,6 +36,10 @@ def test_json_is_unrounded_and_holds_every_budget(flops):
     assert cells["parcel", 256, "video"]["tflops"] == 24.281385025536
     assert cells["m3", 4, "video"]["kv_mb"] == 106_496 * (16 * 4 + 65) / 2**20
     assert len({budget for kind, budget, _ in cells if kind == "mqt"}) == 128
+
+
+def test_variants_cost_what_their_connector_does(flops):
+    assert flops(str(CONFIGS / "small_scale.yaml")).out == flops(str(SMALL)).out
 
 
 def test_parts_add_up(flops):

@@ -110,6 +110,16 @@ def test_numbers_are_those_of_the_model(spectral_of, folder: Path):
         np.testing.assert_allclose(curve["mean_power"], expected, rtol=1e-4)
 
 
+def test_the_limit_is_spread_over_the_images_of_records(spectral_of, folder: Path):
+    def power(name: str, *, images: int) -> list[float]:
+        write_dataset(folder / name, {"color": [color_record(i, images=images) for i in range(2)]})
+        assert spectral_of("m3", "--data", name, "--limit", "2", "--out", f"{name}-out")[0] == 0
+        (entry,) = json.loads((folder / f"{name}-out/spectra.json").read_text())["checkpoints"]
+        return entry["curves"][0]["mean_power"]
+
+    assert power("clips", images=3) == power("singles", images=1)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -82,6 +82,12 @@ def test_one_that_is_too_large_begins_where_nothing_else_did():
     gate.enter(cell("a"))
 
 
+def test_nothing_queues_where_it_matters_what_begins():
+    assert Allowance().queues
+    assert not Allowance(first=("transfer parcel *",)).queues
+    assert not Allowance(max_hours=2).queues
+
+
 def test_steps_that_come_first_bring_what_they_need():
     graph = graph_of(load())
     ahead = named(Allowance(first=("transfer parcel refcoco *",)).ahead(graph))
