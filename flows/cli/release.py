@@ -21,9 +21,7 @@ def release(
             help="RUN/BENCHMARK/METHOD/BUDGET/SEED, a checkpoint's key, or its folder.",
         ),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder to write, new or empty.")
-    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write, new or empty.")],
     licence: Annotated[
         str,
         typer.Option(

@@ -108,8 +108,8 @@ class StudyConfig:
       model: the model that all methods share, but for their connectors.
       connector_files: method -> file of its connector, for your own classes; filled in
         automatically, so that other processes on the machine find them.
-      connectors: method or variant -> settings of its connector; `kind` is filled in. A variant that
-        is not named has those of its `of`, another method those of `model.connector`.
+      connectors: method or variant -> settings of its connector; `kind` is filled in. A variant
+        that is not named has those of its `of`, another method those of `model.connector`.
       start: checkpoint that the first stage starts from: a folder of ours, an `.npz` of big_vision,
         or safetensors of Hugging Face; None starts from random parameters. With it,
         `tokenizer.path` must be the checkpoint's tokenizer. Without `stage1` it may be one
@@ -335,13 +335,13 @@ class StudyConfig:
         for name, variant in self.variants.items():
             if name in KINDS:
                 raise ValueError(
-                    f"variants.{name} must have a name that is no connector's, got {name!r}; choose "
-                    f"another."
+                    f"variants.{name} must have a name that is no connector's, got {name!r}; "
+                    f"choose another."
                 )
             if name in self.train_budgets:
                 raise ValueError(
-                    f"train_budgets must hold methods that are no variants, got {name!r}; state its "
-                    f"budgets as variants.{name}.train_budgets."
+                    f"train_budgets must hold methods that are no variants, got {name!r}; state "
+                    f"its budgets as variants.{name}.train_budgets."
                 )
             if variant.of in self.variants:
                 raise ValueError(f"variants.{name}.of must be a connector, got {variant.of!r}.")

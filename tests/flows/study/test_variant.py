@@ -92,5 +92,5 @@ def test_a_wrong_variant_is_told_in_one_line(variants: str, told: str):
 
 
 def test_a_variants_budgets_are_stated_with_it():
-    with pytest.raises(ConfigError, match=r"state its budgets as variants\.a\.train_budgets"):
+    with pytest.raises(ConfigError, match=r"its budgets as variants\.a\.train_budgets"):
         load(overrides=["variants={a: {of: parcel}}", "train_budgets.a=[16]"])
