@@ -75,7 +75,7 @@ def _split(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def worker() -> None:
     """Makes the steps whose recipes the parent process sends; prints a JSON line per step."""
-    born, uri, recipes = pickle.load(sys.stdin.buffer)
+    born, uri, recipes = pickle.load(sys.stdin.buffer)  # Trusted: the parent process wrote it.
     if "jax" in sys.modules:
         raise RuntimeError("JAX was imported before it could be told where programs are.")
     share_programs(Store(uri).cache("jax"))

@@ -32,7 +32,6 @@ _QUESTION = re.compile(r"\b(how many|how much|how|what|which|whose|who|where|whe
 _YES_OR_NO = re.compile(
     r"(is|are|was|were|am|does|do|did|has|have|had|can|could|will|would|should|may|must)\b"
 )
-
 _REST = re.compile(r" (?:context|options|choose from): ")  # What follows is not the question's.
 
 
@@ -67,10 +66,9 @@ def asked_to_csv(
 ) -> str:
     """Returns one line per benchmark, kind of question, method and budget that has scores.
 
-    `items` counts the questions of a kind, `chance` is what the benchmark's blind guess
-    scores on them, `score` the mean of the seeds' means. The
-    interval is over seeds and items, as in the results table. Benchmarks whose score is no mean
-    over items, such as CIDEr, have no lines.
+    `items` counts the questions of a kind, `chance` is what the benchmark's blind guess scores on
+    them, `score` the mean of the seeds' means. The interval is over seeds and items, as in the
+    results table. Benchmarks whose score is no mean over items, such as CIDEr, have no lines.
 
     Args:
       report: the report whose scores are split.

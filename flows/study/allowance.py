@@ -81,14 +81,9 @@ class Allowance:
             ) from None
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether cells may be held back: by a window or by a bound."""
-        return bool(self.start or self.max_hours)
-
-    @property
     def queues(self) -> bool:
         """Whether nodes may wait for a worker that is not free: that queue keeps no order."""
-        return not (self.is_bounded or self.first)
+        return not (self.start or self.max_hours or self.first)
 
     def closes(self, now: datetime.datetime) -> datetime.datetime | None:
         """Returns the time at which the window closes; `now` outside it, None without a window."""

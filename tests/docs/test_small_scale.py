@@ -43,10 +43,13 @@ def mean_of(cells: list[dict[str, str]]) -> float:
 
 
 def test_the_page_has_the_scores_and_no_others():
-    expected = sorted(lines())
+    def benchmark(line: str) -> str:
+        return line.split()[1]
+
+    expected = sorted(lines(), key=benchmark)
     assert expected
     shown = [line for line in PAGE.splitlines() if re.match(r"\| \w+ \| \w+ \| \d \|", line)]
-    assert sorted(shown) == expected
+    assert sorted(shown, key=benchmark) == expected
 
 
 def test_the_page_knows_how_many_scores_there_would_be():
@@ -64,7 +67,7 @@ def test_the_page_has_the_scores_of_each_pretraining():
     for cell in CELLS:
         if cell["benchmark"] == "refcoco":
             scores[cell["method"], cell["pretraining"], int(cell["budget"])].append(cell)
-    for method in dict.fromkeys(method for method, number, _ in scores if number == "2"):
+    for method in dict.fromkeys(method for method, *_ in scores):
         columns = [
             " / ".join(f"{mean_of(scores[method, number, budget]):.0f}" for budget in STUDY.budgets)
             for number in "012"

@@ -27,11 +27,12 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Self
 
 from tests.gcs.api import Api, Request, Response, error, injected, phrase
 from tests.gcs.faults import HARMLESS, Faults, Rule
-from tests.gcs.objects import Bucket, Store
+from tests.gcs.objects import Bucket, Content, Store
 from tests.gcs.tally import Tally
 
 _HEAD = 64 * 1024
@@ -105,6 +106,12 @@ class GCS:
     def bucket(self, name: str, location: str | None = None) -> Bucket:
         """Makes a bucket."""
         return self.store.make_bucket(name, location or self._location)
+
+    def upload(self, folder: Path, prefix: str) -> None:
+        """Puts the files below a folder into the bucket `testing`, under prefix/."""
+        for path in filter(Path.is_file, folder.rglob("*")):
+            name = f"{prefix}/{path.relative_to(folder).as_posix()}"
+            self.store.put("testing", name, Content.of(path.read_bytes()))
 
     def fail(self, *rules: Rule) -> None:
         """Puts rules in force."""

@@ -51,13 +51,6 @@ def corpus(tmp_path_factory, encoded, write_video) -> Path:
     return root
 
 
-def upload(gcs, folder: Path, prefix: str) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            name = f"{prefix}/{path.relative_to(folder).as_posix()}"
-            gcs.store.put("testing", name, Content.of(path.read_bytes()))
-
-
 def bytes_of(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
@@ -67,7 +60,7 @@ def bytes_of(out: Path) -> dict[str, bytes]:
     [("web", "train", "id"), ("web", "train", "archive"), ("chartqa", "val", "id")],
 )
 def test_a_bucket_gives_the_bytes_of_a_disk(corpus, tmp_path, gcs, source, split, shard_by):
-    upload(gcs, corpus, "raw")
+    gcs.upload(corpus, "raw")
     config = dataclasses.replace(CONFIG, shard_by=shard_by)
     words = {"source": source, "split": split}
     prepare(config, **words, data_root=str(corpus), out=str(tmp_path / "disk"))
@@ -81,7 +74,7 @@ def test_a_bucket_gives_the_bytes_of_a_disk(corpus, tmp_path, gcs, source, split
 
 @pytest.mark.parametrize("most_units", [8, 3])
 def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, gcs, monkeypatch, most_units):
-    upload(gcs, corpus, "raw")
+    gcs.upload(corpus, "raw")
     monkeypatch.setattr(sampling, "_UNITS", most_units)  # So all are listed, or three of six.
     more: dict[str, Any] = {"source": "web", "split": "train", "scratch": str(tmp_path)}
     disk, bucket = (
@@ -95,7 +88,7 @@ def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, gcs, monkeypat
 
 def test_each_byte_of_an_archive_is_read_once(corpus, tmp_path, gcs, monkeypatch):
     monkeypatch.setattr(ranged, "BLOCK", 16_000)  # Some five images.
-    upload(gcs, corpus, "raw")
+    gcs.upload(corpus, "raw")
     config = dataclasses.replace(CONFIG, shard_by="archive")
     gcs.tally.clear()
     prepare(config, source="web", split="train", data_root="gs://testing/raw", out=str(tmp_path))

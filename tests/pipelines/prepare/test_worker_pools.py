@@ -21,7 +21,6 @@ import pytest
 
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus
-from tests.gcs.objects import Content
 from tests.gcs.server import GCS
 from tests.nodes.machines import CHECKOUT, VENV, _inside, _run, skip_without_namespaces
 
@@ -194,10 +193,7 @@ def driven(
 ) -> Iterator[tuple[Pools, subprocess.Popen[bytes]]]:
     skip_without_namespaces()
     with Pools(pools, tmp_path) as machines:
-        for path in corpus.rglob("*"):
-            if path.is_file():
-                name = f"raw/{path.relative_to(corpus).as_posix()}"
-                machines.gcs.store.put("testing", name, Content.of(path.read_bytes()))
+        machines.gcs.upload(corpus, "raw")
         words = ["web", "train", "--data-root", "gs://testing/raw", "--out", "gs://testing/out"]
         external = ["environment_type=EXTERNAL", f"environment_config={SWITCH}:{PORT}"]
         words += [*OPTIONS, "--num-workers", "2", "--stall-s", str(STALL)]

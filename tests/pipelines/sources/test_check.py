@@ -2,13 +2,11 @@
 
 import json
 import tarfile
-from pathlib import Path
 
 import pytest
 
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.check import check_benchmarks, check_corpus
-from tests.gcs.objects import Content
 from tests.pipelines.sources.caption_layouts import write_nocaps
 from tests.pipelines.sources.document_layouts import write_docvqa
 from tests.pipelines.sources.question_layouts import write_aokvqa, write_marvl, write_tallyqa
@@ -57,9 +55,7 @@ def test_a_bucket_is_told_as_a_disk_is(tmp_path, gcs):
     for write in (write_docvqa, write_nocaps):
         write(tmp_path)
     put_image(tmp_path / "docvqa/documents/pybv_81.png")
-    for path in filter(Path.is_file, tmp_path.rglob("*")):
-        name = f"raw/{path.relative_to(tmp_path).as_posix()}"
-        gcs.store.put("testing", name, Content.of(path.read_bytes()))
+    gcs.upload(tmp_path, "raw")
     assert rows("gs://testing/raw") == rows(tmp_path)
     with pytest.raises(FileNotFoundError, match="got gs://testing/nowhere: there is none"):
         rows("gs://testing/nowhere")
@@ -73,9 +69,7 @@ def test_a_corpus_in_a_bucket_is_counted_as_on_a_disk(tmp_path, gcs):
     put_text(tmp_path / "mine/train.jsonl", "\n".join(map(json.dumps, rows)) + "\n[")
     with tarfile.open(tmp_path / "mine/0.tar", "w") as archive:
         archive.add(tmp_path / "mine/a.png", "0.png")
-    for path in filter(Path.is_file, tmp_path.rglob("*")):
-        name = f"raw/{path.relative_to(tmp_path).as_posix()}"
-        gcs.store.put("testing", name, Content.of(path.read_bytes()))
+    gcs.upload(tmp_path, "raw")
     for source, counts in (("jsonl", (2, 2)), ("web", (0, 5))):
         here, there = (
             check_corpus(root, source, "train", path="mine")

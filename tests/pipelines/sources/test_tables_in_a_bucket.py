@@ -38,10 +38,7 @@ def test_same_bytes_as_from_a_disk(tmp_path, gcs, encoded, source, split, featur
     record = example(image=encoded(), text="Plain")
     plain = put_records(raw / "tfrecord/x.tfrecord", record)
     (raw / "tfrecord/y.tfrecord.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    for path in raw.rglob("*"):
-        if path.is_file():
-            name = f"raw/{path.relative_to(raw).as_posix()}"
-            gcs.store.put("testing", name, Content.of(path.read_bytes()))
+    gcs.upload(raw, "raw")
     found = []
     for number, root in enumerate((str(raw), "gs://testing/raw")):
         out = tmp_path / f"out-{number}"
