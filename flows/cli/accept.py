@@ -38,7 +38,8 @@ def accept(
     `parcel run --rebuild STEP` undoes it.
     """
     heed_signals()
-    config, opened = load_study(arguments), open_store(store)
+    opened = open_store(store)
+    config = load_study(arguments, store)
     from flows.commands.accept import accept_stale
     from flows.study.explain import Explanation
     from flows.study.given import raw_files

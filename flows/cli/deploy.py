@@ -76,11 +76,12 @@ def deploy(
     ] = False,
     any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
     any_runner: Annotated[
-        bool, typer.Option(help="Let the form name a Beam runner, or functions by file or module.")
+        bool,
+        typer.Option(help="Let a run name a Beam runner, a launcher, or code by file or module."),
     ] = False,
 ) -> None:
     """Registers a study with a work pool of the Prefect server at PREFECT_API_URL."""
-    config = load_study(arguments)
+    config = load_study(arguments, store)
     variables = _pairs("--job-variable", job_variable)
     environment = _pairs("--env", env)
     checked = _checked_type(kind)

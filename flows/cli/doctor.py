@@ -44,7 +44,7 @@ def doctor(
     if arguments:
         from flows.cli.run import load_study
 
-        config = load_study(arguments)
+        config = load_study(arguments, store)
     bad = 0
     for found in examine(store, config, engines):
         bad += found.state == "bad"

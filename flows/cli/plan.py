@@ -55,7 +55,7 @@ def plan(
     opened = open_store(store)
     said = {"topology": topology, "price": price, "mfu": mfu}
     words = [f"compute.{name}={value}" for name, value in said.items() if value is not None]
-    config = load_study([*(arguments or []), *words], opened)
+    config = load_study([*(arguments or []), *words], store)
     topology_of(config)  # A missing topology fails here, before minutes of sampling.
     data = prepared(config, opened, count=sample, on_sample=_tell)
     day = datetime.date.today()

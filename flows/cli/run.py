@@ -101,12 +101,12 @@ for _name, (_until, _help, _words) in _COMMANDS.items():
     run_app.command(_name, help=_help, epilog=_example)(_command(_until))
 
 
-def load_study(arguments: list[str] | None, store: Any = None) -> Any:
+def load_study(arguments: list[str] | None, store: str) -> Any:
     """Returns the config of the study that a command line names.
 
     Args:
-      arguments: a YAML file or, given a store, the name of a study that ran in it; then overrides.
-      store: the store to look a study up in; None takes files only.
+      arguments: a YAML file, or the name of a study that ran; then overrides.
+      store: the store that has studies by name; it is opened only for a name [URI].
 
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
@@ -115,11 +115,11 @@ def load_study(arguments: list[str] | None, store: Any = None) -> Any:
     path = words.pop(0) if words and "=" not in words[0] else None
     from flows.study.load import load, overridden
 
-    if path is None or store is None or Path(path).suffix:
+    if path is None or Path(path).suffix:
         return load(path, words)
     from flows.study.asked import values_of
 
-    return overridden(values_of(path, store), words, source=path)
+    return overridden(values_of(path, open_store(store)), words, source=path)
 
 
 def _study(
@@ -133,7 +133,7 @@ def _study(
 ) -> None:
     heed_signals()
     opened = open_store(store)
-    config = load_study(arguments, opened)
+    config = load_study(arguments, store)
     from flows.study.explain import Explanation
     from flows.study.given import raw_files
     from flows.study.graph import graph_of

@@ -26,7 +26,8 @@ def serve(
     ] = None,
     any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
     any_runner: Annotated[
-        bool, typer.Option(help="Let the form name a Beam runner, or functions by file or module.")
+        bool,
+        typer.Option(help="Let a run name a Beam runner, a launcher, or code by file or module."),
     ] = False,
 ) -> None:
     """Starts the Prefect server and UI on loopback, with the study deployment registered."""

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 
+from flows.report.columns import listed
 from flows.study.load import ConfigError
 from flows.study.own import corpus_named
 from flows.study.runs import find_dataset
@@ -128,8 +129,7 @@ def _langs(langs: Mapping[str, int]) -> str:
     if len(langs) == 1:
         return next(iter(langs))
     ordered = sorted(langs.items(), key=lambda item: (-item[1], item[0]))
-    more = f" and {len(ordered) - _MAX_LANGS} more" if len(ordered) > _MAX_LANGS else ""
-    return ", ".join(f"{lang} {num:,}" for lang, num in ordered[:_MAX_LANGS]) + more
+    return listed([f"{lang} {num:,}" for lang, num in ordered], _MAX_LANGS)
 
 
 def _as_text(rows: Sequence[Checked], *, looked: bool) -> str:

@@ -55,7 +55,7 @@ def spectra(
       budget: budget of both figures; None takes, for pooled tokens, the budget nearest to the
         paper's that a checkpoint serves, and for queries its largest.
       data: a prepared dataset, whose images come after those of `paths`.
-      limit: most images taken from `data`, spread evenly over those of its records.
+      limit: most images taken from `data`, at even distances.
       store: where artifacts are looked up.
 
     Raises:
@@ -105,14 +105,19 @@ def _images(paths: Sequence[str], data: str | None, limit: int, image_px: int) -
             parts = open_parts([data])
         except (OSError, ValueError) as error:
             raise ConfigError(f"--data must be a prepared dataset, got {data}: {error}") from None
-        records = [record for part in parts.values() for record in part]
-        records.sort(key=lambda record: record.id)
-        encoded = [image for record in records for image in record.images]
-        for image in encoded[:: max(1, len(encoded) // limit)][:limit]:
+        places = [(part, i) for part in parts.values() for i in range(len(part))]
+        records = (part[i] for part, i in _spread(places, limit))
+        for image in _spread([image for record in records for image in record.images], limit):
             images.extend(decode_images([image], 1, image_px))
     if not images:
         raise ConfigError("IMAGE... or --data must give at least one image, got none.")
     return images
+
+
+def _spread(items: Sequence[Any], limit: int) -> list[Any]:
+    """Returns at most `limit` items, at even distances."""
+    count = min(limit, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 def _labels(checkpoints: Sequence[_Checkpoint]) -> list[str]:

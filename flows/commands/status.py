@@ -4,6 +4,7 @@ import collections
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 
+from flows.report.columns import listed
 from flows.study.runs import records
 from infra.prefect import journal
 from infra.prefect.journal import Node, RunRecord
@@ -55,8 +56,7 @@ def _run(store: Store, pin: Holding) -> Iterator[str]:
     for name, why in _under_way(nodes).items():
         yield f"    running: {name}, {why}"
     for why, names in _waiting(nodes).items():
-        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-        yield f"    {why}: {', '.join(names[:_LISTED])}{more}"
+        yield f"    {why}: {listed(names, _LISTED)}"
 
 
 def _under_way(nodes: Mapping[str, Node]) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from flows.lineage.named import Named
+from flows.report.columns import listed
 from flows.steps.code import Tree, changes
 from flows.steps.kinds.files import FILES, NOTES
 from flows.steps.kinds.raw_files import RAW_FILES
@@ -95,8 +96,7 @@ class Comparison:
         contents = "the same contents" if self.is_same else "other contents"
         yield f"{self.names[0]} → {self.names[1]}: {contents}"
         for difference in self.differences:
-            more = len(difference.steps) - _NAMED
-            steps = ", ".join(difference.steps[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+            steps = listed(difference.steps, _NAMED)
             moot = "" if difference.has_effect else "; without effect, the contents are the same"
             yield f"{difference.sort:<8}  {_told(difference)}  [{steps}{moot}]"
             if patch and difference.patch:

@@ -14,6 +14,7 @@ from flows.lineage.trace import KEPT, SHORT
 from flows.pages.cards import Card
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.page import Page, address, are_beside
+from flows.report.columns import listed
 from flows.steps.accepted import accepted_codes
 from infra.store.graph import edges
 from infra.store.manifest import Manifest
@@ -116,8 +117,7 @@ def _word_of_kept(
         yield ""
     below = {found.key: found.name for found, _, _ in edges(store, manifest.key)}
     if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
-        more = f" and {len(links) - _NAMED} more" if len(links) > _NAMED else ""
-        yield f"† It rests on artifacts {KEPT}: {', '.join(links[:_NAMED])}{more}."
+        yield f"† It rests on artifacts {KEPT}: {listed(links, _NAMED)}."
         yield ""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from flows.lineage.named import Named
 from flows.report.cells import CellKey
+from flows.report.columns import listed
 from flows.steps.code import Tree, changes, checkout
 from flows.study.load import ConfigError
 from infra.store.graph import history
@@ -105,8 +106,9 @@ class Sightings:
                 f"{place.dataset.key} ← {place.source} sha256:{place.source_sha256}"
             )
         for sight in self.sights:
-            steps = _listed([str(step) for step in sight.steps])
-            since = f"; computed with the present code; {_listed(sight.changed)} changed since then"
+            steps = listed([str(step) for step in sight.steps], _SHOWN)
+            changed = listed(sight.changed, _SHOWN)
+            since = f"; computed with the present code; {changed} changed since then"
             yield (
                 f"seen by {sight.training.name} {sight.training.key} {len(sight.steps)} times in "
                 f"{sight.num_steps} steps: {steps}{since if sight.changed else ''}"
@@ -114,7 +116,7 @@ class Sightings:
         if not self.sights:
             yield "seen by no training"
         for how, cells in self.cells.items():
-            yield f"{len(cells)} of {self.num_cells} cells are {how}: {_listed(cells)}"
+            yield f"{len(cells)} of {self.num_cells} cells are {how}: {listed(cells, _SHOWN)}"
         if not self.cells:
             yield f"none of {self.num_cells} cells rests on it"
 
@@ -274,8 +276,3 @@ def _batches(train: Mapping[str, Any]) -> BatchConfig:
     known = {f.name: train[f.name] for f in dataclasses.fields(BatchConfig) if f.name in train}
     known["mixture"] = tuple((part, weight) for part, weight in train.get("mixture", ()))
     return BatchConfig(**known)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Iterable, Sequence
 
 from flows.report.cells import Score
+from flows.report.columns import listed
 
 _NAMED = 3
 """Largest number of scores named in a sentence."""
@@ -73,6 +74,4 @@ def _name(score: Score) -> str:
 
 
 def _some(scores: Sequence[Score]) -> str:
-    names = ", ".join(f"{s.benchmark}/{_name(s)}" for s in scores[:_NAMED])
-    more = len(scores) - _NAMED
-    return names + (f" and {more} more" if more > 0 else "")
+    return listed([f"{s.benchmark}/{_name(s)}" for s in scores], _NAMED)

@@ -37,7 +37,7 @@ class CellKey:
     def of_role(cls, role: str) -> "CellKey | None":
         """Returns the key whose `str` is the role of a report's input; None for other roles."""
         match role.split("/"):
-            case [benchmark, method, budget, seed] if budget.isdigit():
+            case [benchmark, method, budget, seed] if budget.isdigit() and seed.isdigit():
                 return cls(benchmark=benchmark, method=method, budget=int(budget), seed=int(seed))
             case _:
                 return None

@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""Tables and short lists for a terminal."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,3 +18,9 @@ def in_columns(
     for cells in (titles, *dashes, *rows):
         others = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
         yield "  ".join([cells[0].ljust(widths[0]), *others]).rstrip()
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Returns names as one text, of which only the first `most` are named, and the rest counted."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -79,14 +79,6 @@ def to_csv(report: Report) -> str:
     return to_csv_lines(COLUMNS, rows)
 
 
-def aggregates_to_csv(report: Report) -> str:
-    """Returns one line per aggregate, method and budget.
-
-    Column `partial` is the mean retention over the `rows` that are complete so far.
-    """
-    return to_csv_lines(AGGREGATE_COLUMNS, [vars(a) for a in report.aggregates])
-
-
 def comparisons_to_csv(report: Report) -> str:
     """Returns one line per comparison: those of each benchmark, then those over several.
 

@@ -11,7 +11,6 @@ gain. The mixture's expected score follows from the items' scores at each budget
 The two budgets are picked by the same scores, which favours the mixture a little.
 """
 
-import csv
 import dataclasses
 import io
 import itertools
@@ -30,6 +29,7 @@ from flows.report.interval import Interval, Paired, estimate
 from flows.report.items import by_source
 from flows.report.markdown import number, table
 from flows.report.plot import COLORS, DPI, PANEL_INCHES, draw_legend, style
+from flows.report.render import to_csv_lines
 from infra.store.store import Artifact
 from model.router.files import ANSWERS, NEEDS
 
@@ -397,19 +397,14 @@ def _modality(plan: Plan, benchmark: str) -> str:
 
 def to_csv(rows: Sequence[Judged]) -> str:
     """Returns one CSV line per judgement; empty fields are unknown."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines = []
     for row in rows:
         values = vars(row) | {"other_seed": None, "oracle_other_seed": row.oracle_other}
         for name, found in (("gain", row.gain), ("area", row.area), ("other_seed", row.other)):
             ends = (found.mean, found.low, found.high) if found else (None, None, None)
             values |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
-        writer.writerow(
-            "" if (v := values[c]) is None else f"{v:.4f}" if isinstance(v, float) else v
-            for c in COLUMNS
-        )
-    return text.getvalue()
+        lines.append(values)
+    return to_csv_lines(COLUMNS, lines)
 
 
 _HEAD = (
@@ -437,6 +432,10 @@ def to_markdown(rows: Sequence[Judged]) -> str:
 def to_latex(rows: Sequence[Judged]) -> str:
     """Returns the table of `to_markdown` as a tabular, for after those of the scores."""
     return latex.table(_HEAD, _lines(rows), left=_LEFT)
+
+
+SECTIONS = {"md": to_markdown, "latex": to_latex}
+"""Format of a results table -> function that returns what follows its tables of scores."""
 
 
 def _lines(rows: Sequence[Judged]) -> list[list[str]]:

@@ -8,6 +8,7 @@ from flows.report.asked import asked_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
 from flows.report.render import FORMATS, comparisons_to_csv, render
+from flows.report.routed import SECTIONS, judge, to_csv
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.load import ConfigError
@@ -46,11 +47,14 @@ def show_results(
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
             return asked_to_csv(report, plan, results.manifest.inputs, store.get)
-        if form == "auto":
-            return _auto(results, run)
+        if form == "auto" and not (results.path / "auto.csv").exists():
+            raise ConfigError(
+                f"--format auto needs a run with auto among its budgets, got {run}, which has none."
+            )
         if mixed:
-            report, _ = report_of(store, results, mixed=True)
-            return comparisons_to_csv(report) if form == "comparisons" else render(report, form)
+            return _mixed(store, results, form)
+        if form == "auto":
+            return (results.path / "auto.csv").read_text(encoding="utf-8")
         if form == "comparisons":
             return (results.path / "comparisons.csv").read_text(encoding="utf-8")
         return (results.path / f"results.{form}").read_text(encoding="utf-8")
@@ -65,13 +69,16 @@ def show_results(
         raise ConfigError(f"--scores: {error}") from None
 
 
-def _auto(results: Artifact, run: str) -> str:
-    judged = results.path / "auto.csv"
-    if not judged.exists():
-        raise ConfigError(
-            f"--format auto needs a run with auto among its budgets, got {run}, which has none."
-        )
-    return judged.read_text(encoding="utf-8")
+def _mixed(store: Store, results: Artifact, form: str) -> str:
+    report, plan = report_of(store, results, mixed=True)
+    if form == "comparisons":
+        return comparisons_to_csv(report)
+    artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
+    judged = judge(plan, artifacts, report)
+    if form == "auto":
+        return to_csv(judged)
+    after = f"\n{SECTIONS[form](judged)}" if judged and form in SECTIONS else ""
+    return render(report, form) + after
 
 
 def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, Plan]:

@@ -1,12 +1,13 @@
 """Makes steps in a Ray Job, and reports through the store, so that nobody need be connected.
 
-<store>/jobs/<job>/work          what to make
-                   report.json   how far it is, and how each step ended
+<store>/jobs/<job>/work-<sha256>   what to make
+                   report.json     how far it is, and how each step ended
 
     python -m flows.steps.job STORE JOB SHA256 EARLIER…
 
 The work is pickled, since configs are typed values. The store is not trusted with it: the job's
-command has its digest.
+command has its digest. Of two runs that submit a job at the same time Ray takes one, whose work the
+other one's must not replace: they differ, because each names its own run.
 """
 
 import dataclasses
@@ -80,9 +81,13 @@ def command(
       context: run ids of the orchestrator, for the manifests.
     """
     work = pickle.dumps((tuple(recipes), dict(context)))
-    store.fleeting.put(f"{JOBS}/{job}/work", work)
     digest = hashlib.sha256(work).hexdigest()
+    store.fleeting.put(_work(job, digest), work)
     return shlex.join(["python", "-m", "flows.steps.job", store.uri, job, digest, *earlier])
+
+
+def _work(job: str, digest: str) -> str:
+    return f"{JOBS}/{job}/work-{digest}"
 
 
 def main() -> None:
@@ -91,7 +96,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     uri, job, digest, *earlier = sys.argv[1:]
     store = Store(uri)
-    work = store.fleeting.read(f"{JOBS}/{job}/work")
+    work = store.fleeting.read(_work(job, digest))
     if hashlib.sha256(work).hexdigest() != digest:
         sys.exit(f"the work of {job} in {uri} is not what was submitted.")
     recipes, context = pickle.loads(work)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from flows.report.columns import listed
 from flows.study.explain import Explanation
 from flows.study.graph import Node
 from flows.study.load import ConfigError
@@ -15,6 +16,9 @@ MAX_TRIES = 3
 """Failures of a step after which a sweep no longer tries it; with other code, config or data it
 counts as a new step."""
 
+GIVEN_UP = f"they failed {MAX_TRIES} times, and `parcel run --failed` tries them again"
+"""Why a sweep holds a node back that failed too often."""
+
 _NAMED = 3
 """Most steps named in one line; the others are only counted."""
 
@@ -25,7 +29,7 @@ def none_held(explanation: Explanation) -> Mapping[Node, str]:
 
 
 def failed_last(store: Store, name: str) -> tuple[str, ...]:
-    """Returns the names of the steps that failed in the last run of a study.
+    """Returns the names of the steps that failed in the last run of a study, or were given up.
 
     Raises:
       ConfigError: if no run of that study has ended.
@@ -37,13 +41,13 @@ def failed_last(store: Store, name: str) -> tuple[str, ...]:
             f"without --failed."
         )
     newest = max(ran, key=lambda record: record["finished"])
-    return tuple(failure.partition(": ")[0] for failure in newest["failed"])
+    failed = [failure.partition(": ")[0] for failure in newest["failed"]]
+    return tuple(dict.fromkeys([*failed, *newest.get("given_up", ())]))
 
 
 def told_of_failed(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
-    more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-    told = ", ".join(failed[:_NAMED]) + more
+    told = listed(failed, _NAMED)
     return f"{len(failed)} steps failed in {name}'s last run; only these are tried: {told}"
 
 
@@ -87,8 +91,7 @@ def given_up(store: Store) -> Held:
     """Returns a rule that holds back the nodes that have failed `MAX_TRIES` times."""
 
     def held(explanation: Explanation) -> Mapping[Node, str]:
-        why = f"they failed {MAX_TRIES} times, and `parcel run --failed` tries them again"
         counts = failures(store, explanation).items()
-        return {node: why for node, count in counts if count >= MAX_TRIES}
+        return {node: GIVEN_UP for node, count in counts if count >= MAX_TRIES}
 
     return held

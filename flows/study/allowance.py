@@ -176,6 +176,12 @@ class Gate:
             expected = self._under_way.get(node, 0.0)
             self._under_way[node] = max(0.0, expected - seconds)
 
+    def leave(self, node: Node) -> None:
+        """Notes that a node has ended: what its estimate was too high by is free again."""
+        with self._lock:
+            if node in self._under_way:
+                self._under_way[node] = 0.0
+
     def _cost(self, node: Node) -> float:
         """Returns a node's estimated cost, without steps of unknown time [device-seconds]."""
         known = ((self.expected.seconds(s) or 0.0, j.devices) for j in node.jobs for s in j.steps)

@@ -94,6 +94,11 @@ class ComputeConfig:
                 f"cells_per_gpu must be 1 where gpus_per_cell is not 1, got {self.cells_per_gpu} "
                 f"and {self.gpus_per_cell}."
             )
+        if self.cells_per_gpu > 1 and self.processes_per_cell > 1:
+            raise ValueError(
+                f"cells_per_gpu must be 1 where processes_per_cell is not 1, because each process "
+                f"takes whole GPUs, got {self.cells_per_gpu} and {self.processes_per_cell}."
+            )
         for what in ("stage", "cell"):
             self._check_processes(what)
 

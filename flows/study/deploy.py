@@ -17,7 +17,7 @@ from flows.study.config import StudyConfig
 from flows.study.form import deployments_of, described, told_of_next
 from flows.study.load import ConfigError
 from flows.study.own import CONNECTORS
-from flows.study.served import limits
+from flows.study.served import check_commands, limits
 from flows.study.sweep import Firing
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
@@ -46,7 +46,7 @@ class Target:
       cron: schedule on which the study runs; None leaves existing schedules as they are.
       timezone: time zone of `cron`.
       any_store: whether forms may name another store.
-      any_runner: whether forms may name a Beam runner, and functions by file or module.
+      any_runner: whether runs may name a Beam runner, a launcher, and functions by file or module.
     """
 
     store: str
@@ -94,6 +94,8 @@ def _register(
     kind = cast(PoolType, there.type) if there else target.kind or "process"
     _check_pool(kind, target, store)
     check_code(kind, config, target)
+    if not target.any_runner:
+        check_commands(config)
     pool = there or make_pool(client, target.pool, kind)
     yield f"work pool {pool.name}: {'there' if there else 'new'}, {kind}"
     allowed = limits(store, any_store=target.any_store, any_runner=target.any_runner)

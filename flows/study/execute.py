@@ -116,7 +116,7 @@ class Session:
         """
         lacking = [read for read in step.inputs.values() if read not in self.artifacts]
         if lacking and not step.partial:
-            for node, why in self.held.items():
+            for node, why in list(self.held.items()):  # Other threads add to it.
                 if lacking[0] in node.steps:
                     raise HeldError(why)
             raise StepFailedError(f"{lacking[0].name} was not made")
@@ -275,6 +275,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
                 continue
             session.failures[node.name] = detail
             session.forecast.end(node.name)
+        session.gate.leave(node)
         if outcome == "made" or outcome == "reused":
             detail, took = _tell_end(session, node, outcome)
         else:

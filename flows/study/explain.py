@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from flows.report.columns import listed
 from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.raw_files import RAW_FILES
@@ -130,7 +131,7 @@ class Explanation:
         for step in stale:
             ran.setdefault(self.steps[step].changed, []).append(self._owner[step].name)
         told = "; ".join(
-            f"{what} changed, which {_listed(list(dict.fromkeys(who)))} ran"
+            f"{what} changed, which {listed(list(dict.fromkeys(who)), _NAMED)} ran"
             for what, who in ran.items()
         )
         raise ConfigError(
@@ -258,12 +259,14 @@ class Explanation:
                     wanting.setdefault(read, []).append(step.name)
         for step in self._let_go:
             if step in wanting:
-                why = (f"its files were not kept, and {_listed(wanting[step])} would read them",)
+                why = (
+                    f"its files were not kept, and {listed(wanting[step], _NAMED)} would read them",
+                )
                 self.steps[step] = dataclasses.replace(self.steps[step], state="new", why=why)
 
     def _names(self, steps: Sequence[Step]) -> str:
         """Returns the names of the nodes of some steps, the first few and a count of the others."""
-        return _listed(list(dict.fromkeys(self._owner[step].name for step in steps)))
+        return listed(list(dict.fromkeys(self._owner[step].name for step in steps)), _NAMED)
 
     def _changed(self, found: Found) -> str:
         """Returns the names of the functions that changed since an artifact was made."""
@@ -278,7 +281,7 @@ class Explanation:
                 recipe.kind, recipe.config, now
             )
             self._changes[key] = changes(then, now, reached)
-        return _listed(self._changes[key]) or "its code"
+        return listed(self._changes[key], _NAMED) or "its code"
 
     def _differences(self, step: Step, inputs: Mapping[str, Artifact]) -> list[str]:
         """Returns, as texts, the differences between a step and the most similar artifact."""
@@ -338,11 +341,6 @@ class _Known:
 
 def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "state"}
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:

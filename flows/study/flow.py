@@ -17,7 +17,7 @@ from flows.steps.code import checkout
 from flows.steps.worker import bind
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import story
-from flows.study.again import Held, all_but, failed_last, none_held, told_of_failed
+from flows.study.again import GIVEN_UP, Held, all_but, failed_last, none_held, told_of_failed
 from flows.study.allowance import ALWAYS, Allowance, Gate
 from flows.study.compute import ComputeConfig
 from flows.study.config import StudyConfig
@@ -312,6 +312,7 @@ def carry_out(
         artifacts=[artifact.key for artifact in session.artifacts.values()],
         flow_run_id=journal.flow_run_id,
         failed=result.failed,
+        given_up=[name for name, why in result.held.items() if why == GIVEN_UP],
     )
     if results:
         published(publish_results, opened, config.name, results.key)

@@ -264,7 +264,7 @@ class _Builder:
                 inputs={"dataset": datasets[name], **held_out},
                 keys={"": "hygiene"},
             )
-            for name in _mixture_of(view)
+            for name in mixture_of(view)
         }
 
     def _vocabulary(self, datasets: Mapping[str, Step]) -> dict[str, Step]:
@@ -315,7 +315,7 @@ class _Builder:
         config, found = self.config, {}
         inputs = {
             view.at: {
-                **{f"data/{i}": datasets[name] for i, name in enumerate(_mixture_of(view))},
+                **{f"data/{i}": datasets[name] for i, name in enumerate(mixture_of(view))},
                 **shared,
             }
             for view in config.resolutions
@@ -532,7 +532,7 @@ class _Builder:
         screened = {
             f"{SCREENED}{name}": datasets[name]
             for view in (self.config.resolutions if reported else ())
-            for name in _mixture_of(view)
+            for name in mixture_of(view)
         }
         return self._add(
             "results",
@@ -626,7 +626,7 @@ def _watched(config: StudyConfig, datasets: Mapping[str, Step]) -> dict[str, Ste
     return found
 
 
-def _mixture_of(config: StudyConfig) -> list[str]:
+def mixture_of(config: StudyConfig) -> list[str]:
     """Returns the names of the mixture's datasets at a resolution."""
     return [f"{source.name}{config.at}" for source in config.sources]
 

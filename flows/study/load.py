@@ -1,5 +1,6 @@
 """Loads a checked `StudyConfig` from a YAML file and `key.path=value` overrides."""
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,7 +69,7 @@ def overridden(values: Mapping[str, Any], overrides: Sequence[str], *, source: s
     Raises:
       ConfigError: as `load`.
     """
-    changed = dict(values)
+    changed = copy.deepcopy(dict(values))
     for override in overrides:
         _apply(changed, override)
     _anchor(changed, Path.cwd())
@@ -136,20 +137,27 @@ def _nearest(problem: Any, kind: type[Any]) -> str:
     return f"{hint or '.'} Accepted: {', '.join(names)}"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Returns the values of a YAML file, merged over those of its base; not checked yet.
 
+    Args:
+      path: the file.
+      above: files that have it as their base, directly or through others.
+
     Raises:
-      ConfigError: if it cannot be read, or is not a YAML mapping.
+      ConfigError: if it cannot be read, is not a YAML mapping, or is its own base.
     """
+    above = (*above, path.resolve())
     try:
-        values = yaml.load(path.read_text(), _Loader)
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except _TwiceError as error:
         raise ConfigError(f"{path}, line {error.line}: {error}") from None
     except OSError as error:
         raise ConfigError(
             f"config must be a readable YAML file, got {path}: {error.strerror}."
         ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} must be UTF-8, {error.reason} at byte {error.start}.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
@@ -158,7 +166,12 @@ def read(path: Path) -> dict[str, Any]:
     base = values.pop("base", None)
     below: dict[str, Any] = {}
     if base is not None:
-        below = read(DEMO if base == "demo" else path.parent / str(base))
+        base = DEMO if base == "demo" else path.parent / str(base)
+        if base.resolve() in above:
+            raise ConfigError(
+                f"{path}: base must be another file, got {base}, which this one is under."
+            )
+        below = read(base, above)
     return _without_dropped(_merge(below, values), below, source=str(path))
 
 

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flows.report.columns import in_columns
+from flows.report.markdown import table
 from flows.study.config import Method, StudyConfig
 from flows.study.costs import num_images_of
+from flows.study.graph import mixture_of
 from flows.study.load import ConfigError
 from flows.study.prepared import Prepared, ToPrepare, ranged
 from flows.study.programs import Compiled, NotHere, by_formula, compile_program
@@ -165,7 +167,7 @@ def plan_of(
     """
     topology = topology_of(config)
     planner = _Planner(config, topology, cache, every=every)
-    pretrainings = [planner.pretraining(*stage) for stage in _pretrainings(config)]
+    pretrainings = [planner.pretraining(*stage, data.records) for stage in _pretrainings(config)]
     transfers = [
         planner.transfers(view, method, pretrainings, data.records)
         for view in config.resolutions
@@ -207,16 +209,23 @@ class _Planner:
         self.notes: dict[str, None] = {}
 
     def pretraining(
-        self, stage: str, view: StudyConfig, method: Method, train: TrainConfig
+        self,
+        stage: str,
+        view: StudyConfig,
+        method: Method,
+        train: TrainConfig,
+        records: Mapping[str, int],
     ) -> Training:
         """Returns the row of one stage of a method."""
-        self._check(stage, train)
+        self._check(f"{stage}.train" if view.at else stage, train)
         model, runs = view.model_of(method), self._config.num_pretrain_seeds
+        mixture, unknown = mixture_of(view), ""
+        if records.keys() >= {*mixture}:
+            train = train.in_steps(sum(records[name] for name in mixture))
+        steps = train.total_steps * runs
         if train.epochs is not None:
             unknown = "counts epochs: its steps are known once its data are prepared"
             steps = None
-        else:
-            unknown, steps = "", train.total_steps * runs
         shapes = self._timed(model, train)
         tokens = sum(s.share * s.tokens for s in shapes) + train.text_len
         done = steps or 0
@@ -359,16 +368,11 @@ def text_of(plan: Plan) -> Iterator[str]:
 
 def markdown_of(plan: Plan) -> str:
     """Returns a plan as a page in Markdown."""
-    tables = [_table(_HEAD, _rows(plan))]
+    tables = [table(_HEAD, _rows(plan), left=[0])]
     if data := _data_rows(plan):
-        tables.append(_table(_DATA_HEAD, data))
-    lines = [f"- {line}" for line in _lines(plan)]
-    return "\n\n".join([_title(plan), *tables, "\n".join(lines)])
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    table = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+        tables.append(table(_DATA_HEAD, data, left=[0]))
+    lines = [f"- {line}\n" for line in _lines(plan)]
+    return "\n".join([f"{_title(plan)}\n", *tables, "".join(lines)])
 
 
 def _title(plan: Plan) -> str:

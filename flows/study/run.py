@@ -9,6 +9,7 @@ from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
 
+from flows.report.columns import listed
 from flows.study.config import StudyConfig
 from flows.study.flow import RESULTS, StudyResult, study
 from flows.study.graph import Phase
@@ -105,8 +106,7 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
     failed = f", {len(result.failed)} failed" if result.failed else ""
     console.print(f"{steps} steps in {seconds:.0f} s: {result.made} made, {summary}{failed}")
     for why, held in result.held_by_reason.items():
-        told = ", ".join(held[:_NAMED]) + f" and {len(held) - _NAMED} more" * (len(held) > _NAMED)
-        console.print(f"not begun, {why}: {told}", markup=False, soft_wrap=True)
+        console.print(f"not begun, {why}: {listed(held, _NAMED)}", markup=False, soft_wrap=True)
     if result.results:
         record = find_run(store, config.name)
         keys = [*record["artifacts"], *record[LET_GO]]

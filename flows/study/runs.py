@@ -1,6 +1,7 @@
 """Records of runs, with their configs and results; and look-up of artifacts by name."""
 
 import datetime
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +22,13 @@ def note_run(
     artifacts: Sequence[str],
     flow_run_id: str,
     failed: Sequence[str],
+    given_up: Sequence[str] = (),
 ) -> None:
     """Writes the record of a run; runs of a study with the same results share one record.
 
-    `parcel gc` keeps the artifacts that a record names and all that they were made from, except
-    checkpoints that the study's `keep` lets go.
+    Runs without results share one if they made or found the same artifacts. `parcel gc` keeps the
+    artifacts that a record names and all that they were made from, except checkpoints that the
+    study's `keep` lets go.
 
     Args:
       store: the store of the run.
@@ -34,6 +37,7 @@ def note_run(
       artifacts: keys of all artifacts that the run made or found.
       flow_run_id: id of the Prefect flow run.
       failed: "step: reason" for each step that failed.
+      given_up: names of steps that were not tried, because they had failed too often.
     """
     keep = KeepConfig(**config.get("keep", {}))
     # After a failure nothing is let go: the next attempt may read these files again.
@@ -46,9 +50,13 @@ def note_run(
         "flow_run_id": flow_run_id,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
         "failed": redact(list(failed)),
+        "given_up": list(given_up),
         "config": redact(config),
     }
-    own = results.removeprefix("results-") if results else "unfinished"
+    # Without results, runs that made other artifacts have records of their own: `parcel prepare`
+    # after `parcel train` must not take away the record that keeps its checkpoints.
+    made = hashlib.sha256(" ".join(record["artifacts"]).encode()).hexdigest()[:12]
+    own = results.removeprefix("results-") if results else f"unfinished-{made}"
     text = (json.dumps(record, indent=1, sort_keys=True) + "\n").encode()
     store.files.put(f"{RUNS}/{record['name']}-{own}.json", text)
 
@@ -58,13 +66,15 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
 
     Args:
       store: the store that the run wrote to.
-      name: the study's name, for its newest run, or the beginning of a run's full name.
+      name: the study's name, for its newest run; if no study has it, the beginning of a run's full
+        name.
 
     Raises:
       ConfigError: if there is no such run, listing the runs that exist.
     """
     finished = {run: record for run, record in records(store).items() if record["results"]}
-    matching = [r for run, r in finished.items() if r["name"] == name or run.startswith(name)]
+    matching = [record for record in finished.values() if record["name"] == name]
+    matching = matching or [record for run, record in finished.items() if run.startswith(name)]
     if not matching:
         known = ", ".join(finished) or "none yet"
         raise ConfigError(f"RUN must name a finished run, got {name!r}. In {store.uri}: {known}.")

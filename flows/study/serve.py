@@ -40,7 +40,8 @@ def serve(
         default one.
       auth: credentials that browsers and clients must give, "name:password"; None asks for none.
       any_store: let the form name another store.
-      any_runner: let the form name a Beam runner and its options, and functions by file or module.
+      any_runner: let the form name a Beam runner and its options, a launcher, and functions by file
+        or module.
 
     Raises:
       ConfigError: if the host is beyond loopback without `auth`, or if the store already has a

@@ -18,8 +18,8 @@ def limits(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
     Args:
       store: the store that they may use [URI].
       any_store: whether they may use other stores, too.
-      any_runner: whether they may name a Beam runner and its options, and functions by file or
-        module.
+      any_runner: whether they may name a Beam runner and its options, a launcher's command, and
+        functions by file or module.
     """
     return {
         _STORE: "" if any_store else full_uri(store),
@@ -38,8 +38,22 @@ def check_served(config: Any, store: str) -> None:
       ConfigError: if it breaks a limit.
     """
     check_store(store)
-    if os.environ.get(_RUNNER) != "own":
-        return
+    if os.environ.get(_RUNNER) == "own":
+        check_commands(config)
+
+
+def check_commands(config: Any) -> None:
+    """Checks that a study starts nothing but this project's own code.
+
+    Raises:
+      ConfigError: if it names a Beam runner, or the command of a launcher.
+    """
+    launcher = config.compute.launcher
+    if launcher is not None and launcher.partition(" ")[0] != "ray":
+        raise ConfigError(
+            f"compute.launcher must be ray or left out where a run is started from the UI, got "
+            f"{launcher!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any command."
+        )
     default = PrepareConfig()
     for where, prepare in _prepares(config):
         for name in ("runner", "runner_options"):

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from flows.report.cells import CellKey
+from flows.report.columns import listed
 from flows.report.decision import Decision, decide
 from flows.study.again import MAX_TRIES, failures
 from flows.study.config import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
@@ -451,10 +452,9 @@ def _told_of_given_up(failed: Mapping[Node, int]) -> str:
     gone = [node.name for node, count in failed.items() if count >= MAX_TRIES and _scores(node)]
     if not gone:
         return ""
-    more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
     return (
         f"{len(gone)} transfers that failed {MAX_TRIES} times and are skipped until `parcel run "
-        f"--failed`: {', '.join(gone[:_NAMED])}{more}"
+        f"--failed`: {listed(gone, _NAMED)}"
     )
 
 

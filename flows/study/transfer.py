@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo
+from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo
 
 from flows.study.own import metric_named, reader_named
 from model.decode.config import Decoding
@@ -280,14 +280,13 @@ def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
             continue
         benchmark = BENCHMARKS.get(name) or own_benchmark(name)
         stated = entry.get("train") or {}
-        if stated and transfers.get(benchmark.parent) is not None:
+        recipe = recipe_of(BENCHMARKS.get(trained_on(name), benchmark), image_px)
+        if stated and transfers.get(benchmark.parent) is not None and not _is(recipe, stated):
             raise ValueError(
                 f"{name}.train: {name} is scored with the checkpoints of {benchmark.parent}; state "
                 f"its recipe under {benchmark.parent}.train."
             )
         if isinstance(stated, Mapping):
-            trained = BENCHMARKS.get(trained_on(name), benchmark)
-            recipe = recipe_of(trained, image_px)
             if "total_steps" in stated:
                 recipe.pop("epochs", None)
             entry = {**entry, "train": {**recipe, **stated}}
@@ -295,6 +294,14 @@ def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
             entry = {"eval_text_len": benchmark.text_len, **entry}
         filled[name] = entry
     return filled
+
+
+def _is(recipe: dict[str, Any], stated: Any) -> bool:
+    """Whether stated values are a whole recipe as it was filled in: a run's record has these."""
+    try:
+        return TypeAdapter(TrainConfig).validate_python(stated) == TrainConfig(**recipe)
+    except ValidationError:
+        return False
 
 
 def recipe_of(benchmark: Benchmark, image_px: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Prefect's own rows pass through queues in the run's process and in its server, a
 either dies. A line of the journal is written at once, and its first line names the run's process.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -182,10 +183,11 @@ def read(path: Path) -> RunRecord | None:
 
 
 def settled(path: Path) -> None:
-    """Moves a journal to the folder of settled ones."""
+    """Moves a journal to the folder of settled ones, if no other process has moved it."""
     ended = path.parents[1] / "ended"
     ended.mkdir(exist_ok=True)
-    path.rename(ended / path.name)
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(ended / path.name)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

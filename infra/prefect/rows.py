@@ -106,7 +106,10 @@ def settle_ended(store: Path) -> None:
     """
     own = ProcessNote.own()
     for path in sorted(journal.folder(store).glob("*.jsonl")):
-        record = journal.read(path)
+        try:
+            record = journal.read(path)
+        except FileNotFoundError:
+            continue  # Another process has settled it.
         if record is None:
             journal.settled(path)
             continue

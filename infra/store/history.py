@@ -20,6 +20,7 @@ class Begun:
       inputs: keys of the artifacts it reads.
       ended: time at which its holder left the step, with a commit or without [ISO 8601, UTC]; ""
         before, and for ever if the holder was killed.
+      stopped: whether its holder was told to stop, and so did not fail.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Begun:
     holder: Holder
     inputs: tuple[str, ...] = ()
     ended: str = ""
+    stopped: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -45,9 +47,10 @@ def note_begin(files: Files, key: str, begun: Begun) -> None:
     files.create(_name(key, begun), _text(begun))
 
 
-def note_end(files: Files, key: str, begun: Begun, ended: str) -> None:
-    """Notes that an attempt is over."""
-    files.swap(_name(key, begun), _text(begun), _text(dataclasses.replace(begun, ended=ended)))
+def note_end(files: Files, key: str, begun: Begun, ended: str, *, stopped: bool) -> None:
+    """Notes that an attempt is over; `stopped` as in `Begun`."""
+    over = dataclasses.replace(begun, ended=ended, stopped=stopped)
+    files.swap(_name(key, begun), _text(begun), _text(over))
 
 
 def attempts(files: Files, key: str) -> list[Begun]:

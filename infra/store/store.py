@@ -373,10 +373,14 @@ class Store:
             scratch = Scratch(self.files, key, held.token, held.renew)
             scratch.take()
             self._begun[key] = []
+            stopped = False
             try:
                 yield scratch
+            except BaseException as error:
+                stopped = not isinstance(error, Exception)  # Such as SystemExit, by SIGTERM.
+                raise
             finally:
-                self._note_ends(key, self._begun.pop(key))
+                self._note_ends(key, self._begun.pop(key), stopped=stopped)
                 scratch.leave()
 
     def leases(self) -> list[Holding]:
@@ -441,7 +445,7 @@ class Store:
 
     def failures(self, key: str) -> int:
         """Returns the number of attempts that their holders gave up, at a key without artifact."""
-        return sum(bool(attempt.ended) for attempt in attempts(self.files, key))
+        return sum(bool(a.ended) and not a.stopped for a in attempts(self.files, key))
 
     def named_attempts(self, key: str) -> set[str]:
         """Returns the attempts at a key that a manifest names, in place or set aside."""
@@ -505,12 +509,12 @@ class Store:
                 with contextlib.suppress(OSError):
                     self.files.remove(f"{folder}/{name}")
 
-    def _note_ends(self, key: str, begun: list[Begun]) -> None:
+    def _note_ends(self, key: str, begun: list[Begun], *, stopped: bool) -> None:
         """Notes that this holder's attempts are over; if that fails, the process's end shows it."""
         ended = _utc().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             for attempt in begun:
-                note_end(self.fleeting, key, attempt, ended)
+                note_end(self.fleeting, key, attempt, ended, stopped=stopped)
 
 
 def full_uri(uri: str | os.PathLike[str]) -> str:

@@ -99,7 +99,7 @@ def test_numbers_are_those_of_the_model(spectral_of, folder: Path):
     (entry,) = json.loads((folder / "few" / "spectra.json").read_text())["checkpoints"]
     cfg = tiny_config("m3")
     (part,) = Dataset(str(folder / "data")).parts.values()
-    records = sorted(part, key=lambda record: record.id)[0:6:2]  # 3 of 7, evenly.
+    records = [part[i] for i in (0, 2, 4)]  # 3 of 7, at even distances.
     pixels = np.stack([decode_images(record.images, 1, 32) for record in records])
     tower = jax.jit(vlm.image_features, static_argnums=0)
     features = tower(vlm.structure(cfg), load_params(folder / "m3"), pixels)

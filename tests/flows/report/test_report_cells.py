@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.report.build import build
-from flows.report.cells import Cell, Plan, Score
-from flows.report.spread import summarize, t_quantile
+from flows.report.cells import Cell, CellKey, Plan, Score
+from flows.report.spread import summarize, t_interval
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 REPORT = build(PLAN, scores(), CHANCE)
@@ -158,8 +158,10 @@ def test_plan_and_score_check_themselves():
     ("freedom", "expected"),
     [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042), (120, 1.980)],
 )
-def test_quantile_is_the_published_one(freedom: int, expected: float):
-    assert t_quantile(freedom) == pytest.approx(expected, abs=5e-4)
+def test_an_interval_is_that_of_the_published_quantile(freedom: int, expected: float):
+    num = freedom + 1
+    low, high = t_interval(7.0, math.sqrt(num), num)  # type: ignore[misc]
+    assert (high - 7.0, 7.0 - low) == pytest.approx((expected, expected), abs=5e-4)
 
 
 @given(st.lists(st.floats(0, 150), min_size=1, max_size=9))
@@ -185,3 +187,9 @@ def test_cells_are_in_the_order_of_the_plan():
     order = [(c.method, c.budget) for c in CHARTQA.cells]
     assert order == [(m, b) for m in PLAN.methods for b in PLAN.budgets]
     assert all(isinstance(c, Cell) and c.benchmark == "refcoco" for c in REFCOCO.cells)
+
+
+def test_a_dataset_in_a_nested_folder_is_no_cell():
+    key = CellKey(benchmark="chartqa", method="parcel", budget=64, seed=7)
+    assert CellKey.of_role(str(key)) == key
+    assert CellKey.of_role("screened/mixture/2024/web") is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flows.report.build import build
 from flows.report.plot import plot_png
-from flows.report.render import COLUMNS, FORMATS, aggregates_to_csv, render
+from flows.report.render import COLUMNS, FORMATS, render
 from tests.flows.report.report_studies import CHANCE, PLAN, SEEDS, make, scores
 
 REPORT = build(PLAN, scores(), CHANCE)
@@ -150,12 +150,6 @@ def test_latex_is_a_balanced_booktabs_table():
 def test_latex_escapes_names():
     plan = type(PLAN)(**{**vars(PLAN), "methods": ("vanilla", "a_b&c", "m3", "parcel")})
     assert r"a\_b\&c" in render(build(plan, scores(), CHANCE), "latex")
-
-
-def test_aggregates_have_a_file_of_their_own():
-    lines = list(csv.DictReader(io.StringIO(aggregates_to_csv(REPORT))))
-    parcel = next(r for r in lines if (r["method"], r["budget"]) == ("parcel", "64"))
-    assert (parcel["rows"], parcel["retention"], parcel["partial"]) == ("1", "", "80.0000")
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -1,5 +1,6 @@
 """Workers: what the next try of a lost one is told, and jobs that were found under way."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,22 @@ def test_the_same_step_of_another_store_is_another_job(tmp_path: Path):
     assert all(work.startswith(f"{RECIPE.key}-") for work in asked)
 
 
+def test_the_work_of_a_job_outlives_the_same_job_of_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from flows.steps import job
+
+    store, made = Store(tmp_path), []
+    first, _ = (command(store, "cell-1.now", [], [RECIPE], {"run": run}) for run in "ab")
+    monkeypatch.setattr("sys.argv", first.split(" ")[2:])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(job, "make_apart", lambda *words: made.append(words[2]) or iter(()))
+    monkeypatch.setattr("os._exit", sys.exit)
+    with pytest.raises(SystemExit):
+        job.main()
+    assert made == [{"run": "a"}]
+
+
 def test_work_that_was_changed_in_the_store_is_not_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -134,7 +151,7 @@ def test_work_that_was_changed_in_the_store_is_not_done(
 
     store = Store(tmp_path)
     words = command(store, "cell-1.now", [], [RECIPE], {}).split(" ")
-    store.fleeting.put(f"{JOBS}/cell-1.now/work", b"something else")
+    store.fleeting.put(f"{JOBS}/cell-1.now/work-{words[-1]}", b"something else")
     monkeypatch.setattr("sys.argv", words[2:])
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit, match="is not what was submitted"):

@@ -76,6 +76,20 @@ def test_a_bound_counts_what_was_done_and_what_is_under_way():
     gate.enter(d)
 
 
+def test_what_an_ended_node_did_not_need_is_free_again():
+    a, b, c = map(cell, "abc")
+    gate = Gate(Allowance(max_hours=1))
+    gate.expected = expected(a=1500, b=1500, c=200)
+    gate.enter(a)
+    gate.spend(a, 300.0)
+    with pytest.raises(HeldError):
+        gate.enter(b)
+    gate.leave(a)
+    gate.enter(b)
+    gate.leave(b)  # It failed, and did nothing.
+    gate.enter(c)
+
+
 def test_one_that_is_too_large_begins_where_nothing_else_did():
     gate = Gate(Allowance(max_hours=1))
     gate.expected = expected(a=9000)

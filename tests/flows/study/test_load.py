@@ -1,11 +1,12 @@
 """Configs: what is accepted, and the one line that says why something is not."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flows.study.load import ConfigError, load
+from flows.study.load import ConfigError, load, overridden
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 
@@ -68,6 +69,25 @@ def test_null_drops_a_benchmark_in_a_file_and_in_an_override(tmp_path: Path):
     (tmp_path / "d.yaml").write_text("transfers: {mine: null}\n")
     with pytest.raises(ConfigError, match=r"d\.yaml: transfers\.mine: null drops .* are none"):
         load(tmp_path / "d.yaml")
+
+
+def test_a_file_that_is_its_own_base_or_no_text_is_told(tmp_path: Path):
+    a, b = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    a.write_text("base: b.yaml\n")
+    b.write_text("base: a.yaml\n")
+    with pytest.raises(ConfigError, match=r"b\.yaml: base must be another file, got .*a\.yaml"):
+        load(a)
+    a.write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"a\.yaml must be UTF-8, .* at byte 9"):
+        load(a)
+
+
+def test_values_that_overrides_change_stay_as_they_were():
+    values = {"transfers": {"mine": {"reader": "mine.py:read", "metric": "accuracy"}}}
+    before = copy.deepcopy(values)
+    with pytest.raises(ConfigError):  # Much is missing.
+        overridden(values, ["transfers.mine.path=x"], source="values")
+    assert values == before
 
 
 def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):

@@ -111,6 +111,15 @@ def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
     assert plan.chip_hours == (0, 0)
 
 
+def test_a_pretraining_in_epochs_is_counted_once_its_data_are_prepared(monkeypatch, tmp_path: Path):
+    words = ["stage1.batch_size=8", "stage1.epochs=3", "intermediary.batch_size=8"]
+    _, plan = made(monkeypatch, tmp_path, *words)
+    assert (plan.trainings[0].steps, plan.trainings[0].chip_hours) == (None, None)
+    assert "its steps are known once its data are prepared" in plan.trainings[0].unknown
+    _, plan = made(monkeypatch, tmp_path, *words, records={"mixture/web": 80})
+    assert (plan.trainings[0].steps, plan.trainings[0].unknown) == (30, "")
+
+
 def test_transfers_are_counted_once_their_data_are_prepared(monkeypatch, tmp_path: Path):
     words = [
         "stage1.batch_size=8",

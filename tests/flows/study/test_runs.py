@@ -4,10 +4,13 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pydantic
 import pytest
 
-from flows.study.load import ConfigError, load
-from flows.study.runs import find_run, note_run
+from flows.study.asked import study_asked
+from flows.study.config import StudyConfig
+from flows.study.load import ConfigError, check, load
+from flows.study.runs import find_run, note_run, records
 from infra.store.redact import redact
 from infra.store.store import Store
 
@@ -57,6 +60,36 @@ def test_a_run_without_results_is_no_run_to_look_at_but_keeps_its_artifacts(tmp_
     store = Store(tmp_path)
     key = "checkpoint-0123456789abcdef-01234567"
     note_run(store, {"name": "toy"}, None, artifacts=[key], flow_run_id="f", failed=[])
-    assert key in (tmp_path / "runs" / "toy-unfinished.json").read_text()
+    (path,) = (tmp_path / "runs").glob("toy-unfinished-*.json")
+    assert key in path.read_text()
     with pytest.raises(ConfigError, match="RUN must name a finished run, got 'toy'"):
         find_run(store, "toy")
+
+
+def test_what_one_unfinished_run_made_stays_on_record_after_another(tmp_path: Path):
+    store = Store(tmp_path)
+    keys = ["checkpoint-0123456789abcdef-01234567", "dataset-0123456789abcdef-01234567"]
+    for made in ([keys[0]], [keys[1]], [keys[1]]):
+        note_run(store, {"name": "toy"}, None, artifacts=made, flow_run_id="f", failed=[])
+    assert sorted(record["artifacts"] for record in records(store).values()) == [[k] for k in keys]
+
+
+def test_a_study_is_not_found_by_the_beginning_of_its_name_where_another_has_that_name(
+    tmp_path: Path,
+):
+    store = Store(tmp_path)
+    for name in ("demo", "demo-2"):
+        results = f"results-0123456789abcdef-{name.rpartition('-')[2]:0>8}"
+        note_run(store, {"name": name}, results, artifacts=[], flow_run_id="f", failed=[])
+    assert find_run(store, "demo")["name"] == "demo"
+    assert find_run(store, "demo-")["name"] == "demo-2"
+
+
+@pytest.mark.parametrize("path", [None, *CONFIGS], ids=lambda path: path.stem if path else "demo")
+def test_a_study_is_read_again_from_its_record(path: Path | None, tmp_path: Path):
+    store, config = Store(tmp_path), load(path)
+    values = dataclasses.asdict(config)
+    note_run(store, values, None, artifacts=[], flow_run_id="f", failed=[])
+    assert study_asked(config.name, store, []) == config
+    deployed = pydantic.TypeAdapter(StudyConfig).dump_python(config, mode="json")
+    assert check(deployed, source="deployed") == config

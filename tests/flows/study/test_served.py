@@ -64,6 +64,21 @@ def test_beams_runner_is_refused_wherever_it_hides(tmp_path: Path, prepare: Prep
         check_served(config, str(tmp_path))
 
 
+@pytest.mark.usefixtures("_own")
+def test_a_launchers_command_is_refused_but_for_ray(tmp_path: Path):
+    config = load(None, ["compute.processes_per_stage=2", "compute.launcher=bash -c id --"])
+    rays = load(
+        None,
+        ["compute.processes_per_stage=2", "compute.launcher=ray", "compute.ray_address=auto"],
+    )
+    os.environ |= limits(str(tmp_path), any_store=False, any_runner=False)
+    check_served(rays, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"compute.launcher must be ray .*bash.*--any-runner"):
+        check_served(config, str(tmp_path))
+    os.environ |= limits(str(tmp_path), any_store=False, any_runner=True)
+    check_served(config, str(tmp_path))
+
+
 def test_an_auth_string_has_a_name_and_a_password_and_is_never_shown(tmp_path: Path):
     file = tmp_path / "auth"
     file.write_text("me:secret\n")

@@ -261,6 +261,15 @@ def test_a_try_that_was_killed_is_no_failure(store: Store):
     assert next_of(nightly) == (2, 1)  # It comes first.
 
 
+def test_steps_that_were_given_up_are_tried_as_failed_ones(store: Store):
+    import dataclasses
+
+    config = firing(store).config
+    words = {"artifacts": (), "flow_run_id": "", "failed": ["b: no"], "given_up": ["a", "b"]}
+    note_run(store, dataclasses.asdict(config), None, **words)
+    assert failed_last(store, config.name) == ("b", "a")
+
+
 def test_failed_steps_alone_are_begun(store: Store):
     import dataclasses
 

@@ -410,6 +410,21 @@ def test_failed_attempt_is_swept_by_the_next_holder(tmp_path: Path):
         assert not attempt.path.exists()
 
 
+@pytest.mark.parametrize(("error", "failed"), [(SystemExit(143), 0), (OSError("no space"), 1)])
+def test_a_holder_that_is_told_to_stop_has_not_failed(
+    tmp_path: Path, error: BaseException, failed: int
+):
+    def hold() -> None:
+        with store.lock(STEP.key):
+            Attempt(store, STEP)
+            raise error
+
+    store = Store(tmp_path)
+    with pytest.raises(type(error)):
+        hold()
+    assert store.failures(STEP.key) == failed
+
+
 def test_attempt_of_a_living_process_is_not_swept(tmp_path: Path):
     attempt = Attempt(Store(tmp_path), STEP)  # Its lease, if it had one, is lost.
     with Store(tmp_path).lock(STEP.key):
