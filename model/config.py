@@ -40,7 +40,8 @@ class ModelConfig:
         which is faster for models a few blocks deep.
       loss_chunk: number of positions per row whose vocabulary-wide logits exist at a time [tokens].
 
-    The last three change memory and speed, not results, so they are no part of a step's identity.
+    The last three change memory and speed, and results only by the rounding of sums, so they are no
+    part of a step's identity.
     """
 
     vision: VisionConfig = VisionConfig()

@@ -70,12 +70,12 @@ def measure(config: list[str], count: int, folder: Path) -> str:
         names = {made["key"]: made["name"] for made in found.values()}
     of: collections.Counter[tuple[str, str]] = collections.Counter()
     sent: collections.Counter[str] = collections.Counter()
-    for (name, way), count in moved.items():
+    for (name, way), size in moved.items():
         key = name.split("/")[1] if name.startswith(("artifacts/", "scratch/")) else ""
         part = f"{name.split('/')[0]} {names.get(key, '')}" if name else "listings"
-        of[part.strip(), way] += count
+        of[part.strip(), way] += size
         if name.startswith("artifacts/") and way == "out":
-            sent[key] += count
+            sent[key] += size
     inputs = {
         read["key"]: size_of(found[read["key"]])
         for made in cells

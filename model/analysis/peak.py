@@ -13,6 +13,7 @@ _CHIPS = (
     ("v5p", "v5p"),
     ("v5 lite", "v5e"),
     ("v5e", "v5e"),
+    ("v5", "v5p"),  # A v5p calls itself "TPU v5".
     ("v4", "v4"),
 )
 """Part of the name that JAX gives a device, and the chip; the first match counts."""

@@ -7,34 +7,32 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from infra.progress import Progress
-from infra.store.places import open_place
 from model import vlm
-from model.checkpoint.folder import (
-    load_config,
-    load_params,
-    mask_codec_path,
-    stated_digest,
-    tokenizer_path,
-)
+from model.checkpoint.folder import stated_digest
 from model.connector import budgets as served
 from model.data.loader import stack_rows
 from model.data.parts import open_parts, records_by_id
 from model.data.pixels import decode_images
 from model.data.text import eval_row, train_row
 from model.eval.config import EvalConfig
-from model.eval.run import Answered, Loaded, evaluate
+from model.eval.run import (
+    Answered,
+    Loaded,
+    evaluate,
+    fill_up,
+    grouped,
+    load_checkpoint,
+    num_images_of,
+)
 from model.files import PREDICTIONS
-from model.masks.codec import MaskCodec
 from model.masks.tokens import MaskTokens
 from model.router.config import RouterConfig
 from model.router.features import pooled
 from model.router.files import HEAD, LOSSES, NEEDS, ROUTER
 from model.router.head import Head, choose, fit, least_enough
-from model.text.tokenizer import Tokenizer
 from pipelines.records.schema import Record
 
 _losses = jax.jit(vlm.token_losses, static_argnames="structure")
@@ -64,7 +62,7 @@ def train_router(
       smallest that is enough, and the head's cross-entropy on left-out items together with that of
       a constant prediction [nats].
     """
-    loaded = _load(checkpoint)
+    loaded = load_checkpoint(checkpoint)
     masks = MaskTokens(loaded.codec)
     features, losses, rows = [], [], []
     for progress, records, seen in _look(loaded, data, decode, budgets[0]):
@@ -73,7 +71,7 @@ def train_router(
             train_row(loaded.tokenizer, _prefix(r), masks.fill(r, 0), decode.text_len)
             for r in records
         ]
-        batch = stack_rows(_filled(texts, decode.batch_size))
+        batch = stack_rows(fill_up(texts, decode.batch_size))
         # `vlm` accepts encoded images in place of images; only the type of `Example` does not.
         images = typing.cast("vlm.Images", seen.images)
         example = vlm.Example(
@@ -155,7 +153,7 @@ def route(
     head = Head.load(router / HEAD)
     threshold = json.loads((router / ROUTER).read_text())["threshold"]
     found = {budget: _rows(answers[budget] / PREDICTIONS) for budget in head.budgets}
-    loaded = _load(checkpoint)
+    loaded = load_checkpoint(checkpoint)
     lines, texts = [], {}
     for progress, records, seen in _look(loaded, data, decode, head.budgets[0]):
         need = head.need(seen.features)
@@ -195,9 +193,12 @@ def _look(
     px, structure = loaded.model.vision.image_px, vlm.structure(loaded.model)
     parts = open_parts([data], px)
     total, done = sum(len(part) for part in parts.values()), 0
-    for records in _batches(records_by_id(parts), decode):
-        filled = _filled(records, decode.batch_size)
-        num_images = _num_images(filled[0], decode)
+    groups = grouped(
+        records_by_id(parts), decode.batch_size, lambda record: num_images_of(record, decode)
+    )
+    for records in groups:
+        filled = fill_up(records, decode.batch_size)
+        num_images = num_images_of(filled[0], decode)
         images = np.stack([decode_images(r.window(), num_images, px) for r in filled])
         texts, valid = zip(
             *(eval_row(loaded.tokenizer, _prefix(r), decode.text_len) for r in filled),
@@ -211,31 +212,8 @@ def _look(
         yield Progress(done=done, total=total), records, _Seen(seen, rows)
 
 
-def _batches(records: Iterator[Record], decode: EvalConfig) -> Iterator[list[Record]]:
-    """Yields batches of records with equal numbers of images, in the size of the evaluation."""
-    groups: dict[int, list[Record]] = {}
-    for record in records:
-        group = groups.setdefault(_num_images(record, decode), [])
-        group.append(record)
-        if len(group) == decode.batch_size:
-            yield groups.pop(_num_images(record, decode))
-    yield from groups.values()
-
-
-def _num_images(record: Record, decode: EvalConfig) -> int:
-    return min(decode.max_frames, len(record.window()))
-
-
 def _prefix(record: Record) -> str:
     return record.prefixes_of(0)[0] if record.prefixes else record.prefix
-
-
-T = typing.TypeVar("T")
-
-
-def _filled(rows: Sequence[T], size: int) -> list[T]:
-    """Returns the rows, filled up to `size` by repeating the last."""
-    return [*rows, *[rows[-1]] * (size - len(rows))]
 
 
 def _slots(loaded: Loaded, budget: int) -> vlm.Slots:
@@ -251,14 +229,3 @@ def _constant(labels: np.ndarray, num: int) -> float:
     """Returns the cross-entropy of a constant prediction: the rate at which each cut is passed."""
     share = np.clip([(labels > k).mean() for k in range(num - 1)], 1e-12, 1 - 1e-12)
     return float(-(share * np.log(share) + (1 - share) * np.log(1 - share)).sum())
-
-
-def _load(checkpoint: str) -> Loaded:
-    place = open_place(checkpoint)
-    codec = mask_codec_path(place)
-    return Loaded(
-        model=load_config(place),
-        params=jax.tree.map(jnp.asarray, load_params(place)),
-        tokenizer=Tokenizer(tokenizer_path(place)),
-        codec=MaskCodec.load(codec) if codec else None,
-    )

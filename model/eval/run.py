@@ -7,6 +7,7 @@ import itertools
 import json
 import statistics
 import time
+import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -120,7 +121,7 @@ def evaluate(
     Raises:
       ValueError: if a budget is not served, or the metric reads masks and there is no codec.
     """
-    loaded = _load(checkpoint, stated_digest(checkpoint))
+    loaded = load_checkpoint(checkpoint)
     return (yield from evaluate_loaded(loaded, data=data, config=config, out=out, known=known))
 
 
@@ -191,7 +192,7 @@ def answer(
       piece: number of the piece, from 0.
       num_pieces: number of pieces of the split.
     """
-    loaded = _load(checkpoint, stated_digest(checkpoint))
+    loaded = load_checkpoint(checkpoint)
     found = Answered.none(budgets)
 
     def is_ours(number: int, records: Sequence[Record]) -> bool:
@@ -270,7 +271,7 @@ class _Answers:
         rows = [row | score for row, score in zip(self.rows, scored.rows(), strict=True)]
         rows.sort(key=lambda row: row["id"])
         lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows]
-        (out / PREDICTIONS).write_text("".join(lines))
+        (out / PREDICTIONS).write_text("".join(lines), encoding="utf-8")
         result = scored.result.as_json(self._scorer.name)
         (out / SCORE).write_text(json.dumps(result, sort_keys=True) + "\n")
 
@@ -291,16 +292,16 @@ def _batches(
     def make(number: int, chosen: Sequence[Record]) -> tuple[Sequence[Record], Batch | None]:
         if not is_wanted(number, chosen):
             return chosen, None
-        filled = [*chosen, *[chosen[-1]] * (size - len(chosen))]
+        filled = fill_up(chosen, size)
         texts, valid = zip(
             *(eval_row(loaded.tokenizer, r.prefix, config.text_len) for r in filled), strict=True
         )
-        num_images = _num_images(chosen[0], config)
+        num_images = num_images_of(chosen[0], config)
         images = np.stack([decode_images(r.window(), num_images, px) for r in filled])
         batch = {"image": images, "text": np.stack(texts), "mask_input": np.stack(valid)}
         return chosen, {**batch, "real": np.arange(size) < len(chosen)}
 
-    groups = _grouped(records, size, lambda record: _num_images(record, config))
+    groups = grouped(records, size, lambda record: num_images_of(record, config))
     made = itertools.starmap(make, enumerate(groups))
     # A single thread advances the iterator, so batches stay in order while they are made ahead.
     with ThreadPoolExecutor(1) as pool:
@@ -311,11 +312,20 @@ def _batches(
             yield batch
 
 
-def _num_images(record: Record, config: EvalConfig) -> int:
+def num_images_of(record: Record, config: EvalConfig) -> int:
+    """Returns the number of images that a record is scored with."""
     return min(config.max_frames, len(record.window()))
 
 
-def _grouped(
+T = typing.TypeVar("T")
+
+
+def fill_up(rows: Sequence[T], size: int) -> list[T]:
+    """Returns the rows, filled up to `size` by repeating the last."""
+    return [*rows, *[rows[-1]] * (size - len(rows))]
+
+
+def grouped(
     records: Iterator[Record], size: int, key: Callable[[Record], int]
 ) -> Iterator[Sequence[Record]]:
     """Yields groups of up to `size` records that share a key, in the order in which they fill."""
@@ -345,10 +355,14 @@ def _decode(
     return [loaded.tokenizer.decode(row) for row in np.asarray(tokens).tolist()]
 
 
+def load_checkpoint(checkpoint: str) -> Loaded:
+    """Returns a checkpoint in memory; the last two stay there, unless their folder is rewritten."""
+    return _load(checkpoint, stated_digest(checkpoint))
+
+
 @functools.lru_cache(maxsize=2)
 def _load(checkpoint: str, digest: str) -> Loaded:
-    """Loads a checkpoint once for all budgets; a folder that is rewritten has another `digest`."""
-    del digest
+    del digest  # It only tells apart what a folder held at different times.
     place = open_place(checkpoint)
     codec = mask_codec_path(place)
     return Loaded(

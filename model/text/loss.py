@@ -9,7 +9,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
 from model.lowering import made
@@ -164,10 +163,11 @@ def _num_counting(counting: Array) -> Int32[Array, ""]:
 def smoothed_losses(
     logits: Float[Array, "B T V"], targets: Int32[Array, "B T"], smoothing: float
 ) -> Float[Array, "B T"]:
-    """Returns cross-entropies minus the least value that smoothing allows, so that 0 is perfect.
+    """Returns cross-entropies with smoothed targets.
 
-    The target has probability 1 - smoothing, every other token an equal share of the rest.
-    Source: big_vision `utils.weighted_softmax_xent`.
+    The target has probability 1 - smoothing, every other token an equal share of the rest. So a
+    perfect model has a loss above 0, the entropy of that distribution.
+    Source: big_vision `trainers/proj/paligemma/train.py`.
     """
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     normalizer = jax.nn.logsumexp(logits, axis=-1)
@@ -176,8 +176,7 @@ def smoothed_losses(
     vocab = logits.shape[-1]
     high, low = 1.0 - smoothing, smoothing / (vocab - 1)
     others = jnp.sum(logits, axis=-1) - vocab * normalizer - (picked - normalizer)
-    least = -(high * np.log(high) + (vocab - 1) * low * np.log(low))
-    return -(high * (picked - normalizer) + low * others) - least
+    return -(high * (picked - normalizer) + low * others)
 
 
 def _chunks(x: Array, chunk: int) -> Array:

@@ -49,9 +49,9 @@ class Lines:
         if not self._is_written:
             return
         kept = [json.loads(line) for line in told.splitlines()]
-        lines = path.read_text().splitlines() if path.exists() else []
+        text = path.read_text() if path.exists() else ""
         # A kill may have cut the last line.
-        rows = [json.loads(line) for line in lines if line.endswith("}")]
+        rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         undone = [row for row in rows if row["step"] > start]
         self.kept = kept[-1] if kept else None
         self.cut = undone[-1] if undone else None

@@ -21,6 +21,7 @@ from model.train.config import TrainConfig
 from model.train.optimizer import Flat
 from model.train.step import loss_of_rows
 from model.watch.config import WatchConfig
+from pipelines.records.shapes import plain
 
 _SEEDS = Seeds.of(0)
 """Seeds that choose the examples: the same ones at every step, in every stage and every study."""
@@ -72,7 +73,7 @@ class HeldOut:
                 host=jax.process_index(),
                 num_hosts=jax.process_count(),
             )
-            for task in open_parts(data)
+            for task in sorted({plain(part) for part in open_parts(data)})
         }
         self._program = jax.jit(functools.partial(_loss, model=model, mesh=mesh))
 

@@ -96,7 +96,11 @@ def check_size(width: int, height: int, *, min_side: int, max_pixels: int) -> No
 
 
 def squash(image: Image.Image, spec: ImageSpec) -> Image.Image:
-    """Returns the image resized to a square; its aspect ratio is not kept (big_vision `resize`)."""
+    """Returns the image resized to a square; its aspect ratio is not kept (big_vision `resize`).
+
+    With antialiasing values are rounded, as Pillow does; big_vision truncates them, which makes a
+    picture half a grey level darker.
+    """
     side = (spec.image_px, spec.image_px)
     if image.size == side:
         return image

@@ -349,7 +349,7 @@ def _supervise(
         if thread.is_alive() and looked - advanced > job.config.stall_s:
             raise WorkerLostError(
                 f"no worker of {job.config.runner} finished anything for stall_s="
-                f"{job.config.stall_s:g} s, a worker may be lost or may never have started"
+                f"{job.config.stall_s:g} s; a worker may be lost or may never have started"
             )
     if failure:
         _raise(job, failure[0], load(Desk(job).receipt(ERROR)))

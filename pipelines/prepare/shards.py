@@ -27,7 +27,7 @@ from pipelines.video.client import VideoChild
 
 
 def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> Report:
-    """Writes the records of a piece's list, unless its receipt exists."""
+    """Writes the records of a piece's list; returns its report, or that of an earlier try."""
     name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
         return Report.from_json(done)
@@ -41,7 +41,7 @@ def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> Report
 def write_archives(
     desk: Desk, shard: int, piece: int, units: Sequence[str], video: VideoChild
 ) -> Report:
-    """Writes the records of some archives as a piece; reads them once, in order."""
+    """Does as `write_piece` for the records of some archives, read once and in order."""
     name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
         return Report.from_json(done)

@@ -201,7 +201,7 @@ class Dataset:
 
     def rejects(self) -> Iterator[Reject]:
         """Yields the rejects, by id."""
-        with (self.place.whole(REJECTS) / REJECTS).open() as lines:
+        with (self.place.whole(REJECTS) / REJECTS).open(encoding="utf-8") as lines:
             for line in lines:
                 yield Reject(**json.loads(line))
 

@@ -96,6 +96,15 @@ class BadInput(ValueError):
     """An input that cannot become a record; the message is the reject's reason."""
 
 
+def is_of_machine(error: BaseException) -> bool:
+    """Whether an error in reading an open file is the machine's, and says nothing of the file.
+
+    Such errors have a number (a full disk, too many open files); those of damaged gzip and bzip2
+    data are `OSError` too, without a number.
+    """
+    return isinstance(error, OSError) and error.errno is not None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reject:
     """One input that did not become a record.

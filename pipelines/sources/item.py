@@ -2,6 +2,11 @@
 
 import dataclasses
 import json
+import re
+
+from pipelines.records.schema import BadInput
+
+_TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 BOX_MARKER = "\ue000"
 """Placeholder in a prefix or suffix for the four location tokens of the next box."""
@@ -120,3 +125,14 @@ class Item:
         for name in ("suffixes", "masks", "answers"):
             raw[name] = tuple(raw[name])
         return cls(**raw)
+
+
+def checked_task(task: str) -> str:
+    """Returns the name of a task, which becomes part of file names.
+
+    Raises:
+      BadInput: if it does not suit that.
+    """
+    if not _TASK.fullmatch(task):
+        raise BadInput(f"task must be letters, digits, - and _, got {task!r}"[:120])
+    return task

@@ -14,7 +14,7 @@ from pipelines.sources.item import Item, Media
 
 Found = Iterator[Item | Reject]
 
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
 
 def find(corpus: Corpus, *names: str) -> Path:
@@ -25,7 +25,7 @@ def find(corpus: Corpus, *names: str) -> Path:
     """
     if path := look_up(corpus.folder, *names):
         return corpus.annotation(path)
-    others = f" ({', '.join(names[1:])}, too)" if names[1:] else ""
+    others = f", and there is no {' or '.join(names[1:])} either" if names[1:] else ""
     raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{others}.")
 
 

@@ -39,6 +39,17 @@ _MOST_AHEAD = 64 << 20
 _MOST_ITEMS = 1000
 """Most items that wait; many fit in `_AHEAD` if they show videos or share images."""
 
+_OF_FILE = (
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+)
+"""Errors of the operating system that are the file's own, and will come again."""
+
 _UNKNOWN = 1 << 20
 """Size that is assumed for an image of unknown size [bytes]."""
 
@@ -218,9 +229,10 @@ class MediaReader:
         except FileNotFoundError as error:
             raise BadInput(f"{os.strerror(errno.ENOENT)}: {media.source}") from error
         except OSError as error:
-            if not self._is_local:  # The bucket may be unreachable, so the file is not to blame.
+            # Otherwise the disk, the process's limits or the bucket are to blame, not the file.
+            if not self._is_local or error.errno not in _OF_FILE:
                 raise
-            raise BadInput(f"{error.strerror or type(error).__name__}: {media.source}") from error
+            raise BadInput(f"{error.strerror}: {media.source}") from error
 
 
 def _weight(media: Media) -> int:

@@ -135,9 +135,11 @@ def test_bytes_are_scaled_as_pixels_are():
     assert_allclose(features[0], features[1], rtol=1e-4, atol=1e-5)
 
 
-def test_label_smoothing_is_zero_at_its_own_optimum():
-    best = jnp.log(jnp.array([[[0.9, 0.05, 0.05]]]))
-    assert_allclose(smoothed_losses(best, jnp.array([[0]]), 0.1), [[0.0]], atol=1e-6)
+def test_label_smoothing_leaves_the_entropy_of_its_targets_at_its_optimum():
+    shares = np.array([0.9, 0.05, 0.05])
+    best = jnp.log(jnp.array([[shares]]))
+    entropy = -(shares * np.log(shares)).sum()
+    assert_allclose(smoothed_losses(best, jnp.array([[0]]), 0.1), [[entropy]], rtol=1e-6)
     plain = smoothed_losses(best, jnp.array([[1]]), 0.0)
     assert_allclose(plain, [[-np.log(0.05)]], rtol=1e-6)
 

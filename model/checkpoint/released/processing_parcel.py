@@ -1,4 +1,7 @@
-"""Preprocessing of images and prompts for a released PARCEL checkpoint, the same as in training."""
+"""Preprocessing of images and prompts for a released PARCEL checkpoint.
+
+It is that of training for the data that are made smaller with antialiasing.
+"""
 
 import io
 from typing import Any, ClassVar

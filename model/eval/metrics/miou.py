@@ -1,7 +1,7 @@
 """RefCOCO's IoU: a box and a mask written as tokens, against the full-resolution mask."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -13,8 +13,6 @@ from pipelines.records.rle import decode_mask
 
 _TARGET = re.compile(f"({BOX})({MASK})")
 _THRESHOLDS = (0.5, 0.75)
-
-DecodeMask = Callable[[Sequence[int]], Float[np.ndarray, "64 64"]]
 
 
 def miou(prediction: str, fields: Fields) -> Item:

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines.benchmarks.documents import BENCHMARKS
-from pipelines.records.schema import BadInput, Reject
+from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, named, or_tables, read_tables
 from pipelines.sources.item import Item
-from pipelines.sources.layout import question, text_of
+from pipelines.sources.layout import load_list, question, read_rows, text_of
 from pipelines.sources.spec import of_benchmark
 
 KINDS = ("human", "augmented")
@@ -49,29 +49,22 @@ def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
     if not present:
         corpus.annotation(next(iter(paths.values())))
     for kind, file in present.items():
-        rows = corpus.load_json(file)
-        if not isinstance(rows, list):
-            raise ValueError(f"{file} must hold a list of rows, got a {type(rows).__name__}.")
-        for number, row in enumerate(rows):
-            try:
-                identity = f"chartqa/{split}/{row['imgname']}#{kind}-{number}"
-                yield Item(
-                    id=identity,
-                    part="chartqa",
-                    media=(corpus.media(folder / "png" / row["imgname"]),),
-                    prefix=BENCHMARKS["chartqa"].prefix(row["query"]),
-                    suffixes=(str(row["label"]),),
-                    task="chartqa",
-                    answers=(str(row["label"]),),
-                    meta={"kind": kind},
-                )
-            except (KeyError, TypeError, AttributeError, BadInput) as error:
-                yield Reject(
-                    id=f"chartqa/{split}/{kind}-{number}",
-                    stage="read",
-                    reason=f"malformed row: {type(error).__name__}: {error}",
-                    source=corpus.relative(file),
-                )
+
+        def make(numbered: tuple[int, dict], kind: str = kind) -> Item:
+            number, row = numbered
+            return question(
+                BENCHMARKS["chartqa"],
+                split,
+                corpus.media(folder / "png" / row["imgname"]),
+                f"{kind}-{number}",
+                text_of(row, "query"),
+                [str(row["label"])],
+                image=row["imgname"],
+                meta={"kind": kind},
+            )
+
+        rows = enumerate(load_list(corpus, file))
+        yield from read_rows(corpus, file, f"chartqa/{split}/{kind}", rows, make)
 
 
 _KIND_OF = {

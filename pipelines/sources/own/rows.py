@@ -20,7 +20,6 @@ import csv
 import functools
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from typing import Any
 from pipelines.benchmarks.row import fields_of, fill
 from pipelines.records.schema import BadInput, Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
+from pipelines.sources.item import Item, checked_task
 from pipelines.sources.layout import find
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.spec import SourceSpec
@@ -48,7 +47,6 @@ KEYS = (
 _JSON = {"image", "answers", "suffix", "meta"}
 _META = "meta."
 _MAX_IMAGES = 2
-_TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 Numbered = Iterable[tuple[int, Callable[[], Any]]]
 """(number, from 1; function that parses it) of each line or row."""
@@ -82,7 +80,7 @@ def items_of(
     for place, (number, parse) in enumerate(rows):
         try:
             yield _item(corpus, split, str(place), parse(), own)
-        except ValueError as error:  # Invalid JSON, invalid UTF-8, or BadInput.
+        except (ValueError, RecursionError) as error:  # Bad JSON, bad UTF-8, or BadInput.
             yield Reject(
                 id=f"{own.name}/{split}/{unit}-{number}",
                 stage="read",
@@ -107,9 +105,7 @@ def _item(corpus: Corpus, split: str, place: str, row: Any, own: OwnSource) -> I
     if "suffix" not in row and "answers" not in row:
         raise BadInput("answers, or suffix, must be given")
     answers = _texts(row, "answers") if "answers" in row else _texts(row, "suffix")
-    task, lang = str(row.get("task") or own.name), str(row.get("lang") or "en")
-    if not _TASK.fullmatch(task):  # It becomes part of file names.
-        raise BadInput(f"task must be letters, digits, - and _, got {task!r}"[:120])
+    task, lang = checked_task(str(row.get("task") or own.name)), str(row.get("lang") or "en")
     meta = row.get("meta") or {}
     if not isinstance(meta, Mapping):
         raise BadInput(f"meta must be an object, got {meta!r:.60}")
@@ -181,7 +177,10 @@ def _cells(row: Mapping[Any, Any]) -> dict[str, Any]:
         if found[name].startswith(("[", "{")):
             found[name] = json.loads(found[name])
     more = {k.removeprefix(_META): v for k, v in there.items() if k.startswith(_META)}
-    return {**found, "meta": {**found.get("meta", {}), **more}} if more else found
+    meta = found.get("meta", {})
+    if more and not isinstance(meta, dict):
+        raise BadInput(f"meta must be an object, got {meta!r:.60}")
+    return {**found, "meta": {**meta, **more}} if more else found
 
 
 def _jsonl_files(split: str) -> tuple[tuple[str, ...], ...]:

@@ -10,14 +10,14 @@ An NLVR row has six permutations of one drawing with the same label; they make t
 Published by their authors at github.com/lil-lab/nlvr (CC BY 4.0).
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pipelines.benchmarks.pairs import BENCHMARKS
-from pipelines.records.schema import BadInput, Reject
+from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item
+from pipelines.sources.layout import json_lines, read_rows
 from pipelines.sources.spec import of_benchmark
 
 SPLITS = ("train", "dev", "test")
@@ -28,31 +28,24 @@ LABELS = {"true": "True", "false": "False"}
 def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
     """Yields a would-be record per image pair of every row."""
     file, layout = _find(corpus, split)
-    with corpus.annotation(file).open("rb") as lines:
-        for number, line in enumerate(lines):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                label = LABELS[str(row["label"]).lower()]
-                for name, pair in layout(file, split, row):
-                    yield Item(
-                        id=f"nlvr/{split}/{name}",
-                        part="nlvr",
-                        media=tuple(corpus.media(image) for image in pair),
-                        prefix=BENCHMARKS["nlvr"].prefix(row["sentence"]),
-                        suffixes=(label,),
-                        task="nlvr",
-                        answers=(label,),
-                        meta={"identifier": row["identifier"]},
-                    )
-            except (KeyError, TypeError, ValueError, BadInput) as error:
-                yield Reject(
-                    id=f"nlvr/{split}/line-{number}",
-                    stage="read",
-                    reason=f"malformed row: {type(error).__name__}: {error}",
-                    source=corpus.relative(file),
-                )
+
+    def make(parse: Callable[[], Mapping]) -> Iterator[Item]:
+        row = parse()
+        label = LABELS[str(row["label"]).lower()]
+        for name, pair in layout(file, split, row):
+            yield Item(
+                id=f"nlvr/{split}/{name}",
+                part="nlvr",
+                media=tuple(corpus.media(image) for image in pair),
+                prefix=BENCHMARKS["nlvr"].prefix(row["sentence"]),
+                suffixes=(label,),
+                task="nlvr",
+                answers=(label,),
+                meta={"identifier": row["identifier"]},
+            )
+
+    lines = json_lines(corpus.annotation(file))
+    yield from read_rows(corpus, file, f"nlvr/{split}", lines, make)
 
 
 def files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -77,7 +70,7 @@ def _find(corpus: Corpus, split: str):
             if (corpus.folder / name).is_file():
                 return corpus.folder / name, layout
     raise FileNotFoundError(
-        f"{corpus.folder / first[0]} is missing ({corpus.folder / second[0]}, too)."
+        f"{corpus.folder / first[0]} is missing, and there is no {second[0]} either."
     )
 
 

@@ -25,22 +25,21 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from google_crc32c import value as crc32c
 
 from pipelines.records.example import features_of
-from pipelines.records.schema import BadInput, Reject
+from pipelines.records.schema import BadInput, Reject, is_of_machine
 from pipelines.records.tfrecord import read_frames
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Media
+from pipelines.sources.item import Item, Media, checked_task
 from pipelines.sources.spec import SourceSpec, read_units
 from pipelines.sources.web.tasks import STAGE, Sample, sample_items
 
 SPLITS = ("train", "validation", "val", "test", "dev", "testdev", "restval", "minival")
 _FILE = re.compile(r"\.(tfrecord|tfrecords|tfrec)([.-]|$)")
 _GZIP = b"\x1f\x8b"
-_TASK = re.compile(r"[A-Za-z0-9_-]{1,60}")
 _MAX_IMAGES = 2
 _JSON = ("ocr", "objects", "qa", "captions")
 """Fields that hold annotations of web images, as JSON."""
@@ -61,7 +60,7 @@ def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
         there = ", ".join(sorted({split_of(path) for path in files}))
         raise FileNotFoundError(f"{corpus.folder} holds no file of split {split}; it has {there}.")
     if "image" not in corpus.features:
-        with _opened(corpus, chosen[0]) as (frames, _):
+        with corpus.annotation(chosen[0]).open("rb") as file, _records(file) as (frames, _):
             first = next((features_of(data) for _, data in frames), {})
         _check_given(corpus, chosen[0], sorted(first))
     for path in chosen:
@@ -71,11 +70,15 @@ def _tfrecord_units(corpus: Corpus, split: str) -> Iterator[str]:
 def _read_tfrecord(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     """Yields the would-be records of one file."""
     path = corpus.folder / name
-    try:
-        for found in _read_file(corpus, path, "tfrecord", _as_written):
-            yield from found
-    except _DAMAGE as error:
-        yield _reject(corpus, path, "tfrecord", f"damaged file: {error}")
+    # Opened outside of the `try`: a file that cannot be opened may well be whole.
+    with corpus.annotation(path).open("rb") as file:
+        try:
+            for found in _read_file(corpus, path, file, "tfrecord", _as_written):
+                yield from found
+        except _DAMAGE as error:
+            if is_of_machine(error):
+                raise
+            yield _reject(corpus, path, "tfrecord", f"damaged file: {error}")
 
 
 def split_of(path: Path) -> str:
@@ -127,14 +130,15 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     split, _, number = path.name.removeprefix(f"{data_set}-").partition(".tfrecord-")
     length = lengths[split][int(number.partition("-")[0])]
     count, damage = 0, ""
-    try:
-        for found in _read_file(corpus, path, "tfds", _class_names(corpus, path.parent)):
-            count += 1
-            yield from found
-    except FileNotFoundError:
-        raise
-    except _DAMAGE as error:
-        damage = f", then damage: {error}"
+    with corpus.annotation(path).open("rb") as file:
+        try:
+            for found in _read_file(corpus, path, file, "tfds", _class_names(corpus, path.parent)):
+                count += 1
+                yield from found
+        except _DAMAGE as error:
+            if is_of_machine(error):
+                raise
+            damage = f", then damage: {error}"
     if count != int(length) or damage:
         reason = f"{count} records, dataset_info.json says {length}{damage}"
         yield _reject(corpus, path, "tfds", reason)
@@ -203,14 +207,14 @@ def _class_names(corpus: Corpus, folder: Path) -> Callable[[str, object], str]:
 
 
 def _read_file(
-    corpus: Corpus, path: Path, kind: str, text: Callable[[str, object], str]
+    corpus: Corpus, path: Path, file: BinaryIO, kind: str, text: Callable[[str, object], str]
 ) -> Iterator[list[Item | Reject]]:
-    """Yields the items of each record of a file.
+    """Yields the items of each record of an open file.
 
     Raises:
       ValueError: at the first damaged record.
     """
-    with _opened(corpus, path) as (frames, packed):
+    with _records(file) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
 
             def place(value: bytes, data=data, offset=offset) -> dict[str, Any]:
@@ -227,13 +231,12 @@ def _read_file(
 
 
 @contextlib.contextmanager
-def _opened(corpus: Corpus, path: Path) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool]]:
-    """Opens a file; yields its records and whether it is packed."""
-    with corpus.annotation(path).open("rb") as file:
-        packed = file.read(2) == _GZIP
-        file.seek(0)
-        with gzip.GzipFile(fileobj=file) if packed else contextlib.nullcontext(file) as plain:
-            yield read_frames(plain), packed  # type: ignore[arg-type]
+def _records(file: BinaryIO) -> Iterator[tuple[Iterator[tuple[int, bytes]], bool]]:
+    """Yields the records of an open file, and whether it is packed."""
+    packed = file.read(2) == _GZIP
+    file.seek(0)
+    with gzip.GzipFile(fileobj=file) if packed else contextlib.nullcontext(file) as plain:
+        yield read_frames(plain), packed  # type: ignore[arg-type]
 
 
 def _items(
@@ -263,9 +266,7 @@ def _items(
     )
     lang = one("lang", "en")
     if "suffix" in corpus.features:
-        task = one("task", kind)
-        if not _TASK.fullmatch(task):  # It becomes part of file names.
-            raise BadInput(f"task must be letters, digits, - and _, got {task!r:.80}")
+        task = checked_task(one("task", kind))
         yield Item(
             id=f"{kind}/{key}",
             part=task,

@@ -26,7 +26,7 @@ from typing import Self
 
 from google_crc32c import value as crc32c
 
-from pipelines.records.schema import Reject
+from pipelines.records.schema import Reject, is_of_machine
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
 from pipelines.sources.media_reader import MAX_ENCODED
@@ -75,7 +75,7 @@ def units(corpus: Corpus, split: str) -> Iterator[str]:
 def read_unit(corpus: Corpus, unit: str) -> Iterator[Item | Reject]:
     """Yields every would-be record of a file, and of all archives that share its stem.
 
-    Ids begin with the stem, so two items with the same id are always in one unit.
+    Ids begin with the stem, so archives of one stem, whose ids may be the same, are one unit.
     """
     if files := own_files(corpus, unit):
         found = (sample for one in files for sample in _read_tar(corpus, one))
@@ -127,23 +127,26 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[Sample | Reject]:
     base = PurePosixPath("web", _stem(path.relative_to(corpus.folder).as_posix()))
     compressed = path.suffix != ".tar"
     members: list[tuple[str, str, Media | str]] = []
-    try:
-        mode = "r|*" if compressed else "r:"
-        with path.open("rb") as file, tarfile.open(None, mode, file, tarinfo=_Member) as archive:
-            for member in archive:
-                if not member.isfile():
-                    continue
-                key, extension = _split_name(member.name)
-                if members and members[0][0] != key:
-                    yield _sample(base, source, members)
-                    members = []
-                members.append(
-                    (key, extension, _content(corpus, archive, member, source, compressed))
-                )
-            _check_end(archive)
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        reason = f"damaged archive: {type(error).__name__}: {error}"
-        yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
+    mode = "r|*" if compressed else "r:"
+    # Opened outside of the `try`: an archive that cannot be opened may well be whole.
+    with path.open("rb") as file:
+        try:
+            with tarfile.open(None, mode, file, tarinfo=_Member) as archive:
+                for member in archive:
+                    if not member.isfile():
+                        continue
+                    key, extension = _split_name(member.name)
+                    if members and members[0][0] != key:
+                        yield _sample(base, source, members)
+                        members = []
+                    content = _content(corpus, archive, member, source, compressed)
+                    members.append((key, extension, content))
+                _check_end(archive)
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            if is_of_machine(error):
+                raise
+            reason = f"damaged archive: {type(error).__name__}: {error}"
+            yield Reject(id=str(base), stage=STAGE, reason=reason, source=source)
     if members:
         yield _sample(base, source, members)
 

@@ -20,13 +20,14 @@ def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_lines_after_the_checkpoint_and_half_ones_are_written_again(tmp_path: Path):
+@pytest.mark.parametrize("half", ['{"step": 7, "lo', '{"step": 7, "lost": {"a": 1}'])
+def test_lines_after_the_checkpoint_and_half_ones_are_written_again(tmp_path: Path, half: str):
     path = tmp_path / "deep" / "log.jsonl"
     lines = Lines(path, 0)
     assert (lines.kept, lines.cut) == (None, None)
     for step in (2, 4, 6):
         lines.add({"step": step})
-    path.write_text(path.read_text() + '{"step": 7, "lo')
+    path.write_text(path.read_text() + half)
     again = Lines(path, 4, '{"step": 2}\n{"step": 4}\n')
     assert (again.kept, again.cut) == ({"step": 4}, {"step": 6})
     assert rows(path) == [{"step": 2}, {"step": 4}]

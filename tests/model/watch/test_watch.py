@@ -52,17 +52,21 @@ def given(tmp_path_factory) -> dict[str, Any]:
         "clips": [color_record(i, images=2, part="clips") for i in range(5)],
         "color": [color_record(i) for i in range(13)],
     }
+    mixed = {"color": parts["color"], "color@2": [color_record(i, images=2) for i in range(13, 17)]}
     return {
         "data": write_dataset(root / "data", {"color": [color_record(i) for i in range(11)]}),
         "held_out": write_dataset(root / "held_out", parts),
+        "mixed": write_dataset(root / "mixed", mixed),
         "tokenizer": write_tokenizer(root / "tokenizer.model"),
     }
 
 
-def held_out(given: dict[str, Any], devices: int = 1) -> tuple[HeldOut, Any]:
+def held_out(
+    given: dict[str, Any], devices: int = 1, data: str = "held_out"
+) -> tuple[HeldOut, Any]:
     mesh = make_mesh(jax.devices()[:devices])
     looked = HeldOut(
-        (given["held_out"],),
+        (given[data],),
         LOOK,
         model=MODEL,
         train=TRAIN,
@@ -96,6 +100,14 @@ def losses_written_out(given: dict[str, Any], params: vlm.Params) -> dict[tuple[
                 jnp.sum(losses * loss_weights(jnp.asarray(batch["mask_loss"])[:, 1:]))
             )
     return found
+
+
+@pytest.mark.slow
+def test_pictures_and_clips_of_one_task_are_looked_at_together(given: dict[str, Any]):
+    looked, mesh = held_out(given, data="mixed")
+    with contextlib.closing(looked):
+        rows = list(looked.look(shard_tree(dict(flatten(vlm.init_params(MODEL, 3))), mesh)))
+    assert [(row["task"], row["budget"]) for row in rows] == [("color", b) for b in LOOK.budgets]
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_malformed_and_hostile_rows_are_rejects(tmp_path, read_source):
     write(tmp_path, "val", "human", [{"imgname": "1.png"}, hostile, ROW, 7])
     items, rejects = read_source("chartqa", "val", tmp_path)
     assert len(items) == 1
-    assert [reject.id for reject in rejects] == [f"chartqa/val/human-{i}" for i in (0, 1, 3)]
+    assert [reject.id for reject in rejects] == [f"chartqa/val/human/row-{i}" for i in (0, 1, 3)]
     assert "leaves the data root" in rejects[1].reason
 
 

@@ -1,5 +1,10 @@
 """Images of a bucket come before they are asked for, neighbours in one request."""
 
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from infra.store.raw_path import raw_path
@@ -91,3 +96,18 @@ def test_of_neighbours_the_damaged_one_alone_is_refused(reader):
             found.append(str(error).partition(":")[0].partition(" came")[0])
     missing = "No such file or directory"
     assert found == [DATA[:30], "web/0.tar", "truncated", missing, missing]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.EACCES, BadInput), (errno.EMFILE, OSError), (errno.EIO, OSError)]
+)
+def test_an_error_of_the_machine_is_no_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: type[Exception]
+):
+    def fails(*_: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "open", fails)
+    with pytest.raises((BadInput, OSError), match=os.strerror(number)) as raised:
+        MediaReader(tmp_path).read(media(0, 30))
+    assert isinstance(raised.value, told)

@@ -16,7 +16,7 @@ def test_nlvr_permutations_make_three_pairs(tmp_path, read_source):
         f"nlvr/nlvr/dev/images/5/dev-66-2-{i}.png" for i in (2, 3)
     ]
     assert (items[0].prefix, items[0].suffixes) == ("answer en A box.", ("True",))
-    assert [reject.id for reject in rejects] == ["nlvr/dev/line-2"]
+    assert [reject.id for reject in rejects] == ["nlvr/dev/row-1"]
 
 
 def test_nlvr2_names_its_pair(tmp_path, read_source):

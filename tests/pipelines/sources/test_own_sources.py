@@ -84,6 +84,23 @@ def test_a_table_says_the_same_as_lines(tmp_path, read_source):
     ]
 
 
+def test_a_wrong_row_is_a_reject_and_the_others_are_read(tmp_path, read_source):
+    put_text(
+        tmp_path / "mine/train.csv",
+        "image,question,answers,meta,meta.kind\na.png,Why?,7,abc,hard\nb.png,Why?,7,,hard\n",
+    )
+    items, rejects = read_source(own("csv", name="mine", prompt=PROMPT), "train", tmp_path)
+    assert [m.path for item in items for m in item.media] == ["mine/b.png"]
+    assert [(r.id, r.reason) for r in rejects] == [
+        ("mine/train/line-2", "meta must be an object, got 'abc'")
+    ]
+    deep = "[" * 100_000
+    put_text(tmp_path / "mine/train.jsonl", f'{{"image": "a.png", "meta": {deep}\n')
+    items, rejects = read_source(own("jsonl", name="mine", prompt=PROMPT), "train", tmp_path)
+    assert not items
+    assert "recursion" in rejects[0].reason
+
+
 def test_a_file_that_lacks_is_named(tmp_path, read_source):
     (tmp_path / "mine").mkdir()
     with pytest.raises(FileNotFoundError, match=r"mine/val\.csv is missing"):

@@ -112,7 +112,7 @@ def test_nlvr2_test_is_its_first_test_set(tmp_path, read_source):
         f"nlvr/images/test1/test1-850-0-img{k}.png" for k in (0, 1)
     ]
     assert items[0].answers == ("False",)
-    assert [r.id for r in rejects] == ["nlvr/test/line-1"]
+    assert [r.id for r in rejects] == ["nlvr/test/row-1"]
 
 
 def test_marvl_labels_are_written_as_nlvr2s(tmp_path, read_source):

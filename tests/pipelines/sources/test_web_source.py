@@ -1,8 +1,12 @@
 """Web corpora: six task kinds from one image, and every odd sample accounted for."""
 
+import errno
 import io
 import json
+import os
 import tarfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -164,6 +168,20 @@ def test_cut_off_archive_keeps_what_is_whole(one_tar, read_source):
     items, rejects = read_source("web", "train", one_tar)
     assert [reject.id for reject in rejects if "damaged archive" in reject.reason] == ["web/00000"]
     assert all("000000012" in one.id for one in items)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_an_error_of_the_machine_is_no_damaged_archive(one_tar, read_source, monkeypatch, number):
+    opened = Path.open
+
+    def fails(path: Path, *args: Any, **given: Any) -> Any:
+        if path.suffix == ".tar":
+            raise OSError(number, os.strerror(number))
+        return opened(path, *args, **given)
+
+    monkeypatch.setattr(Path, "open", fails)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        read_source("web", "train", one_tar)
 
 
 def test_metadata_parquet_beside_a_tar_is_not_read_twice(one_tar, read_source):
