@@ -439,7 +439,7 @@ def _make_pieces(
 ) -> None:
     """Makes all pieces of a job's steps in parallel; the steps themselves then read these pieces.
 
-    A piece that fails is only logged: the step makes up for it, or fails itself.
+    A piece that fails is only logged: the step then answers those items itself, or fails.
 
     Raises:
       WorkerLost: if a worker died; the next attempt finds the pieces that other workers made.

@@ -30,7 +30,8 @@ from infra.store.files import Files
 from infra.store.holder import Holder
 
 TTL = 120.0
-"""Time without renewal after which a lease has lapsed [s]; mostly of holders on other machines."""
+"""Time without renewal after which a lease has lapsed [s]. That a holder on this machine has ended
+is known at once; this is for other machines, and for holders that hang."""
 
 _RENEWALS_PER_TTL = 6
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.5
