@@ -27,7 +27,7 @@ DECIDING = "gc.json"
 """Lease of a process that changes pins, and of `gc` while it decides what to delete."""
 
 TTL = 40.0
-"""Time without renewal after which a pin has lapsed [s]; so a lost machine shows within a minute."""
+"""Time without renewal after which a pin has lapsed [s]: a lost machine shows within a minute."""
 
 _KEYS = 256
 """Number of keys from which a lease gets no more: each change of a lease writes all of its keys."""
