@@ -47,10 +47,8 @@ def failed_last(store: Store, name: str) -> tuple[str, ...]:
 
 def told_of_failed(name: str, failed: Sequence[str]) -> str:
     """Returns a line that names the failed steps which a run with `--failed` will try."""
-    told = listed(failed, _NAMED)
-    return (
-        f"{len(failed)} steps failed or were given up in {name}'s last run; only they run: {told}"
-    )
+    told = f"{len(failed)} steps failed or were given up in {name}'s last run"
+    return f"{told}; only these are tried: {listed(failed, _NAMED)}"
 
 
 def all_but(names: Collection[str]) -> Held:

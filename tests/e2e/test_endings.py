@@ -271,7 +271,9 @@ def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(copied: Path):
     # What failed is tried alone: first as it was, then with what it lacked.
     again = parcel(copied, "train", CONFIG, "name=broken", "mask_codec=null", "--failed")
     assert again.returncode == 1, again.stdout + again.stderr
-    assert re.search(r"\d steps failed in broken's last run; only these are tried", again.stdout)
+    assert re.search(
+        r"\d steps failed or were given up in broken's last run; only these are tried", again.stdout
+    )
     assert "failed: stage1 vanilla: " in again.stdout
     mended = parcel(copied, "train", CONFIG, "name=broken", "--failed")
     assert mended.returncode == 0, mended.stdout + mended.stderr

@@ -288,7 +288,7 @@ def test_failed_steps_alone_are_begun(store: Store):
     assert {node.name for node in begun if node.name.startswith("transfer")} == {broken}
     assert kinds == {"corpus", "prepare", "tokenizer", "mask", "stage1", "intermediary", "transfer"}
     assert told_of_failed("demo", [broken]) == (
-        f"1 steps failed or were given up in demo's last run; only they run: {broken}"
+        f"1 steps failed or were given up in demo's last run; only these are tried: {broken}"
     )
     form = {"study": "demo", "store": store.uri, "overrides": [*SMALL], "failed": True}
     assert problem(form) is None
