@@ -169,7 +169,7 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         base = DEMO if base == "demo" else path.parent / str(base)
         if base.resolve() in above:
             raise ConfigError(
-                f"{path}: base must be another file, got {base}, which this one is under."
+                f"{path}: base must be a file that is not based on this one, got {base}."
             )
         below = read(base, above)
     return _without_dropped(_merge(below, values), below, source=str(path))
