@@ -35,7 +35,6 @@ def results(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints a results table; or writes it as a folder of pages, with its items and lineage."""
-    from flows.report.show import show_results
     from flows.study.load import ConfigError
 
     if format == "html":
@@ -45,6 +44,8 @@ def results(
             )
         _write_pages(run, out, items, open_store(store))
         return
+    from flows.report.show import show_results
+
     if out is not None:
         raise ConfigError(f"--out needs --format html, got --format {format}; use > for a file.")
     typer.echo(show_results(open_store(store), run, format, scores, mixed=mixed), nl=False)

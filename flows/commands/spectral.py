@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flows.commands.data_show.cards import spread
 from flows.commands.predict import find_checkpoint, read_pixels
 from flows.study.load import ConfigError
 from model.analysis.figures import Measured, draw_concentration, draw_profiles
@@ -106,18 +107,12 @@ def _images(paths: Sequence[str], data: str | None, limit: int, image_px: int) -
         except (OSError, ValueError) as error:
             raise ConfigError(f"--data must be a prepared dataset, got {data}: {error}") from None
         places = [(part, i) for part in parts.values() for i in range(len(part))]
-        records = (part[i] for part, i in _spread(places, limit))
-        for image in _spread([image for record in records for image in record.images], limit):
+        records = (part[i] for part, i in spread(places, limit))
+        for image in spread([image for record in records for image in record.images], limit):
             images.extend(decode_images([image], 1, image_px))
     if not images:
         raise ConfigError("IMAGE... or --data must give at least one image, got none.")
     return images
-
-
-def _spread(items: Sequence[Any], limit: int) -> list[Any]:
-    """Returns at most `limit` items, at even distances."""
-    count = min(limit, len(items))
-    return [items[i * len(items) // count] for i in range(count)]
 
 
 def _labels(checkpoints: Sequence[_Checkpoint]) -> list[str]:

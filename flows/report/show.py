@@ -70,10 +70,9 @@ def show_results(
 
 
 def _mixed(store: Store, results: Artifact, form: str) -> str:
-    report, plan = report_of(store, results, mixed=True)
+    report, plan, artifacts = _gathered(store, results, mixed=True)
     if form == "comparisons":
         return comparisons_to_csv(report)
-    artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
     judged = judge(plan, artifacts, report)
     if form == "auto":
         return to_csv(judged)
@@ -86,8 +85,17 @@ def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, 
 
     With `mixed` the report holds the scores of every platform.
     """
+    report, plan, _ = _gathered(store, results, mixed=mixed)
+    return report, plan
+
+
+def _gathered(
+    store: Store, results: Artifact, *, mixed: bool
+) -> tuple[Report, Plan, dict[str, Artifact]]:
+    """Returns what `report_of` does, and role -> artifact of the inputs."""
     from flows.report.gather import gather
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
     artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
-    return gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed), spec.plan
+    report = gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed)
+    return report, spec.plan, artifacts

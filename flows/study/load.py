@@ -87,13 +87,14 @@ def check(values: dict[str, Any], *, source: str):
     from flows.study.config import StudyConfig
 
     try:
-        return _adapter(StudyConfig).validate_python(values)
+        return adapter(StudyConfig).validate_python(values)
     except pydantic.ValidationError as error:
         raise ConfigError(f"{source}: {first_problem(error, StudyConfig)}") from None
 
 
 @functools.cache
-def _adapter(kind: type[Any]) -> Any:
+def adapter(kind: type[Any]) -> Any:
+    """Returns pydantic's `TypeAdapter` of a dataclass."""
     import pydantic
 
     return pydantic.TypeAdapter(kind)  # Cached: making a study's takes 0.1 s.

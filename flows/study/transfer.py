@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo
+from pydantic import Field, ValidationError, ValidationInfo
 
+from flows.study.load import adapter
 from flows.study.own import metric_named, reader_named
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
@@ -299,7 +300,7 @@ def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
 def _is(recipe: dict[str, Any], stated: Any) -> bool:
     """Whether stated values are a whole recipe as it was filled in: a run's record has these."""
     try:
-        return TypeAdapter(TrainConfig).validate_python(stated) == TrainConfig(**recipe)
+        return adapter(TrainConfig).validate_python(stated) == TrainConfig(**recipe)
     except ValidationError:
         return False
 

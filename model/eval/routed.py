@@ -193,10 +193,7 @@ def _look(
     px, structure = loaded.model.vision.image_px, vlm.structure(loaded.model)
     parts = open_parts([data], px)
     total, done = sum(len(part) for part in parts.values()), 0
-    groups = grouped(
-        records_by_id(parts), decode.batch_size, lambda record: num_images_of(record, decode)
-    )
-    for records in groups:
+    for records in grouped(records_by_id(parts), decode):
         filled = fill_up(records, decode.batch_size)
         num_images = num_images_of(filled[0], decode)
         images = np.stack([decode_images(r.window(), num_images, px) for r in filled])

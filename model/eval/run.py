@@ -301,8 +301,7 @@ def _batches(
         batch = {"image": images, "text": np.stack(texts), "mask_input": np.stack(valid)}
         return chosen, {**batch, "real": np.arange(size) < len(chosen)}
 
-    groups = grouped(records, size, lambda record: num_images_of(record, config))
-    made = itertools.starmap(make, enumerate(groups))
+    made = itertools.starmap(make, enumerate(grouped(records, config)))
     # A single thread advances the iterator, so batches stay in order while they are made ahead.
     with ThreadPoolExecutor(1) as pool:
         waiting: collections.deque[Future[tuple[Sequence[Record], Batch | None] | None]]
@@ -325,16 +324,15 @@ def fill_up(rows: Sequence[T], size: int) -> list[T]:
     return [*rows, *[rows[-1]] * (size - len(rows))]
 
 
-def grouped(
-    records: Iterator[Record], size: int, key: Callable[[Record], int]
-) -> Iterator[Sequence[Record]]:
-    """Yields groups of up to `size` records that share a key, in the order in which they fill."""
+def grouped(records: Iterator[Record], config: EvalConfig) -> Iterator[Sequence[Record]]:
+    """Yields batches of records with equal numbers of images, in the order in which they fill."""
     groups: dict[int, list[Record]] = {}
     for record in records:
-        group = groups.setdefault(key(record), [])
+        num = num_images_of(record, config)
+        group = groups.setdefault(num, [])
         group.append(record)
-        if len(group) == size:
-            yield groups.pop(key(record))
+        if len(group) == config.batch_size:
+            yield groups.pop(num)
     for _, group in sorted(groups.items()):
         yield group
 

@@ -40,7 +40,6 @@ _MOST_ITEMS = 1000
 """Most items that wait; many fit in `_AHEAD` if they show videos or share images."""
 
 _OF_FILE = (
-    errno.ENOENT,
     errno.EACCES,
     errno.EPERM,
     errno.EISDIR,
@@ -48,7 +47,7 @@ _OF_FILE = (
     errno.ENAMETOOLONG,
     errno.ELOOP,
 )
-"""Errors of the operating system that are the file's own, and will come again."""
+"""Errors that are the file's own, beside its absence, and will come again."""
 
 _UNKNOWN = 1 << 20
 """Size that is assumed for an image of unknown size [bytes]."""

@@ -4,14 +4,15 @@ import dataclasses
 import io
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
 
 from flows.commands.boxes import OBJECT, paint_box, paint_mask, pixel_box
-from pipelines.records.dataset import Dataset, Part
+from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import MASK_MARKER, Record, Reject
 
@@ -75,7 +76,7 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
     cards: list[Card] = []
     for number, (name, records) in enumerate(parts.items()):
         share = (limit - len(cards)) // (len(parts) - number)
-        cards += [_card(name, records[i]) for i in _spread(records, share)]
+        cards += [_card(name, record) for record in spread(records, share)]
     lost = list(dataset.rejects())
     counts = ", ".join(f"{name} {len(records)}" for name, records in dataset.parts.items())
     info = dataset.info
@@ -91,14 +92,18 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
         title=info.name,
         summary=summary,
         cards=tuple(cards),
-        rejects=tuple(lost[i] for i in _spread(lost, rejects)),
+        rejects=tuple(spread(lost, rejects)),
         num_rejects=len(lost),
     )
 
 
-def _spread(items: Part | list[Reject], limit: int) -> list[int]:
+T = TypeVar("T")
+
+
+def spread(items: Sequence[T], limit: int) -> Iterator[T]:
+    """Yields at most `limit` items, at even distances."""
     count = min(limit, len(items))
-    return [i * len(items) // count for i in range(count)]
+    return (items[i * len(items) // count] for i in range(count))
 
 
 def _card(part: str, record: Record) -> Card:
