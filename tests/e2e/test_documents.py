@@ -3,20 +3,17 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from docs.reference.pages import FILES
 from infra.store.store import Store
-from tests.docs import several
 from tests.docs.pages import ROOT, commands
 from tests.docs.test_commands import parcel_words
-from tests.e2e.conftest import CONFIG, Finished, environment
+from tests.e2e.conftest import CONFIG, Finished, run_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
 
 ROW = "chartqa:test_human"
 STUDIES = ("charts", "demo", "easy-vqa", "first", "mine", "small-scale", "wider")
@@ -63,24 +60,6 @@ def on_the_small_study(words: list[str], store: Store, sample: str) -> list[str]
         if option in replaced and replaced[0] == "run":
             del replaced[replaced.index(option) : replaced.index(option) + 2]
     return replaced
-
-
-def run_all(
-    commands: list[list[str]], store: Path, folder: Path
-) -> list[tuple[list[str], int, str]]:
-    """Runs commands in one process; returns each with its exit code and what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", several.__name__],
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=folder,
-        env=environment(store) | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    results = json.loads(done.stdout)
-    return [(words, *result) for words, result in zip(commands, results, strict=True)]
 
 
 def sample_of(finished: Finished) -> str:

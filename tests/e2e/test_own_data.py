@@ -12,7 +12,7 @@ from PIL import Image
 from infra.store.store import Store
 from tests.e2e.conftest import parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
 
 CONFIG = """
 base: {tiny}
