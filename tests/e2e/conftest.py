@@ -14,14 +14,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from infra.prefect.server import server_of
-from tests.docs import several
+from tests.commands import run_commands
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
 _ROOT = Path(__file__).parents[2]
@@ -70,21 +70,10 @@ def parcel(
 
 
 def run_all(
-    commands: list[list[str]], store: Path, folder: Path
-) -> list[tuple[list[str], int, str]]:
-    """Runs commands in one process; returns each with its exit code and what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", several.__name__],
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=folder,
-        env=environment(store) | {"PYTHONPATH": str(_ROOT)},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    results = json.loads(done.stdout)
-    return [(words, *result) for words, result in zip(commands, results, strict=True)]
+    commands: Sequence[Sequence[str]], store: Path, folder: Path
+) -> list[subprocess.CompletedProcess[str]]:
+    """Runs commands on a store in one process; a command of its own is mostly imports."""
+    return run_commands(commands, env=environment(store), cwd=folder)
 
 
 @pytest.fixture(scope="session")

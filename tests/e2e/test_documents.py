@@ -72,9 +72,9 @@ def test_commands_run_on_a_small_study(finished: Finished, tmp_path: Path):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     asked = documented(READ, finished.store, sample_of(finished))
     assert len(asked) > 20
-    for words, code, said in run_all(asked, finished.store, tmp_path):
-        assert code == 0, f"parcel {shlex.join(words)}\n{said}"
-        assert said.strip(), words
+    for done in run_all(asked, finished.store, tmp_path):
+        assert done.returncode == 0, f"parcel {shlex.join(done.args)}\n{done.stderr}"
+        assert (done.stdout + done.stderr).strip(), done.args
 
 
 def test_runs_are_explained(finished: Finished, tmp_path: Path):
@@ -83,9 +83,9 @@ def test_runs_are_explained(finished: Finished, tmp_path: Path):
     asked = [[*words, *(["--explain"] if "--explain" not in words else [])] for words in asked]
     assert len(asked) > 12
     before = {artifact.key for artifact in Store(finished.store).artifacts()}
-    for words, code, said in run_all(asked, finished.store, tmp_path):
-        assert code == 0, f"parcel {shlex.join(words)}\n{said}"
-        assert re.search(r"\d+ steps: |nothing to run|is there", said), (words, said)
+    for done in run_all(asked, finished.store, tmp_path):
+        assert done.returncode == 0, f"parcel {shlex.join(done.args)}\n{done.stderr}"
+        assert re.search(r"\d+ steps: |nothing to run|is there", done.stdout), done
     assert {artifact.key for artifact in Store(finished.store).artifacts()} == before
 
 

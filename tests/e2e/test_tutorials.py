@@ -63,9 +63,10 @@ def walk(
     waiting: list[list[str]] = []
 
     def flush() -> None:
-        for words, code, text in run_all(waiting, store, folder):
-            command = shlex.join(["parcel", *words])
-            assert code == (2 if command in refused else 0), f"{command}\n{text}"
+        for done in run_all(waiting, store, folder):
+            command = shlex.join(["parcel", *done.args])
+            text = done.stdout + done.stderr
+            assert done.returncode == (2 if command in refused else 0), f"{command}\n{text}"
             said[command] = text
         waiting.clear()
 
