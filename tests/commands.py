@@ -1,6 +1,6 @@
 """Runs several `parcel` commands in one process, since most of each alone is imports.
 
-Its input is a JSON list of word lists, its output one of [exit code, standard output, error output].
+Its input is a JSON list of word lists, its output a list of [exit code, output, error output].
 """
 
 import contextlib
