@@ -17,7 +17,7 @@ from flows.study.kept import told_of_keys
 from flows.study.runs import find_run
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended
-from infra.store.gc import LET_GO
+from infra.store.records import LET_GO
 from infra.store.store import Store
 
 _NAMED = 3
