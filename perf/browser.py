@@ -71,7 +71,7 @@ async def opened(port: int, url: str, words: str) -> float:
 def measure(store: Store, folder: Path, rounds: int) -> list[list[str]]:
     """Returns a row per page: the time of each opening [s]."""
     apply(store.state)
-    from infra.prefect.server import server_of
+    from infra.prefect.server import TOKEN, server_of, token_of
 
     # Prefect's client looks up its server once, so it is imported after the server has started.
     with server_of(store.state) as server:
@@ -88,8 +88,9 @@ def measure(store: Store, folder: Path, rounds: int) -> list[list[str]]:
         with get_client(sync_client=True) as client:
             asked = {"artifacts": {"key": {"any_": ["results-toy"]}}}
             (page,) = client.request("POST", "/artifacts/filter", json=asked).json()
-        site = server.api.removesuffix("/api")
-        pages = {"results": (f"{site}/v2/artifacts/artifact/{page['id']}", "bench19")}
+        login = f"?{TOKEN}={token_of(server.auth)}"
+        address = f"{server.ui.address}/artifacts/artifact/{page['id']}{login}"
+        pages = {"results": (address, "bench19")}
         chromium = subprocess.Popen(
             [
                 str(shutil.which("chromium")),
