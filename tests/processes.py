@@ -4,6 +4,9 @@ import contextlib
 
 import psutil
 
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+"""Addresses that only this machine reaches."""
+
 
 def command_line(process: psutil.Process) -> str:
     """Returns a process's name and command line; nothing where it has ended."""

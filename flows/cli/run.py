@@ -163,7 +163,7 @@ def _study(
 
     print(f"study {config.name}: store {opened.uri}\nstarting Prefect …", flush=True)
     with reporting(opened.state, beside(opened)) as (ui, stays):
-        print(f"UI: {ui}", flush=True)
+        print(f"UI: {ui.link()}", flush=True)
         from flows.study.run import run_study
 
         again = tuple(rebuild or ())

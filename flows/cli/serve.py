@@ -21,7 +21,8 @@ def serve(
         typer.Option(
             envvar="PARCEL_AUTH",
             metavar="NAME:PASSWORD|@FILE",
-            help="Login that browsers and clients must give; the variable or a file hides it.",
+            help="Login that browsers and clients must give; default: one drawn for the store. The "
+            "variable or a file hides it.",
         ),
     ] = None,
     any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
@@ -30,7 +31,11 @@ def serve(
         typer.Option(help="Let a run name a Beam runner, a launcher, or code by file or module."),
     ] = False,
 ) -> None:
-    """Starts the Prefect server and UI on loopback, with the study deployment registered."""
+    """Starts the Prefect server and UI on loopback, with the study deployment registered.
+
+    They are for you alone: on a terminal, the links that are shown log your browser in, and your
+    own commands find the password in the store.
+    """
     heed_signals()
     from flows.study.serve import auth_of
     from flows.study.serve import serve as serve_forever

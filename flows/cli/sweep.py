@@ -146,7 +146,7 @@ def sweep(
 
     print("starting Prefect …", flush=True)
     with reporting(opened.state, beside(opened)) as (ui, stays):
-        print(f"UI: {ui}", flush=True)
+        print(f"UI: {ui.link()}", flush=True)
         from flows.study.form import sweep as flow
         from flows.study.run import run_here
 

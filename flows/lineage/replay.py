@@ -33,9 +33,9 @@ from flows.study.graph import graph_of
 from flows.study.load import ConfigError, check
 from flows.study.runs import records
 from infra.store.digest import canonical_json
-from infra.store.gc import LET_GO
 from infra.store.graph import edges
 from infra.store.manifest import Manifest, Recipe
+from infra.store.records import LET_GO
 from infra.store.store import Artifact, Store, manifest_name
 from model.files import PREDICTIONS
 from model.masks.config import MaskCodecConfig

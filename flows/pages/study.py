@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.study.load import ConfigError
 from flows.study.runs import find_run
-from infra.store.gc import RUNS
+from infra.store.records import read_run
 from infra.store.store import Artifact, Store
 
 _RUN = re.compile(r"\w[\w.-]*")
@@ -99,7 +99,7 @@ def study_of(store: Store, run: str) -> Study:
     if not _RUN.fullmatch(run):
         raise ConfigError(f"RUN must be letters, digits, '.', '-' or '_', got {run!r}.")
     try:
-        record = json.loads(store.files.read(f"{RUNS}/{run}.json"))
+        record = read_run(store.files, run)
     except FileNotFoundError:
         record = None
     if record is None or not record["results"]:

@@ -3,7 +3,7 @@
 import datetime
 import json
 
-from infra.store.gc import ACCEPTED
+from infra.store.records import ACCEPTED
 from infra.store.store import Artifact, Store
 
 _CODE = 16

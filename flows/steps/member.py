@@ -12,6 +12,7 @@ process that started them starts all of them again.
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import os
 import pickle
@@ -86,16 +87,7 @@ def _run(asked: argparse.Namespace) -> int:
         take_over(stage.own)
         _check_code(stage)
         coordinator = asked.coordinator or meet(asked.supervised, asked.rank, _START)
-        jax.distributed.initialize(
-            coordinator,
-            asked.of,
-            asked.rank,
-            initialization_timeout=_START,
-            heartbeat_timeout_seconds=_HEARTBEAT,
-            shutdown_timeout_seconds=_END,
-            # Left to JAX, rank 0 listens on every interface.
-            coordinator_bind_address=coordinator if _is_here(coordinator) else None,
-        )
+        join(coordinator, asked.of, asked.rank)
         if asked.rank == 0:
             teller.tell_accelerator(jax.devices()[0].device_kind)
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
@@ -112,6 +104,36 @@ def _run(asked: argparse.Namespace) -> int:
         with contextlib.suppress(OSError):
             give_reason(asked.supervised, asked.rank, reason_of(error))
         return PEER_LOST if _is_of_runtime(error) else FAILED
+
+
+def join(coordinator: str, size: int, rank: int) -> None:
+    """Connects this process with the others of its gang.
+
+    Args:
+      coordinator: rank 0's address as "host:port"; on loopback, the gang is on one machine.
+      size: number of members.
+      rank: rank of this process.
+    """
+    import jax
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    is_here = coordinator.rpartition(":")[0] in ("127.0.0.1", "localhost")
+    if is_here:
+        # On CPUs the members exchange arrays over connections of their own. JAX lets each listen
+        # where this machine's name leads, which may be the network, and has no option for it.
+        _jax.make_gloo_tcp_collectives = functools.partial(
+            _jax.make_gloo_tcp_collectives, hostname="127.0.0.1"
+        )
+    jax.distributed.initialize(
+        coordinator,
+        size,
+        rank,
+        initialization_timeout=_START,
+        heartbeat_timeout_seconds=_HEARTBEAT,
+        shutdown_timeout_seconds=_END,
+        # Left to JAX, rank 0 listens on every interface.
+        coordinator_bind_address=coordinator if is_here else None,
+    )
 
 
 def _task(place: str, sha256: str) -> bytes:
@@ -133,10 +155,6 @@ def _is_of_runtime(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _is_here(address: str) -> bool:
-    return address.rpartition(":")[0] in ("127.0.0.1", "localhost")
 
 
 def _check_code(stage: Stage) -> None:

@@ -17,7 +17,8 @@ from flows.study.kept import told_of_keys
 from flows.study.runs import find_run
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended
-from infra.store.gc import LET_GO
+from infra.prefect.server import UI
+from infra.store.records import LET_GO
 from infra.store.store import Store
 
 _NAMED = 3
@@ -28,7 +29,7 @@ def run_study(
     config: StudyConfig,
     store: Store,
     until: Phase,
-    ui: str | None,
+    ui: UI | None,
     rebuild: tuple[str, ...] = (),
     *,
     approve: bool = False,
@@ -40,7 +41,7 @@ def run_study(
       config: the study.
       store: the study's store.
       until: the last phase to run.
-      ui: address of a UI that outlives the run; None if the UI ends with it [URI].
+      ui: UI that outlives the run; None if it ends with it.
       rebuild: as in `study`.
       approve: as in `study`.
       failed: as in `study`.
@@ -56,7 +57,7 @@ def run_study(
     return run_here(study, given, store, ui)
 
 
-def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: str | None) -> int:
+def run_here(what: Flow[..., Any], given: dict[str, Any], store: Store, ui: UI | None) -> int:
     """Runs a flow of ours in this process, prints its table and a summary; returns the exit code.
 
     Args:
@@ -118,7 +119,8 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
         console.print(f"next: parcel lineage trace {config.name} --cell {cell}")
 
 
-def run_url(flow_run_id: str, ui: str | None) -> str:
+def run_url(flow_run_id: str, ui: UI | None) -> str:
     """Returns the address of a run's UI page, on the lasting server or that of `parcel serve`."""
     note = "" if ui else "  (after `parcel serve`)"
-    return f"{ui or 'http://127.0.0.1:4200/v2'}/runs/flow-run/{flow_run_id}{note}"
+    page = (ui or UI("http://127.0.0.1:4200/v2")).link(f"/runs/flow-run/{flow_run_id}")
+    return f"{page}{note}"

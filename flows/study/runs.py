@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.study.kept import KeepConfig, let_go_by
 from flows.study.load import ConfigError
-from infra.store.gc import LET_GO, RUNS
+from infra.store.records import FORMAT, LET_GO, RUNS, run_records
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
@@ -43,6 +43,7 @@ def note_run(
     # After a failure nothing is let go: the next attempt may read these files again.
     gone = set() if failed else let_go_by(keep, map(store.recall, artifacts))
     record = {
+        "format": FORMAT,
         "name": config["name"],
         "results": results,
         "artifacts": sorted({*artifacts} - gone),
@@ -71,6 +72,7 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
 
     Raises:
       ConfigError: if there is no such run, listing the runs that exist.
+      RecordError: if the record of a run cannot be read.
     """
     finished = {run: record for run, record in records(store).items() if record["results"]}
     matching = [record for record in finished.values() if record["name"] == name]
@@ -82,10 +84,12 @@ def find_run(store: Store, name: str) -> dict[str, Any]:
 
 
 def records(store: Store) -> dict[str, dict[str, Any]]:
-    """Returns full name -> record of every run that ended, with or without results."""
-    names = [name for name in store.files.listing(RUNS) if name.endswith(".json")]
-    texts = {name.removesuffix(".json"): store.files.read(f"{RUNS}/{name}") for name in names}
-    return {run: json.loads(text) for run, text in texts.items()}
+    """Returns full name -> record of every run that ended, with or without results.
+
+    Raises:
+      RecordError: if one cannot be read.
+    """
+    return run_records(store.files)
 
 
 def folder_of(what: str, name: str, store: str) -> Path:

@@ -12,7 +12,7 @@ from rich.console import Console
 from flows.pages.app import beside
 from flows.study.load import ConfigError
 from flows.study.served import limits
-from infra.prefect.server import ServerConflict, is_loopback, running, server_of
+from infra.prefect.server import ServerConflict, auth_file, is_loopback, running, server_of
 from infra.prefect.settings import apply
 from infra.processes.signals import before_leaving, install
 from infra.store.store import Store
@@ -38,7 +38,7 @@ def serve(
       host: address that the server listens on; beyond loopback `auth` must be given.
       port: port of the server; None takes that of a server already running for the store, or the
         default one.
-      auth: credentials that browsers and clients must give, "name:password"; None asks for none.
+      auth: credentials that browsers and clients must give, "name:password"; None draws them.
       any_store: let the form name another store.
       any_runner: let the form name a Beam runner and its options, a launcher, and functions by file
         or module.
@@ -70,8 +70,10 @@ def serve(
             deployments = deployments_of("demo", store.uri, any_store=any_store)
             # Only after these imports: Prefect's modules deadlock if two threads import them.
             threading.Thread(target=look_forever, args=(store,), daemon=True).start()
-            console.print(f"UI: {server.ui}  (store {store.uri}); end with Ctrl-C")
-            console.print(f"results, item by item: {server.pages}")
+            console.print(f"UI: {server.ui.link()}  (store {store.uri}); end with Ctrl-C")
+            console.print(f"results, item by item: {server.pages.link()}")
+            if not console.is_terminal and auth is None:
+                console.print(f"name and password for a browser: {auth_file(store.state)}")
             _run(deployments)
     except ServerConflict as error:
         raise ConfigError(str(error)) from None

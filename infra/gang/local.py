@@ -82,6 +82,8 @@ def member_environment(rank: int, size: int, own: Mapping[str, str]) -> dict[str
         "OMP_NUM_THREADS": str(threads),
         "XLA_FLAGS": " ".join([own.get("XLA_FLAGS", ""), multi]).strip(),
         "PYTHONPATH": own_path(),
+        # NCCL, which connects GPUs, would take a network's interface before loopback.
+        "NCCL_SOCKET_IFNAME": own.get("NCCL_SOCKET_IFNAME", "lo"),
     }
     if gpus := [gpu for gpu in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]:
         if len(gpus) % size:

@@ -5,6 +5,8 @@ own, its argument, and a function that checks the parameters of a run of our dep
 
 The server refuses requests that address another host name, and requests of browsers that come from
 other sites' pages: any page on the web can make a browser send requests to a server on loopback.
+All of it, Prefect's API and UI and our pages, is for those who know the auth string: whoever starts
+runs on it runs programs as its user, and other users of a machine reach its loopback, too.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ import binascii
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import hmac
 import importlib
 import json
@@ -22,14 +25,26 @@ import socket
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from infra.prefect.server import PAGES, Beside, folder_id, is_loopback, locks
+from infra.prefect.private import make_private, open_private
+from infra.prefect.server import (
+    PAGES,
+    TOKEN,
+    Beside,
+    auth_file,
+    folder_id,
+    is_loopback,
+    locks,
+    token_of,
+)
 from infra.processes.identity import ProcessNote
 
 _LOOK_EVERY = 0.5
@@ -42,6 +57,9 @@ _ASK_TIMEOUT = 30.0
 _MADE = re.compile(r"/api/deployments/([0-9a-f-]+)/create_flow_run/?$")
 _TAG = "parcel"
 """Tag of our deployments."""
+
+_MONTH = 30 * 86_400
+"""Time for which a browser stays logged in [s]."""
 
 
 class SameOrigin:
@@ -76,33 +94,104 @@ class SameOrigin:
         return None
 
 
-class Password:
-    """Requires the server's auth string; Prefect itself requires it in its API only.
+class Login:
+    """Lets in requests that prove to know the server's auth string.
+
+    Clients send it with each request (Basic authentication). A browser may do so, too, or open a
+    link with `token_of` the string, once: it then has a cookie, which counts as the string.
 
     Args:
       app: application that answers the authorised requests.
       auth: the auth string, "name:password".
+      hint: sentence for people who are refused: where they find the string.
     """
 
-    def __init__(self, app: ASGIApp, auth: str) -> None:
-        self._app = app
-        self._auth = auth.encode()
+    def __init__(self, app: ASGIApp, auth: str, hint: str) -> None:
+        self._app, self._hint = app, hint
+        self._basic = f"Basic {base64.b64encode(auth.encode()).decode()}".encode()
+        self._auth, self._token = auth.encode(), token_of(auth)
+        # Cookies do not tell the ports of a host apart: servers of other stores have other names.
+        self._cookie = f"parcel-{hashlib.sha256(self._token.encode()).hexdigest()[:8]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._is_known(dict(scope["headers"])):
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        headers = [(b"www-authenticate", b'Basic realm="parcel", charset="UTF-8"')]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": b"name and password, please"})
+        headers = dict(scope["headers"])
+        is_known = self._has_string(headers) or self._has_cookie(headers)
+        if scope["type"] == "websocket":
+            # Prefect's clients send the string in their first message, and Prefect checks it.
+            if is_known or "prefect" in scope.get("subprotocols", ()):
+                await self._app(scope, receive, send)
+            else:
+                await receive()
+                await send({"type": "websocket.close", "code": 1008, "reason": self._hint})
+        elif is_known:
+            # Prefect's own check knows no cookie, so every request gets the string.
+            rest = [item for item in scope["headers"] if item[0] != b"authorization"]
+            known = {**scope, "headers": [*rest, (b"authorization", self._basic)]}
+            await self._app(known, receive, self._with_cookie(send) if _of_page(headers) else send)
+        elif scope["path"] == "/api/health":
+            await self._app(scope, receive, send)
+        elif self._has_token(scope):
+            await self._let_in(scope, send)
+        else:
+            realm = (b"www-authenticate", b'Basic realm="parcel", charset="UTF-8"')
+            await _refuse(send, 401, self._hint, realm)
 
-    def _is_known(self, headers: dict[bytes, bytes]) -> bool:
+    def _has_string(self, headers: Mapping[bytes, bytes]) -> bool:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         try:
             decoded = base64.b64decode(given, validate=True)
         except binascii.Error:
             return False
         return scheme.lower() == b"basic" and hmac.compare_digest(decoded, self._auth)
+
+    def _has_cookie(self, headers: Mapping[bytes, bytes]) -> bool:
+        given = cookie_parser(headers.get(b"cookie", b"").decode("latin-1")).get(self._cookie, "")
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    def _has_token(self, scope: Scope) -> bool:
+        (given, *_) = [*_query(scope).get(TOKEN, ()), ""]
+        is_right = hmac.compare_digest(given.encode(), self._token.encode())
+        return is_right and scope["method"] == "GET"
+
+    async def _let_in(self, scope: Scope, send: Send) -> None:
+        """Gives the browser its cookie, and sends it to the same address without the token."""
+        query = {name: values for name, values in _query(scope).items() if name != TOKEN}
+        # One slash: with two, the rest of the path would be a host.
+        path = f"/{urllib.parse.quote(scope['path'].lstrip('/'))}"
+        where = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
+        headers = [
+            (b"location", where.encode()),
+            (b"cache-control", b"no-store"),
+            (b"referrer-policy", b"no-referrer"),
+        ]
+        start = {"type": "http.response.start", "status": 303, "headers": headers}
+        await self._with_cookie(send)(start)
+        await send({"type": "http.response.body", "body": b""})
+
+    def _with_cookie(self, send: Send) -> Send:
+        """Returns a `send` that adds the browser's cookie to the response."""
+        value = f"{self._cookie}={self._token}; Path=/; Max-Age={_MONTH}; HttpOnly; SameSite=Lax"
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (b"set-cookie", value.encode())]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        return sending
+
+
+def _of_page(headers: Mapping[bytes, bytes]) -> bool:
+    """Returns whether a browser asks for a page, rather than a program for data."""
+    return b"text/html" in headers.get(b"accept", b"")
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    text = scope.get("query_string", b"").decode("latin-1")
+    return urllib.parse.parse_qs(text, keep_blank_values=True)
 
 
 class CheckedForms:
@@ -153,8 +242,8 @@ class CheckedForms:
         return getattr(importlib.import_module(module), name)({**found["parameters"], **given})
 
 
-async def _refuse(send: Send, status: int, why: str) -> None:
-    headers = [(b"content-type", b"application/json")]
+async def _refuse(send: Send, status: int, why: str, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", b"application/json"), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"detail": why}).encode()})
 
@@ -196,15 +285,15 @@ def main() -> None:
         "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{seen}:{port}",
     }
-    auth = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
-    if auth is not None:  # The server's own services are clients of it.
-        os.environ["PREFECT_API_AUTH_STRING"] = auth
+    auth = os.environ["PREFECT_SERVER_API_AUTH_STRING"]
+    os.environ["PREFECT_API_AUTH_STRING"] = auth  # The server's own services are clients of it.
     if not is_loopback(host):
         # A relative path: pages must call the server that they came from, under any of its names.
         os.environ["PREFECT_UI_API_URL"] = "/api"
 
     import uvicorn
     from prefect.server.api.server import create_app
+    from prefect.settings import get_current_settings
     from starlette.responses import RedirectResponse
     from starlette.routing import Mount, Route
 
@@ -216,22 +305,53 @@ def main() -> None:
     take_turns()
     hosts = [f"{known}:{port}" for known in ("127.0.0.1", "localhost", "[::1]", name)]
     whole = create_app(final=True)
+    # From here on, for whatever Prefect writes: its database holds credentials, too. Not before,
+    # since it unpacks its UI into its package, which several users may share.
+    os.umask(0o077)
+    with contextlib.suppress(PermissionError):  # The user chose a place that is not theirs.
+        make_private(get_current_settings().home)
+    whole.router.routes.insert(0, Route("/ui-settings", _without_login(whole)))
     beside = Beside(*sys.argv[4:]) if len(sys.argv) > 4 else None
     if beside is not None:
         pages = _application(beside)
         # Placed first, because Prefect's own pages take every path that is left.
         whole.router.routes[:0] = [
             Route(PAGES, lambda _: RedirectResponse(f"{PAGES}/")),
-            Mount(PAGES, Password(pages, auth) if auth else pages),
+            Mount(PAGES, pages),
         ]
     served: ASGIApp = whole
     if beside is not None and beside.check:
         served = CheckedForms(whole, api, beside.check)
-    app = SameOrigin(served, hosts if is_loopback(host) else [])
+    login = Login(served, auth, _hint(store, auth))
+    app = SameOrigin(login, hosts if is_loopback(host) else [])
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     server = Noted(config)
     end.append(lambda: setattr(server, "should_exit", True))
     server.run(sockets=[listening])
+
+
+def _hint(store: Path, auth: str) -> str:
+    """Returns a sentence for people whom the server refuses."""
+    path = auth_file(store)
+    is_drawn = path.exists() and path.read_text().strip() == auth
+    where = f"those in {path}, name:password" if is_drawn else "those that the server started with"
+    return (
+        f"open the link that `parcel serve` shows on a terminal, or give name and password: {where}"
+    )
+
+
+def _without_login(whole: Any) -> Callable[[Any], Any]:
+    """Returns the handler of the UI's settings, which let it not ask for the auth string itself.
+
+    The browser is logged in when it gets there; Prefect's own form would ask a second time.
+    """
+    from starlette.responses import JSONResponse
+    from starlette.routing import Mount
+
+    routes = [route for app in whole.routes if isinstance(app, Mount) for route in app.routes]
+    settings: Any
+    (settings,) = [r for r in routes if getattr(r, "path", "") == "/ui-settings"]
+    return lambda _: JSONResponse({**settings.endpoint().model_dump(mode="json"), "auth": None})
 
 
 def _application(beside: Beside) -> ASGIApp:
@@ -239,17 +359,16 @@ def _application(beside: Beside) -> ASGIApp:
     return getattr(importlib.import_module(module), name)(beside.argument)
 
 
-def _write_note(path: Path, api: str, auth: str | None) -> None:
+def _write_note(path: Path, api: str, auth: str) -> None:
     own, folder = dataclasses.asdict(ProcessNote.own()), folder_id(path.parents[1])
     partial = path.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with open_private(partial, "w") as file:
         file.write(json.dumps({"api": api, "auth": auth, "process": own, "folder": folder}))
     partial.replace(path)
 
 
 def _end_without_users(users: Path, noted: Path, end: list[Callable[[], None]]) -> None:
-    with users.open("a") as lock:
+    with open_private(users, "a") as lock:
         while True:
             # The lock can be exclusive only once no command holds it any more.
             with contextlib.suppress(BlockingIOError):

@@ -2,7 +2,11 @@
 
 <store>/prefect/users.lock    shared lock of every command that uses the server
                 start.lock    lock of the command that starts a server
-                server.json   the server's address, process and auth string; readable by its owner
+                server.json   the server's address, process and auth string
+                auth          the auth string, "parcel:<password>", drawn once for the store
+
+Who may call the server may run programs as its user. So it always asks for its auth string, and the
+folder is its owner's alone: every command of theirs finds the string there, nobody else does.
 
 The kernel releases a lock when its holder ends, even by SIGKILL. So a server that gets `users.lock`
 exclusively has no users left, and ends.
@@ -11,8 +15,11 @@ exclusively has no users left, and ends.
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
+import hmac
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -22,12 +29,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from infra.prefect.private import make_private, open_private
 from infra.processes.family import MARK
 from infra.processes.identity import ProcessNote
 from infra.processes.signals import is_stopping
 
 PAGES = "/parcel"
 """Path of the pages that are served next to Prefect's own."""
+
+TOKEN = "token"
+"""Parameter of an address that logs a browser in."""
 
 _START_TIMEOUT = 180.0
 """Longest start of a server [s]; a loaded two-core machine takes 15-40 s to import it."""
@@ -42,23 +53,46 @@ class ServerNote:
 
     Attributes:
       api: address of its API [URI].
-      auth: auth string that it requires; None lets in everybody on this machine.
+      auth: auth string that it requires, "name:password".
       process: the server's process.
     """
 
     api: str
-    auth: str | None
+    auth: str
     process: ProcessNote
 
     @property
-    def ui(self) -> str:
-        """Address of the UI for a browser [URI]."""
-        return ui_of(self.api)
+    def ui(self) -> "UI":
+        """Its UI, for a browser."""
+        return UI(ui_of(self.api), self.auth)
 
     @property
-    def pages(self) -> str:
-        """Address of the pages next to the UI, for a browser [URI]."""
-        return f"{self.api.removesuffix('/api')}{PAGES}/"
+    def pages(self) -> "UI":
+        """The pages next to the UI, for a browser."""
+        return UI(f"{self.api.removesuffix('/api')}{PAGES}/", self.auth)
+
+
+@dataclasses.dataclass(frozen=True)
+class UI:
+    """Pages that a server has for a browser.
+
+    Attributes:
+      address: where they are [URI].
+      auth: auth string of a server of ours, whose links can log a browser in; None for another's.
+    """
+
+    address: str
+    auth: str | None = None
+
+    def link(self, path: str = "") -> str:
+        """Returns the address of a page; on a terminal, one that also logs its reader in.
+
+        Elsewhere the output may be a log that others read.
+        """
+        page = f"{self.address}{path}"
+        if self.auth is None or not sys.stdout.isatty():
+            return page
+        return f"{page}?{TOKEN}={token_of(self.auth)}"
 
 
 class Beside(NamedTuple):
@@ -83,8 +117,21 @@ class ServerConflict(ValueError):
 def locks(store: Path) -> tuple[Path, Path, Path]:
     """Returns the paths of a store's users lock, start lock and server note."""
     folder = store / "prefect"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / "users.lock", folder / "start.lock", folder / "server.json"
+
+
+def auth_file(store: Path) -> Path:
+    """Returns the path of the auth string of a store's server."""
+    return store / "prefect" / "auth"
+
+
+def token_of(auth: str) -> str:
+    """Returns what proves, in a link or a cookie, that a browser may see a server's pages.
+
+    The password does not follow from it.
+    """
+    return hmac.new(auth.encode(), b"a browser of parcel", hashlib.sha256).hexdigest()
 
 
 def folder_id(store: Path) -> list[int]:
@@ -101,7 +148,9 @@ def running(store: Path) -> ServerNote | None:
         if values.get("folder", own) != own:
             return None  # This store is a copy, and the note is the original's.
         note = ServerNote(
-            api=values["api"], auth=values["auth"], process=ProcessNote.read(values["process"])
+            api=values["api"],
+            auth=values["auth"] or "",
+            process=ProcessNote.read(values["process"]),
         )
     except (OSError, ValueError, KeyError):
         return None
@@ -125,23 +174,33 @@ def server_of(
       store: the store's folder.
       host: host name to listen on.
       port: port to listen on; None takes any that is free.
-      auth: auth string that clients must send, "name:password"; None requires none.
+      auth: auth string that clients must send, "name:password"; None takes that of
+        `PREFECT_SERVER_API_AUTH_STRING`, or else one that is drawn once for the store.
       beside: additions to a server that is started here.
 
     Raises:
-      ServerConflict: if the store's server has other options.
+      ServerConflict: if the store's server has other options, or is another user's.
       RuntimeError: if none could be started; the message has the last line of its log.
     """
     users, starting, _ = locks(store)
-    with users.open("a") as held:
+    try:
+        make_private(users.parent)
+        held = open_private(users, "a")
+    except PermissionError:
+        raise ServerConflict(
+            f"{users.parent} is another user's, and a store's server runs for one user alone: name "
+            f"a server in PREFECT_API_URL, or use a store of your own."
+        ) from None
+    with held:
         fcntl.flock(held, fcntl.LOCK_SH)  # Waits while a server that found no users ends.
-        with starting.open("a") as alone:
+        with open_private(starting, "a") as alone:
             fcntl.flock(alone, fcntl.LOCK_EX)
             note = running(store)
             if note is not None:
                 _check(note, host, port, auth)
             else:
-                note = _start(store, host, port or 0, auth, beside)
+                auth = auth or os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+                note = _start(store, host, port or 0, auth or _own_auth(store), beside)
                 threading.Thread(
                     target=_keep_running, args=(store, host, note, held, beside), daemon=True
                 ).start()
@@ -150,8 +209,8 @@ def server_of(
 
 
 @contextlib.contextmanager
-def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[str, bool]]:
-    """Yields the address of the UI with a command's runs, and whether it outlives the command.
+def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[UI, bool]]:
+    """Yields the UI with a command's runs, and whether it outlives the command.
 
     Runs report to the server that the user named in `PREFECT_API_URL`, else to the store's.
 
@@ -161,7 +220,8 @@ def reporting(store: Path, beside: Beside | None = None) -> Iterator[tuple[str, 
     """
     given = os.environ.get("PREFECT_API_URL")
     if given:
-        yield ui_of(given), True
+        note = _use_if_named(store)
+        yield (note.ui if note else UI(ui_of(given))), True
         return
     stays = running(store) is not None
     with server_of(store, beside=beside) as note:
@@ -177,6 +237,7 @@ def connect(store: Path) -> bool:
       Whether there is one.
     """
     if os.environ.get("PREFECT_API_URL"):
+        _use_if_named(store)
         return True
     note = running(store)
     if note is not None:
@@ -191,11 +252,16 @@ def ui_of(api: str) -> str:
 
 def _check(note: ServerNote, host: str, port: int | None, auth: str | None) -> None:
     wanted = port is not None and not note.api.endswith(f":{port}/api")
+    if not note.auth:
+        raise ServerConflict(
+            f"the store's server, {note.ui.address}, was started by an earlier version and lets in "
+            f"everybody on this machine: end what started it."
+        )
     # Without an auth string the command uses the server's: only its owner can read the note.
     if wanted or (auth is not None and auth != note.auth) or not is_loopback(host):
         raise ServerConflict(
-            f"the store has a server already, {note.ui}, started with other options: use it as "
-            f"it is, without --host, --port and --auth, or end what started it."
+            f"the store has a server already, {note.ui.address}, started with other options: use "
+            f"it as it is, without --host, --port and --auth, or end what started it."
         )
 
 
@@ -206,23 +272,43 @@ def is_loopback(host: str) -> bool:
 
 def _use(note: ServerNote) -> None:
     os.environ["PREFECT_API_URL"] = note.api
-    if note.auth is not None:
-        os.environ["PREFECT_API_AUTH_STRING"] = note.auth
+    os.environ["PREFECT_API_AUTH_STRING"] = note.auth
 
 
-def _start(
-    store: Path, host: str, port: int, auth: str | None, beside: Beside | None
-) -> ServerNote:
+def _use_if_named(store: Path) -> ServerNote | None:
+    """Returns the store's server if `PREFECT_API_URL` names it; the client then knows its auth."""
+    named = os.environ["PREFECT_API_URL"].rstrip("/").replace("//localhost:", "//127.0.0.1:")
+    note = running(store)
+    if note is None or note.api != named:
+        return None
+    os.environ.setdefault("PREFECT_API_AUTH_STRING", note.auth)
+    return note
+
+
+def _own_auth(store: Path) -> str:
+    """Returns the auth string of a store's server, drawn when it is first needed."""
+    path = auth_file(store)
+    try:
+        if found := path.read_text().strip():
+            return found
+    except FileNotFoundError:
+        pass
+    auth = f"parcel:{secrets.token_hex(16)}"
+    with open_private(path, "w") as file:
+        file.write(f"{auth}\n")
+    return auth
+
+
+def _start(store: Path, host: str, port: int, auth: str, beside: Beside | None) -> ServerNote:
     environment = {
         name: value
         for name, value in os.environ.items()
         # Without the family's mark: another command may use the server and end later than this one.
         if name not in (MARK, "PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
     }
-    if auth is not None:
-        environment["PREFECT_SERVER_API_AUTH_STRING"] = auth
+    environment["PREFECT_SERVER_API_AUTH_STRING"] = auth
     log = store / "prefect" / "server.log"
-    with log.open("w") as words:
+    with open_private(log, "w") as words:
         server = subprocess.Popen(
             [
                 sys.executable,

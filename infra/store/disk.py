@@ -112,7 +112,10 @@ class Disk:
                     with contextlib.suppress(FileNotFoundError):
                         if entry.is_file():
                             found[entry.name] = _stat(entry.stat())
+                        elif entry.is_symlink() and not entry.is_dir():
+                            raise OSError(f"{entry.path} is a link that leads nowhere.")
         except FileNotFoundError:
+            self._check_absent(folder)
             return {}
         return dict(sorted(found.items()))
 
@@ -121,7 +124,17 @@ class Disk:
             with os.scandir(self._root / folder) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
         except FileNotFoundError:
+            self._check_absent(folder)
             return []
+
+    def _check_absent(self, folder: str) -> None:
+        """Raises an error if a folder is a link to a place that is not there, such as a lost mount.
+
+        What would be there is not absent, but unknown.
+        """
+        path = self._root / folder
+        if path.is_symlink():
+            raise OSError(f"{path} is a link that leads nowhere.")
 
     def create(self, name: str, data: bytes) -> bool:
         path = self._root / name

@@ -8,6 +8,9 @@ deleted when they are old and nobody holds them.
 A run's record can let an artifact go. Then only its files are deleted: the manifest stays for the
 lineage of artifacts that were made from it, and a note says that it was not damaged.
 
+A record, pin, lease, history or manifest that cannot be read stops gc before it deletes anything,
+since all that it names would look like garbage.
+
 gc is safe beside a running study. The study pins an artifact before it looks it up (see `pins`),
 and both pinning and choosing what to delete need the same lease. While gc has the lease, it only
 moves manifests out of the way; then it checks that nobody took the lease meanwhile, or else puts
@@ -19,15 +22,15 @@ never half an artifact.
 import contextlib
 import dataclasses
 import graphlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from infra.store.disk import PARTIAL
 from infra.store.files import MANIFESTS, Files, Stat
-from infra.store.history import ARTIFACTS, attempts
-from infra.store.lease import hold, holdings, take
+from infra.store.history import ARTIFACTS, Begun, read_history
+from infra.store.lease import Holding, hold, holdings, take
 from infra.store.manifest import KEY, Manifest
-from infra.store.pins import DECIDING, PINS, pins
+from infra.store.pins import DECIDING, PINS
+from infra.store.records import RecordError, named_keys
 from infra.store.scratch import SCRATCH
 from infra.store.sources import SOURCES
 from infra.store.store import (
@@ -41,13 +44,6 @@ from infra.store.store import (
     gone_name,
     manifest_name,
 )
-
-RUNS, ACCEPTED = "runs", "accepted"
-LET_GO = "let_go"
-"""Field of a run's record: keys of artifacts of which it keeps the manifest, but not the files."""
-
-RECORDS = (RUNS, ACCEPTED)
-"""Folders of records: of runs, and of artifacts that people keep although their code changed."""
 
 _PROGRESS = ("scratch", "copy of scratch")
 
@@ -149,13 +145,13 @@ class _View:
     def __init__(self, store: Store, older_than: float) -> None:
         self._store, self._older_than = store, older_than
         self._now = store.files.now()
-        pinned = [held for held in pins(store.fleeting) if held.is_live(_GRACE)]
-        self._busy = {held.key for held in store.leases() if held.is_live(_GRACE)}
+        pinned = _live(store, PINS)
+        self._busy = {held.key for held in _live(store, LEASES)}
         self._is_idle = not pinned and not self._busy
         roots = {key for held in pinned for key in held.lease.keys} | self._busy
         for key in self._busy:
-            roots.update(*(begun.inputs for begun in attempts(store.files, key)))
-        named, self._let_go = _named_by_runs(store)
+            roots.update(*(begun.inputs for begun in _history(store, key)))
+        named, self._let_go = named_keys(store.files)
         roots |= named
         self._set_aside = store.aside()
         self._made = {artifact.key: artifact for artifact in store.artifacts()}
@@ -280,25 +276,6 @@ class _View:
         return _age(self._now, stat)
 
 
-def _named_by_runs(store: Store) -> tuple[set[str], set[str]]:
-    """Returns the keys that records name in any field, path or link; and the keys they let go."""
-    names = [f"{folder}/{name}" for folder in RECORDS for name in store.files.listing(folder)]
-    let_go: set[str] = set()
-    texts = []
-    for name in names:
-        text = store.files.read(name).decode()
-        try:
-            record = json.loads(text)
-            let_go |= set(record.pop(LET_GO, ()))
-            text = json.dumps(record)
-        except (ValueError, AttributeError, TypeError):
-            pass  # Not a run's record: all that it names stays.
-        texts.append(text)
-    found = [key.split("-") for text in texts for key in KEY.findall(text)]
-    # "lineage-results-…" matches as one key, and contains the key "results-…": add every ending.
-    return {"-".join(words[i:]) for words in found for i in range(len(words))}, let_go
-
-
 def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]:
     """Returns the keys, and those of all artifacts that they were made from."""
     needed: set[str] = set()
@@ -322,13 +299,41 @@ def _place(store: Store, sort: str) -> Files:
     return store.here if sort == "scratch" else store.files
 
 
+def _live(store: Store, folder: str) -> list[Holding]:
+    """Returns the pins, or leases, whose holders may be alive.
+
+    Raises:
+      RecordError: if one of them cannot be read, since nobody knows what it holds.
+    """
+    live = [held for held in holdings(store.fleeting, folder) if held.is_live(_GRACE)]
+    for held in live:
+        if not held.lease.is_known:
+            raise RecordError(
+                store.fleeting, f"{folder}/{held.key}.json", f"no lease, and {held.age:.0f} s old"
+            )
+    return live
+
+
+def _history(store: Store, key: str) -> list[Begun]:
+    """Returns the attempts at a key.
+
+    Raises:
+      RecordError: if one cannot be read, since nobody knows what it reads and whether it is over.
+    """
+    every, unknown = read_history(store.files, key)
+    if unknown:
+        raise RecordError(store.files, unknown[0], "it is not the note of an attempt")
+    return every
+
+
 def _at_work(store: Store, key: str) -> set[str]:
     """Returns the attempts at a key that a process of this machine writes to.
 
     Attempts on another machine are protected by their lease instead.
     """
-    every = attempts(store.files, key)
-    return {begun.id for begun in every if begun.holder.is_here and not begun.is_over}
+    return {
+        begun.id for begun in _history(store, key) if begun.holder.is_here and not begun.is_over
+    }
 
 
 def _hide(store: Store, found: Garbage) -> bool:

@@ -5,6 +5,7 @@ import json
 
 from infra.store.files import Files
 from infra.store.holder import Holder
+from infra.store.manifest import checked_key
 
 ARTIFACTS, HISTORY = "artifacts", "history"
 
@@ -54,14 +55,25 @@ def note_end(files: Files, key: str, begun: Begun, ended: str, *, stopped: bool)
 
 
 def attempts(files: Files, key: str) -> list[Begun]:
-    """Returns every attempt in the history of a key, oldest first."""
-    folder, found = f"{ARTIFACTS}/{key}/{HISTORY}", []
+    """Returns every attempt in the history of a key that can be read, oldest first."""
+    return read_history(files, key)[0]
+
+
+def read_history(files: Files, key: str) -> tuple[list[Begun], list[str]]:
+    """Returns the attempts in the history of a key, oldest first, and the files that are none."""
+    folder = f"{ARTIFACTS}/{key}/{HISTORY}"
+    found: list[Begun] = []
+    unknown: list[str] = []
     for name in files.listing(folder):
         try:
-            found.append(_parse(files.read(f"{folder}/{name}")))
+            begun = _parse(files.read(f"{folder}/{name}"))
         except FileNotFoundError:
             continue  # gc deleted it meanwhile.
-    return sorted(filter(None, found), key=lambda begun: (begun.started, begun.id))
+        if begun is None:
+            unknown.append(f"{folder}/{name}")
+        else:
+            found.append(begun)
+    return sorted(found, key=lambda begun: (begun.started, begun.id)), unknown
 
 
 def _name(key: str, begun: Begun) -> str:
@@ -75,7 +87,10 @@ def _text(begun: Begun) -> bytes:
 def _parse(text: bytes) -> Begun | None:
     try:
         raw = json.loads(text)  # A power cut may leave half of the text.
-        holder, inputs = Holder(**raw.pop("holder")), tuple(raw.pop("inputs"))
-        return Begun(holder=holder, inputs=inputs, **raw)
+        holder = Holder.read(raw.pop("holder"))
+        inputs = tuple(map(checked_key, raw.pop("inputs")))
+        begun = Begun(holder=holder, inputs=inputs, **raw)
     except (TypeError, KeyError, AttributeError, ValueError):
         return None
+    is_text = all(isinstance(value, str) for value in (begun.id, begun.started, begun.ended))
+    return begun if is_text and isinstance(begun.stopped, bool) else None

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -30,6 +31,21 @@ class Holder:
         """Returns this process."""
         pid = os.getpid()
         return cls(host=os.uname().nodename, machine=_machine(), pid=pid, began=_began(pid) or 0)
+
+    @classmethod
+    def read(cls, values: Any) -> "Holder":
+        """Returns the holder that was written as plain values.
+
+        Raises:
+          TypeError: if the values are not those of a holder.
+        """
+        holder = cls(**values)
+        texts, numbers = (holder.host, holder.machine), (holder.pid, holder.began)
+        if not all(isinstance(text, str) for text in texts) or not all(
+            isinstance(number, int) for number in numbers
+        ):
+            raise TypeError(f"not a holder: {values!r}")
+        return holder
 
     @property
     def is_here(self) -> bool:

@@ -28,6 +28,7 @@ from typing import Any
 
 from infra.store.files import Files
 from infra.store.holder import Holder
+from infra.store.manifest import checked_key
 
 TTL = 120.0
 """Time without renewal after which a lease has lapsed [s]. That a holder on this machine has ended
@@ -57,6 +58,11 @@ class Lease:
     ttl: float
     renewals: int = 0
     keys: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its file could be read; else nobody knows what it holds."""
+        return bool(self.token)
 
     def to_json(self) -> bytes:
         """Returns the file's text."""
@@ -208,11 +214,15 @@ def _parse(text: bytes) -> Lease:
     """Reads a lease; half of one, left by a power cut, counts as held by an unknown process."""
     try:
         raw: dict[str, Any] = json.loads(text)
-        holder, keys = Holder(**raw.pop("holder")), tuple(raw.pop("keys"))
-        return Lease(holder=holder, keys=keys, **raw)
+        holder, keys = Holder.read(raw.pop("holder")), tuple(map(checked_key, raw.pop("keys")))
+        lease = Lease(holder=holder, keys=keys, **raw)
+        texts = isinstance(lease.token, str) and isinstance(lease.since, str)
+        if not (texts and isinstance(lease.ttl, int | float)):
+            raise TypeError("token and since must be texts, and ttl a number")
     except (TypeError, KeyError, AttributeError, ValueError):
         nobody = Holder(host="unknown", machine="", pid=0, began=0)
         return Lease(token="", holder=nobody, since="", ttl=TTL)
+    return lease
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,10 @@ def _read(files: Files, digest: str) -> bytes:
         raise ValueError(f"a source's digest must be 64 hex digits, got {digest!r}.")
     data = files.read(f"{SOURCES}/{digest}")
     if _sha256(data) != digest:
-        raise ValueError(f"{files.uri}/{SOURCES}/{digest} holds other bytes than its name says.")
+        raise ValueError(
+            f"{files.uri}/{SOURCES}/{digest} holds other bytes than its name says; restore it, or "
+            f"delete it if nothing is to be replayed with it."
+        )
     return data
 
 

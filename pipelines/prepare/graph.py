@@ -32,9 +32,14 @@ with without("pandas", "pymongo"):
     from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
     from apache_beam.transforms.environments import ExternalEnvironment
 
+    from pipelines.prepare import beam_sockets
+
 # FnApiRunner's threads lose buffered elements without an error, because a timer flushes the buffer
 # while it is written to. With the timer off, no element was lost.
 worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = -1  # type: ignore[assignment]
+
+# Beam's own servers listen on every network interface.
+beam_sockets.install()
 
 Units = tuple[int, list[str]]
 """(number of a list, units that it lists)"""

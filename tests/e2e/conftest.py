@@ -1,5 +1,6 @@
 """A small study, run once through the real command, and what tests need to poke at it."""
 
+import base64
 import contextlib
 import dataclasses
 import fcntl
@@ -20,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.prefect.server import server_of
+from infra.prefect.server import running, server_of, token_of
 from tests.commands import run_commands
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
@@ -120,22 +121,16 @@ def finish(store: Path, config: str) -> Finished:
     return Finished(store, done.stdout)
 
 
-@pytest.fixture
-def prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One Prefect server for several commands: the address of its API."""
-    monkeypatch.setenv("PREFECT_API_URL", "")  # The server sets it; afterwards it is as before.
-    with server_of(tmp_path / "server") as server:
-        yield server.api
-
-
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """One Prefect server for the tests of this process: the variables that name it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_API_URL", "")  # The server sets it; afterwards it is as before.
+        # The server sets them; afterwards they are as before.
+        patch.setenv("PREFECT_API_URL", "")
+        patch.setenv("PREFECT_API_AUTH_STRING", "")
         with server_of(tmp_path_factory.mktemp("server")) as server:
             patch.undo()
-            yield {"PREFECT_API_URL": server.api}
+            yield {"PREFECT_API_URL": server.api, "PREFECT_API_AUTH_STRING": server.auth}
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +159,22 @@ class Served:
     url: str
     store: Path
 
+    @property
+    def login(self) -> dict[str, str]:
+        """The header that the server of a store asks for; none for a server that is not ours."""
+        note = running(self.store)
+        if note is None:
+            return {}
+        return {"Authorization": f"Basic {base64.b64encode(note.auth.encode()).decode()}"}
+
+    def browse(self, path: str, profile: Path, *, screenshot: Path | None = None) -> str:
+        """Opens one of its pages, by a link that logs in; see `browse`."""
+        note = running(self.store)
+        assert note is not None
+        joint = "&" if "?" in path else "?"
+        address = f"{self.url}{path}{joint}token={token_of(note.auth)}"
+        return browse(address, profile, screenshot=screenshot)
+
     def ask(self, path: str, body: bytes = b"{}", method: str = "POST"):
         headers = {"content-type": "application/json"}
         if method != "GET":
@@ -173,6 +184,7 @@ class Served:
 
     def _send(self, path: str, body: bytes | None, headers: dict[str, str], method: str):
         url = f"{self.url}/api{path}"
+        headers = headers | self.login
         request = urllib.request.Request(url, data=body, headers=headers, method=method)
         for again in range(10):  # 503 asks for that: the database was locked.
             try:

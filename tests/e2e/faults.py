@@ -129,10 +129,10 @@ class Trials:
     Args:
       folder: an empty one, for logs and the states of machines.
       start: folder of the checkpoint that the study starts from.
-      prefect: the server that all of them report to [URI of its API].
+      prefect: environment that names the server that all of them report to.
     """
 
-    def __init__(self, folder: Path, start: Path, prefect: str) -> None:
+    def __init__(self, folder: Path, start: Path, prefect: Mapping[str, str]) -> None:
         self._folder, self._prefect = folder, prefect
         self._words = ["run", SMALLEST, f"start={start}", f"tokenizer.path={start}/tokenizer.model"]
         self._compiled = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled")}
@@ -227,7 +227,7 @@ class Trials:
         state, log = self._folder / f"state-{mark}", self._folder / f"{mark}.log"
         env = environment(state) | gcs.environment | self._compiled
         env |= {"PARCEL_STORE": URI, "PARCEL_STATE": str(state), MARK: mark}
-        env |= {"PREFECT_API_URL": self._prefect}
+        env |= self._prefect
         with log.open("w") as out:
             process = subprocess.Popen(
                 [PARCEL, *self._words], env=env, stdout=out, stderr=subprocess.STDOUT
@@ -391,7 +391,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         start = checkpoint_to_start_from(folder)
         server = stack.enter_context(server_of(folder / "server"))
-        trials = Trials(folder, start, server.api)
+        named = {"PREFECT_API_URL": server.api, "PREFECT_API_AUTH_STRING": server.auth}
+        trials = Trials(folder, start, named)
         numbers = range(given.first, given.first + given.count)
         drawn = [trials.draw(number, given.seed) for number in numbers]
         print(f"requests without a fault: {trials.totals}", flush=True)

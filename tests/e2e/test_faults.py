@@ -18,11 +18,11 @@ SAMPLE = (1, 22, 26, 62, 66, 84, 87, 178)
 
 @pytest.mark.timeout(1200)
 def test_trials_are_survived_and_the_artifacts_are_byte_identical(
-    finished: Finished, prefect: str, tmp_path: Path
+    finished: Finished, shared_server: dict[str, str], tmp_path: Path
 ):
     checkpoints = Store(finished.store).artifacts("checkpoint")
     start = next(a.path for a in checkpoints if a.manifest.name.startswith("stage1"))
-    trials = Trials(tmp_path, start, prefect)
+    trials = Trials(tmp_path, start, shared_server)
     drawn = [trials.draw(number, SEED) for number in SAMPLE]
     with ThreadPoolExecutor(2) as pool:
         outcomes = list(pool.map(trials.run, drawn))

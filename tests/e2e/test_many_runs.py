@@ -23,14 +23,14 @@ RETRIES = "compute.retries=8"
 
 
 @pytest.mark.timeout(300 * RUNS)
-def test_runs_at_once_make_every_step_once(prefect: str, tmp_path: Path):
+def test_runs_at_once_make_every_step_once(shared_server: dict[str, str], tmp_path: Path):
     with GCS() as gcs:
         gcs.bucket(BUCKET)
         runs = []
         for i in range(RUNS):
             env = environment(tmp_path / f"{i}") | gcs.environment
             env |= {"PARCEL_STORE": URI, "PARCEL_STATE": str(tmp_path / f"{i}")}
-            env |= {"PREFECT_API_URL": prefect}
+            env |= shared_server
             with (tmp_path / f"{i}.log").open("w") as out:
                 runs.append(
                     subprocess.Popen(

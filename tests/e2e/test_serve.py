@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Finished, Served, browse, parcel, plain, serving
+from tests.e2e.conftest import Finished, Served, parcel, plain, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -39,7 +39,8 @@ def artifact(served: Served, key: str) -> dict:
 
 def page(served: Served, path: str) -> str:
     """One of the pages beside the UI."""
-    with urllib.request.urlopen(f"{served.url}/parcel/{path}", timeout=60) as answer:
+    request = urllib.request.Request(f"{served.url}/parcel/{path}", headers=served.login)
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode()
 
 
@@ -55,9 +56,7 @@ def test_run_page_reads_like_the_table(served: Served, tmp_path: Path, pictures:
     names = {task["name"] for task in tasks}
     assert {"stage1 vanilla", "intermediary parcel", "prepare chartqa/train"} <= names
     assert sum(name.startswith("transfer parcel chartqa seed=") for name in names) == 2
-    dom = browse(
-        f"{served.url}/v2/runs/flow-run/{run['id']}", tmp_path, screenshot=pictures / "run.png"
-    )
+    dom = served.browse(f"/v2/runs/flow-run/{run['id']}", tmp_path, screenshot=pictures / "run.png")
     assert "tiny" in plain(dom)
     assert "Completed" in plain(dom)
 
@@ -66,8 +65,8 @@ def test_results_matrix_is_a_page_with_links_that_lead_somewhere(
     served: Served, tmp_path: Path, pictures: Path
 ):
     found = artifact(served, "results-tiny")
-    dom = browse(
-        f"{served.url}/v2/artifacts/artifact/{found['id']}",
+    dom = served.browse(
+        f"/v2/artifacts/artifact/{found['id']}",
         tmp_path,
         screenshot=pictures / "results.png",
     )
@@ -84,8 +83,8 @@ def test_results_matrix_is_a_page_with_links_that_lead_somewhere(
 def test_lineage_page_draws_its_graph(served: Served, tmp_path: Path, pictures: Path):
     results = json.loads(next((served.store / "runs").glob("tiny-*.json")).read_text())["results"]
     found = artifact(served, f"lineage-{results}")
-    dom = browse(
-        f"{served.url}/v2/artifacts/artifact/{found['id']}",
+    dom = served.browse(
+        f"/v2/artifacts/artifact/{found['id']}",
         tmp_path,
         screenshot=pictures / "lineage.png",
     )
@@ -105,7 +104,7 @@ def test_pages_of_stages_and_datasets_have_samples_and_users(served: Served, tmp
             time.sleep(1)
         assert "## Used by\n\n- [" in found["data"], name
         assert f"[Live page](/parcel/artifact/{key})" in found["data"]
-        dom = browse(f"{served.url}/v2/artifacts/artifact/{found['id']}", tmp_path)
+        dom = served.browse(f"/v2/artifacts/artifact/{found['id']}", tmp_path)
         assert 2 <= dom.count('<img width="96"') <= 4, name
 
 
@@ -113,22 +112,23 @@ def test_items_are_pages_beside_the_ui(served: Served, tmp_path: Path, pictures:
     record = next((served.store / "runs").glob("tiny-*.json"))
     run, maker = record.stem, json.loads(record.read_text())["flow_run_id"]
     assert f"/v2/runs/flow-run/{maker}" in page(served, f"results/{run}")
-    cell = browse(
-        f"{served.url}/parcel/cell/{run}/chartqa:test_human/parcel/16",
+    cell = served.browse(
+        f"/parcel/cell/{run}/chartqa:test_human/parcel/16",
         tmp_path,
         screenshot=pictures / "cell.png",
     )
     assert "<svg" in cell
     assert "stage1 vanilla" in plain(cell)
-    items = browse(
-        f"{served.url}/parcel/items/{run}/chartqa:test_human?a=parcel@16&b=m3@16",
+    items = served.browse(
+        f"/parcel/items/{run}/chartqa:test_human?a=parcel@16&b=m3@16",
         tmp_path,
         screenshot=pictures / "items.png",
     )
     assert items.count('<article class="card">') >= 4
     assert "accepted" in plain(items)
     picture = html.unescape(items.split('src="/parcel/picture/')[1].split('"')[0])
-    with urllib.request.urlopen(f"{served.url}/parcel/picture/{picture}", timeout=30) as answer:
+    request = urllib.request.Request(f"{served.url}/parcel/picture/{picture}", headers=served.login)
+    with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.headers["content-type"].startswith("image/")
         assert "immutable" in answer.headers["cache-control"]
 
@@ -164,8 +164,8 @@ def refusal(served: Served, found: dict, parameters: dict) -> tuple[int, str]:
 
 def test_forms_are_short_and_refuse_what_is_wrong(served: Served, tmp_path: Path, pictures: Path):
     found = deployment(served)
-    page = f"{served.url}/v2/deployments/deployment/{found['id']}/run"
-    form = plain(browse(page, tmp_path, screenshot=pictures / "form_study.png"))
+    page = f"/v2/deployments/deployment/{found['id']}/run"
+    form = plain(served.browse(page, tmp_path, screenshot=pictures / "form_study.png"))
     assert "Changes to the config, as key.path=value" in form
     assert "Attributes:" not in form
     assert refusal(served, found, {"until": "lunch"})[0] == 409
@@ -179,8 +179,8 @@ def test_the_sweeps_form_offers_methods_and_benchmarks(
     served: Served, tmp_path: Path, pictures: Path
 ):
     found = served.ask("/deployments/name/sweep/sweep", method="GET")
-    page = f"{served.url}/v2/deployments/deployment/{found['id']}/run"
-    form = plain(browse(page, tmp_path, screenshot=pictures / "form_sweep.png"))
+    page = f"/v2/deployments/deployment/{found['id']}/run"
+    form = plain(served.browse(page, tmp_path, screenshot=pictures / "form_sweep.png"))
     assert "Benchmarks to add to the study" in form
     code, told = refusal(served, found, {"add": {"seeds": 5, "max_seeds": 4}})
     assert (code, told) == (409, "add: seeds must be at most max_seeds=4, got 5.")
@@ -212,11 +212,46 @@ def test_a_foreign_page_starts_nothing(served: Served):
         request = urllib.request.Request(
             f"{served.url}/api{path}",
             data=b"{}",
-            headers={"content-type": "application/json", **headers},
+            headers={"content-type": "application/json", **served.login, **headers},
         )
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=30)
         assert refused.value.code == 403, headers
+
+
+def test_another_user_of_the_machine_changes_and_starts_nothing(served: Served):
+    """Who could change a deployment's steps could have any command run as its owner."""
+    found = deployment(served)
+    steps = [{"prefect.deployments.steps.run_shell_script": {"script": "true"}}]
+    token = served.ask("/csrf-token?client=tests", method="GET")["token"]
+    asked = [
+        ("GET", f"/deployments/{found['id']}", {}),
+        ("GET", "/csrf-token?client=other", {}),
+        ("PATCH", f"/deployments/{found['id']}", {"pull_steps": steps}),
+        ("POST", f"/deployments/{found['id']}/create_flow_run", {}),
+        ("POST", "/block_documents/filter", {}),
+    ]
+    for method, path, body in asked:
+        headers = {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "tests"}
+        headers |= {"content-type": "application/json"}
+        request = urllib.request.Request(
+            f"{served.url}/api{path}", json.dumps(body).encode(), headers, method=method
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        assert refused.value.code == 401, path
+    for path in ("/parcel/", "/v2/dashboard"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{served.url}{path}", timeout=30)
+        assert refused.value.code == 401, path
+    assert deployment(served)["pull_steps"] == found["pull_steps"]
+
+
+def test_what_runs_and_the_server_wrote_for_prefect_is_its_owners_alone(served: Served):
+    folder = served.store / "prefect"
+    for path in (folder, *folder.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert (folder / "prefect.db").exists()
 
 
 def test_the_form_takes_the_served_store_only(served: Served, tmp_path: Path):

@@ -9,6 +9,7 @@ import pytest
 
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store, manifest_name
+from tests.infra.store.test_gc import record_of
 
 
 def make(store: Store, name: str, size: int) -> Artifact:
@@ -28,7 +29,7 @@ def store(tmp_path: Path) -> Store:
     kept = make(store, "kept", 3)
     make(store, "spare", 2_500_000)
     (store.state / "runs").mkdir()
-    (store.state / "runs" / "r.json").write_text(json.dumps({"results": kept.key}))
+    (store.state / "runs" / "r.json").write_text(json.dumps(record_of(kept.key)))
     return store
 
 
@@ -55,3 +56,16 @@ def test_wrong_requests_are_one_line(store: Store, parcel):
     code, _, err = parcel("gc", "--store", store.state)
     assert (code, err.count("\n")) == (2, 1)
     assert "has format 7, and this version understands 2" in err
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"results": null', "[]"])
+def test_a_record_that_cannot_be_read_is_one_line_and_nothing_goes(store: Store, parcel, text: str):
+    record = store.state / "runs" / "r.json"
+    record.write_text(text)
+    for words in (["gc", "--delete", "--older-than", "0s"], ["gc"], ["results", "r"], ["status"]):
+        code, _, err = parcel(*words, "--store", store.state)
+        assert (code, err.count("\n")) == (1, 1), words
+        assert err.startswith(f"parcel: {record} cannot be read: "), words
+        assert "; restore it, or move it out of the store: gc then deletes" in err, words
+    assert len(store.keys()) == 2
+    assert all(store.is_whole(artifact) for artifact in store.artifacts())

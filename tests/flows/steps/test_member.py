@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +32,8 @@ from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
-from tests.processes import command_line, listened
+from tests.nodes.machines import skip_without_namespaces
+from tests.processes import LOOPBACK, command_line, listened
 
 pytestmark = pytest.mark.usefixtures("fast_compiler")
 
@@ -138,13 +140,58 @@ def test_two_processes_train_what_one_does(tmp_path: Path, inputs: dict[str, Any
     one = losses(train(stage(tmp_path / "one", inputs, spec)))
     assert len(one) == 20
     assert heard
-    assert not heard & {"::", "0.0.0.0"}
+    assert heard <= LOOPBACK
     np.testing.assert_allclose(two, one, rtol=1e-5)
     assert [r["step"] for r in rows(tmp_path / "two")] == list(range(1, 21))  # Each once.
     drawn = [
         [(r["budget"], r["learning_rate"]) for r in rows(tmp_path / n)] for n in ("one", "two")
     ]
     assert drawn[0] == drawn[1]
+
+
+GANG = """
+import pathlib, sys, time
+from infra.gang.local import LocalGang
+folder = pathlib.Path(sys.argv[1])
+gang = LocalGang(lambda rank, at: [sys.executable, "-c", sys.argv[2], at, str(rank)], 2, folder)
+while None in gang.codes().values():
+    time.sleep(0.05)
+print(*((folder / f"{rank}.log").read_text() for rank in range(2)))
+"""
+MEMBER = """
+import os, sys
+from flows.steps.member import join
+join(sys.argv[1], 2, int(sys.argv[2]))
+import jax, psutil
+from jax.experimental.multihost_utils import process_allgather
+from tests.processes import listened
+assert process_allgather(jax.numpy.ones(3)).shape == (2, 3)
+print("listens on", *listened([psutil.Process()]), flush=True)
+process_allgather(jax.numpy.ones(3))
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_a_gang_on_one_machine_listens_on_loopback_wherever_its_name_leads(tmp_path: Path):
+    skip_without_namespaces()
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n192.0.2.9 elsewhere\n")
+    rename = (
+        "ip link set lo up; ip addr add 192.0.2.9/32 dev lo; hostname elsewhere; "
+        f'mount --bind {tmp_path}/hosts /etc/hosts; exec "$@"'
+    )
+    command = [sys.executable, "-c", GANG, str(tmp_path), MEMBER]
+    done = subprocess.run(
+        ["unshare", "--uts", "--mount", "--net", "sh", "-ec", rename, "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    lines = re.findall("listens on (.*)", done.stdout)
+    assert len(lines) == 2, done.stdout + done.stderr
+    for line in lines:
+        assert line
+        assert set(line.split()) <= LOOPBACK
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from flows.study.kept import KeepConfig
 from flows.study.load import ConfigError, load
 from flows.study.runs import note_run, records
 from infra.store import gc
+from infra.store.records import LET_GO
 from infra.store.store import Store
 from tests.flows.study.test_explain import fill, study, told
 
@@ -56,7 +57,7 @@ def test_after_a_failure_everything_stays(store: Store):
     fill(store, study())
     finish(store, "evaluate parcel: no memory")
     (record,) = records(store).values()
-    assert record[gc.LET_GO] == []
+    assert record[LET_GO] == []
 
 
 def test_explain_tells_what_will_be_left(store: Store):

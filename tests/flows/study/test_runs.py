@@ -11,6 +11,7 @@ from flows.study.asked import study_asked
 from flows.study.config import StudyConfig
 from flows.study.load import ConfigError, check, load
 from flows.study.runs import find_run, note_run, records
+from infra.store.records import RecordError
 from infra.store.redact import redact
 from infra.store.store import Store
 
@@ -56,6 +57,14 @@ def test_results_of_the_same_code_have_records_of_their_own(tmp_path: Path):
     assert find_run(store, "toy-f123")["results"] == "results-f123456789abcdef-01234567"
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"name": "toy"}', '{"format": 2}'])
+def test_a_record_that_cannot_be_read_is_named_with_what_to_do(tmp_path: Path, text: str):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "toy-1.json").write_text(text)
+    with pytest.raises(RecordError, match=r"runs/toy-1\.json cannot be read: .*; restore it, or"):
+        find_run(Store(tmp_path), "toy")
+
+
 def test_a_run_without_results_is_no_run_to_look_at_but_keeps_its_artifacts(tmp_path: Path):
     store = Store(tmp_path)
     key = "checkpoint-0123456789abcdef-01234567"
@@ -78,8 +87,8 @@ def test_a_study_is_not_found_by_the_beginning_of_its_name_where_another_has_tha
     tmp_path: Path,
 ):
     store = Store(tmp_path)
-    for name in ("demo", "demo-2"):
-        results = f"results-0123456789abcdef-{name.rpartition('-')[2]:0>8}"
+    for name, code in (("demo", "00000001"), ("demo-2", "00000002")):
+        results = f"results-0123456789abcdef-{code}"
         note_run(store, {"name": name}, results, artifacts=[], flow_run_id="f", failed=[])
     assert find_run(store, "demo")["name"] == "demo"
     assert find_run(store, "demo-")["name"] == "demo-2"

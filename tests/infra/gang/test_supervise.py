@@ -172,6 +172,10 @@ def test_members_share_cores_and_gpus():
     assert (second["NPROC"], second["OMP_NUM_THREADS"]) == ("2", "2")
     assert second["XLA_FLAGS"] == "--a=1 --xla_cpu_multi_thread_eigen=true"
     assert second["CUDA_VISIBLE_DEVICES"] == "7,9"
+    assert second["NCCL_SOCKET_IFNAME"] == "lo"
+    assert (
+        member_environment(0, 2, own | {"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"
+    )
     assert member_environment(0, 4, own)["XLA_FLAGS"].endswith("eigen=false")
     with pytest.raises(ValueError, match=r"processes must divide the GPUs .* 4, got 3; set"):
         member_environment(0, 3, own)

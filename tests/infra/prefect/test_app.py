@@ -1,6 +1,7 @@
 """Who may speak to a store's server: its own pages, and clients that are no browser."""
 
 import base64
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -10,7 +11,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from infra.prefect.app import Password, SameOrigin
+from infra.prefect.app import Login, SameOrigin
+from infra.prefect.server import token_of
 
 HOSTS = ["127.0.0.1:4200", "localhost:4200"]
 OWN = "http://127.0.0.1:4200"
@@ -72,17 +74,84 @@ def test_beyond_loopback_its_name_is_the_readers_but_other_sites_stay_out():
     assert open_client.post("/", headers=foreign).status_code == 403
 
 
-def test_pages_beside_are_for_those_who_know_the_auth_string():
-    asking = TestClient(Password(APP, "me:sécret"))
+AUTH = "me:sécret"
 
-    def status(given: str | None, scheme: str = "Basic") -> int:
-        text = None if given is None else base64.b64encode(given.encode()).decode()
-        headers = {"Authorization": f"{scheme} {text}"} if text is not None else {}
-        return asking.get("/", headers=headers).status_code
 
-    assert [status("me:sécret"), status("me:sécret", "basic")] == [200, 200]
-    assert [status(given) for given in (None, "me:guess", "me:", "")] == [401] * 4
-    assert status("me:sécret", "Bearer") == 401
-    assert asking.get("/", headers={"Authorization": "Basic %%%"}).status_code == 401
-    asked = asking.get("/").headers["www-authenticate"]
-    assert asked.startswith("Basic realm=")  # So that a browser asks its user.
+def asking(**options: Any) -> TestClient:
+    return TestClient(Login(APP, AUTH, "ask me"), base_url=OWN, follow_redirects=False, **options)
+
+
+def basic(given: str, scheme: str = "Basic") -> dict[str, str]:
+    return {"Authorization": f"{scheme} {base64.b64encode(given.encode()).decode()}"}
+
+
+def test_it_answers_those_who_know_the_auth_string():
+    def status(headers: dict[str, str]) -> int:
+        return asking().get("/", headers=headers).status_code
+
+    assert [status(basic(AUTH)), status(basic(AUTH, "basic"))] == [200, 200]
+    assert [status(basic(given)) for given in ("me:guess", "me:", "")] == [401] * 3
+    assert status({}) == status(basic(AUTH, "Bearer")) == 401
+    assert status({"Authorization": "Basic %%%"}) == 401
+    refused = asking().get("/")
+    assert refused.headers["www-authenticate"].startswith(
+        "Basic realm="
+    )  # A browser asks its user.
+    assert refused.json() == {"detail": "ask me"}
+
+
+def test_a_link_with_the_token_logs_a_browser_in_once_and_leaves_the_address():
+    browser = asking()
+    came = browser.get(f"/?a=1&token={token_of(AUTH)}&b=")
+    assert (came.status_code, came.headers["location"]) == (303, "/?a=1&b=")
+    assert "sécret" not in str(came.headers)
+    cookie = came.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=Lax", "Path=/"} < set(cookie.split("; "))
+    for method in ("GET", "POST"):
+        assert browser.request(method, "/").status_code == 200
+    assert browser.get("/", headers={"Cookie": ""}).status_code == 401
+    for wrong in ("", "x", token_of("me:guess"), "%ff"):
+        assert asking().get(f"/?token={wrong}").status_code == 401
+    assert asking().post(f"/?token={token_of(AUTH)}").status_code == 401
+
+
+def test_a_login_leads_to_no_other_site():
+    for path in ("//evil.example/x", "/\\evil.example/x", "///evil.example"):
+        came = asking().get(f"{OWN}{path}?token={token_of(AUTH)}")
+        assert came.status_code == 303
+        assert not came.headers["location"].startswith(("//", "/\\"))
+
+
+def test_a_browser_that_gives_name_and_password_has_the_cookie_afterwards():
+    browser = asking()
+    assert "set-cookie" not in browser.get("/", headers=basic(AUTH)).headers
+    browser.get("/", headers={**basic(AUTH), "Accept": "text/html,*/*"})
+    assert browser.get("/").status_code == 200
+
+
+def test_servers_of_two_stores_have_cookies_of_their_own():
+    names = set()
+    for auth in ("parcel:1", "parcel:2"):
+        one = TestClient(Login(APP, auth, ""), base_url=OWN, follow_redirects=False)
+        came = one.get(f"/?token={token_of(auth)}")
+        names.add(came.headers["set-cookie"].partition("=")[0])
+    assert len(names) == 2
+
+
+def test_the_application_behind_it_gets_the_auth_string_whatever_the_browser_sent():
+    async def headers(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(request.headers["authorization"])
+
+    app = Login(Starlette(routes=[Route("/", headers)]), AUTH, "")
+    browser = TestClient(app, base_url=OWN)
+    came = browser.get(f"/?token={token_of(AUTH)}", headers=basic("someone:else"))
+    assert came.text == basic(AUTH)["Authorization"]
+
+
+def test_a_socket_needs_the_string_or_prefects_own_check():
+    with pytest.raises(WebSocketDisconnect), asking().websocket_connect("/in"):
+        pass
+    known: list[dict[str, Any]] = [{"headers": basic(AUTH)}, {"subprotocols": ["prefect"]}]
+    for options in known:
+        with asking().websocket_connect("/in", **options) as socket:
+            assert socket.receive_text() == "come in"

@@ -3,9 +3,11 @@
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -14,12 +16,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.prefect.server import ServerConflict, locks, running, server_of
+from infra.prefect.server import (
+    ServerConflict,
+    auth_file,
+    locks,
+    reporting,
+    running,
+    server_of,
+    token_of,
+)
 
 pytestmark = pytest.mark.slow
 
 USER = """
-import sys, time
+import os, sys, time
+os.umask(0o022)
 from pathlib import Path
 from infra.prefect.server import server_of
 with server_of(Path(sys.argv[1])) as note:
@@ -28,8 +39,8 @@ with server_of(Path(sys.argv[1])) as note:
 """
 
 
-def user_of(store: Path) -> tuple[subprocess.Popen[str], int, str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+def user_of(store: Path, **own: str) -> tuple[subprocess.Popen[str], int, str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")} | own
     user = subprocess.Popen(
         [sys.executable, "-c", USER, str(store)],
         stdin=subprocess.PIPE,
@@ -78,6 +89,7 @@ def test_a_server_that_dies_is_started_again_where_it_was(tmp_path: Path):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert note.api == api
+    assert note.auth == auth_file(tmp_path).read_text().strip()  # Browsers stay logged in.
     user.communicate("")
     assert gone(note.process.pid, 10)
 
@@ -111,8 +123,136 @@ def test_it_takes_only_those_it_should(served_store: Path):
     for headers, expected in pages:
         assert status(urllib.request.Request(f"{url}/parcel/", headers=headers)) == expected
     assert get(f"{url}/parcel/store.json", right) == {"store": str(served_store)}
-    settings = get(f"{url}/ui-settings", {})
-    assert (settings["csrf_enabled"], settings["auth"]) == (True, "BASIC")
+    settings = get(f"{url}/ui-settings", right)
+    # Who sees the UI has given the string, so its own form need not ask for it.
+    assert (settings["csrf_enabled"], settings["auth"]) == (True, None)
+
+
+def test_without_the_auth_string_nothing_of_it_answers_but_that_it_is_there(served_store: Path):
+    note = running(served_store)
+    assert note is not None
+    url = note.api.removesuffix("/api")
+    right = {"Authorization": f"Basic {base64.b64encode(note.auth.encode()).decode()}"}
+    known = get(f"{url}/api/openapi.json", right)["paths"]
+    methods = {"get", "post", "put", "patch", "delete"}
+    asked = [
+        (method.upper(), note.api + re.sub("{[^}]*}", "x", path))
+        for path, answers in known.items()
+        for method in methods & answers.keys()
+    ]
+    assert len(asked) > 150
+    pages = ("/", "/v2", "/v2/dashboard", "/parcel", "/parcel/", "/parcel/store.json")
+    asked += [("GET", url + path) for path in (*pages, "/ui-settings", "/openapi.json", "/docs")]
+    is_open = ("GET", f"{note.api}/health")
+    assert is_open in asked
+    for method, address in asked:
+        code = status(urllib.request.Request(address, method=method))
+        assert code == (200 if (method, address) == is_open else 401), (method, address)
+
+
+CLIENT = """
+import os, sys
+from pathlib import Path
+os.umask(0o022)
+from infra.prefect.server import Beside, server_of
+from infra.prefect.settings import apply
+store = Path(sys.argv[1])
+apply(store)
+with server_of(store, beside=Beside("flows.pages.app:pages_of", str(store))):
+    from prefect import flow
+    from prefect.blocks.system import Secret
+    Secret(value="hidden").save("one")
+    flow(lambda: "done", name="one")()
+    assert Secret.load("one").get() == "hidden"
+    open_to_others = [
+        (str(path.relative_to(store)), oct(path.stat().st_mode))
+        for path in [store / "prefect", *(store / "prefect").rglob("*")]
+        if path.stat().st_mode & 0o077
+    ]
+    print(len([*(store / "prefect").rglob("*")]), *open_to_others, sep="\\n", flush=True)
+"""
+
+
+def test_its_state_is_its_owners_alone_whatever_the_umask_and_what_was_there(tmp_path: Path):
+    (tmp_path / "prefect" / "storage").mkdir(parents=True, mode=0o755)
+    for name in ("prefect.db", "users.lock", "storage/result", "server.log"):
+        path = tmp_path / "prefect" / name
+        path.touch()
+        path.chmod(0o664)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    command = [sys.executable, "-c", CLIENT, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    count, *open_to_others = done.stdout.splitlines()
+    assert int(count) > 8
+    assert open_to_others == []
+    assert {"prefect.db", "server.log", "auth"} < set(os.listdir(tmp_path / "prefect"))
+
+
+def test_a_folder_of_another_user_is_refused_with_what_to_do():
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    code = (
+        "import os, sys, pathlib\n"
+        "from infra.prefect.server import ServerConflict, locks, server_of\n"
+        "store = pathlib.Path(sys.argv[1])\n"
+        "locks(store)[0].parent.chmod(int(sys.argv[2], 8))\n"
+        "os.seteuid(12345)\n"
+        "try: server_of(store).__enter__()\n"
+        "except ServerConflict as error: print(error)\n"
+    )
+    for mode in ("700", "755"):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder).chmod(0o755)
+            command = [sys.executable, "-c", code, folder, mode]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "is another user's, and a store's server runs for one user alone" in done.stdout
+
+
+def test_an_auth_string_of_the_user_is_the_servers(tmp_path: Path):
+    user, _, api = user_of(tmp_path, PREFECT_SERVER_API_AUTH_STRING="ours:secret")
+    note = running(tmp_path)
+    assert note is not None
+    assert note.auth == "ours:secret"
+    assert not auth_file(tmp_path).exists()
+    header = f"Basic {base64.b64encode(b'ours:secret').decode()}"
+    assert status(urllib.request.Request(f"{api}/admin/version")) == 401
+    given = urllib.request.Request(f"{api}/admin/version", headers={"Authorization": header})
+    assert status(given) == 200
+    user.communicate("")
+
+
+def test_who_names_the_stores_own_server_need_not_give_its_auth_string(
+    served_store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    note = running(served_store)
+    assert note is not None
+    for named in (note.api, note.api.replace("127.0.0.1", "localhost") + "/"):
+        monkeypatch.setenv("PREFECT_API_URL", named)
+        monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+        with reporting(served_store) as (ui, stays):
+            assert (ui.auth, stays) == ("me:secret", True)
+            assert os.environ["PREFECT_API_AUTH_STRING"] == "me:secret"
+    monkeypatch.setenv("PREFECT_API_URL", "http://prefect.lab:4200/api")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "lab:theirs")
+    with reporting(served_store) as (ui, _):
+        assert ui.link("/runs") == "http://prefect.lab:4200/v2/runs"
+        assert os.environ["PREFECT_API_AUTH_STRING"] == "lab:theirs"
+
+
+def test_links_log_in_on_a_terminal_and_are_plain_in_a_log():
+    code = (
+        "from infra.prefect.server import UI\n"
+        "print(UI('http://h/v2', 'me:secret').link('/runs'), UI('http://h/v2').link('/runs'))"
+    )
+    command = [sys.executable, "-c", code]
+    plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert plain.split() == ["http://h/v2/runs"] * 2
+    ours, theirs = os.openpty()
+    subprocess.run(command, stdout=theirs, check=True)
+    link, other = os.read(ours, 1000).decode().split()
+    assert link == f"http://h/v2/runs?token={token_of('me:secret')}"
+    assert other == "http://h/v2/runs"
 
 
 def test_other_options_than_the_running_servers_are_refused(served_store: Path):

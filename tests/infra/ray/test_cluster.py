@@ -12,7 +12,7 @@ import pytest
 from infra.ray.cluster import Cluster
 from infra.ray.devices import devices, usable_gpus
 from infra.ray.lost import WorkerLost
-from tests.processes import command_line, listened
+from tests.processes import LOOPBACK, command_line, listened
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_it_listens_on_loopback_only(cluster: Cluster):
     assert {"raylet", "gcs_server"} <= {command_line(process).split(" ")[0] for process in family}
     heard = listened(family)
     assert heard
-    assert heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert heard <= LOOPBACK
 
 
 def test_a_task_gets_the_gpus_it_asks_for_and_no_more(

@@ -4,10 +4,14 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from infra.store import gc
 from infra.store.graph import verify
@@ -15,7 +19,10 @@ from infra.store.holder import Holder
 from infra.store.lease import Lease, hold
 from infra.store.manifest import Recipe
 from infra.store.pins import DECIDING
+from infra.store.records import LET_GO, RecordError
 from infra.store.store import Artifact, Attempt, Store, manifest_name
+from tests.gcs.faults import Rule
+from tests.gcs.server import GCS
 from tests.infra.store.faults import STALE, fail
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -38,8 +45,14 @@ def make(store: Store, name: str, *inputs: Artifact, source: str = "") -> Artifa
 def note_run(store: Store, *named: Artifact) -> None:
     (store.state / "runs").mkdir(exist_ok=True)
     links = [f"{store.state}/artifacts/{found.key}/a, lineage-{found.key}" for found in named[1:]]
-    record = {"name": "r", "results": named[0].key, "more": {"links": links}}
+    record = record_of(named[0].key, more={"links": links})
     (store.state / "runs" / "r.json").write_text(json.dumps(record))
+
+
+def record_of(results: str | None, **more: Any) -> dict[str, Any]:
+    """The record of a run with these results, and other fields."""
+    fixed = {"name": "r", "finished": "2026-11-26T00:00:00", "failed": [], "config": {}}
+    return {**fixed, "results": results, "artifacts": [], **more}
 
 
 def make_old(path: Path, days: float = 30) -> None:
@@ -206,12 +219,185 @@ def test_record_that_cannot_be_read_stops_it(store: Store, place: str):
     assert {name for name in snapshot(store.state) if name.startswith("artifacts")} == before
 
 
-def test_garbled_manifest_stops_it(store: Store):
-    made = make(store, "made")
-    (store.state / manifest_name(made.key)).write_text("{")
-    with pytest.raises(ValueError, match="cannot be read"):
+RECORDS = (
+    "runs/*.json",
+    "accepted/*.json",
+    "pins/*.json",
+    "leases/*.json",
+    "manifests/*/*.json",
+    "aside/*.json",
+    "artifacts/*/history/*.json",
+)
+"""Files that say what is needed."""
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A store with a record of every sort, and their names.
+
+    This process holds its pin and its lease; it lives, so they do in a copy of the store, too.
+    """
+    store = Store(tmp_path_factory.mktemp("busy") / "store")
+    with store.pinned("run-1") as pin:
+        raw = make(store, "raw")
+        damaged = make(store, "damaged")
+        (damaged.path / "a.txt").unlink()
+        make(store, "damaged")
+        note_run(store, make(store, "results", make(store, "data", raw)))
+        accepted = json.dumps({"artifact": make(store, "accepted").key, "code": "0123"})
+        store.files.put("accepted/x-as-0123.json", accepted.encode())
+        pin.add(make(store, "pinned").key)
+        top = step_of("top", make(store, "read"))
+        with store.lock(top.key):
+            Attempt(store, top)
+            make(store, "spare")
+            copy = tmp_path_factory.mktemp("copy") / "store"
+            shutil.copytree(store.state, copy)
+    found_names = []
+    for pattern in RECORDS:
+        found = [path.relative_to(copy).as_posix() for path in copy.glob(pattern)]
+        assert found, pattern
+        found_names += sorted(found)
+    return copy, found_names
+
+
+def test_with_every_record_whole_it_deletes_what_none_needs(
+    busy: tuple[Path, list[str]], tmp_path: Path
+):
+    shutil.copytree(busy[0], tmp_path / "store")
+    deleted = names(gc.delete(Store(tmp_path / "store"), older_than=0))
+    assert [found for found in deleted if found[0] == "artifact"] == [
+        ("artifact", "damaged"),
+        ("artifact", "spare"),
+    ]
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=120)
+def test_any_record_that_is_damaged_stops_it_before_it_deletes_anything(
+    busy: tuple[Path, list[str]], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+):
+    folder = tmp_path_factory.mktemp("damaged") / "store"
+    shutil.copytree(busy[0], folder)
+    name = data.draw(st.sampled_from(busy[1]))
+    path = folder / name
+    whole = path.read_bytes()
+    path.write_bytes(
+        data.draw(
+            st.one_of(
+                st.integers(0, len(whole.rstrip()) - 1).map(lambda end: whole[:end]),
+                st.sampled_from([b"null", b"3", b"[]", b'"x"', b"{}", b"\0" * 40, b"\xff\xfe"]),
+            )
+        )
+    )
+    before = snapshot(folder)
+    with pytest.raises(ValueError, match="; restore it, or") as refused:
+        gc.delete(Store(folder), older_than=0)
+    assert f"{folder}/{name} " in str(refused.value)
+    assert snapshot(folder) == before
+    with pytest.raises(ValueError, match="; restore it, or"):
+        gc.find(Store(folder), older_than=0)
+    shutil.rmtree(folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("format", 2, "format must be 1 for this version, got 2"),
+        ("results", 3, "results must be a key or null, got 3"),
+        ("artifacts", "dataset", 'artifacts must be a list of keys, got "dataset"'),
+        ("artifacts", ["dataset-01"], 'artifacts must be a list of keys, got \\["dataset-01"\\]'),
+        (LET_GO, {}, "let_go must be a list of keys, got {}"),
+        ("config", "demo", 'config must be an object, got "demo"'),
+        ("name", None, "name must be text, got null"),
+    ],
+)
+def test_a_record_of_other_types_or_of_a_later_format_stops_it(
+    store: Store, field: str, value: Any, told: str
+):
+    note_run(store, make(store, "made"))
+    path = store.state / "runs" / "r.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    before = snapshot(store.state)
+    with pytest.raises(RecordError, match=rf"runs/r\.json cannot be read: {told}; restore it, or"):
         gc.delete(store, older_than=0)
-    assert made.path.exists()
+    assert snapshot(store.state) == before
+
+
+def test_what_a_record_names_stays_whatever_its_config_says(store: Store):
+    """gc does not interpret configs: one of an older version keeps its artifacts."""
+    made = make(store, "made")
+    note_run(store, made)
+    path = store.state / "runs" / "r.json"
+    config = {"field_of_long_ago": 7, "methods": ["/nowhere/mine.py:Own"]}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "config": config}))
+    assert gc.delete(store, older_than=0) == []
+
+
+def test_a_pin_of_unknown_content_stops_it_until_its_holder_must_be_dead(store: Store):
+    make(store, "made")
+    store.files.put("pins/run.json", b"")
+    with pytest.raises(RecordError, match=r"pins/run\.json cannot be read: no lease"):
+        gc.delete(store, older_than=0)
+    make_old(store.state / "pins" / "run.json")
+    assert names(gc.delete(store, older_than=0)) == [("artifact", "made")]
+
+
+@pytest.mark.parametrize("place", ["runs", "runs/r.json", "manifests", "pins", "accepted"])
+def test_records_behind_a_link_that_leads_nowhere_are_unknown_not_absent(
+    store: Store, tmp_path: Path, place: str
+):
+    note_run(store, make(store, "made"))
+    path = store.state / place
+    if path.exists():
+        path.rename(store.state.with_name(f"{store.state.name}-elsewhere"))
+    path.symlink_to("/nowhere")
+    with pytest.raises(OSError, match="leads nowhere"):
+        gc.delete(store, older_than=0)
+    assert (store.state / "artifacts" / step_of("made").key / "attempts").is_dir()
+
+
+def test_a_listing_of_sources_that_is_damaged_stops_it(store: Store):
+    source = store.keep({"a.py": b"a"})
+    note_run(store, make(store, "made", source=source))
+    (store.state / "sources" / source).write_text("{")
+    before = snapshot(store.state)
+    with pytest.raises(ValueError, match="other bytes than its name says; restore it, or"):
+        gc.delete(store, older_than=0)
+    assert snapshot(store.state) == before
+
+
+def test_a_listing_that_fails_stops_it_wherever_it_does(
+    gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PARCEL_STATE", str(tmp_path))
+    for name, value in gcs.environment.items():
+        monkeypatch.setenv(name, value)
+    store = Store("gs://testing/store")
+    raw = make(store, "raw")
+    record = record_of(make(store, "results", raw).key)
+    store.files.put("runs/r.json", json.dumps(record).encode())
+    make(store, "spare")
+    bucket = gcs.store.bucket("testing")
+
+    def content() -> dict[str, bytes]:
+        return {name: bucket.objects[name].data for name in bucket.names if "/gc" not in name}
+
+    # Pages of two names, so that some fail in the middle of a listing.
+    monkeypatch.setattr("tests.gcs.api.MAX_PAGE", 2)
+    before = content()
+    gcs.clear()
+    gc.find(Store("gs://testing/store"), older_than=0)
+    num_lists = gcs.requests()["list"]["requests"]
+    assert num_lists > 10
+    for skip in range(num_lists):
+        gcs.fail(Rule(action="answer", verb="list", status=403, skip=skip, times=None))
+        with pytest.raises(OSError, match="Forbidden"):
+            gc.delete(Store("gs://testing/store"), older_than=0)
+        gcs.clear()
+        assert content() == before, skip
+    deleted = names(gc.delete(Store("gs://testing/store"), older_than=0))
+    assert [found for found in deleted if found[0] == "artifact"] == [("artifact", "spare")]
 
 
 def test_error_while_it_hides_a_manifest_leaves_whole_artifacts(
@@ -325,7 +511,7 @@ def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
     note_run(store, scores)
     path = store.state / "runs" / "r.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {gc.LET_GO: [checkpoint.key]}))
+    path.write_text(json.dumps(record | {LET_GO: [checkpoint.key]}))
     assert names(gc.find(store, older_than=0)) == [("files", "checkpoint")]
     assert store.find(checkpoint.key) is not None
     assert gc.find(store, older_than=DAY) == []
@@ -349,8 +535,8 @@ def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
 def test_what_another_run_keeps_is_not_let_go(store: Store):
     checkpoint = make(store, "checkpoint")
     note_run(store, make(store, "scores", checkpoint))
-    lets = {"results": "x", gc.LET_GO: [checkpoint.key]}
+    lets = record_of(None, **{LET_GO: [checkpoint.key]})
     (store.state / "runs" / "s.json").write_text(json.dumps(lets))
-    keeps = {"results": "x", "artifacts": [checkpoint.key], gc.LET_GO: []}
+    keeps = record_of(None, artifacts=[checkpoint.key], **{LET_GO: []})
     (store.state / "runs" / "t.json").write_text(json.dumps(keeps))
     assert gc.find(store, older_than=0) == []

@@ -1,0 +1,140 @@
+"""Records of runs, and notes on accepted artifacts: what they name, `gc` does not delete.
+
+<store>/runs/<name>-<id>.json       a run that ended
+        accepted/<key>-as-<code>    an artifact that a person keeps although its code changed
+
+A record that cannot be read may name anything. So it is an error, never an empty record.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from infra.store.files import Files
+from infra.store.manifest import KEY
+
+RUNS, ACCEPTED = "runs", "accepted"
+
+LET_GO = "let_go"
+"""Field of a run's record: keys of artifacts of which it keeps the manifest, but not the files."""
+
+FORMAT = 1
+"""Format of the records that this version writes; a record without a number has it, too."""
+
+
+class RecordError(ValueError):
+    """A record, pin or lease cannot be read; the message is one line with its name and the cure."""
+
+    def __init__(self, files: Files, name: str, why: str) -> None:
+        super().__init__(
+            f"{files.uri}/{name} cannot be read: {why}; restore it, or move it out of the store: "
+            f"gc then deletes what it alone keeps."
+        )
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str) and KEY.fullmatch(value) is not None
+
+
+def _are_keys(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_key, value))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+_RUN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (lambda value: isinstance(value, str), "text"),
+    "results": (lambda value: value is None or _is_key(value), "a key or null"),
+    "artifacts": (_are_keys, "a list of keys"),
+    "finished": (lambda value: isinstance(value, str), "text"),
+    "failed": (_are_texts, "a list of texts"),
+    "config": (lambda value: isinstance(value, dict), "an object"),
+}
+"""Field of a run's record -> its check, and what it accepts."""
+
+_RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    LET_GO: (_are_keys, "a list of keys"),
+    "given_up": (_are_texts, "a list of texts"),
+    "flow_run_id": (lambda value: isinstance(value, str), "text"),
+}
+"""The same for fields that older records lack."""
+
+
+def read_run(files: Files, run: str) -> dict[str, Any]:
+    """Returns the record of a run, by its full name.
+
+    Raises:
+      FileNotFoundError: if there is none.
+      RecordError: if it cannot be read.
+      OSError: if the store does not answer.
+    """
+    name = f"{RUNS}/{run}.json"
+    record = _read(files, name)
+    for field, (is_right, accepted) in {**_RUN, **_RUN_MORE}.items():
+        if field not in record and field in _RUN_MORE:
+            continue
+        if field not in record:
+            raise RecordError(files, name, f"it has no field {field!r}")
+        if not is_right(record[field]):
+            found = f"{json.dumps(record[field]):.40}"
+            raise RecordError(files, name, f"{field} must be {accepted}, got {found}")
+    return record
+
+
+def run_records(files: Files) -> dict[str, dict[str, Any]]:
+    """Returns full name -> record of every run.
+
+    Raises:
+      RecordError: if one cannot be read.
+    """
+    names = [name.removesuffix(".json") for name in files.listing(RUNS) if name.endswith(".json")]
+    return {name: read_run(files, name) for name in names}
+
+
+def named_keys(files: Files) -> tuple[set[str], set[str]]:
+    """Returns the keys that records name in any field, path or link; and those they let go.
+
+    Raises:
+      RecordError: if a record cannot be read.
+      OSError: if the store does not answer.
+    """
+    named, let_go = set[str](), set[str]()
+    for name in (
+        f"{folder}/{each}" for folder in (RUNS, ACCEPTED) for each in files.listing(folder)
+    ):
+        if not name.endswith(".json"):
+            # Not ours. Perhaps somebody's copy of a record: what it names stays, too.
+            text = files.read(name).decode(errors="replace")
+        elif name.startswith(f"{RUNS}/"):
+            record = read_run(files, name.removeprefix(f"{RUNS}/").removesuffix(".json"))
+            let_go |= set(record.pop(LET_GO, ()))
+            text = json.dumps(record)
+        else:
+            note = _read(files, name)
+            if not _is_key(key := note.get("artifact")):
+                raise RecordError(files, name, f"artifact must be a key, got {json.dumps(key):.40}")
+            text = json.dumps(note)
+        found = [key.split("-") for key in KEY.findall(text)]
+        # "lineage-results-…" matches as one key, and contains "results-…": add every ending.
+        named |= {"-".join(words[i:]) for words in found for i in range(len(words))}
+    return named, let_go
+
+
+def _read(files: Files, name: str) -> dict[str, Any]:
+    try:
+        data = files.read(name)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise OSError(f"{files.uri}/{name} could not be read: {error}; try it again.") from error
+    try:
+        record = json.loads(data)
+    except ValueError as error:
+        raise RecordError(files, name, f"{error}") from None
+    if not isinstance(record, dict):
+        raise RecordError(files, name, f"it must be a JSON object, got {json.dumps(record):.40}")
+    if (found := record.get("format", FORMAT)) != FORMAT:
+        raise RecordError(files, name, f"format must be {FORMAT} for this version, got {found!r}")
+    return record
