@@ -34,6 +34,7 @@ from pipelines.records.dataset import read_info
 from pipelines.records.tfrecord import Shard
 from pipelines.video.sampling import FrameSampling
 from tests.model.tiny_model import tiny_model
+from tests.pipelines.video.decoders import needs_decord
 
 pytestmark = pytest.mark.usefixtures("fast_compiler")
 
@@ -105,6 +106,7 @@ def test_prefill_and_the_flops_it_promises():
     assert one.xla_ratio == pytest.approx(one.flops_ratio, rel=0.3)
 
 
+@needs_decord
 def test_video_loops_and_ours_show_the_same_frames(tmp_path):
     path = video.write_clip(tmp_path / "a.mp4", seconds=2, key_frames=12, width=80, height=48)
     rows = video.measure(path, "12, 5", FrameSampling(num_frames=4, stride=5), rounds=1)
@@ -113,6 +115,7 @@ def test_video_loops_and_ours_show_the_same_frames(tmp_path):
     assert rows[-1][-1] == "1.00"
 
 
+@needs_decord
 @pytest.mark.slow
 def test_video_memory(capsys: pytest.CaptureFixture[str]):
     video.main(["--seconds", "1", "--height", "48", "--rounds", "1", "--clips", "1"])
@@ -138,6 +141,7 @@ def test_loader_opens_and_resumes(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_images", [1, 2])
 def test_loader_and_plain_tf_data_do_the_same(tmp_path: Path, num_images: int):
+    pytest.importorskip("tensorflow", reason="no TensorFlow: the extra tf installs it")
     loader.write_data(tmp_path / "d", 6, num_images, num_shards=2, num_photos=9)
     ours = loader.open_loader(tmp_path / "d", TRAIN).batches(0, 2)
     theirs = loader.tf_data_batches(tmp_path / "d", TRAIN, num_images).as_numpy_iterator()
