@@ -1,13 +1,17 @@
 """`tf.data` reads what `Dataset` reads: every record, every field, in the same order."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
+from PIL import Image
 
 from flows.steps.code import checkout
 from pipelines.records import as_tf_dataset, example
@@ -15,6 +19,8 @@ from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
 from pipelines.records.schema import Record
 from pipelines.records.tfrecord import write_shard
 from tests.pipelines.records.test_export import dataset_of, records
+
+ROOT = Path(__file__).parents[3]
 
 
 def record_of(row: dict) -> Record:
@@ -69,6 +75,29 @@ def folder(tmp_path: Path) -> Path:
     info = DatasetInfo(name="d", parts=parts, num_inputs=6, num_rejected=0, image_px=28)
     info.write(tmp_path)
     return tmp_path
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_gives_pixels_and_texts(tmp_path: Path, encoded, monkeypatch):
+    pytest.importorskip("tensorflow", reason="no TensorFlow: the extra tf installs it")
+    record = Record(
+        id="a", images=(encoded(7, 5, "PNG"),), prefix="caption de", suffixes=("Ärger", "x"),
+        task="caption", source="a", source_sha256="00",
+    )  # fmt: skip
+    folder = tmp_path / "prepared" / "mixture"
+    folder.mkdir(parents=True)
+    write_shard(folder / "c.tfrecord", [example.encode(record)])
+    parts = {"caption": PartInfo(shards=("c.tfrecord",), num_records=(1,))}
+    info = DatasetInfo(name="d", parts=parts, num_inputs=1, num_rejected=0, image_px=7)
+    info.write(folder)
+    page = (ROOT / "docs" / "howto" / "data.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?as_tf_dataset.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(code, names)
+    ((pixels, prefix, suffix),) = names["pairs"].as_numpy_iterator()
+    assert pixels.tolist() == np.asarray(Image.open(io.BytesIO(record.images[0]))).tolist()
+    assert (prefix.decode(), suffix.decode()) == ("caption de", "Ärger")
 
 
 @pytest.mark.slow
