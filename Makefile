@@ -1,4 +1,7 @@
-PYTHON ?= python3
+# The Python of .venv, or the newest supported one that runs: pyenv has names on PATH that do not.
+PYTHON ?= $(shell for p in .venv/bin/python python3.13 python3.12 python3.11 python3; do \
+	$$p $(SUPPORTED) >/dev/null 2>&1 && echo $$p && break; done)
+SUPPORTED := -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(1); print("%d.%d" % v)'
 PY := .venv/bin/python
 # Tests compute on the CPU; `make demo` takes a GPU where there is one.
 check test test-deep night: export JAX_PLATFORMS ?= cpu
@@ -10,7 +13,10 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 setup: .venv/.installed
 
 .venv/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v == (3, 11) or sys.exit(f"python: needs 3.11, got {v[0]}.{v[1]} from $(PYTHON); name another one: make $(MAKECMDGOALS) PYTHON=python3.11")'
+	@$(or $(PYTHON),false) $(SUPPORTED) >/dev/null 2>&1 || { echo >&2 \
+		"python: needs 3.11, 3.12 or 3.13, $(if $(PYTHON),and $(PYTHON) does not run or is another,and PATH has none);" \
+		"name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.13"; exit 1; }
+	@test -d .venv/lib/python$$($(PYTHON) $(SUPPORTED)) || rm -rf .venv
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from infra.prefect.server import running
 from infra.reason import reason_of
@@ -68,13 +69,17 @@ def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
 
 def _python() -> Finding:
     told = f"{sys.version.split()[0]} at {sys.executable}"
-    if sys.version_info[:2] == (3, 11):
+    try:
+        accepted = importlib.metadata.metadata(_PACKAGE)["Requires-Python"]
+    except importlib.metadata.PackageNotFoundError:
+        accepted = ""  # The finding on packages says that the project is not installed.
+    if SpecifierSet(accepted).contains(".".join(map(str, sys.version_info[:3]))):
         return Finding(what="python", state="ok", told=told)
     return Finding(
         what="python",
         state="bad",
-        told=told,
-        cure="run make setup PYTHON=python3.11",
+        told=f"{told}, not {accepted}",
+        cure="run make setup PYTHON=/path/to/python with one of these",
     )
 
 

@@ -13,6 +13,9 @@ cover what they bring in.
 A reader, metric or connector of the user's own (`flows.steps.own_code`) is in the folder `own` of
 a tree, and is followed like the rest: own/my_metric.py is the module `my_metric`. Its imports may
 be relative.
+
+A digest is the same under every Python that the project supports, so that machines with different
+ones can share a store: `_Stripped` and `_canonical` remove what the versions disagree on.
 """
 
 import ast
@@ -39,8 +42,10 @@ OUTSIDE = (
     "flows.steps.own_code",
     "flows.steps.registry",
     "flows.steps.worker",
+    "pipelines.records.tf_data",
 )
-"""Modules that run every step and decide the bytes of none; they are no part of a step's code."""
+"""Modules that are no part of a step's code. They decide the bytes of no step: the first run every
+step, and the last is for people who train with `tf.data`."""
 
 _IMPORTERS = {"import_module", "__import__", "spec_from_file_location", "run_module", "run_path"}
 _DYNAMIC = _IMPORTERS | {"exec", "eval"}
@@ -254,7 +259,7 @@ def read_module(text: bytes) -> Module:
                 dynamic = f"{node.lineno}: {said}"
             case ast.Attribute(attr=said) if said in _IMPORTERS:
                 dynamic = f"{node.lineno}: {said}"
-    digest = hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
+    digest = hashlib.sha256(_canonical(tree).encode()).hexdigest()
     return Module(digest, frozenset(names), tuple(relative), dynamic)
 
 
@@ -262,7 +267,7 @@ def _bare(text: bytes) -> ast.Module:
     """Returns a syntax tree without docstrings; comments and formatting are not in it anyway.
 
     Every string that is a statement is dropped, also one that documents an attribute: none has an
-    effect.
+    effect. f-strings are brought into one form.
     """
     with _PARSING:
         return _Stripped().visit(_parsed(text))
@@ -286,26 +291,59 @@ class _Stripped(ast.NodeTransformer):
         alone = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if alone else self.generic_visit(node)
 
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        # Python 3.12 adds empty texts to the format specifications of f-strings.
+        node.values = [part for part in node.values if not _is_empty_text(part)]
+        return self.generic_visit(node)
+
+
+def _is_empty_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == ""
+
+
+def _canonical(node: object) -> str:
+    """Returns the text of a syntax tree, the same under every supported Python.
+
+    `ast.dump` and `ast.unparse` write other texts in other versions.
+
+        f(1)    Call(args=[Constant(0x1)],func=Name(ctx=Load(),id='f'))
+
+    Args:
+      node: a node, or what a field of one holds: a list, a name, a number or None.
+    """
+    if isinstance(node, list):
+        return f"[{','.join(map(_canonical, node))}]"
+    if isinstance(node, ast.Constant):  # Without its `kind`: u"a" is "a".
+        return f"Constant({_canonical(node.value)})"
+    if isinstance(node, ast.AST):
+        # Empty fields are left out: Python 3.12 and 3.13 have fields that 3.11 lacks.
+        values = {name: getattr(node, name, None) for name in sorted(node._fields)}
+        fields = [f"{n}={_canonical(v)}" for n, v in values.items() if v is not None and v != []]
+        return f"{type(node).__name__}({','.join(fields)})"
+    if type(node) is int:
+        return hex(node)  # Python refuses to write very long integers in decimals.
+    return ascii(node)  # `repr` shows the characters that a version's Unicode table knows.
+
 
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _definitions(text: bytes) -> dict[str, str]:
-    """Returns qualified name -> source of functions, classes and constants; "" -> the rest."""
+    """Returns qualified name -> text of functions, classes and constants; "" -> the rest."""
 
     def walk(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, str]]:
         rest = [node for node in body if not isinstance(node, _Scope | ast.Assign | ast.AnnAssign)]
-        yield prefix.rstrip("."), "\n".join(map(ast.unparse, rest))
+        yield prefix.rstrip("."), _canonical(rest)
         for node in body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                yield f"{prefix}{', '.join(map(ast.unparse, targets))}", ast.unparse(node)
+                yield f"{prefix}{', '.join(map(ast.unparse, targets))}", _canonical(node)
             elif isinstance(node, ast.ClassDef):
                 head = [*node.bases, *node.decorator_list, *(k.value for k in node.keywords)]
-                yield f"{prefix}{node.name} (class)", " ".join(map(ast.unparse, head))
+                yield f"{prefix}{node.name} (class)", _canonical(head)
                 yield from walk(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, _Scope):
-                yield f"{prefix}{node.name}", ast.unparse(node)
+                yield f"{prefix}{node.name}", _canonical(node)
 
     found: dict[str, str] = {}
     for name, source in walk(_bare(text).body, ""):

@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from pipelines.records.schema import Record
 
 # Field name in the Example -> field of `Record`, for lists of texts or bytes.
-_BYTES = {
+BYTES = {
     "id": "id",
     "image": "images",
     "prefix": "prefix",
@@ -20,21 +20,21 @@ _BYTES = {
     "answer": "answers",
     "mask_rle": "masks",
 }
-_FLOATS = {"frame_requested": "frame_requested", "frame_decoded": "frame_decoded"}
-_SINGLE = ("id", "prefix", "task", "lang", "source", "source_sha256")
+FLOATS = {"frame_requested": "frame_requested", "frame_decoded": "frame_decoded"}
+SINGLE = ("id", "prefix", "task", "lang", "source", "source_sha256")
 
 
 def encode(record: Record) -> bytes:
     """Returns the serialized `tf.train.Example`; equal records give equal bytes."""
     example = _Example()
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
-    for key, field in _BYTES.items():
+    for key, field in BYTES.items():
         value = getattr(record, field)
-        values = [value] if key in _SINGLE else value
+        values = [value] if key in SINGLE else value
         feature[key].bytes_list.value.extend(
             v if isinstance(v, bytes) else v.encode() for v in values
         )
-    for key, field in _FLOATS.items():
+    for key, field in FLOATS.items():
         feature[key].float_list.value.extend(getattr(record, field))
     feature["prefixes"].bytes_list.value.extend(
         json.dumps(one, ensure_ascii=False).encode() for one in record.prefixes
@@ -55,16 +55,16 @@ def decode(data: bytes) -> Record:
     example = _Example.FromString(data)
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
     values: dict[str, object] = {}
-    for key, field in _BYTES.items():
+    for key, field in BYTES.items():
         if key not in feature:
             raise ValueError(f"feature {key!r} is missing from the Example; has {sorted(feature)}.")
         # A slice: iterating over the values takes three times as long.
         items = feature[key].bytes_list.value[:]
-        if key in _SINGLE:
+        if key in SINGLE:
             values[field] = items[0].decode()
         else:
             values[field] = tuple(items if key == "image" else map(bytes.decode, items))
-    for key, field in _FLOATS.items():
+    for key, field in FLOATS.items():
         values[field] = tuple(feature[key].float_list.value[:])
     prefixes = feature["prefixes"].bytes_list.value[:]
     values["prefixes"] = tuple(tuple(json.loads(one)) for one in prefixes)

@@ -6,6 +6,7 @@ if its decoding fails in two children that have decoded nothing else.
 """
 
 import dataclasses
+import importlib.util
 import json
 import os
 import select
@@ -54,6 +55,11 @@ class VideoLimits:
     def __post_init__(self) -> None:
         if self.decoder not in ("pyav", "decord"):
             raise ValueError(f"decoder must be pyav or decord, got {self.decoder!r}.")
+        if self.decoder == "decord" and importlib.util.find_spec("decord") is None:
+            raise ValueError(
+                "decoder must be pyav where decord is not installed, got 'decord'; decord has "
+                "wheels for Linux on x86-64 only."
+            )
         for name in ("cpu_s", "memory_mb", "clips_per_child"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")

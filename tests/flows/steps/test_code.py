@@ -1,12 +1,17 @@
 """A step's code is what its function can reach: nothing more, nothing less."""
 
+import contextlib
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from flows.steps.code import DynamicImportError, Tree, changes, checkout, code_sha256
+from flows.steps.code import DynamicImportError, Tree, changes, checkout, code_sha256, read_module
 from flows.steps.registry import KINDS, code_of
 
+ROOT = Path(__file__).parents[3]
 CONFIGS = {
     "dataset": {"reader": "chartqa"},
     "raw_files": {"reader": "chartqa"},
@@ -153,6 +158,103 @@ def test_imports_by_a_computed_name_are_refused(line: str):
     with pytest.raises(DynamicImportError, match=r"model\.b line 2: .* import the module by its"):
         made.reach(["model.a"])
     made.reach(["model.a"], stop=["model.b"])
+
+
+GOLDEN = (
+    r"""
+import a.b as c
+@d(1)
+class C(D, m=E):
+    "A docstring,   with white space."
+    x: int = 0
+    def f(self, a, /, b=[], *c: int, d, e=(), **g) -> None:
+        "Another."
+        match a:
+            case [1, *_] | {"k": v, **r} if a: return {**a, 1: 2}, lambda: (yield)
+        try: del a[1:, ...]
+        except* E: pass
+async def g():
+    async with a as b, c: return [await x async for x in y if z]
+formats = [f'{x!r:>{w}}', f'{x:{w}.{p}}', f'{x:}', f'{x}', f'{x:%d}']
+pieces = ['a' f'{x}' 'b' f'c' '', u'a' f'{x}', f'', f'{x = }', f'{d[1] = !s:^9}', f'{{{x}}}']
+texts = [u'a', 'é', 'a\ud800', '\U0001fadc', b'\xff', r'\d']
+numbers = [1, 1.0, -0.0, 1e999, 1e-7, 1j, True, None, ...]
+"""
+    + f"long = {hex(10**5000)}\n"
+)
+"""What the trees of Python 3.11, 3.12 and 3.13 differ in, and a little of everything."""
+
+
+def test_the_digest_of_a_module_is_the_same_under_every_python():
+    # Python 3.11.7, 3.12.1 and 3.13.0 gave this, 26 November 2026.
+    assert read_module(GOLDEN.encode()).digest == (
+        "cad849cdb3a13799efe3f8dc2b66340d1bb3986e803bbe592fe3483dbc6dfea2"
+    )
+
+
+def other_pythons() -> list[str]:
+    """Returns the supported Pythons on PATH that run, apart from this one."""
+    code = "import sys; print(*sys.version_info[:2])"
+    found = {}
+    for minor in (11, 12, 13):
+        words = [f"python3.{minor}", "-c", code]
+        with contextlib.suppress(OSError):
+            done = subprocess.run(words, capture_output=True, text=True)
+            if done.stdout.split() == ["3", str(minor)] and minor != sys.version_info.minor:
+                found[minor] = words[0]
+    return [*found.values()]
+
+
+@pytest.mark.slow
+def test_every_module_has_the_same_digest_under_every_python_of_this_machine():
+    pythons = other_pythons()
+    if not pythons:
+        pytest.skip("no other Python of 3.11, 3.12 and 3.13 is on PATH")
+    code = "from flows.steps.code import checkout, read_module\n"
+    code += "for path, text in sorted(checkout().files.items()):\n"
+    code += "    if path.endswith('.py'): print(path, read_module(text).digest)"
+    expected = "".join(
+        f"{path} {read_module(text).digest}\n"
+        for path, text in sorted(checkout().files.items())
+        if path.endswith(".py")
+    )
+    for python in pythons:
+        done = subprocess.run([python, "-c", code], cwd=ROOT, capture_output=True, text=True)
+        assert done.stdout == expected, (python, done.stderr[-1000:])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ("x = 1", "x = 0x1", True),
+        ("x = 'a' 'b'", "x = 'ab'", True),
+        ("x = u'a'", "x = 'a'", True),
+        ("x = (1)", "x = 1", True),
+        ("f(a, b)", "f(a,\n  b,)", True),
+        ("x = 1", "x = 1.0", False),
+        ("x = 1", "x = True", False),
+        ("x = 'a'", "x = b'a'", False),
+        ("x = None", "x = 0", False),
+        ("x = 'None'", "x = None", False),
+        ("x = 0.0", "x = -0.0", False),
+        ("x = 1e999", "x = inf", False),
+        ("x = 1j", "x = 1", False),
+        ("x = ''", "x = f''", False),
+        ("x = f'{y}'", "x = f'{y!s}'", False),
+        ("x = f'{y:1}'", "x = f'{y:2}'", False),
+        ("x = f'{y = }'", "x = f'{y=}'", False),
+        ("x = [a, b]", "x = [b, a]", False),
+        ("x = (a,)", "x = a", False),
+        ("x = {**a}", "x = {None: a}", False),
+        ("def f(*, a, b=1): pass", "def f(*, a=1, b): pass", False),
+        ("def f(a, /): pass", "def f(a): pass", False),
+        ("from . import a", "from .. import a", False),
+        ("x: int", "(x): int", False),
+        ("[a for a in b]", "[a async for a in b]", False),
+    ],
+)
+def test_trees_of_other_meaning_have_other_digests(one: str, other: str, equal: bool):
+    assert (read_module(one.encode()).digest == read_module(other.encode()).digest) == equal
 
 
 def test_changes_are_told_by_function():

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.infra.deploy.files import DEPLOY, ROOT, containers, of_kind
+from tests.infra.deploy.pins import SUPPORTED, pinned
 
 Instruction = tuple[str, str]
 
@@ -36,25 +37,18 @@ def all_of(name: str) -> list[str]:
     return [rest for instruction, rest in instructions() if instruction == name]
 
 
-def pinned() -> dict[str, str]:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return dict(line.split("==") for line in lines)
-
-
 def test_it_has_the_python_and_the_ray_of_the_project():
-    (base,) = all_of("FROM")
-    project = (ROOT / "pyproject.toml").read_text()
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert f'requires-python = ">={version},<' in project
-    assert base == f"docker.io/library/python:{version}-slim-bookworm"
+    assert all_of("FROM") == ["docker.io/library/python:${PYTHON}-slim-bookworm"]
+    assert all_of("ARG")[0] == f"PYTHON={SUPPORTED[-1]}"
     (ray,) = of_kind("RayCluster").values()
     assert ray["spec"]["rayVersion"] == pinned()["ray"]
 
 
 def test_beams_workers_have_the_beam_and_the_python_of_the_project():
-    text = (DEPLOY / "Dockerfile.beam").read_text()
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert f"apache/beam_python{version}_sdk:{pinned()['apache-beam']} AS beam" in text
+    lines = (DEPLOY / "Dockerfile.beam").read_text().splitlines()
+    assert f"ARG PYTHON={SUPPORTED[-1]}" in lines
+    beam = f"docker.io/apache/beam_python${{PYTHON}}_sdk:{pinned()['apache-beam']}"
+    assert f"FROM {beam} AS beam" in lines
 
 
 def test_what_it_copies_is_let_through_and_nothing_else():
@@ -79,8 +73,7 @@ def test_it_runs_as_nobody_in_particular_and_writes_below_state_only():
 
 def test_extras_are_those_of_the_project():
     project = (ROOT / "pyproject.toml").read_text()
-    (argument,) = all_of("ARG")
-    assert argument == 'EXTRA=""'
+    assert all_of("ARG")[1:] == ['EXTRA=""']
     for extra in ("cuda", "tpu", "kubernetes"):
         assert re.search(rf"^{extra} = ", project, re.MULTILINE)
 

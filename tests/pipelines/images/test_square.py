@@ -158,7 +158,7 @@ def test_wrong_spec_names_the_field(field, value):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(37, 53), (300, 201), (14, 90)])
 def test_resizing_equals_tensorflow(shape):
-    import tensorflow as tf
+    tf = pytest.importorskip("tensorflow", reason="no TensorFlow: the extra tf installs it")
 
     pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
     plain = tf.image.resize(pixels, (28, 28)).numpy()

@@ -122,7 +122,7 @@ def dataset(tmp_path, encoded) -> Dataset:
 
 
 def test_plain_tensorflow_reads_it(tmp_path, dataset):
-    tensorflow = pytest.importorskip("tensorflow")
+    tensorflow = pytest.importorskip("tensorflow", reason="no TensorFlow: the extra tf installs it")
     export(dataset, tmp_path / "out", "tfrecord")
     files = [str(path) for path in (tmp_path / "out").glob("*.tfrecord")]
     rows = list(tensorflow.data.TFRecordDataset(files).as_numpy_iterator())

@@ -57,7 +57,7 @@ def test_truncated_shard_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_tensorflow_reads_shards_and_examples(tmp_path):
-    import tensorflow as tf
+    tf = pytest.importorskip("tensorflow", reason="no TensorFlow: the extra tf installs it")
 
     from pipelines.records.example import encode
     from pipelines.records.schema import Record

@@ -17,7 +17,7 @@ from pipelines.sources.registry import get
 from tests.pipelines.sources.writing import put_json, put_text
 
 MAP = {"image": "image/encoded", "caption": "image/caption", "id": "image/id"}
-tensorflow = pytest.importorskip("tensorflow")
+tensorflow = pytest.importorskip("tensorflow", reason="no TensorFlow: the extra tf installs it")
 
 
 def example(**features) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from pipelines.records.schema import BadInput
 from pipelines.video.decoders import DECODERS, choose, decode_pyav
 from pipelines.video.probe import probe
+from tests.pipelines.video.decoders import PREFERRED
 from tests.pipelines.video.test_frames import in_sequence, picture
 
 NUM, WIDTH, HEIGHT, FPS = 56, 64, 48, 25
@@ -91,7 +92,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("kind", list(EDITS))
-@pytest.mark.parametrize("preferred", ["pyav", "decord"])
+@pytest.mark.parametrize("preferred", PREFERRED)
 def test_edit_lists_are_followed(tmp_path, kind, preferred):
     edits, shown = EDITS[kind]
     path = with_edits(write(tmp_path / "a.mp4", "bframes=3:keyint=12:min-keyint=12"), *edits)

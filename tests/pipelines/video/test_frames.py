@@ -21,6 +21,7 @@ from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.decoders import DECODERS, choose
 from pipelines.video.probe import open_video, probe
 from pipelines.video.sampling import FrameSampling
+from tests.pipelines.video.decoders import HAS_DECORD, PREFERRED
 
 NUM = 40
 KINDS = {
@@ -84,7 +85,7 @@ def files(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def child():
-    child = VideoChild(VideoLimits(decoder="decord"))
+    child = VideoChild(VideoLimits(decoder="decord" if HAS_DECORD else "pyav"))
     yield child
     child.close()
 
@@ -101,7 +102,7 @@ def in_sequence(path: Path) -> list[tuple[float, np.ndarray]]:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-@pytest.mark.parametrize("preferred", ["pyav", "decord"])
+@pytest.mark.parametrize("preferred", PREFERRED)
 def test_frames_are_those_of_decoding_in_sequence(files, kind, preferred):
     path = str(files[kind])
     frames = in_sequence(files[kind])

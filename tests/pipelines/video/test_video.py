@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pipelines.video.client import VideoChild, VideoLimits
 from pipelines.video.decoders import DECODERS, choose
 from pipelines.video.probe import probe
 from pipelines.video.sampling import FrameSampling
+from tests.pipelines.video.decoders import needs_decord
 
 SPEC = ImageSpec(image_px=16, encoding="png", antialias=False)
 
@@ -143,6 +145,15 @@ def test_short_clip_loops(tmp_path, write_video, child):
     assert pixels.requested == pytest.approx([0, 0.6, 0, 0.6, 0])
 
 
+def test_decord_is_refused_where_it_is_not_installed(monkeypatch):
+    # In the child, its absence would look like a crash, and every clip would become a reject.
+    monkeypatch.setitem(sys.modules, "decord", None)
+    assert VideoLimits(decoder="pyav").decoder == "pyav"
+    with pytest.raises(ValueError, match="decoder must be pyav where decord is not installed"):
+        VideoLimits(decoder="decord")
+
+
+@needs_decord
 @pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("a.avi", "mpeg4")])
 def test_decoders_agree_where_decord_is_allowed(tmp_path, write_video, name, codec):
     path = str(write_video(tmp_path / name, codec=codec))
