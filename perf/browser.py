@@ -78,7 +78,7 @@ def measure(store: Store, folder: Path, rounds: int) -> list[list[str]]:
         from prefect import flow
         from prefect.client.orchestration import get_client
 
-        from flows.lineage.rebuild import publish_results
+        from flows.pages.rebuild import publish_results
 
         @flow(name="study")
         def publish() -> None:

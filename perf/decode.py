@@ -86,7 +86,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=33, help="of the longer answer")
     args = parser.parse_args(words)
-    from flows.study.load import load
+    from flows.config.load import load
 
     study = load()
     models: dict[str, ModelConfig] = {}

@@ -67,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=5, help="of an answer, such as four corners")
     args = parser.parse_args(words)
-    from flows.study.load import load
+    from flows.config.load import load
 
     study = load()
     timings = measure(

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.config.load import load
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
 from flows.steps.worker import Made, make_apart
 from flows.study.graph import Node, graph_of
-from flows.study.load import load
 from infra.ray.devices import worker_environment
 from infra.store.manifest import Recipe
 from infra.store.programs import share_programs

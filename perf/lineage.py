@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from flows.lineage.runs import note_run
 from flows.study.graph import Graph
-from flows.study.runs import note_run
 from infra.store.manifest import Manifest
 from infra.store.store import Store
 from model.data.order import Order

@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from flows.config.load import load
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
 from flows.study.graph import Graph, graph_of
-from flows.study.load import load
 from infra.store.digest import value_sha256
 from infra.store.manifest import File, Manifest
 from infra.store.store import Artifact, Store, manifest_name

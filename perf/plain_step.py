@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flows.study.load import load
+from flows.config.load import load
 from model import vlm
 from model.attention import MASKED
 from model.config import ModelConfig

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 
-from flows.study.load import load
+from flows.config.load import load
 from model import vlm
 from model.checkpoint.resume import ResumePoints, own_parts
 from model.sharding import make_mesh

@@ -2,7 +2,7 @@
 
     python -m perf.train_step
 
-The model is the demo's (`flows/study/demo.yaml`): 224 px, 256 patches, small in width and depth.
+The model is the demo's (`flows/config/demo.yaml`): 224 px, 256 patches, small in width and depth.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=7, help="counted runs of each program")
     parser.add_argument("--batch-size", type=int, default=16)
     args = parser.parse_args(words)
-    from flows.study.load import load
+    from flows.config.load import load
 
     study = load()
     train = dataclasses.replace(study.stage1, batch_size=args.batch_size, mixture=())

@@ -13,8 +13,12 @@ from typing import Any
 
 import pydantic
 
+from flows.config.input_files import raw_files
+from flows.config.load import check
+from flows.config.study import TokenizerConfig
 from flows.lineage.diff import Difference, compare
 from flows.lineage.named import Named
+from flows.lineage.runs import records
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
@@ -27,11 +31,8 @@ from flows.steps.kinds.router import RouterSpec
 from flows.steps.own_code import take_over
 from flows.steps.registry import own_modules
 from flows.steps.replay import ReplayError, remake
-from flows.study.config import TokenizerConfig
-from flows.study.given import raw_files
 from flows.study.graph import graph_of
-from flows.study.load import ConfigError, check
-from flows.study.runs import records
+from infra.reason import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.gc import LET_GO
 from infra.store.graph import edges

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
-from flows.lineage import pages
-from flows.lineage.links import page_key
+from flows.pages import lineage as pages
+from flows.report.links import page_key
 from flows.steps import worker
 from flows.steps.code import checkout
 from flows.steps.kind import Step

@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from flows.config.disk_use import KeepConfig, told_of_steps
 from flows.report.columns import listed
 from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step
@@ -18,9 +19,8 @@ from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
-from flows.study.kept import KeepConfig, told_of_steps
-from flows.study.load import ConfigError
 from flows.study.reading import told_of_reading
+from infra.reason import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store

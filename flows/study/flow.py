@@ -12,23 +12,23 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed
 
-from flows.lineage.rebuild import publish_results
+from flows.config.compute import ComputeConfig
+from flows.config.input_files import raw_files
+from flows.config.server_limits import check_served
+from flows.config.study import StudyConfig
+from flows.lineage.runs import note_run
+from flows.pages.rebuild import publish_results
 from flows.steps.code import checkout
 from flows.steps.worker import bind
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import story
 from flows.study.again import GIVEN_UP, Held, all_but, failed_last, none_held, told_of_failed
 from flows.study.allowance import ALWAYS, Allowance, Gate
-from flows.study.compute import ComputeConfig
-from flows.study.config import StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
 from flows.study.expected import Expected, Forecast
 from flows.study.explain import Explanation
-from flows.study.given import raw_files
 from flows.study.graph import Graph, Phase, graph_of
-from flows.study.runs import note_run
-from flows.study.served import check_served
 from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import recorded
 from infra.prefect.journal import Journal
@@ -324,8 +324,8 @@ def _asked(config: StudyConfig, opened: Store, explanation: Explanation) -> str:
     table, expected = explanation.markdown(), {}
     above: list[str] = []
     if config.compute.topology is not None:
-        from flows.study.plan import PROGRAMS, markdown_of, plan_of  # Which import JAX.
-        from flows.study.prepared import prepared_of
+        from flows.plan.plan import PROGRAMS, markdown_of, plan_of  # Which import JAX.
+        from flows.plan.prepared import prepared_of
 
         data = prepared_of(config, opened, explanation)
         plan = plan_of(config, opened.state / PROGRAMS, data, day=datetime.date.today())

@@ -8,7 +8,7 @@ import io
 import json
 import sys
 
-from flows.cli.main import main
+from parcel.cli.main import main
 
 
 def run(words: list[str]) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from flows.cli.main import app
+from parcel.cli.main import app
 from tests.docs.pages import ROOT, commands
 from tests.infra.deploy.test_commands import options_of
 
@@ -34,22 +34,22 @@ WAYS = (
     ),
     (
         r"parcel plan configs/paper_224\.yaml .*",
-        "tests/flows/study/test_plan.py::test_a_small_model_is_compiled_for_a_slice_once",
+        "tests/flows/plan/test_plan.py::test_a_small_model_is_compiled_for_a_slice_once",
     ),
     (r"parcel prepare .*prepare\.runner.*", "tests/pipelines/prepare/test_runners.py::test"),
-    (r"parcel convert .*", "tests/flows/cli/test_convert.py::test"),
+    (r"parcel convert .*", "tests/parcel/cli/test_convert.py::test"),
     (r"parcel release .*", "tests/e2e/test_release.py::test"),
-    (r"parcel predict .*", "tests/flows/cli/test_predict.py::test"),
+    (r"parcel predict .*", "tests/parcel/cli/test_predict.py::test"),
     (r"parcel check-connector .*", "tests/e2e/test_own_connector.py::test"),
-    (r"parcel spectral .*", "tests/flows/cli/test_spectral.py::test"),
-    (r"parcel score .*", "tests/flows/cli/test_score.py::test"),
-    (r"parcel doctor.*", "tests/flows/commands/test_doctor.py::test_all_is_well"),
+    (r"parcel spectral .*", "tests/parcel/cli/test_spectral.py::test"),
+    (r"parcel score .*", "tests/parcel/cli/test_score.py::test"),
+    (r"parcel doctor.*", "tests/flows/study/test_doctor.py::test_all_is_well"),
     (r"parcel lineage replay .*", "tests/e2e/test_study.py::test_a_cell_is_made_again_to_the_byte"),
     (r"parcel accept .*", "tests/e2e/test_stale.py::test"),
-    (r"parcel data mend .*", "tests/flows/commands/test_data_mend.py::test"),
+    (r"parcel data mend .*", "tests/flows/study/test_data_mend.py::test"),
     (
         r"parcel data fetch textvqa textcaps .*",
-        "tests/flows/commands/test_data_fetch.py::test_files_are_fetched_unpacked_and_noted",
+        "tests/pipelines/fetch/test_fetch.py::test_files_are_fetched_unpacked_and_noted",
     ),
     (r"parcel run .*--approve.*", "tests/e2e/test_sweep.py::test_an_approved_run_goes_on"),
     (r"python draw_data\.py|parcel run (study|charts)\.yaml( .*--explain)?", TUTORIAL),

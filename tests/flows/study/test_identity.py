@@ -2,9 +2,9 @@
 
 import hashlib
 
+from flows.config.load import load
 from flows.steps.kind import Step
 from flows.study.graph import graph_of
-from flows.study.load import load
 from infra.store.digest import members_sha256
 
 DEMO = "35dd4df6033fe2f37b9539bc8b7d83b847498b926d436ac3b6942175a37a7ee6"

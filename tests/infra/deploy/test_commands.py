@@ -94,7 +94,7 @@ def commands(program: str) -> Iterator[list[str]]:
 def test_parcel_knows_its_commands_and_options():
     import typer
 
-    from flows.cli.main import app
+    from parcel.cli.main import app
 
     known: Any = typer.main.get_command(app)
     found = list(commands("parcel"))
@@ -168,7 +168,7 @@ def test_addresses_name_services_and_their_ports():
 
 
 def test_overrides_of_the_page_make_a_study():
-    from flows.study.load import load
+    from flows.config.load import load
 
     given = {*re.findall(r"\b(?:compute|name)[\w.]*=[\w:/.-]*\w", DOC)}
     assert given >= {"compute.ray_address=http://parcel-ray-head-svc:8265", "name=first"}

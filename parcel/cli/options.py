@@ -1,0 +1,46 @@
+"""Options that several commands share, and the set-up of store, Prefect and signals."""
+
+from typing import Annotated, Any
+
+import typer
+
+DEFAULT_STORE = ".parcel"
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="PARCEL_STORE",
+        metavar="URI",
+        help="The store: a folder, or gs://bucket/prefix.",
+    ),
+]
+
+
+def open_store(uri: str) -> Any:
+    """Returns the store at a URI.
+
+    Raises:
+      ConfigError: if no store can be opened at `uri`.
+    """
+    from infra.reason import ConfigError
+    from infra.store.store import Store
+
+    try:
+        return Store(uri)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"--store: {error}") from None
+
+
+def apply_prefect(store: Any) -> None:
+    """Sets Prefect up for a store; Prefect must be imported after."""
+    from infra.prefect.settings import apply
+
+    apply(store.state)
+
+
+def heed_signals() -> None:
+    """Makes a signal end this process and all it starts; call it before any heavy import."""
+    from infra.processes.signals import install
+
+    install()
