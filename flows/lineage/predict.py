@@ -1,9 +1,4 @@
-"""`parcel predict`: files -> pixels -> an answer.
-
-Pixels are processed as those of records: decoded, turned upright, squashed to the model's square,
-stored as JPEG of quality 95 and read back by the loader. So a file gives the pixels that its record
-would.
-"""
+"""`parcel predict`: finds the checkpoint and the router that a person names, and answers."""
 
 import json
 import time
@@ -12,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from flows.config.own_checkpoint import config_of
 from flows.lineage.runs import folder_of
@@ -21,16 +15,13 @@ from infra.store.store import Store
 from model.checkpoint.folder import stated_digest
 from model.data.pixels import decode_images
 from model.decode.config import Decoding
+from model.decode.draw import draw_objects
 from model.decode.predict import Predictor
 from model.files import CONFIG, DIGEST
 from model.router.config import check_threshold
 from model.router.files import ROUTER
-from pipelines.images.square import FORMATS, ImageSpec, prepare_image
-from pipelines.records.schema import BadInput
-from pipelines.sources.registry import get
-from pipelines.sources.spec import SourceSpec
-from pipelines.video.client import VideoChild, VideoLimits
-from pipelines.video.sampling import FrameSampling
+from pipelines.images.square import ImageSpec, decode_image
+from pipelines.video.stored import stored_images
 
 
 def find_checkpoint(name: str, store: str) -> Path:
@@ -99,30 +90,14 @@ def read_pixels(
     Args:
       paths: image files, or one video.
       image_px: side of the square [pixels].
-      source: source whose records set the resize filter and the frames; None takes "images" or
-        "videos".
-      frames: number of frames of a video; None takes the source's.
-      stride: distance of the frames at 25 a second [frames]; None takes the source's.
+      source: see `stored_images`.
+      frames: see `stored_images`.
+      stride: see `stored_images`.
 
     Raises:
       ConfigError: if a file is missing or unreadable, or a video is one of several files.
     """
-    try:
-        video = [path for path in paths if not _is_image(path)]
-        if video and len(paths) > 1:
-            raise ConfigError(f"a video must be alone, got {video[0]} among {len(paths)} files.")
-        spec = get(source or ("videos" if video else "images"))
-    except OSError as error:
-        raise ConfigError(
-            f"images must be readable files, got {error.filename}: {error.strerror}."
-        ) from None
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    stored = ImageSpec(image_px=image_px, antialias=spec.antialias)
-    if video:
-        images = _frames(paths[0], spec, stored, frames, stride)
-    else:
-        images = tuple(_stored_image(path, stored) for path in paths)
+    images = stored_images(paths, image_px, source=source, frames=frames, stride=stride)
     return decode_images(images, len(images), image_px)
 
 
@@ -196,38 +171,29 @@ def predict(
     }
 
 
-def _is_image(path: str) -> bool:
+def draw_answer(paths: Sequence[str], answer: str, checkpoint: Path, out: str) -> int:
+    """Writes the image with the answer's boxes and masks; returns the answer's number of objects.
+
+    Args:
+      paths: path of the one image that the answer is about; the image keeps its size.
+      answer: see `draw_objects`.
+      checkpoint: see `draw_objects`.
+      out: PNG to write [path].
+
+    Raises:
+      ConfigError: if there are several images, or `out` cannot be written.
+    """
+    if len(paths) != 1:
+        raise ConfigError(f"draw needs one image, got {len(paths)}.")
+    bounds = ImageSpec()
     try:
-        with Image.open(path, formats=FORMATS):
-            return True
-    except UnidentifiedImageError:
-        return False
-    except (ValueError, SyntaxError, Image.DecompressionBombError):
-        return True  # An image, though a bad one: `_stored_image` says what is wrong with it.
-
-
-def _stored_image(path: str, spec: ImageSpec) -> bytes:
-    try:
-        return prepare_image(Path(path).read_bytes(), spec)[0]
-    except BadInput as error:
-        raise ConfigError(f"image {path} is refused: {error}.") from None
-
-
-def _frames(
-    path: str, source: SourceSpec, spec: ImageSpec, frames: int | None, stride: int | None
-) -> tuple[bytes, ...]:
-    child = VideoChild(VideoLimits())
-    try:
-        sampling = FrameSampling(
-            num_frames=frames if frames is not None else source.num_frames,
-            stride=stride if stride is not None else source.frame_stride,
-        )
-        return child.sample(str(Path(path).absolute()), sampling, spec).images
-    except BadInput as error:
-        raise ConfigError(
-            f"image {path} is neither an image ({', '.join(FORMATS)}) nor a video: {error}."
-        ) from None
+        data = Path(paths[0]).read_bytes()
+        image = decode_image(data, min_side=bounds.min_side, max_pixels=bounds.max_pixels)
     except ValueError as error:
-        raise ConfigError(str(error)) from None
-    finally:
-        child.close()
+        raise ConfigError(f"draw needs an image, got {paths[0]}: {error}.") from None
+    found = draw_objects(image, answer, checkpoint)
+    try:
+        image.save(out, "PNG")
+    except OSError as error:
+        raise ConfigError(f"draw must be a file to write, got {out}: {error.strerror}.") from None
+    return found

@@ -8,6 +8,7 @@ import numpy as np
 from flows.lineage.card import Origin, card
 from flows.lineage.export import export
 from flows.lineage.named import Named, named
+from flows.lineage.opening import open_store
 from flows.lineage.results import report_of
 from flows.lineage.runs import results_of
 from flows.report.cells import Cell, CellKey
@@ -17,7 +18,6 @@ from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.release import write_release
 from model.checkpoint.target import RequestError, whole
 from model.files import CONFIG
-from parcel.cli.options import open_store
 
 CARD, CROISSANT = "README.md", "croissant"
 

@@ -343,16 +343,6 @@ def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "state"}
 
 
-def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """Returns dotted path -> value for nested dicts; a list is one value."""
-    if not isinstance(value, dict):
-        return {path: value}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found |= leaves(inner, f"{path}.{key}" if path else str(key))
-    return found
-
-
 def _spoken(path: str, was: Any, now: Any, step: Step) -> str:
     """Returns a difference with the study's config key: `stage1.peak_lr 0.001 → 0.002`."""
     if path.startswith("input "):

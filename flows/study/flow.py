@@ -1,7 +1,6 @@
 """The Prefect flow `study`: raw data -> datasets -> stages -> transfers -> results table."""
 
 import dataclasses
-import datetime
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -36,11 +35,17 @@ from infra.prefect.live import Live
 from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
+from infra.references import load
 from infra.store.pins import Pin
 from infra.store.store import Store
 
 _WAITING = 64
 """Nodes in flight beyond the workers' capacity: they wait for a worker, or run in this process."""
+
+_APPROVAL = "flows.plan.approval:approval_text"
+"""Function that writes what a run that waits for approval shows. It is named as a config names a
+function, and not imported, because a plan stands on this room: Prefect starts a flow by its name
+alone, so nobody above can hand the function in."""
 
 RESULTS: "list[StudyResult]" = []
 """Results of the studies that this process ran; Prefect loses them if its server is gone."""
@@ -256,7 +261,8 @@ def carry_out(
     reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
-        wait_for_approval(journal.flow_run_id, _asked(config, opened, explanation))
+        told = load(_APPROVAL)(config, opened, explanation)
+        wait_for_approval(journal.flow_run_id, told)
     expected = Expected()
     for step, artifact in explanation.found().items():
         expected.learn(step, artifact.manifest.seconds)
@@ -317,21 +323,6 @@ def carry_out(
     if results:
         published(publish_results, opened, config.name, results.key)
     return result
-
-
-def _asked(config: StudyConfig, opened: Store, explanation: Explanation) -> str:
-    """Returns the text shown above the form of a run that waits for approval: plan and verdicts."""
-    table, expected = explanation.markdown(), {}
-    above: list[str] = []
-    if config.compute.topology is not None:
-        from flows.plan.plan import PROGRAMS, markdown_of, plan_of  # Which import JAX.
-        from flows.plan.prepared import prepared_of
-
-        data = prepared_of(config, opened, explanation)
-        plan = plan_of(config, opened.state / PROGRAMS, data, day=datetime.date.today())
-        above, expected = [markdown_of(plan), ""], data.expected
-    told = explanation.told_of_store(config.keep, expected)
-    return "\n".join([*above, table, *(f"- {line}" for line in told)])
 
 
 def _workers(compute: ComputeConfig, store: Store) -> Workers:

@@ -1,11 +1,10 @@
-"""`parcel score`: reads predictions, scores them, and formats the scores."""
+"""Scores a file of predictions, and formats the scores."""
 
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
-from flows.config.own import metric_named
 from infra.reason import ConfigError
 from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scored, Scorer
@@ -24,17 +23,13 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     """Scores a file of predictions, one JSON object a line.
 
     Args:
-      metric: a metric of the registry, or a function of the user's own.
+      metric: a metric of the registry, or a function as "module:name".
       path: the file of predictions [path].
       mask_codec: codec for metrics that read masks, or a checkpoint that has one [path].
 
     Raises:
       ConfigError: naming the line, the field, its value and what is accepted.
     """
-    try:
-        metric = metric_named("METRIC", metric)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
     given = _codec(metric, mask_codec)
     scorer = Scorer(metric)
     seen: dict[str, int] = {}
@@ -146,7 +141,7 @@ def _codec(metric: str, path: Path | None) -> dict[str, Any]:
         raise ConfigError(
             f"--mask-codec must be given for {metric}: a codec's .npz or a checkpoint."
         )
-    from model.checkpoint.folder import mask_codec_path
+    from model.checkpoint.folder import mask_codec_path  # Which import JAX.
     from model.masks.codec import MaskCodec
 
     found = mask_codec_path(str(path)) if path.is_dir() else str(path)

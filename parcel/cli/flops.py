@@ -34,10 +34,10 @@ def flops(
     parts: Annotated[bool, typer.Option(help="Show what each part of the model costs.")] = False,
 ) -> None:
     """Prints the FLOPs and the key-value cache of a prefill: the paper's efficiency table."""
-    from flows.study import flops as efficiency
+    from flows.report.flops import as_json as json_of
+    from flows.report.flops import as_text
+    from flows.study.flops import models_of
 
-    models = efficiency.models(config, image_px, connector or ())
-    if as_json:
-        typer.echo(efficiency.as_json(models, budget), nl=False)
-    else:
-        typer.echo(efficiency.as_text(models, budget, parts=parts), nl=False)
+    models = models_of(config, image_px, connector or ())
+    text = json_of(models, budget) if as_json else as_text(models, budget, parts=parts)
+    typer.echo(text, nl=False)

@@ -114,6 +114,7 @@ def lineage_replay(
 
     from flows.lineage.named import named
     from flows.lineage.replay import replay
+    from flows.study.run_steps import steps_of_run
 
     opened = open_store(store)
     what = named(opened, name)
@@ -122,7 +123,8 @@ def lineage_replay(
         if fresh.keys():
             raise typer.BadParameter(f"--into must be an empty folder, got {into}.")
         is_near = True
-        for made in replay(opened, what, fresh, from_raw=begin == "raw"):
+        steps = steps_of_run(opened, what.artifacts[0].key)
+        for made in replay(opened, what, fresh, from_raw=begin == "raw", steps=steps):
             typer.echo(made.line())
             is_near &= made.is_near(tolerance)
     if not is_near:

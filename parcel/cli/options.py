@@ -23,13 +23,9 @@ def open_store(uri: str) -> Any:
     Raises:
       ConfigError: if no store can be opened at `uri`.
     """
-    from infra.reason import ConfigError
-    from infra.store.store import Store
+    from flows.lineage.opening import open_store
 
-    try:
-        return Store(uri)
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"--store: {error}") from None
+    return open_store(uri)
 
 
 def apply_prefect(store: Any) -> None:

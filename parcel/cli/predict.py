@@ -93,7 +93,7 @@ def predict(
         stride=stride,
     )
     if draw:
-        from model.decode.draw import draw_answer
-
-        draw_answer(images, found["answer"], prediction.find_checkpoint(checkpoint, store), draw)
+        prediction.draw_answer(
+            images, found["answer"], prediction.find_checkpoint(checkpoint, store), draw
+        )
     typer.echo(json.dumps(found, ensure_ascii=False) if as_json else found["answer"])

@@ -36,8 +36,9 @@ def score(
     ] = None,
 ) -> None:
     """Scores predictions: one line per item, then the aggregate and its parts (0-100)."""
+    from flows.study.score import score as score_by
     from model.eval.score_file import as_json as json_of
-    from model.eval.score_file import as_text, score_file
+    from model.eval.score_file import as_text
 
-    scored = score_file(metric, file, mask_codec)
+    scored = score_by(metric, file, mask_codec)
     typer.echo(json_of(scored) if as_json else as_text(scored), nl=False)

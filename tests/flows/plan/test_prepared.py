@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
+from flows.plan.approval import approval_text
 from flows.plan.prepared import ToPrepare, prepared, ranged
 from flows.steps import worker
 from flows.steps.code import checkout
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
-from flows.study.flow import _asked
 from flows.study.graph import graph_of
 from infra.store.store import Artifact, Store
 from pipelines.synthetic.config import CorpusConfig
@@ -199,7 +199,7 @@ def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: S
         drawn, "compute.topology=h100:8", "stage1.batch_size=8", "intermediary.batch_size=8"
     )
     prepared(config, store, count=10)
-    page = _asked(config, store, Explanation(store.at_once(), graph_of(config)))
+    page = approval_text(config, store, Explanation(store.at_once(), graph_of(config)))
     assert "| prepare chartqa/train | " in page
     assert "| sample of 1" in page
     assert "- preparing the 3 that were sampled takes " in page

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.lineage.predict import read_pixels
+from flows.lineage.predict import draw_answer, read_pixels
 from infra.store.manifest import Input, Recipe
 from infra.store.store import Attempt, Store
 from model.data.pixels import decode_images
-from model.decode.draw import draw_answer
 from model.eval.config import EvalConfig
 from model.eval.routed import train_router
 from model.router.config import RouterConfig
