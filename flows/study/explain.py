@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from flows.config.disk_use import KeepConfig, told_of_steps
+from flows.lineage.leaves import leaves
 from flows.report.columns import listed
 from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step

@@ -15,9 +15,7 @@ from model.files import CONFIG
 from model.presets import paligemma2_3b
 
 
-def models_of(
-    config: str | None, image_px: int | None, own: Sequence[str] = ()
-) -> list[ModelConfig]:
+def models(config: str | None, image_px: int | None, own: Sequence[str] = ()) -> list[ModelConfig]:
     """Returns a model once with each connector that its sizes allow.
 
     Args:

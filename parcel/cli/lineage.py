@@ -5,13 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from parcel.cli.options import (
-    DEFAULT_STORE,
-    StoreOption,
-    apply_prefect,
-    heed_signals,
-    open_store,
-)
+from parcel.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
 
 _NAME = "RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key."
 

@@ -106,3 +106,7 @@ def _complain(error: Exception) -> int:
         message, code = str(error) or type(error).__name__, 1
     print(f"parcel: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+if __name__ == "__main__":
+    main()

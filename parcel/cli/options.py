@@ -4,7 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-DEFAULT_STORE = ".parcel"
+from parcel import named
+
+DEFAULT_STORE = named.DEFAULT_STORE
 
 StoreOption = Annotated[
     str,

@@ -1,18 +1,12 @@
 """`parcel run`, and a command for each of its phases."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from parcel.cli.options import (
-    DEFAULT_STORE,
-    StoreOption,
-    apply_prefect,
-    heed_signals,
-    open_store,
-)
+from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
+from parcel.named import study_named
 
 run_app = typer.Typer()
 
@@ -119,13 +113,7 @@ def load_study(arguments: list[str] | None, store: str) -> Any:
     """
     words = list(arguments or [])
     path = words.pop(0) if words and "=" not in words[0] else None
-    from flows.config.load import load, overridden
-
-    if path is None or Path(path).suffix:
-        return load(path, words)
-    from flows.study.asked import values_of
-
-    return overridden(values_of(path, open_store(store)), words, source=path)
+    return study_named(path, words, store)
 
 
 def _study(
@@ -163,17 +151,8 @@ def _study(
         return
     # The flow checks again; a refusal here comes before anything has started.
     explanation.check(config.compute.rebuild_limit, rebuild or (), held)
-    apply_prefect(opened)
-    from flows.pages.app import beside
-    from infra.prefect.server import reporting
+    from flows.study.start import start_study
 
-    print(f"study {config.name}: store {opened.uri}\nstarting Prefect …", flush=True)
-    with reporting(opened.state, beside(opened)) as (ui, stays):
-        print(f"UI: {ui}", flush=True)
-        from flows.study.run import run_study
-
-        again = tuple(rebuild or ())
-        code = run_study(
-            config, opened, until, ui if stays else None, again, approve=approve, failed=failed
-        )
+    again = tuple(rebuild or ())
+    code = start_study(config, opened, until, again, approve=approve, failed=failed)
     raise typer.Exit(code)

@@ -5,13 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from parcel.cli.options import (
-    DEFAULT_STORE,
-    StoreOption,
-    apply_prefect,
-    heed_signals,
-    open_store,
-)
+from parcel.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
 from parcel.cli.run import ApproveOption, ExplainOption, StudyArguments
 
 sweep_app = typer.Typer()
@@ -146,25 +140,9 @@ def sweep(
             typer.echo(line)
         return
     explanation.check(config.compute.rebuild_limit, ())
-    apply_prefect(opened)
-    from flows.pages.app import beside
-    from infra.prefect.server import reporting
+    from flows.study.start import start_sweep
 
-    print("starting Prefect …", flush=True)
-    with reporting(opened.state, beside(opened)) as (ui, stays):
-        print(f"UI: {ui}", flush=True)
-        from flows.study.form import sweep as flow
-        from flows.study.run import run_here
-
-        given = {
-            "study": study,
-            "add": asked[0],
-            "when": asked[1],
-            "overrides": tuple(words),
-            "approve": approve,
-            "store": opened.uri,
-        }
-        code = run_here(flow, given, opened, ui if stays else None)
+    code = start_sweep(study, opened, words, *asked, approve=approve)
     raise typer.Exit(code)
 
 

@@ -23,7 +23,7 @@ UNUSED = "\n\ndef _unused() -> None:\n    pass\n"
 
 def copied(folder: Path) -> Path:
     """Returns a copy of the checkout."""
-    for package in ("flows", "infra", "model", "pipelines"):
+    for package in ("flows", "infra", "model", "parcel", "pipelines"):
         shutil.copytree(ROOT / package, folder / package)
     return folder
 

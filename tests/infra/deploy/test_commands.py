@@ -43,7 +43,7 @@ def test_every_variable_is_one_that_somebody_reads():
 
     sources = "".join(
         path.read_text()
-        for root in ("flows", "infra", "model", "pipelines")
+        for root in ("flows", "infra", "model", "parcel", "pipelines")
         for path in (ROOT / root).rglob("*.py")
     )
     ray_core = (Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server").read_bytes()
