@@ -42,7 +42,7 @@ def load(
     Raises:
       ConfigError: naming the file, the field, the value and what is accepted.
     """
-    from parcel.named import study_named
+    from parcel.studies import study_named
 
     return study_named(None if config is None else str(config), _words(overrides), _uri(store))
 
@@ -79,7 +79,7 @@ def run(
       ConfigError: as `load`; or if changed code would repeat more than `compute.rebuild_limit`.
       RuntimeError: if a step failed.
     """
-    from flows.lineage.opening import open_store
+    from flows.lineage.open_store import open_store
     from flows.study.start import start_study
     from infra.reason import ConfigError
 
@@ -127,7 +127,7 @@ def sweep(
       ConfigError: naming the field, the value and what is accepted.
       RuntimeError: if a step failed.
     """
-    from flows.lineage.opening import open_store
+    from flows.lineage.open_store import open_store
     from flows.study.allowance import Allowance
     from flows.study.asked import checked, sweep_asked
     from flows.study.start import start_sweep
@@ -154,7 +154,7 @@ def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Tabl
     Raises:
       ConfigError: if there is no such run, listing the runs that exist.
     """
-    from flows.lineage.opening import open_store
+    from flows.lineage.open_store import open_store
     from parcel.table import Table
 
     return Table(open_store(_uri(store)), run, mixed=mixed)
@@ -174,7 +174,7 @@ def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
       ConfigError: if nothing has that name.
     """
     from flows.lineage.named import named
-    from flows.lineage.opening import open_store
+    from flows.lineage.open_store import open_store
     from flows.lineage.trace import trace as lines_of
 
     opened = open_store(_uri(store))
@@ -188,6 +188,6 @@ def _words(overrides: Mapping[str, Any]) -> list[str]:
 
 def _uri(store: str | None) -> str:
     """Returns the store that a command would take."""
-    from parcel.named import DEFAULT_STORE
+    from parcel.studies import DEFAULT_STORE
 
     return store or os.environ.get("PARCEL_STORE") or DEFAULT_STORE

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, ValidationInfo
 
 from flows.config.own import metric_named, reader_named
-from flows.config.typed import adapter
+from flows.config.validation import adapter
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig

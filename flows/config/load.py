@@ -81,7 +81,7 @@ def check(values: dict[str, Any], *, source: str):
     import pydantic
 
     from flows.config.study import StudyConfig
-    from flows.config.typed import adapter, first_problem
+    from flows.config.validation import adapter, first_problem
 
     try:
         return adapter(StudyConfig).validate_python(values)

@@ -21,7 +21,7 @@ from model.files import CONFIG, DIGEST
 from model.router.config import check_threshold
 from model.router.files import ROUTER
 from pipelines.images.square import ImageSpec, decode_image
-from pipelines.video.stored import stored_images
+from pipelines.video.image_files import stored_images
 
 
 def find_checkpoint(name: str, store: str) -> Path:

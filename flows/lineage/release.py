@@ -8,7 +8,7 @@ import numpy as np
 from flows.lineage.card import Origin, card
 from flows.lineage.export import export
 from flows.lineage.named import Named, named
-from flows.lineage.opening import open_store
+from flows.lineage.open_store import open_store
 from flows.lineage.results import report_of
 from flows.lineage.runs import results_of
 from flows.report.cells import Cell, CellKey

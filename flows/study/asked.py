@@ -10,7 +10,7 @@ import pydantic
 from flows.config.load import DEMO, overridden, read
 from flows.config.server_limits import check_served, check_store
 from flows.config.study import StudyConfig
-from flows.config.typed import first_problem
+from flows.config.validation import first_problem
 from flows.lineage.runs import records
 from flows.study.again import failed_last
 from flows.study.allowance import Allowance

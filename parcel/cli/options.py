@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from parcel import named
+from parcel import studies
 
-DEFAULT_STORE = named.DEFAULT_STORE
+DEFAULT_STORE = studies.DEFAULT_STORE
 
 StoreOption = Annotated[
     str,
@@ -25,7 +25,7 @@ def open_store(uri: str) -> Any:
     Raises:
       ConfigError: if no store can be opened at `uri`.
     """
-    from flows.lineage.opening import open_store
+    from flows.lineage.open_store import open_store
 
     return open_store(uri)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
-from parcel.named import study_named
+from parcel.studies import study_named
 
 run_app = typer.Typer()
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from infra.store.raw_files import RawFiles
 from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.file_names import name_files, names_of, receipt_of
 from pipelines.prepare.job import Desk, Job, grouped, load, place_of
-from pipelines.prepare.naming import name_files, names_of, receipt_of
 from pipelines.sources.corpus import Spool
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
