@@ -13,7 +13,6 @@ current folder, or what the variable `PARCEL_STORE` names. A wrong request is a 
 one line says the field, the value, what is accepted and the cure.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -182,8 +181,13 @@ def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
 
 
 def _words(overrides: Mapping[str, Any]) -> list[str]:
-    """Returns overrides as a command line has them; JSON is YAML."""
-    return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    """Returns overrides as a command line has them, with values in YAML."""
+    import yaml
+
+    return [
+        f"{key}={yaml.safe_dump(value, default_flow_style=True)}"
+        for key, value in overrides.items()
+    ]
 
 
 def _uri(store: str | None) -> str:

@@ -1,7 +1,7 @@
 """The results table of a run, to look at in a notebook or to go on computing with."""
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.lineage.results import show_results
 from flows.lineage.runs import find_run
@@ -56,5 +56,5 @@ class Table:
     def __repr__(self) -> str:
         return self.text()
 
-    def _repr_markdown_(self) -> Any:
+    def _repr_markdown_(self) -> str:
         return self.text()

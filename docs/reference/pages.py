@@ -1,6 +1,6 @@
 """The reference, written from the code whenever the site is built; a hook of MkDocs.
 
-    parcel/cli                       -> reference/cli.md
+    parcel/cli                      -> reference/cli.md
     StudyConfig, and all it holds   -> reference/config.md
     model/eval/metrics/registry.py  -> reference/metrics.md
     pipelines/sources, benchmarks   -> reference/readers.md

@@ -16,9 +16,9 @@ from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCol
 from prefect.context import FlowRunContext
 
 from flows.lineage.runs import records
-from flows.pages import lineage as pages
 from flows.pages.cards import Card, Cards
 from flows.pages.history import Uses
+from flows.pages.lineage import page as lineage_page
 from flows.pages.page import Page, address, are_beside
 from flows.report.links import page_key, page_link
 from infra.store.graph import edges
@@ -89,7 +89,7 @@ def _publish(
 ) -> None:
     samples = _samples(store, artifact, users, cards)
     create_markdown_artifact(
-        pages.page(store, artifact, reused=reused, users=users, cards=samples),
+        lineage_page(store, artifact, reused=reused, users=users, cards=samples),
         key=page_key(artifact.key),
         description=artifact.manifest.name,
     )

@@ -1,5 +1,6 @@
 """What `import parcel` offers in a notebook: the same as the commands, as values."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from flows.lineage.results import show_results
 from infra.reason import ConfigError
 from infra.store.store import Store
 
+ROOT = Path(__file__).parents[2]
 CODE = "import parcel; print(parcel.__file__, parcel.load().name)"
 
 
@@ -38,8 +40,8 @@ def test_importing_it_imports_nothing_heavy(tmp_path: Path):
 def test_a_study_is_loaded_as_the_commands_load_it(tmp_path: Path):
     file = tmp_path / "wide.yaml"
     file.write_text("base: demo\nname: wide\nnum_seeds: 4\n")
-    changes = {"num_seeds": 5, "stage1.total_steps": 7, "methods": ["vanilla", "mqt"]}
-    words = ["num_seeds=5", "stage1.total_steps=7", "methods=[vanilla, mqt]"]
+    changes = {"num_seeds": 5, "stage1.peak_lr": 1e-5, "methods": ("vanilla", "mqt")}
+    words = ["num_seeds=5", "stage1.peak_lr=1.0e-5", "methods=[vanilla, mqt]"]
     assert notebook.load(file, **changes) == load(file, words)
     assert notebook.load() == load()
     with pytest.raises(ConfigError, match=r"^demo: num_seeds: .* got 0$"):
@@ -74,6 +76,12 @@ def test_a_trace_is_the_commands(toy: Store, parcel, monkeypatch: pytest.MonkeyP
     name = next(iter(toy.keys("predictions")))
     assert notebook.trace(name) + "\n" == parcel("lineage", "trace", name).out
     assert name in notebook.trace(name)
+
+
+def test_the_page_shows_what_there_is():
+    page = (ROOT / "docs" / "howto" / "results.md").read_text()
+    shown = set(re.findall(r"\bparcel\.(\w+)\(", page))
+    assert shown == set(notebook.__all__)
 
 
 def test_wrong_requests_start_nothing(tmp_path: Path):

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load
-from flows.plan.approval import approval_text
 from flows.plan.prepared import ToPrepare, prepared, ranged
 from flows.steps import worker
 from flows.steps.code import checkout
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
+from flows.study.flow import _APPROVAL
 from flows.study.graph import graph_of
+from infra import references
 from infra.store.store import Artifact, Store
 from pipelines.synthetic.config import CorpusConfig
 from pipelines.synthetic.render import render_corpus
@@ -199,6 +200,7 @@ def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: S
         drawn, "compute.topology=h100:8", "stage1.batch_size=8", "intermediary.batch_size=8"
     )
     prepared(config, store, count=10)
+    approval_text = references.load(_APPROVAL)
     page = approval_text(config, store, Explanation(store.at_once(), graph_of(config)))
     assert "| prepare chartqa/train | " in page
     assert "| sample of 1" in page
