@@ -1,11 +1,11 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 # Tests compute on the CPU; `make demo` takes a GPU where there is one.
-check test test-deep: export JAX_PLATFORMS ?= cpu
+check test test-deep night: export JAX_PLATFORMS ?= cpu
 # Buffers in huge pages: see infra/ray/devices.py.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: setup demo check test test-deep docs pictures clean
+.PHONY: setup demo check test test-deep night docs pictures clean
 
 setup: .venv/.installed
 
@@ -23,13 +23,17 @@ check: setup
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/pyright
-	$(PY) -m pytest -q -n 2 --dist loadfile -m "not e2e and not slow and not deep" tests
+	$(PY) -m pytest -q -n 2 --dist loadfile -m "not e2e and not slow and not deep and not night" tests
 
 test: check
-	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m "(slow or e2e) and not deep" tests
+	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m "(slow or e2e) and not deep and not night" tests
 
 test-deep: setup
-	$(PY) -m pytest -q -n 2 --dist loadfile -m deep tests
+	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m "deep and not night" tests
+
+# What is long by nature, whole: every ending of every command, the demo's margins, compile matrices.
+night: setup
+	$(PY) -m pytest -q -n 2 --dist loadfile --durations 20 -m night tests
 
 # The site of docs/, in site/; a link that leads nowhere fails.
 docs: setup

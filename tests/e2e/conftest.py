@@ -14,15 +14,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from infra.prefect.server import server_of
+from tests.commands import run_commands
 
 PARCEL = str(Path(sys.executable).with_name("parcel"))
+_ROOT = Path(__file__).parents[2]
 CONFIG = str(Path(__file__).with_name("tiny.yaml"))
 
 # A shrunken run is nearly all compilation; its few steps may as well run slowly.
@@ -37,11 +39,16 @@ class Finished:
     output: str
 
 
+_SHARED_SERVER: dict[str, str] = {}
+"""Variables that name the server of `one_server`, while its module's tests run."""
+
+
 def environment(store: Path) -> dict[str, str]:
     """The user's environment, without what would lead a test to the user's own server or store."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "PARCEL_"))}
     return {
         **kept,
+        **_SHARED_SERVER,
         "PARCEL_STORE": str(store),
         "JAX_PLATFORMS": "cpu",
         "COLUMNS": "160",
@@ -62,6 +69,13 @@ def parcel(
     )
 
 
+def run_all(
+    commands: Sequence[Sequence[str]], store: Path, folder: Path
+) -> list[subprocess.CompletedProcess[str]]:
+    """Runs commands on a store in one process; a command of its own is mostly imports."""
+    return run_commands(commands, env=environment(store), cwd=folder)
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The small study, made once by the code as it is, and copied for each process of tests."""
@@ -73,7 +87,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
             for other in _KEPT.iterdir():  # Of other code.
                 if other.is_dir():
                     shutil.rmtree(other)
-            made = finish(tmp_path_factory.mktemp("study") / "store", CONFIG)
+            with _own_server():  # Whose database has the run, for those that look at it.
+                made = finish(tmp_path_factory.mktemp("study") / "store", CONFIG)
             partial = kept.with_name("partial")
             shutil.copytree(made.store, partial / "store")
             (partial / "output").write_text(made.output, encoding="utf-8")
@@ -83,7 +98,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return Finished(store, (kept / "output").read_text(encoding="utf-8"))
 
 
-_ROOT = Path(__file__).parents[2]
 _KEPT = _ROOT / ".pytest_cache" / "finished"
 
 
@@ -112,6 +126,35 @@ def prefect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("PREFECT_API_URL", "")  # The server sets it; afterwards it is as before.
     with server_of(tmp_path / "server") as server:
         yield server.api
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """One Prefect server for the tests of this process: the variables that name it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_API_URL", "")  # The server sets it; afterwards it is as before.
+        with server_of(tmp_path_factory.mktemp("server")) as server:
+            patch.undo()
+            yield {"PREFECT_API_URL": server.api}
+
+
+@pytest.fixture(scope="module")
+def one_server(shared_server: dict[str, str]) -> Iterator[None]:
+    """Has a module's commands report to one server, since each start of one takes seconds.
+
+    For tests of studies; those of servers and of how commands end do without.
+    """
+    _SHARED_SERVER.update(shared_server)
+    yield
+    _SHARED_SERVER.clear()
+
+
+@contextlib.contextmanager
+def _own_server() -> Iterator[None]:
+    before = dict(_SHARED_SERVER)
+    _SHARED_SERVER.clear()
+    yield
+    _SHARED_SERVER.update(before)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from infra.store.store import Store
 from tests.e2e.conftest import CONFIG, Finished, parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
 
 OVERRIDES = (
     "name=auto",

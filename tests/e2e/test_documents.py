@@ -3,32 +3,51 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from docs.reference.pages import FILES
 from infra.store.store import Store
-from tests.docs import several
-from tests.docs.pages import ROOT
-from tests.docs.test_commands import EXPLAINED, ON_A_STUDY, parcel_commands, way
-from tests.e2e.conftest import CONFIG, Finished, environment
+from tests.docs.pages import ROOT, commands
+from tests.docs.test_commands import parcel_words
+from tests.e2e.conftest import CONFIG, Finished, run_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
 
 ROW = "chartqa:test_human"
-STUDIES = ("charts", "demo", "first", "mine", "small-scale", "wider")
+STUDIES = ("charts", "demo", "easy-vqa", "first", "mine", "small-scale", "wider")
 CONFIGS = ("mine.yaml", "study.yaml", "CONFIG")
+WALKED = {
+    f"docs/tutorials/{name}.md" for name in ("own_connector", "own_images", "published_benchmark")
+}
+"""Pages whose commands are run line by line: test_tutorials.py, test_own_connector.py."""
+READ = re.compile(
+    r"data fetch .*(--dry-run|--list)|data show .*|flops.*|gc|plan .*h100.*|results .*|status"
+    r"|lineage (diff|export|rebuild|show|trace|verify).*"
+)
+"""Commands that need no more than a finished study."""
+EXPLAINED = re.compile(r"(run|sweep) (?!.*(--cron|gs://lab/raw)).*")
+"""Commands whose plan a finished study is enough for."""
+
+
+def documented(which: re.Pattern[str], store: Path, sample: str) -> list[list[str]]:
+    """Returns the words of the pages' commands of a sort, as the small study takes them."""
+    opened = Store(store)
+    found = [
+        parcel_words(command) for command, pages in commands().items() if not {*pages} <= WALKED
+    ]
+    chosen = [words for words in found if words and which.fullmatch(" ".join(words))]
+    small = (on_the_small_study(words, opened, sample) for words in chosen)
+    return [[*words] for words in dict.fromkeys(tuple(words) for words in small)]
 
 
 def on_the_small_study(words: list[str], store: Store, sample: str) -> list[str]:
     """Returns the words of a command with what the small study has in place of what they name."""
-    told = []
+    replaced = []
     for word in words:
+        word = re.sub(r"(?<![\w.])(?:chartqa|mine)/(\w+)/(?:16|64)", rf"{ROW}/\1/16", word)
         word = re.sub(rf"^({'|'.join(STUDIES)})(?=/|$)", "tiny", word)
-        word = re.sub(r"(?<![\w.])chartqa/(\w+)/64", rf"{ROW}/\1/16", word)
         if found := re.fullmatch(r"(dataset|checkpoint|results)-[0-9a-f]{4}", word):
             made = {a.manifest.name: a.key for a in store.artifacts(found[1])}
             word = made.get("prepare mixture/web") or next(iter(made.values()))
@@ -36,35 +55,11 @@ def on_the_small_study(words: list[str], store: Store, sample: str) -> list[str]
             word = CONFIG
         if word == "web/000017.jpg":
             word = sample
-        told.append(word.replace("http://head:8265", "http://127.0.0.1:8265"))
+        replaced.append(word.replace("http://head:8265", "http://127.0.0.1:8265"))
     for option in ("--store", "--price"):
-        if option in told and told[0] == "run":
-            del told[told.index(option) : told.index(option) + 2]
-    return told
-
-
-def run_all(
-    commands: list[list[str]], store: Path, folder: Path
-) -> list[tuple[list[str], int, str]]:
-    """Runs commands in one process; returns each with its exit code and what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", several.__name__],
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=folder,
-        env=environment(store) | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    results = json.loads(done.stdout)
-    return [(words, *result) for words, result in zip(commands, results, strict=True)]
-
-
-def those_of(said: str, store: Path, sample: str) -> list[list[str]]:
-    opened = Store(store)
-    found = [words for command, words in parcel_commands() if way(command) == said]
-    return [on_the_small_study(words, opened, sample) for words in found]
+        if option in replaced and replaced[0] == "run":
+            del replaced[replaced.index(option) : replaced.index(option) + 2]
+    return replaced
 
 
 def sample_of(finished: Finished) -> str:
@@ -75,22 +70,22 @@ def sample_of(finished: Finished) -> str:
 
 def test_commands_run_on_a_small_study(finished: Finished, tmp_path: Path):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    commands = those_of(ON_A_STUDY, finished.store, sample_of(finished))
-    assert len(commands) > 15
-    for words, code, said in run_all(commands, finished.store, tmp_path):
-        assert code == 0, f"parcel {shlex.join(words)}\n{said}"
-        assert said.strip(), words
+    asked = documented(READ, finished.store, sample_of(finished))
+    assert len(asked) > 20
+    for done in run_all(asked, finished.store, tmp_path):
+        assert done.returncode == 0, f"parcel {shlex.join(done.args)}\n{done.stderr}"
+        assert (done.stdout + done.stderr).strip(), done.args
 
 
 def test_runs_are_explained(finished: Finished, tmp_path: Path):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    commands = those_of(EXPLAINED, finished.store, sample_of(finished))
-    asked = [[*words, *(["--explain"] if "--explain" not in words else [])] for words in commands]
-    assert len(asked) > 8
+    asked = documented(EXPLAINED, finished.store, sample_of(finished))
+    asked = [[*words, *(["--explain"] if "--explain" not in words else [])] for words in asked]
+    assert len(asked) > 12
     before = {artifact.key for artifact in Store(finished.store).artifacts()}
-    for words, code, said in run_all(asked, finished.store, tmp_path):
-        assert code == 0, f"parcel {shlex.join(words)}\n{said}"
-        assert re.search(r"\d+ steps: |nothing to run|is there", said), (words, said)
+    for done in run_all(asked, finished.store, tmp_path):
+        assert done.returncode == 0, f"parcel {shlex.join(done.args)}\n{done.stderr}"
+        assert re.search(r"\d+ steps: |nothing to run|is there", done.stdout), done
     assert {artifact.key for artifact in Store(finished.store).artifacts()} == before
 
 

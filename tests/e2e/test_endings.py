@@ -20,8 +20,9 @@ import pytest
 
 from infra.prefect.server import running
 from infra.store.store import Store
-from tests.e2e.conftest import CONFIG, PARCEL, Finished, environment, parcel
+from tests.e2e.conftest import CONFIG, PARCEL, Finished, Served, environment, parcel
 from tests.processes import command_line, listened
+from tests.slices import deep_slice
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -35,6 +36,8 @@ PHASES = {
     "training": (r"… stage1 vanilla: \d", 0.0),
 }
 """Phase -> what the command prints when it begins, and how long after [s]."""
+LAST_LINES = {"last step": r"\[ *(\d+)/\1\]", "sum": r"\d+ steps in"}
+"""A line near a run's end -> its pattern."""
 ENDS = {
     "TERM": ([signal.SIGTERM], 143),
     "INT": ([signal.SIGINT], 130),
@@ -157,12 +160,15 @@ def check_end(store: Path, log: Path, phase: str, end: str) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("phase", "end"),
-    [
-        (phase, end)
-        for phase in PHASES
-        for end in ENDS
-        if phase == "training" or end in ("TERM", "KILL")
-    ],
+    deep_slice(
+        [
+            (phase, end)
+            for phase in PHASES
+            for end in ENDS
+            if phase == "training" or end in ("TERM", "KILL")
+        ],
+        3,
+    ),
 )
 def test_run_ended_in_any_phase_leaves_no_process(
     store: Path, tmp_path: Path, phase: str, end: str
@@ -171,15 +177,15 @@ def test_run_ended_in_any_phase_leaves_no_process(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("end", ["TERM", "INT", "KILL"])
-@pytest.mark.parametrize("pattern", [r"\[ *(\d+)/\1\]", r"\d+ steps in"], ids=["last", "sum"])
-def test_run_ended_at_its_end_leaves_no_process(
-    store: Path, tmp_path: Path, pattern: str, end: str
-):
+@pytest.mark.parametrize(
+    ("line", "end"),
+    deep_slice([(line, end) for line in LAST_LINES for end in ("TERM", "INT", "KILL")], 1),
+)
+def test_run_ended_at_its_end_leaves_no_process(store: Path, tmp_path: Path, line: str, end: str):
     """The signal meets the last rows, the cluster's end, the table, or the server's end."""
     signals, code = ENDS[end]
     with command(store, "prepare", *LONG[1:], log=tmp_path / "log") as run:
-        run.wait_for(pattern)
+        run.wait_for(LAST_LINES[line])
         took = run.end(signals)
         # While Python itself ends, a signal has its default again; to a shell that is one code.
         ended_by = run.process.returncode
@@ -336,7 +342,9 @@ def test_serve_is_the_one_server_and_ends_whole(store: Path, tmp_path: Path):
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("phase", "end"),
-    [("start-up", "TERM"), ("start-up", "KILL"), *(("serving", end) for end in ENDS)],
+    deep_slice(
+        [("start-up", "TERM"), ("start-up", "KILL"), *(("serving", end) for end in ENDS)], 1
+    ),
 )
 def test_serve_ended_in_any_phase_leaves_no_process(
     store: Path, tmp_path: Path, phase: str, end: str
@@ -345,11 +353,8 @@ def test_serve_ended_in_any_phase_leaves_no_process(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("end", ["TERM", "KILL"])
+@pytest.mark.parametrize("end", deep_slice(["TERM", "KILL"], 1))
 def test_a_run_started_from_the_form_ends_with_serve(store: Path, tmp_path: Path, end: str):
-
-    from tests.e2e.conftest import Served
-
     signals, code = ENDS[end]
     port = free_port()
     with command(store, "serve", "--port", str(port), log=tmp_path / "log") as serve:

@@ -17,7 +17,7 @@ from tests.e2e.conftest import CONFIG, PARCEL, Finished, environment, parcel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-KILLS = 6
+KILLS = 3
 MARK = "PARCEL_TEST_FAMILY"
 
 

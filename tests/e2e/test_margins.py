@@ -50,7 +50,7 @@ def test_cells_whose_items_are_unknown_are_named_too():
 
 
 @pytest.mark.e2e
-@pytest.mark.deep
+@pytest.mark.night
 @pytest.mark.timeout(3600)
 def test_every_cell_of_the_demo_lies_above_chance(tmp_path: Path):
     # Compiled as for a user: other tests' hurried programs would take an hour here.

@@ -12,7 +12,7 @@ from PIL import Image
 from infra.store.store import Store
 from tests.e2e.conftest import parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
 
 CONFIG = """
 base: {tiny}
@@ -20,7 +20,7 @@ name: own
 data_root: data
 sources: [{{reader: jsonl, path: mine}}]
 mask_codec: null
-methods: [vanilla, parcel]
+methods: [parcel]
 num_seeds: 1
 stage1: {{mixture: []}}
 intermediary: {{mixture: []}}
@@ -102,7 +102,7 @@ def test_ones_own_benchmark_has_its_rows_at_every_budget(folder: Path, store: St
     assert "mine" in table
     assert "listed" in table
     predictions = newest(store, "predictions")
-    assert len(predictions) == 2 * (1 + 2)
+    assert len(predictions) == 2 * 2
     for name, path in predictions.items():
         score = json.loads((path / "score.json").read_text())
         assert score["num"] == 8

@@ -14,7 +14,7 @@ from model.checkpoint.folder import load_config, load_params
 from model.files import WATCH
 from tests.e2e.conftest import Finished, finish, parcel
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_server")]
 
 CONFIG = str(Path(__file__).with_name("stages.yaml"))
 LAB = str(Path(__file__).with_name("lab.yaml"))

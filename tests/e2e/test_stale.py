@@ -12,7 +12,7 @@ import pytest
 from infra.store.store import Store
 from tests.e2e.conftest import CONFIG, Finished, environment
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
 
 ROOT = Path(__file__).parents[2]
 EDITED = "model/eval/metrics/relaxed_accuracy.py"

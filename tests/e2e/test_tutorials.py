@@ -14,10 +14,9 @@ import yaml
 
 from infra.store.store import Store
 from tests.docs.pages import ROOT, blocks, commands_of
-from tests.e2e.conftest import Finished, parcel
-from tests.e2e.test_documents import run_all
+from tests.e2e.conftest import Finished, parcel, run_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
 
 FEW = {"batch_size": 4, "total_steps": 2, "save_steps": 2, "log_steps": 1}
 SMALL: dict[str, Any] = {
@@ -64,9 +63,10 @@ def walk(
     waiting: list[list[str]] = []
 
     def flush() -> None:
-        for words, code, text in run_all(waiting, store, folder):
-            command = shlex.join(["parcel", *words])
-            assert code == (2 if command in refused else 0), f"{command}\n{text}"
+        for done in run_all(waiting, store, folder):
+            command = shlex.join(["parcel", *done.args])
+            text = done.stdout + done.stderr
+            assert done.returncode == (2 if command in refused else 0), f"{command}\n{text}"
             said[command] = text
         waiting.clear()
 

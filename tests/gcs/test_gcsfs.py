@@ -102,6 +102,7 @@ def test_refused_request_is_repeated(found: GCS, files: GCSFileSystem):
     assert (counts["status_503"], counts["status_200"]) == (1, 1)
 
 
+@pytest.mark.slow
 def test_torn_chunk_is_sent_again(found: GCS, files: GCSFileSystem):
     data = random.Random(0).randbytes(4 << 20)
     found.fail(Rule(action="tear", skip=1, at=1 << 19), Rule(action="short", skip=1, at=1 << 19))
@@ -119,6 +120,7 @@ def test_corrupt_download_is_not_noticed(found: GCS, files: GCSFileSystem):
     assert files.cat_file("testing/x") != b"data"
 
 
+@pytest.mark.slow
 def test_lost_reply_to_a_creation_looks_like_a_lost_race(found: GCS, files: GCSFileSystem):
     """A limit of gcsfs: it repeats the request, and then finds its own object there."""
     found.fail(Rule(action="lose", verb="upload"))

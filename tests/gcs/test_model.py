@@ -39,6 +39,7 @@ ACTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(acts=st.lists(ACTS, max_size=25), limit=st.integers(1, 4))
 def test_store_agrees_with_a_dictionary(acts: list[Act], limit: int):

@@ -54,6 +54,7 @@ def test_arrays_in_ocdbt(found: GCS):
     assert found.store.get("testing", "tree/manifest.ocdbt").data
 
 
+@pytest.mark.slow
 def test_refused_write_is_repeated(found: GCS, store: tensorstore.KvStore):
     found.fail(Rule(action="answer", verb="upload", status=429))
     store.write("x", b"data").result()

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ABSENT = (
     "apache_beam", "av", "decord", "google_crc32c", "matplotlib", "prefect", "pyarrow", "pydantic",
@@ -22,6 +24,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
 """
 
 
+@pytest.mark.slow
 def test_every_module_imports_with_only_the_accelerator_machines_packages():
     words = [sys.executable, "-c", IMPORT_ALL, str(ROOT / "model"), ",".join(ABSENT)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -36,6 +39,7 @@ def test_every_module_imports_with_only_the_accelerator_machines_packages():
         assert name in done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_accelerator_benchmark_imports_there_too():
     code = "import sys\nfor n in sys.argv[1].split(','): sys.modules[n] = None\n"
     code += "import perf.accelerator"
@@ -44,6 +48,7 @@ def test_the_accelerator_benchmark_imports_there_too():
     assert done.returncode == 0, done.stderr[-1500:]
 
 
+@pytest.mark.slow
 def test_configurations_names_of_files_and_the_run_itself_come_without_jax():
     code = "import sys, model.files, model.config, model.train.config, model.seeds\n"
     # Its workers tell JAX where its devices and compiled programs are before they import it.

@@ -52,6 +52,7 @@ def _layers(tree: vlm.Params):
     ]
 
 
+@pytest.mark.slow
 def test_siglip_blocks(reference: Reference):
     vision = reference.cfg.vision
     model = vlm.merge(vlm.structure(reference.cfg), reference.params)
@@ -63,6 +64,7 @@ def test_siglip_blocks(reference: Reference):
         x = expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [0.0, 5.0])
 def test_gemma_blocks(reference: Reference, cap: float):
     text, length, prefix = reference.cfg.text, 13, 8

@@ -50,6 +50,7 @@ def test_parcel_adds_21_million_parameters():
     assert round(_count(shapes["connector"]) / 1e6, 1) == 20.8
 
 
+@pytest.mark.slow
 def test_methods_start_from_the_same_shared_parameters():
     started = {kind: init_params(tiny_config(kind), 11) for kind in ("vanilla", "parcel")}
     for part in ("vision", "text", "projector"):
@@ -87,6 +88,7 @@ def test_losses_are_those_of_the_logits(changes: dict):
     assert np.all(np.asarray(losses)[~wanted] == 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_and_its_gradient_are_those_of_the_logits(smoothing: float):
     cfg, data = tiny_config("m3"), batch()
@@ -144,6 +146,7 @@ def test_label_smoothing_leaves_the_entropy_of_its_targets_at_its_optimum():
     assert_allclose(plain, [[-np.log(0.05)]], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [0.0, 2.0])
 @pytest.mark.parametrize("ours", [by_rows, by_einsum])
 def test_attention_and_its_gradient_equal_the_textbook(ours: Callable, cap: float):

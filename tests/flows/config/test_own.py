@@ -254,6 +254,7 @@ def states(store: Store, study) -> dict[str, str]:
     return {name: state for name, (state, _) in told(store, graph_of(study)).items()}
 
 
+@pytest.mark.slow
 def test_a_changed_metric_leaves_data_and_training_as_they_are(
     folder: Path, tmp_path: Path, forget: Callable
 ):
@@ -271,6 +272,7 @@ def test_a_changed_metric_leaves_data_and_training_as_they_are(
     assert {state for s, state in states_of.items() if s.kind == "checkpoint"} == {"reused"}
 
 
+@pytest.mark.slow
 def test_a_changed_reader_makes_its_own_datasets_stale(
     folder: Path, tmp_path: Path, forget: Callable
 ):

@@ -165,6 +165,7 @@ def test_ours_have_the_identity_they_had(folder: Path):
             assert theirs.get(step.name, canonical_json(step.config)) == canonical_json(step.config)
 
 
+@pytest.mark.slow
 def test_an_edit_makes_stale_what_trains_or_evaluates_with_it(
     folder: Path, tmp_path: Path, forget: Callable[[], None]
 ):
@@ -207,6 +208,7 @@ print(vlm.abstract_params(recipes[0].config.model)["connector"]["queries"].shape
 """
 
 
+@pytest.mark.slow
 def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
     store, graph = Store(tmp_path / "store"), graph_of(config(folder))
     fill(store, graph)

@@ -202,6 +202,7 @@ def test_a_planted_difference_is_named_and_nothing_else(
     assert any(step.startswith(plant.told[2]) for steps in told for step in steps), told
 
 
+@pytest.mark.slow
 def test_what_has_no_effect_is_told_as_such_and_sources_line_by_line(
     before: Store, data: Path, tmp_path: Path
 ):

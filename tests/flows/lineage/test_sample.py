@@ -24,6 +24,7 @@ def saw(store: Store, training: Artifact, ids: set[str]) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_steps_are_those_whose_batches_hold_the_sample(table: tuple[Store, Named]):
     store, what = table
     trainings = {a.manifest.name: a for a in store.artifacts("checkpoint")}

@@ -5,10 +5,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from infra.store.store import Store
 from tests.flows.conftest import Done
 
 
+@pytest.mark.slow
 def test_a_folder_has_every_page_it_links_to_and_needs_nothing_else(
     parcel: Callable[..., Done], toy: Store, tmp_path: Path
 ):

@@ -3,6 +3,8 @@
 import base64
 from pathlib import Path
 
+import pytest
+
 from flows.pages import lineage
 from flows.pages.cards import Cards
 from flows.pages.study import study_of
@@ -57,6 +59,7 @@ def test_pages_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path):
     assert "†" not in lineage.page(store, corpus, reused=True)
 
 
+@pytest.mark.slow
 def test_a_page_shows_a_few_items_escaped_and_who_uses_it(toy: Store):
     cards = Cards(toy)
     data = next(a for a in toy.artifacts("dataset") if "shapes" in a.manifest.name)

@@ -46,6 +46,7 @@ def told(text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
+@pytest.mark.slow
 def test_every_link_of_every_page_leads_somewhere(client: TestClient):
     waiting, seen = [f"{PAGES}/"], set()
     while waiting:
@@ -271,6 +272,7 @@ def test_pages_load_nothing_from_elsewhere_and_run_nothing(client: TestClient):
         ]
 
 
+@pytest.mark.slow
 def test_a_picture_whose_dataset_is_gone_is_said(tmp_path: Path):
     store = Store(tmp_path)
     write_study(store, benchmarks=("colors",), methods=("vanilla",), budgets=(16,), num_items=3)
@@ -286,6 +288,7 @@ def test_a_picture_whose_dataset_is_gone_is_said(tmp_path: Path):
     assert "A few of it" not in get(pages, f"/artifact/{answers.key}")
 
 
+@pytest.mark.slow
 def test_a_store_in_a_bucket_has_the_same_pages(gcs, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     store = Store("gs://testing/pages")
@@ -310,6 +313,7 @@ def test_users_are_those_there_are_now(tmp_path: Path):
     assert list(uses.of(corpus.key).values()) == ["a"]
 
 
+@pytest.mark.slow
 def test_a_table_of_two_resolutions_has_pages_for_both(tmp_path: Path):
     store = Store(tmp_path / "store")
     high = Plan(

@@ -60,6 +60,7 @@ def prepare(config, store: Store, *names: str) -> None:
             made[step.name] = store.get(recipe.key)
 
 
+@pytest.mark.slow
 def test_a_sample_is_taken_once_and_found_until_files_change(
     drawn: Path, store: Store, tmp_path: Path
 ):
@@ -107,6 +108,7 @@ def test_datasets_of_a_runners_own_workers_have_core_hours_alone(drawn: Path, st
         assert row.hours is row.workers is None
 
 
+@pytest.mark.slow
 def test_what_is_prepared_is_not_sampled_and_tells_of_others_of_its_inputs(
     drawn: Path, store: Store
 ):
@@ -126,6 +128,7 @@ def test_what_is_prepared_is_not_sampled_and_tells_of_others_of_its_inputs(
     assert not rows(limited, store)["prepare mixture/web"].measured
 
 
+@pytest.mark.slow
 def test_a_dataset_of_other_files_is_not_prepared_and_tells_nothing(
     drawn: Path, store: Store, tmp_path: Path
 ):

@@ -5,6 +5,8 @@ import dataclasses
 import io
 import json
 
+import pytest
+
 from flows.report.build import build
 from flows.report.cells import Cost, Report
 from flows.report.pareto import MEASURED, front, pareto_png
@@ -45,6 +47,7 @@ def test_files_hold_the_cost_of_every_cell():
     assert plain["tokens"] is None
 
 
+@pytest.mark.slow
 def test_the_plot_is_a_png_with_the_same_bytes_and_needs_no_score():
     first = pareto_png(REPORT)
     assert first.startswith(b"\x89PNG")
@@ -52,6 +55,7 @@ def test_the_plot_is_a_png_with_the_same_bytes_and_needs_no_score():
     assert pareto_png(build(PLAN, [], {})).startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_time_of_an_answer_is_the_median_over_seeds_and_draws_a_plot_of_its_own():
     def timed(by: float) -> Report:
         made = [

@@ -169,6 +169,7 @@ def test_mean_lies_between_the_scores(values: list[float]):
     assert min(values) <= summarize(values)["mean"] <= max(values)
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 def test_order_of_the_scores_does_not_matter(rng: random.Random):
     mixed = scores()

@@ -114,6 +114,7 @@ def between_two(run: Routed, ratio: int) -> Routed:
     )
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
     """Of routers that know nothing: some 95 of 100 intervals hold 0."""
     held, trials = 0, 25
@@ -132,6 +133,7 @@ def test_areas_weigh_each_doubling_alike():
     assert areas(few).mean() > 1.5 * areas(many).mean() > 0
 
 
+@pytest.mark.slow
 def test_images_and_video_are_told_apart_and_written():
     names = ("chart", "scene", "vid_a", "vid_b")
     found = {(name, "parcel"): {s: items(s, 0.5) for s in (1, 2)} for name in names}

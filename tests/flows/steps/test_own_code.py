@@ -147,6 +147,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path):
         named(f"{tmp_path}/b/own_twice.py:f", "parcel.metrics")
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_version_refuses(tmp_path: Path, monkeypatch):
     site = tmp_path / "site-packages"
     install(site, "own_versions", "1.2", "def score(prediction, fields):\n    return 0\n")

@@ -76,6 +76,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.slow
 def test_what_did_not_change_is_not_looked_at_again(raw: Path, tmp_path: Path, read: list[str]):
     store = Store(tmp_path / "store")
     made, first = run(store, raw)
@@ -95,6 +96,7 @@ def test_what_did_not_change_is_not_looked_at_again(raw: Path, tmp_path: Path, r
     assert run(store, raw)[0] == []
 
 
+@pytest.mark.slow
 def test_what_changed_is_another_dataset(raw: Path, tmp_path: Path):
     store = Store(tmp_path / "store")
     _, first = run(store, raw)
@@ -116,6 +118,7 @@ def buckets(gcs, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return Store("gs://testing/store")
 
 
+@pytest.mark.slow
 def test_in_a_bucket_nothing_is_read_for_its_digest(buckets: Store, raw: Path, tmp_path: Path, gcs):
     _, here = run(Store(tmp_path / "here"), raw)
     gcs.tally.clear()
@@ -129,6 +132,7 @@ def test_in_a_bucket_nothing_is_read_for_its_digest(buckets: Store, raw: Path, t
     assert not buckets.files.folders("scratch")
 
 
+@pytest.mark.slow
 def test_a_dataset_cut_short_goes_on_from_its_pieces(
     buckets: Store, tmp_path: Path, raw: Path, gcs, monkeypatch: pytest.MonkeyPatch
 ):

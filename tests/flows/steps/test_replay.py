@@ -26,6 +26,7 @@ def tree(old: str = "", new: str = "") -> Mapping[str, bytes]:
     return {**checkout().files, MAKER: text.replace(old, new, 1).encode()}
 
 
+@pytest.mark.slow
 def test_the_same_code_gives_the_same_contents_and_other_code_others(store: Store):
     same = replay(store, RECIPE, tree(), 1)
     assert same == replay(store, RECIPE, tree(), 1)

@@ -40,6 +40,7 @@ def test_start_that_states_another_digest_is_refused(recipe: Recipe, tmp_path: P
     assert Store(tmp_path / "store").find(recipe.key) is None
 
 
+@pytest.mark.slow
 def test_weights_of_another_codebase_are_converted_to_the_same_contents(
     recipe: Recipe, tmp_path: Path
 ):

@@ -139,6 +139,7 @@ def test_repaired_files_make_another_dataset_that_shares_what_stayed(
             assert opened.files.sha256(f"{after.folder}/{name}") == file.sha256
 
 
+@pytest.mark.slow
 def test_what_cannot_be_mended_is_said(corpus: Path, tmp_path):
     store = str(tmp_path / "store")
     before = prepared(Store(store), corpus)

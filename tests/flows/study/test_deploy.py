@@ -14,6 +14,7 @@ import pytest
 
 from flows.config.load import load
 from infra.reason import ConfigError
+from tests.commands import run_commands
 from tests.infra.prefect.conftest import served_store
 
 __all__ = ["served_store"]
@@ -261,9 +262,9 @@ def test_the_command_takes_a_config_variables_a_schedule_and_secret_addresses(tm
         "--alert", f"@{addresses}", "--stall", "90", "--cap", "48", "--cap-cancels",
     ]  # fmt: skip
 
-    def call(*more: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def call(**environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*words, *more],
+            words,
             env=dict(os.environ) | environment,
             capture_output=True,
             text=True,
@@ -292,17 +293,19 @@ def test_the_command_takes_a_config_variables_a_schedule_and_secret_addresses(tm
     assert found["parameters"]["given"]["cli"]["num_seeds"] == 5
     assert found["job_variables"]["stream_output"] is False
     assert found["job_variables"]["env"]["XLA_FLAGS"] == "--a=b"
-    assert call().stdout.count("unchanged") == 8
-    for more, line in {
+    wrong = {
         ("--type", "ecs"): "parcel: --type must be one of process, docker, kubernetes, got 'ecs'.",
         ("--env", "XLA"): "parcel: --env must look like NAME=VALUE, got 'XLA'.",
         ("--alert", "@/none"): "parcel: --alert @/none: No such file or directory.",
         ("--alert", "verysecret"): "parcel: --alert must be https://, mailto://",
-    }.items():
-        wrong = call(*more)
-        assert wrong.returncode == 2
-        assert wrong.stderr.startswith(line), wrong.stderr
-        assert wrong.stderr.count("\n") == 1
+    }
+    requests = [words[1:], *([*words[1:], *more] for more in wrong)]
+    again, *refusals = run_commands(requests)
+    assert (again.returncode, again.stdout.count("unchanged")) == (0, 8), again
+    for refused, line in zip(refusals, wrong.values(), strict=True):
+        assert refused.returncode == 2
+        assert refused.stderr.startswith(line), refused
+        assert refused.stderr.count("\n") == 1
     refused = call(PREFECT_API_AUTH_STRING="me:guess")
     assert refused.returncode == 2
     assert refused.stderr.startswith("parcel: PREFECT_API_AUTH_STRING must be the name:password")

@@ -127,6 +127,7 @@ def test_where_a_step_runs_does_not_matter(store: Store):
     assert {state for state, _ in told(store, moved).values()} == {"reused"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "old", "new", "stale", "names"),
     [
@@ -183,6 +184,7 @@ def test_much_stale_work_is_refused_and_little_is_not(store: Store, edit: Any):
         explanation.check(1.0, ("nothing",))
 
 
+@pytest.mark.slow
 def test_an_accepted_artifact_is_kept_and_its_cells_say_so(store: Store, edit: Any):
     fill(store, study())
     edit("model/train/step.py", "jnp.maximum(", "jnp.minimum(")
@@ -209,6 +211,7 @@ def test_an_accepted_artifact_is_kept_and_its_cells_say_so(store: Store, edit: A
         keep("stage9")
 
 
+@pytest.mark.slow
 def test_what_a_node_hides_is_kept_by_the_nodes_name(store: Store, edit: Any):
     fill(store, study())
     edit("model/eval/metrics/miou.py", "np.", "numpy.")

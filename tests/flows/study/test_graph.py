@@ -216,6 +216,7 @@ def test_benchmarks_that_cannot_be_run_are_refused(name: str, told: str, monkeyp
         load(overrides=["transfers.docvqa={transfer: false}"])
 
 
+@pytest.mark.slow
 def test_processes_are_asked_for_and_no_part_of_what_a_step_is():
     words = ["processes_per_stage=2", "gpus_per_stage=2", "processes_per_cell=4", "gpus_per_cell=4"]
     words = [f"compute.{word}" for word in [*words, "cpus_per_cell=4"]]

@@ -138,6 +138,7 @@ def numbers(store: Store, sweep: Firing, score: Any) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 def test_seeds_are_added_until_it_is_settled(store: Store, tmp_path: Path):
     sweep = firing(store, until_decided=True, max_seeds=9)
 
@@ -158,6 +159,7 @@ def test_seeds_are_added_until_it_is_settled(store: Store, tmp_path: Path):
     assert again.why_nothing() == sweep.why_nothing()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_settled_ends_at_the_bound(store: Store):
     sweep = firing(store, until_decided=True, max_seeds=4)
     same = lambda key: float(key.seed % 7)  # noqa: E731
@@ -219,6 +221,7 @@ def fail(store: Store, explanation: Explanation, name: str) -> None:
             assert attempt.step.key == key
 
 
+@pytest.mark.slow
 def test_a_cell_that_always_fails_holds_up_no_other(store: Store):
     nightly = firing(store, add_seeds=1, max_seeds=4)
     seed = nightly.config.seeds[0]
@@ -306,6 +309,7 @@ def test_a_budget_beyond_the_studys_images_is_stage_2s(store: Store):
         _ = firing(store, budgets=[512]).config
 
 
+@pytest.mark.slow
 def test_both_resolutions_are_told_and_seeds_are_added_to_the_first(store: Store):
     study = firing(store, STAGE2)
     (line, *_) = told_before(study.explain(study.config), study.config, {})

@@ -18,7 +18,10 @@ from typing import Any
 import pytest
 import ray
 from ray._private import ray_constants
+from ray.scripts.scripts import start as ray_start
 
+from tests.docs import pages
+from tests.docs.test_commands import problem
 from tests.infra.deploy.files import KUBERNETES, ROOT, containers, of_kind, pods
 from tests.infra.deploy.test_image import all_of
 
@@ -77,13 +80,11 @@ def environment_names(model: Any, prefix: str = "PREFECT_") -> Iterator[str]:
 
 
 def commands(program: str) -> Iterator[list[str]]:
-    """Yields the words of every call of a program, of the page and of the manifests."""
-    lines = [
-        re.sub(r"\s+#.*", "", line)
-        for block in re.findall(r"^```sh\n(.*?)^```", DOC, re.DOTALL | re.MULTILINE)
-        for line in block.replace("\\\n", " ").splitlines()
-    ]
-    yield from (shlex.split(line) for line in lines if line.startswith(f"{program} "))
+    """Yields the words of every call of a program, of the pages and of the manifests."""
+    for line in pages.commands():
+        words = [word for word in shlex.split(line) if not word.startswith("PREFECT_")]
+        if words[0] == program:
+            yield words
     for name in ("prefect-server", "prefect-worker", "prefect-watch"):
         (container,) = pods()[name]["spec"]["containers"]
         words = [str(word) for word in container["args"]]
@@ -92,17 +93,9 @@ def commands(program: str) -> Iterator[list[str]]:
 
 
 def test_parcel_knows_its_commands_and_options():
-    import typer
-
-    from parcel.cli.main import app
-
-    known: Any = typer.main.get_command(app)
-    found = list(commands("parcel"))
-    assert {words[1] for words in found} >= {"deploy", "watch", "results"}
-    for words in found:
-        options = {o for p in known.commands[words[1]].params for o in p.opts}
-        given = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert given <= options, words
+    calls = [*commands("parcel")]
+    assert {words[1] for words in calls} >= {"deploy", "watch", "results"}
+    assert {said for words in calls if (said := problem(shlex.join(words)))} == set()
 
 
 def options_of(*command: str) -> str:
@@ -131,8 +124,10 @@ def test_prefect_knows_its_commands_and_options():
 
 @pytest.mark.slow
 def test_ray_knows_its_start_options_and_ports():
-    told = options_of("ray.scripts.scripts", "start")
-    known = {*re.findall(r"--[\w-]+", told)}
+    known = {option for parameter in ray_start.params for option in parameter.opts}
+    for words in commands("ray"):
+        assert words[1] == "start"
+        assert {word for word in words if word.startswith("--")} <= known, words
     spec = of_kind("RayCluster")["parcel-ray"]["spec"]
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
         assert {f"--{name}" for name in group["rayStartParams"]} <= known

@@ -104,6 +104,7 @@ def check_pod(template: dict[str, Any], version: str) -> None:
     kubernetes_validate.validate(wrapped, version, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [VERSION, NEWEST])
 def test_every_manifest_is_valid(version: str):
     assert {m["kind"] for m in manifests()} >= {"RayCluster", "Deployment", "NetworkPolicy"}
@@ -225,6 +226,7 @@ def job_of(values: dict[str, Any]) -> dict[str, Any]:
     return made.job_manifest
 
 
+@pytest.mark.slow
 def test_every_name_leads_to_something():
     accounts, services = of_kind("ServiceAccount"), of_kind("Service")
     config = {*of_kind("ConfigMap"), "study-pool"}

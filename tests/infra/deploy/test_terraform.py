@@ -48,6 +48,7 @@ def iam() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield match.group(1), labels[1], body
 
 
+@pytest.mark.slow
 def test_every_account_has_just_these_roles():
     found = {}
     for on, name, body in iam():

@@ -85,6 +85,7 @@ def test_of_one_that_could_not_say_the_launcher_tells(tmp_path: Path):
     gang.kill()
 
 
+@pytest.mark.slow
 def test_a_lost_gang_cites_its_launcher_and_a_failed_one_fails(tmp_path: Path):
     words = "import sys; sys.exit('node-b: task 1: Killed')"  # And exit code 1.
     with pytest.raises(GangFailedError, match=r"^a process of the launcher: .*task 1: Killed"):

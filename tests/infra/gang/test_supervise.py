@@ -94,6 +94,7 @@ def test_a_gang_that_gets_no_further_is_given_up(tmp_path: Path):
     assert starts(tmp_path) == 4  # The first one got to the point.
 
 
+@pytest.mark.slow
 def test_a_gang_that_gets_further_each_time_is_not(tmp_path: Path):
     lost = [f"point {n}, kill 0, sleep 60" for n in (1, 2, 3, 4)]
     found = list(gang(tmp_path, *lost, "tell"))
@@ -138,6 +139,7 @@ def supervisor(root: Path, plan: str) -> subprocess.Popen[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_members_end_with_a_supervisor_that_is_killed(tmp_path: Path):
     watching = supervisor(tmp_path, "tell, sleep 60")
     members = alive(tmp_path)

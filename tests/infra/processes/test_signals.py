@@ -67,6 +67,7 @@ def test_last_words_that_never_end_are_cut_off():
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_them():
     process = run("time.sleep(600)", "signals.before_leaving(lambda number: time.sleep(600))")
     process.send_signal(signal.SIGINT)

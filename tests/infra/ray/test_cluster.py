@@ -37,9 +37,13 @@ def dying() -> Iterator[int]:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    made = Cluster(num_cpus=2, num_gpus=2)
+    """One cluster for all: a start takes seconds. The tests that damage and stop it come last."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAX_PLATFORMS", raising=False)
+        made = Cluster(num_cpus=2, num_gpus=2)
+        made.start()
     yield made
     made.stop()
 
@@ -69,20 +73,6 @@ def test_a_stream_left_early_gives_its_core_back(cluster: Cluster):
         items.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
-def test_a_dead_head_is_a_lost_worker_and_the_next_try_starts_a_fresh_one(
-    cluster: Cluster, victim: str
-):
-    items = cluster.stream(counted, 10_000, 0.05, num_cpus=1, name="long")
-    assert next(items) == 0
-    killed(victim)
-    began = time.monotonic()
-    with pytest.raises(WorkerLost, match="'long' died"):
-        list(items)
-    assert time.monotonic() - began < 10
-    assert list(cluster.stream(counted, 2, num_cpus=1, name="again")) == [0, 1]
-
-
 def test_it_listens_on_loopback_only(cluster: Cluster):
     assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
     family = below()
@@ -90,23 +80,6 @@ def test_it_listens_on_loopback_only(cluster: Cluster):
     heard = listened(family)
     assert heard
     assert heard <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-
-
-def test_stopped_twice_and_from_two_threads_it_leaves_no_process(cluster: Cluster):
-    assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
-    # Other tests of this process may have servers of their own.
-    own = [p for p in psutil.Process().children() if "infra.ray.driver" in command_line(p)]
-    left = [process for driver in own for process in (driver, *driver.children(recursive=True))]
-    assert len(left) > 3
-    threads = [threading.Thread(target=cluster.stop) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    cluster.stop()
-    assert not psutil.wait_procs(left, timeout=10)[1]
-    with pytest.raises(RuntimeError, match="being stopped"):
-        cluster.start()
 
 
 def test_a_task_gets_the_gpus_it_asks_for_and_no_more(
@@ -131,6 +104,37 @@ def test_a_task_gets_the_gpus_it_asks_for_and_no_more(
         for _ in range(2)
     ]
     assert len({next(half)["CUDA_VISIBLE_DEVICES"] for half in halves}) == 1
+
+
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
+def test_a_dead_head_is_a_lost_worker_and_the_next_try_starts_a_fresh_one(
+    cluster: Cluster, victim: str
+):
+    items = cluster.stream(counted, 10_000, 0.05, num_cpus=1, name="long")
+    assert next(items) == 0
+    killed(victim)
+    began = time.monotonic()
+    with pytest.raises(WorkerLost, match="'long' died"):
+        list(items)
+    assert time.monotonic() - began < 10
+    assert list(cluster.stream(counted, 2, num_cpus=1, name="again")) == [0, 1]
+
+
+def test_stopped_twice_and_from_two_threads_it_leaves_no_process(cluster: Cluster):
+    assert list(cluster.stream(counted, 1, num_cpus=1, name="one")) == [0]
+    # Other tests of this process may have servers of their own.
+    own = [p for p in psutil.Process().children() if "infra.ray.driver" in command_line(p)]
+    left = [process for driver in own for process in (driver, *driver.children(recursive=True))]
+    assert len(left) > 3
+    threads = [threading.Thread(target=cluster.stop) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cluster.stop()
+    assert not psutil.wait_procs(left, timeout=10)[1]
+    with pytest.raises(RuntimeError, match="being stopped"):
+        cluster.start()
 
 
 def test_the_users_own_platform_wins():

@@ -179,6 +179,7 @@ def _count(root: str, rounds: int, barrier) -> None:
             number.write_text(str(value + 1))
 
 
+@pytest.mark.slow
 def test_two_never_hold_it_at_once(tmp_path: Path):
     (tmp_path / "number").write_text("0")
     barrier = SPAWN.Barrier(4)

@@ -13,6 +13,7 @@ TREE = {"model/a.py": b"a = 1\n", "model/b.py": b"b = 2\n", "flows/c.py": b"a = 
 PATHS = st.from_regex(r"[a-z]{1,3}(/[a-z]{1,3}){0,2}\.py", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(PATHS, st.binary(max_size=9), max_size=5))
 def test_tree_comes_back(tree: dict[str, bytes]):
     with tempfile.TemporaryDirectory() as folder:

@@ -67,6 +67,7 @@ def _race(root: str, text: str, barrier, won) -> None:
     won.put((text, attempt.commit({}).path.joinpath("a.txt").read_text()))
 
 
+@pytest.mark.slow
 def test_of_many_racers_one_wins_and_all_see_it(tmp_path: Path):
     context = multiprocessing.get_context("spawn")
     barrier, won = context.Barrier(5), context.Queue()
@@ -128,6 +129,7 @@ def test_what_is_no_store_is_refused_in_one_line(uri: str):
         Store(uri)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_text_that_is_no_manifest_is_refused(text: str):
     with pytest.raises(ValueError, match="not a manifest"):
@@ -337,6 +339,7 @@ def _open(root: str, barrier, opened) -> None:
     opened.put(make(Store(root)).key)
 
 
+@pytest.mark.slow
 def test_new_store_may_be_opened_by_many_at_once(tmp_path: Path):
     context = multiprocessing.get_context("spawn")
     barrier, opened = context.Barrier(4), context.Queue()

@@ -32,6 +32,7 @@ def both(cfg: ModelConfig, budget: int) -> tuple[jax.Array, jax.Array, jax.Array
     return tokens, *watch(cfg, params, FEATURES, budget)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "budget"),
     [
@@ -74,6 +75,7 @@ def test_weights_are_averaged_over_heads():
     assert_allclose(watched.weights, expected, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_watching_leaves_the_programs_as_they_were():
     cfg = tiny_config("parcel")
     before = _program(cfg)

@@ -49,6 +49,7 @@ def config(kind: str) -> ModelConfig:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "budget"), [("vanilla", 256), ("mqt", 100), ("parcel", 16), ("parcel", 100)]
 )
@@ -65,6 +66,7 @@ def test_a_prefill(kind: str, budget: int):
     assert cost.connector < 0.15 * cost.total  # Too little to be tested here: hence the next test.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in POOLING])
 @pytest.mark.parametrize("budget", [64, 100, 256])
 def test_a_connector(kind: str, budget: int):

@@ -127,6 +127,7 @@ def stored(uri: str) -> tuple[Store, str, Attempt]:
     return store, attempt.commit({}).key, attempt
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_straight_to_the_bucket_and_comes_from_there(
     gcs: GCS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

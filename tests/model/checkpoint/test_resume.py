@@ -200,6 +200,7 @@ def test_of_two_who_write_at_once_both_points_are_whole(tmp_path: Path):
     assert restored(tmp_path) == ((4, 4.0), ())
 
 
+@pytest.mark.slow
 def test_in_a_bucket_whatever_it_answers(gcs, folder: Path):
     large = {"weights": jnp.arange(2_000_000.0), "count": jnp.int32(3)}
     points = ResumePoints("gs://testing/scratch/key/shared/points")
@@ -257,6 +258,7 @@ for number, one in enumerate(MESHES):
 """
 
 
+@pytest.mark.slow
 def test_parts_of_one_mesh_are_read_as_parts_of_another(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     root = Path(__file__).parents[3]

@@ -63,6 +63,7 @@ def gemma(path, *, swap=False, flat=False):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scanned", [True, False], ids=["scanned", "unscanned"])
 @pytest.mark.parametrize("two_towers", [True, False], ids=["two-towers", "image-tower"])
 @pytest.mark.parametrize("style", [{}, {"swap": True, "flat": True}], ids=["nested", "flat-swap"])
@@ -90,6 +91,7 @@ def test_published_embedding_is_cut_to_its_pieces():
     assert stage0._extended(rows, stage0.GEMMA_PIECES, 0).shape == (257_152, 2304)
 
 
+@pytest.mark.slow
 def test_added_rows_are_drawn_from_the_seed(tmp_path):
     image, text = siglip(tmp_path / "s.npz"), gemma(tmp_path / "gemma")
     tables = [

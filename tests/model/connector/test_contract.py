@@ -20,6 +20,7 @@ def broken(cfg: ModelConfig) -> dict[str, str]:
     return {finding.name: finding.told for finding in found if not finding.kept}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if ROUTINGS[kind].pooled])
 def test_ours_without_queries_keep_every_promise(kind: str):
     assert not broken(tiny_config(kind))
@@ -31,6 +32,7 @@ def test_ours_with_queries_keep_every_promise(kind: str):
     assert not broken(tiny_config(kind))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Prefix", "Stated"])
 def test_ones_own_keeps_every_promise(name: str):
     assert not broken(tiny_config(f"{OWN}:{name}"))
@@ -57,6 +59,7 @@ def test_what_is_told_of_one_that_keeps_them():
     assert told["nesting"].endswith("its tokens are the first ones of a larger budget's")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "promise", "told"),
     [

@@ -47,6 +47,7 @@ def assert_equals_truncation(cfg: ModelConfig, budget: int, bucket: int, data: v
         assert np.linalg.norm(a - b) <= 1e-5 * scale
 
 
+@pytest.mark.slow
 def test_masking_equals_truncation():
     assert_equals_truncation(few_programs("parcel"), 70, 96, batch(num_images=1))
 

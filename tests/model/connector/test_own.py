@@ -47,6 +47,7 @@ def test_it_may_extend_one_of_ours():
     assert {budgets.num_anchors(cfg, budget) for budget in (4, 100, 256)} == {4}
 
 
+@pytest.mark.slow
 def test_a_budget_in_a_larger_shape_has_the_loss_and_gradient_of_its_own():
     cfg, data = own("Prefix"), batch(num_images=1)
     params = init_params(cfg, 3)

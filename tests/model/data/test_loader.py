@@ -143,6 +143,7 @@ def test_hosts_share_a_batch_and_read_blocks_of_their_own(tmp_path, tokenizer, m
         load(host=0, num_hosts=3)
 
 
+@pytest.mark.slow
 def test_clips_and_pictures_take_turns_and_none_is_repeated(tmp_path, tokenizer):
     parts = {
         "clips": [color_record(i, images=3, part="clips") for i in range(6)],

@@ -31,6 +31,7 @@ def test_the_number_of_an_example_is_found_from_its_stream(weights: list[float],
     assert mixture.number(*mixture[number]) == number
 
 
+@pytest.mark.slow
 def test_rounded_weights_would_drift():
     counts = collections.Counter(Mixture({"a": 1.999, "b": 1.0})[n][0] for n in range(29_990))
     assert counts == {"a": 19_990, "b": 10_000}

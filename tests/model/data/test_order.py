@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from model.data.order import Order, lanes_of
 
 
+@pytest.mark.slow
 @given(
     length=st.integers(1, 60),
     block=st.integers(1, 9),
@@ -24,6 +25,7 @@ def test_every_pass_visits_every_record_once(length, block, window_blocks, seed)
         assert sorted(map(order.position, visits)) == list(range(length))
 
 
+@pytest.mark.slow
 def test_few_blocks_are_read_at_a_time_and_each_once():
     length, block = 10_007, 10
     order = Order(length, block, 3, window_blocks=20)
@@ -37,6 +39,7 @@ def test_few_blocks_are_read_at_a_time_and_each_once():
     assert sum(abs(a - b) == 1 for a, b in itertools.pairwise(visits)) < length / 20
 
 
+@pytest.mark.slow
 def test_a_part_of_one_window_is_shuffled_as_a_whole():
     order = Order(700, 30, 3)
     whole = grain.MapDataset.range(700).seed(3).shuffle().repeat(3)
@@ -52,6 +55,7 @@ def test_passes_and_seeds_differ(length: int):
     assert len({tuple(first(seed, number)) for seed in (0, 1) for number in (0, 1)}) == 4
 
 
+@pytest.mark.slow
 @given(
     length=st.integers(1, 90),
     block=st.integers(1, 7),
@@ -66,6 +70,7 @@ def test_lanes_visit_every_record_once_a_pass(length, block, lanes, seed):
         assert sorted(map(order.position, visits)) == list(range(length))
 
 
+@pytest.mark.slow
 @given(
     length=st.integers(800, 3000),
     block=st.integers(5, 9),
@@ -85,6 +90,7 @@ def test_visits_to_a_record_are_those_whose_position_it_is(
     assert {order.position(visit) for visit in visits} == {position}
 
 
+@pytest.mark.slow
 def test_each_lane_reads_blocks_of_its_own():
     length, block, lanes = 9_000, 10, 4
     order = Order(length, block, 3, lanes=lanes, window_blocks=8)

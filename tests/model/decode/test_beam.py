@@ -34,6 +34,7 @@ def _stop(case: Case) -> int:
     return int(recomputed.greedy(case)[0, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "num_images", "num_beams"),
     [

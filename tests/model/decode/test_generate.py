@@ -33,6 +33,7 @@ def _generate(case: Case, real: np.ndarray | None = None, **options: typing.Any)
     return np.asarray(generate(structure, params, prompt._replace(real=real), slots, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "num_images"),
     [
@@ -48,6 +49,7 @@ def test_cached_tokens_equal_recomputed_ones(kind: str, num_images: int):
     np.testing.assert_array_equal(_generate(case), recomputed.greedy(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [pytest.param(0, marks=slow), 6])
 @pytest.mark.parametrize("scanned", [True, pytest.param(False, marks=slow)])
 def test_layers_scanned_or_not_and_sliding_windows(scanned: bool, window: int):
@@ -56,6 +58,7 @@ def test_layers_scanned_or_not_and_sliding_windows(scanned: bool, window: int):
     np.testing.assert_array_equal(_generate(case), recomputed.greedy(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parcel", pytest.param("mqt", marks=slow)])
 def test_cached_logits_equal_recomputed_ones(kind: str):
     case = make_case(kind, 3)
@@ -95,6 +98,7 @@ def test_stops_and_pads_after_the_stop_token():
     assert np.all(filler[1] == 0)
 
 
+@pytest.mark.slow
 def test_ends_once_every_real_row_has_stopped(monkeypatch: pytest.MonkeyPatch):
     steps: list[int] = []
     inner = module._extend
@@ -114,6 +118,7 @@ def test_ends_once_every_real_row_has_stopped(monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_array_equal(stopped[0, : end + 1], free[0, : end + 1])
 
 
+@pytest.mark.slow
 def test_budgets_of_a_bucket_share_a_program():
     case = make_case("parcel")
     case = dataclasses.replace(case, lengths=(2, 4, 6))

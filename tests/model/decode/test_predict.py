@@ -53,6 +53,7 @@ def test_budgets_of_a_bucket_share_a_program_and_equal_the_exact_one(checkpoint:
     assert (other.bucket, predictor.num_programs) == (64, 2)
 
 
+@pytest.mark.slow
 def test_what_was_seen_is_not_looked_at_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     predictor, how = Predictor(checkpoint), {"budget": 16, "max_tokens": 5}
     looked = predictor.answer(IMAGES, PROMPT, **how)
@@ -61,6 +62,7 @@ def test_what_was_seen_is_not_looked_at_again(checkpoint: Path, monkeypatch: pyt
     assert predictor.answer(seen, PROMPT, **how).tokens == looked.tokens
 
 
+@pytest.mark.slow
 def test_prompts_of_about_one_length_share_a_program_and_long_ones_are_not_cut(checkpoint: Path):
     predictor = Predictor(checkpoint)
     how = {"budget": 16, "max_tokens": 2}

@@ -51,6 +51,7 @@ def _scorer(metric: str, rows) -> Scorer:
     return scorer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", [name for name in METRICS if name != "miou"])
 @settings(max_examples=25)
 @given(data=st.data())
@@ -146,6 +147,7 @@ def test_question_types_count_the_same_whatever_their_size():
     assert _scorer("rsvqa", rows).finish().result.total.score == 50.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", [name for name in METRICS if name != "miou"])
 @settings(max_examples=25)
 @given(data=st.data())
@@ -165,6 +167,7 @@ def test_pseudo_values_of_a_mean_over_parts_are_those_worked_out_by_hand():
     assert found == pytest.approx((0.75 + 1.5 * 0.5, 0.75 - 1.5 * 0.5, *[0.75] * 4), abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["rsvqa", "bleu", "vqa"])
 def test_pseudo_values_spread_as_the_score_does_with_other_items(metric: str):
     rng = np.random.default_rng(0)

@@ -73,6 +73,7 @@ def published(path, **changes):
     return path
 
 
+@pytest.mark.slow
 def test_a_published_file_is_adopted_and_its_iou_reported(tmp_path):
     crops = np.zeros((5, 64, 64), bool)
     crops[:, 10:50, 20:60] = True

@@ -33,6 +33,7 @@ def test_it_learns_what_features_say_and_not_what_they_do_not():
     assert cross_entropy(blind, fresh, wanted) > cross_entropy(head, fresh, wanted)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 99), threshold=st.floats(0.01, 0.99))
 @settings(deadline=None, max_examples=5)
 def test_a_larger_budget_is_never_less_likely_to_be_enough(seed: int, threshold: float):

@@ -51,6 +51,7 @@ def test_schedules_equal_their_formulas(kind, steps: int, warmup: float, times: 
     np.testing.assert_allclose(schedule(train), expected, rtol=1e-6, atol=2e-7)
 
 
+@pytest.mark.slow
 def test_schedules_at_places_one_can_check_by_hand():
     cosine = schedule(TrainConfig(total_steps=100, warmup=0.1, schedule="cosine"))
     assert cosine[[0, 5, 10]].tolist() == [0.0, 0.5, 1.0]
@@ -112,6 +113,7 @@ def test_updates_equal_the_formulas(limit: float):
     assert update._cache_size() == 1  # Rates are arguments of the program.
 
 
+@pytest.mark.slow
 def test_only_kernels_decay_and_not_by_the_learning_rate():
     train = TrainConfig()
     still = {path: jnp.zeros_like(value) for path, value in PARAMS.items()}
@@ -179,6 +181,7 @@ def test_a_shifted_rsqrt_goes_on_where_another_stage_ended():
     assert ramped[6:] == pytest.approx(schedule(rest)[:24])
 
 
+@pytest.mark.slow
 def test_groups_update_as_plain_optax_does_parameter_by_parameter():
     trained, frozen = split_frozen(MANY, GROUPS)
     assert set(frozen) == {"text/frozen"}

@@ -8,6 +8,7 @@ from model.vision.layers import sincos_positions
 from tests.model.tiny_models import tiny_config
 
 
+@pytest.mark.slow
 def test_fixed_positions_start_the_table_and_change_nothing_else():
     normal = tiny_config("vanilla")
     fixed = dataclasses.replace(normal, position_init="sincos")

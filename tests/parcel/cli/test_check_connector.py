@@ -26,6 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_line_for_each_promise(parcel, folder: Path):
     code, out, err = parcel(
         "check-connector", "own_ripples_here.py:Ripple", "--config", "small.yaml"
@@ -45,6 +46,7 @@ def test_a_line_for_each_promise(parcel, folder: Path):
     assert lines[1][2] == "17 of 32 from 2 to 64"
 
 
+@pytest.mark.slow
 def test_a_broken_promise_is_exit_code_1(parcel, folder: Path):
     code, out, _ = parcel("check-connector", "own_ripples_here.py:Beyond", "--config", "small.yaml")
     assert code == 1

@@ -21,6 +21,7 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PARCEL, *words], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_has_help_with_an_example(words: list[str]):
     done = call(*words, "--help")

@@ -77,6 +77,7 @@ def predict(checkpoint: Path, parcel):
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("color", COLORS)
 def test_tells_the_color_of_an_image(predict, files: Path, color: str):
     assert predict(files / f"{color}.png", "--budget", 16) == (0, f"{color}\n", "")
@@ -167,6 +168,7 @@ def router(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_auto_has_a_router_choose(
     predict, checkpoint: Path, router: Path, files: Path, tmp_path: Path
 ):

@@ -52,6 +52,7 @@ def spectral_of(folder: Path, parcel, monkeypatch: pytest.MonkeyPatch):
     return functools.partial(parcel, "spectral")
 
 
+@pytest.mark.slow
 def test_figures_and_numbers_of_several_checkpoints(spectral_of, folder: Path):
     others = [word for kind in KINDS[1:] for word in ("--compare", kind)]
     code, out, err = spectral_of("parcel", "0.png", "1.png", "2.png", *others, "--out", "all")
@@ -110,6 +111,7 @@ def test_numbers_are_those_of_the_model(spectral_of, folder: Path):
         np.testing.assert_allclose(curve["mean_power"], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_limit_is_spread_over_the_images_of_records(spectral_of, folder: Path):
     def power(name: str, *, images: int) -> list[float]:
         write_dataset(folder / name, {"color": [color_record(i, images=images) for i in range(2)]})

@@ -55,6 +55,7 @@ def test_other_pictures_are_not(index):
     assert search(index, *map(draw, range(1000, 1000 + NUM))) == [[] for _ in range(NUM)]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), down=st.floats(0, 0.1), across=st.floats(0, 0.1))
 @settings(max_examples=15)
 def test_any_crop_of_a_tenth_is_the_same_picture_both_ways(seed, down, across):
@@ -130,6 +131,7 @@ def test_a_frame_and_a_grid_do_not_make_pictures_alike():
     assert [[one.row for one in row] for row in found] == [[], [], [2]]
 
 
+@pytest.mark.slow
 def test_every_picture_that_looks_like_another_is_told(tmp_path):
     for name, seed in {"photos/a": 1, "photos/b": 2, "mirror/b": 2, "mirror/c": 3}.items():
         path = tmp_path / "kind" / f"{name}.jpg"

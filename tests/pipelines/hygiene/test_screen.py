@@ -100,6 +100,7 @@ RECORDS = st.dictionaries(
 ACTIONS = st.sampled_from(["off", "report", "remove"])
 
 
+@pytest.mark.slow
 @given(RECORDS, RECORDS, ACTIONS, ACTIONS)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_input_ends_in_the_dataset_or_in_the_rejects(

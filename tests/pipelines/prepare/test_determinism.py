@@ -78,6 +78,7 @@ def expected(corpus, tmp_path_factory) -> dict[str, str]:
     return run(corpus, tmp_path_factory.mktemp("expected") / "out")
 
 
+@pytest.mark.slow
 def test_the_corpus_has_images_clips_and_rejects_of_every_stage(corpus, tmp_path, expected):
     assert run(corpus, tmp_path / "a") == expected
     dataset = Dataset(tmp_path / "a")
@@ -89,6 +90,7 @@ def test_the_corpus_has_images_clips_and_rejects_of_every_stage(corpus, tmp_path
     assert plain != expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 5])
 def test_threads_do_not_change_the_bytes(corpus, tmp_path, expected, workers):
     assert run(corpus, tmp_path / "a", num_workers=workers) == expected
@@ -127,6 +129,7 @@ def test_runner_options_do_not_change_the_bytes(corpus, tmp_path, expected, opti
     assert run(corpus, tmp_path / "a", num_workers=2, runner_options=options) == expected
 
 
+@pytest.mark.slow
 def test_the_order_of_bundles_does_not_change_the_bytes(corpus, tmp_path, expected, monkeypatch):
     whole, given = beam.Create, []
 
@@ -139,6 +142,7 @@ def test_the_order_of_bundles_does_not_change_the_bytes(corpus, tmp_path, expect
     assert [2, 1, 0] in given
 
 
+@pytest.mark.slow
 def test_the_order_of_a_folder_does_not_change_the_bytes(corpus, tmp_path, expected, monkeypatch):
     listdir, listed = os.listdir, []
 
@@ -151,6 +155,7 @@ def test_the_order_of_a_folder_does_not_change_the_bytes(corpus, tmp_path, expec
     assert corpus / "web" in listed
 
 
+@pytest.mark.slow
 def test_lists_longer_than_the_memory_do_not_change_the_bytes(
     corpus, tmp_path, expected, monkeypatch
 ):
@@ -263,6 +268,7 @@ def test_a_killed_worker_ends_the_run_in_time_and_leaves_no_process(tmp_path, en
     assert not alive
 
 
+@pytest.mark.slow
 def test_what_other_code_left_is_not_gone_on_with(corpus, tmp_path, monkeypatch):
     given = {"source": "web", "split": "train", "data_root": str(corpus)}
     work, code = tmp_path / "work", job.code_sha256()

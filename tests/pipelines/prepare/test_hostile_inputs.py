@@ -234,6 +234,7 @@ def test_a_video_cannot_have_other_files_read(tmp_path, write_video):
     assert probe(str(tmp_path / "a.mkv")).width == 64
 
 
+@pytest.mark.slow
 def test_fuzzed_videos_become_one_reject_each(tmp_path, write_video):
     whole = write_video(tmp_path / "whole.mp4").read_bytes()
     rng = np.random.default_rng(0)

@@ -55,6 +55,7 @@ def bytes_of(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "split", "shard_by"),
     [("web", "train", "id"), ("web", "train", "archive"), ("chartqa", "val", "id")],
@@ -86,6 +87,7 @@ def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, gcs, monkeypat
     assert bucket == dataclasses.replace(disk, core_s=bucket.core_s)
 
 
+@pytest.mark.slow
 def test_each_byte_of_an_archive_is_read_once(corpus, tmp_path, gcs, monkeypatch):
     monkeypatch.setattr(ranged, "BLOCK", 16_000)  # Some five images.
     gcs.upload(corpus, "raw")
@@ -106,6 +108,7 @@ def one_archive(gcs, corpus) -> PrepareConfig:
     return dataclasses.replace(CONFIG, num_workers=1)
 
 
+@pytest.mark.slow
 def test_a_range_with_other_bytes_is_read_again(one_archive, gcs, tmp_path):
     words = {"source": "web", "split": "train", "data_root": "gs://testing/raw"}
     prepare(one_archive, **words, out=str(tmp_path / "a"))

@@ -96,6 +96,7 @@ def test_order_is_by_id_within_a_shard(corpus, tmp_path):
         start += count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "split"), [("web", "train"), ("msvd_qa", "val")])
 def test_bytes_do_not_depend_on_the_workers(corpus, tmp_path, source, split):
     names = []
@@ -107,6 +108,7 @@ def test_bytes_do_not_depend_on_the_workers(corpus, tmp_path, source, split):
     assert all(not name.startswith(".") and "partial" not in name for name in names[0])
 
 
+@pytest.mark.slow
 def test_clips_become_eight_timed_frames(corpus, tmp_path):
     info = run(corpus, tmp_path / "a", "msvd_qa", "val")
     assert (info.num_records, info.num_rejected) == (4, 2)
@@ -119,6 +121,7 @@ def test_clips_become_eight_timed_frames(corpus, tmp_path):
     assert "unreadable video" in reasons.pop()
 
 
+@pytest.mark.slow
 def test_a_long_clip_has_all_its_windows(corpus, tmp_path):
     config = dataclasses.replace(CONFIG, num_frames=4, frame_stride=5, num_windows=3)
     run(corpus, tmp_path / "a", "msvd_qa", "val", config)
@@ -133,6 +136,7 @@ def test_a_long_clip_has_all_its_windows(corpus, tmp_path):
     assert (part.images, part.windows) == ({4: 4}, {3: 4})
 
 
+@pytest.mark.slow
 def test_too_many_rejects_fail_in_one_line(corpus, tmp_path):
     config = dataclasses.replace(CONFIG, max_reject_rate=0.01)
     expected = (
@@ -145,6 +149,7 @@ def test_too_many_rejects_fail_in_one_line(corpus, tmp_path):
     assert len((tmp_path / "a/.work/rejects.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_limit_takes_a_stable_sample(corpus, tmp_path):
     config = dataclasses.replace(CONFIG, limit=9)
     assert run(corpus, tmp_path / "a", config=config).num_inputs == 9
@@ -177,6 +182,7 @@ def test_progress_reaches_the_total(corpus, tmp_path):
     assert seen == sorted(seen)
 
 
+@pytest.mark.slow
 def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
     from pipelines.prepare import graph
 
@@ -195,6 +201,7 @@ def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
     assert len(calls) == 2
 
 
+@pytest.mark.slow
 def test_unaccounted_inputs_are_an_error(corpus, tmp_path, monkeypatch):
     whole = listing._of_shard
     monkeypatch.setattr(listing, "_of_shard", lambda *words: list(whole(*words))[1:])
@@ -248,6 +255,7 @@ def test_every_file_that_is_read_is_listed(corpus, tmp_path):
     assert [file.path for file in files] == ["web/00000.tar"]
 
 
+@pytest.mark.slow
 def test_command_prepares_and_reports(corpus, tmp_path, capsys):
     where = ["--data-root", str(corpus), "--out", str(tmp_path / "a")]
     options = ["--image-px", "16", "--max-reject-rate", "0.1", "--tasks", *TASKS]

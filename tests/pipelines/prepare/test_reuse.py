@@ -63,6 +63,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_what_was_mended_is_written_again_and_nothing_else(write_corpus, tmp_path):
     made(write_corpus(), tmp_path / "torn")
     assert {r.id.partition("#")[0] for r in Dataset(tmp_path / "torn").rejects()} == {
@@ -81,6 +82,7 @@ def test_what_was_mended_is_written_again_and_nothing_else(write_corpus, tmp_pat
     assert sum(same) + empty == taken
 
 
+@pytest.mark.slow
 def test_a_corrected_row_changes_its_shard_and_rejects_stay(write_corpus, tmp_path):
     made(write_corpus(), tmp_path / "a")
     corrected = write_corpus(captions={11: "another picture"})
@@ -90,6 +92,7 @@ def test_a_corrected_row_changes_its_shard_and_rejects_stay(write_corpus, tmp_pa
     assert taken == 7
 
 
+@pytest.mark.slow
 def test_parts_may_come_and_go(write_corpus, tmp_path):
     made(write_corpus(), tmp_path / "with")
     without = write_corpus(asked=False)
@@ -101,6 +104,7 @@ def test_parts_may_come_and_go(write_corpus, tmp_path):
     assert digests(tmp_path / "again") == digests(tmp_path / "with")
 
 
+@pytest.mark.slow
 def test_shards_of_records_with_one_picture_and_with_two_are_taken(tmp_path, encoded):
     root = tmp_path / "corpus"
     (root / "jsonl").mkdir(parents=True)

@@ -101,6 +101,7 @@ def test_the_process_that_decodes_clips_is_counted(tmp_path: Path):
     assert core_s / 10 < sum(found.core_s) / 2 < core_s
 
 
+@pytest.mark.slow
 def test_a_sample_is_the_same_each_time_but_for_its_seconds(corpus: Path, tmp_path: Path):
     for source in ("web", "chartqa"):
         first, second = (sampled(corpus, tmp_path, source, count=24) for _ in range(2))

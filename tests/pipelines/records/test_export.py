@@ -86,6 +86,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
 
 
+@pytest.mark.slow
 @given(found=records(), size=st.integers(1, 4))
 @settings(max_examples=60)
 def test_read_again_gives_the_same_records(found: list[Record], size: int):

@@ -148,6 +148,7 @@ def test_wrong_requests_name_what_is_accepted(dataset, name, out, part, told):
         )
 
 
+@pytest.mark.slow
 def test_command_writes_and_complains_in_one_line(dataset):
     out = dataset.parent / "sheet.png"
     command = [sys.executable, "-c", "from parcel.cli.main import main; main()", "data", "show"]

@@ -52,6 +52,7 @@ def closure(*modules: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_closure_holds_the_own_reader_and_no_other_family(name: str):
     reader = reader_module(name)

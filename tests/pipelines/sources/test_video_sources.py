@@ -129,6 +129,7 @@ def test_vatex_keeps_english_captions(tmp_path, read_source, split, num_rejects)
     assert len(rejects) == num_rejects
 
 
+@pytest.mark.slow
 def test_frames_of_a_segment_lie_in_it(tmp_path, write_video):
     folder = tmp_path / "root/activitynet_cap"
     (folder / "videos").mkdir(parents=True)

@@ -68,6 +68,7 @@ def test_blind_guess_is_poor_on_clips(seed):
     assert blind_score(train, test) <= MOST_BLIND
 
 
+@pytest.mark.slow
 def test_bars_in_the_picture_answer_their_questions(corpus):
     folder = corpus / "chartqa" / "ChartQA Dataset" / "train"
     asked = collections.Counter()

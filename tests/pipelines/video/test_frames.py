@@ -171,6 +171,7 @@ def test_of_several_streams_it_is_the_one_that_players_show(files):
     assert choose("decord", info) == "pyav"
 
 
+@pytest.mark.slow
 def test_memory_limit_holds_while_decoding(tmp_path):
     path = tmp_path / "large.mkv"
     with av.open(str(path), "w") as container:
@@ -194,6 +195,7 @@ def test_memory_limit_holds_while_decoding(tmp_path):
     generous.close()
 
 
+@pytest.mark.slow
 def test_random_windows_differ_by_file_and_seed_and_repeat_themselves(tmp_path, write_video):
     folder = tmp_path / "root/videos"
     folder.mkdir(parents=True)

@@ -110,6 +110,7 @@ def cpu_time(action: Callable[[], object], child: VideoChild) -> float:
     return after.user + after.system - before.user - before.system
 
 
+@pytest.mark.slow
 def test_a_child_killed_in_the_middle_of_a_clip_changes_nothing(long_clip: Path, undisturbed: Clip):
     with closing(VideoChild(VideoLimits())) as child, killing(long_clip, times=2) as killed:
         assert child.sample(str(long_clip), SAMPLING, SPEC) == undisturbed
@@ -144,6 +145,7 @@ def test_a_dataset_is_the_same_whoever_kills_its_children(corpus: Path, tmp_path
     assert Dataset(tmp_path / "whole").info.num_records == 4
 
 
+@pytest.mark.slow
 def test_a_shard_fails_when_its_children_are_killed_again_and_again(corpus: Path, tmp_path: Path):
     with killing(corpus / "videos/long.avi", times=99) as killed:  # noqa: SIM117
         with pytest.raises(RuntimeError, match=r"long\.avi was lost 3 times: killed by signal 9"):
@@ -224,6 +226,7 @@ def test_cpu_time_decides_and_not_the_clock(
     assert taken > cost  # It did share its core.
 
 
+@pytest.mark.slow
 def test_a_limit_met_by_a_used_child_is_tried_in_fresh_ones(long_clip: Path, undisturbed: Clip):
     """The address space that earlier clips left, here almost none, must not decide the outcome."""
     import resource

@@ -197,6 +197,7 @@ def test_tiny_frames_are_refused(tmp_path, write_video, child):
         child.sample(str(path), FrameSampling(num_frames=2, stride=1), spec)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path, write_video):
     child = VideoChild(VideoLimits(memory_mb=20))  # Less than a decoder takes.
     path = str(write_video(tmp_path / "a.mp4"))
@@ -205,6 +206,7 @@ def test_memory_is_bounded(tmp_path, write_video):
     child.close()
 
 
+@pytest.mark.slow
 def test_children_are_replaced(tmp_path, write_video):
     path = str(write_video(tmp_path / "a.mp4"))
     child = VideoChild(VideoLimits(clips_per_child=2))

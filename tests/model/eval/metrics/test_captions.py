@@ -109,6 +109,7 @@ def test_captions_score_within_bounds_and_a_reference_scores_best(rows):
     assert score("rouge_l", copies).result.total.score == pytest.approx(100)
 
 
+@pytest.mark.slow
 @given(ROWS, st.randoms())
 def test_order_of_images_and_references_does_not_matter(rows, random):
     shuffled = [(p, random.sample(r, len(r))) for p, r in random.sample(rows, len(rows))]

@@ -1,0 +1,26 @@
+"""A few cases of a matrix that is too long for every run, always the same ones."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+SEED = 7
+
+
+def deep_slice(cases: Sequence[Any], number: int) -> list[Any]:
+    """Returns all cases as parameters of a test; all but `number` drawn ones carry `night`.
+
+        @pytest.mark.deep
+        @pytest.mark.parametrize("end", deep_slice(["TERM", "INT", "KILL"], 1))
+
+    `make test-deep` runs the drawn ones, `make night` all.
+    """
+    drawn = set(random.Random(SEED).sample(range(len(cases)), number))
+    return [
+        case
+        if i in drawn
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.night)
+        for i, case in enumerate(cases)
+    ]
