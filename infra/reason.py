@@ -1,4 +1,8 @@
-"""Formats errors for people, in one line."""
+"""Formats errors for people, in one line; and the error of a wrong request."""
+
+
+class ConfigError(ValueError):
+    """The user's request is wrong; the message is one line that names the field and the cure."""
 
 
 def reason_of(error: BaseException) -> str:

@@ -27,13 +27,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from flows.config.load import load
+from flows.config.study import StudyConfig
 from flows.steps import worker
 from flows.steps.kind import Work
 from flows.steps.registry import KINDS
 from flows.steps.worker import Made
-from flows.study.config import StudyConfig
 from flows.study.graph import Graph, graph_of
-from flows.study.load import load
 from infra.prefect.settings import apply
 from infra.progress import Progress
 from infra.ray.lost import WorkerLost

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from flows.cli.main import main
+from parcel.cli.main import main
 
 _ROOT = Path(__file__).parents[1]
 

@@ -1,6 +1,6 @@
 """The reference, written from the code whenever the site is built; a hook of MkDocs.
 
-    flows/cli                       -> reference/cli.md
+    parcel/cli                      -> reference/cli.md
     StudyConfig, and all it holds   -> reference/config.md
     model/eval/metrics/registry.py  -> reference/metrics.md
     pipelines/sources, benchmarks   -> reference/readers.md
@@ -20,12 +20,12 @@ from typing import Any
 
 import typer
 
-from flows.cli.main import app
+from flows.config.study import StudyConfig
 from flows.steps.registry import KINDS
-from flows.study.config import StudyConfig
 from infra.store.digest import NOT_IDENTITY
 from infra.store.manifest import Manifest
 from model.eval.metrics.registry import METRICS
+from parcel.cli.main import app
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.registry import SOURCES, reader_module
 

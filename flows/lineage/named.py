@@ -8,9 +8,9 @@ results-3f9a                    an artifact, by the beginning of its key
 
 import dataclasses
 
+from flows.lineage.runs import results_of
 from flows.report.cells import CellKey
-from flows.study.load import ConfigError
-from flows.study.runs import results_of
+from infra.reason import ConfigError
 from infra.store.store import Artifact, Store
 
 

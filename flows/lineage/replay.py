@@ -9,10 +9,12 @@ import graphlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pydantic
 
+from flows.config.study import TokenizerConfig
 from flows.lineage.diff import Difference, compare
 from flows.lineage.named import Named
 from flows.steps.kind import Step
@@ -27,15 +29,10 @@ from flows.steps.kinds.router import RouterSpec
 from flows.steps.own_code import take_over
 from flows.steps.registry import own_modules
 from flows.steps.replay import ReplayError, remake
-from flows.study.config import TokenizerConfig
-from flows.study.given import raw_files
-from flows.study.graph import graph_of
-from flows.study.load import ConfigError, check
-from flows.study.runs import records
+from infra.reason import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.graph import edges
 from infra.store.manifest import Manifest, Recipe
-from infra.store.records import LET_GO
 from infra.store.store import Artifact, Store, manifest_name
 from model.files import PREDICTIONS
 from model.masks.config import MaskCodecConfig
@@ -127,7 +124,14 @@ class Replayed:
         return f"{told}; another kind of machine: {named}" if named else f"{told}; the same machine"
 
 
-def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterator[Replayed]:
+def replay(
+    store: Store,
+    what: Named,
+    fresh: Store,
+    *,
+    from_raw: bool,
+    steps: Mapping[str, Step] = MappingProxyType({}),
+) -> Iterator[Replayed]:
     """Makes artifacts again, and yields each compared with the original.
 
     Args:
@@ -136,6 +140,9 @@ def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterat
       fresh: an empty store on this machine.
       from_raw: whether to make all their ancestors again first, from the raw files; else their
         direct inputs are taken from `store`.
+      steps: name -> step as its run had it. Steps hold settings that manifests leave out because
+        they are no part of an identity: the place of raw data, and settings such as `remat`, which
+        change how sums are rounded. Artifacts of no step here are made by their manifests alone.
 
     Raises:
       ConfigError: if the source tree of one of them was not kept, or this version cannot read its
@@ -143,7 +150,6 @@ def replay(store: Store, what: Named, fresh: Store, *, from_raw: bool) -> Iterat
       ReplayError: if one cannot be made.
     """
     made: dict[str, Artifact] = {}
-    steps = _steps(store, what)
     for artifact in _order(store, what, from_raw):
         manifest = artifact.manifest
         if not manifest.source:
@@ -216,24 +222,6 @@ def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
     folder.symlink_to(artifact.path, target_is_directory=True)
     fresh.files.create(manifest_name(artifact.key), artifact.manifest.to_json().encode())
     return fresh.get(artifact.key)
-
-
-def _steps(store: Store, what: Named) -> dict[str, Step]:
-    """Returns the steps, by name, of the newest run that has the first of the artifacts.
-
-    Steps hold settings that manifests leave out because they are no part of an identity: the place
-    of raw data, and settings such as `remat`, which change how sums are rounded.
-    """
-    key = what.artifacts[0].key
-    found = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(LET_GO, ()))]
-    if not found:
-        return {}
-    newest = max(found, key=lambda record: record["finished"])
-    try:
-        graph = graph_of(check(newest["config"], source=newest["name"]), known=raw_files(store))
-    except ConfigError:  # For example, its raw data are not on this machine.
-        return {}
-    return {step.name: step for step in graph.steps}
 
 
 def _variables(manifest: Manifest) -> dict[str, str]:

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Bool
 from PIL import Image
 
-from flows.commands.boxes import color_of
 from infra.store.store import Store
 from model.files import MASK_CODEC
+from pipelines.records.boxes import color_of
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import Record
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from markupsafe import Markup
 
-from flows.commands.boxes import OBJECT, color_of
 from infra.store.store import Store
+from pipelines.records.boxes import OBJECT, color_of
 from pipelines.records.codes import numbers, parse_box
 from pipelines.records.dataset import Dataset, Part, PartInfo, shard_of
 from pipelines.records.schema import MASK_MARKER, Record

@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 
+from flows.lineage.runs import records
 from flows.pages.cards import Cards
 from flows.pages.curves import curves_of, curves_png
 from flows.pages.history import Uses, draw
@@ -16,7 +17,6 @@ from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.report.cells import Comparison
 from flows.report.markdown import comparison_text
-from flows.study.runs import records
 from infra.reason import reason_of
 from infra.store.store import Store
 

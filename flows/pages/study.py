@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.study.load import ConfigError
-from flows.study.runs import find_run
+from flows.lineage.runs import find_run
+from infra.reason import ConfigError
 from infra.store.records import read_run
 from infra.store.store import Artifact, Store
 

@@ -12,6 +12,7 @@ artifact, found again by its recipe.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.progress import Progress
-from infra.store.digest import canonical_json
+from infra.references import in_module
+from infra.store.digest import canonical_json, settings_json
 from infra.store.files import Content
 from infra.store.manifest import File, Recipe
 from infra.store.redact import redact
@@ -46,6 +48,7 @@ class Work:
       artifacts: role -> the input artifact, with its manifest.
       recall: function from a key to an artifact of the store, for ancestors of the inputs.
       config, seed, location: as in the step.
+      code: digest of the code that makes it, which this process was found to have [hex].
       processes: number of processes that share the step, where its kind can be shared.
       launcher: command that starts them, also on other hosts; "" starts them on this machine.
       pieces: pieces that `make_piece` made of this step and of those made with it, in any order.
@@ -84,6 +87,7 @@ class Work:
         self.config = recipe.config
         self.seed = recipe.seed
         self.location = recipe.location
+        self.code = recipe.code
         self.processes, self.launcher = processes, launcher
         self.pieces: Sequence[bytes] = ()
         self.counts: dict[str, float | int | str] = {}
@@ -175,6 +179,18 @@ class Kind:
     make_together: Callable[[Sequence[Work]], Iterator[Progress]] | None = None
     make_piece: Callable[[Sequence[Work], int, int], Generator[Progress, None, bytes]] | None = None
     alike: Callable[[Any], Any] = lambda config: config
+
+    def own_modules(self, config: Any) -> tuple[str, ...]:
+        """Returns the modules of the functions that a config names; most kinds name none."""
+        if self.functions is None:
+            return ()
+        return _own_modules(self.functions, settings_json(config))
+
+
+@functools.lru_cache(4096)
+def _own_modules(functions: Callable[[Any], Iterable[str]], config: str) -> tuple[str, ...]:
+    named = map(in_module, functions(json.loads(config)))
+    return tuple(found[0] for found in named if found)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

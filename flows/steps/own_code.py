@@ -28,7 +28,7 @@ from infra.references import entry_points, in_file, in_module, load, provide
 from infra.store.environment import PACKAGES
 from pipelines.sources.own_source import OwnSource
 
-_OURS = {*ROOTS, "infra"}
+_OURS = {*ROOTS, "infra", "parcel"}
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders that only installers write to."""
 

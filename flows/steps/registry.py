@@ -23,7 +23,6 @@ from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
 from flows.steps.own_code import libraries
-from infra.references import in_module
 from infra.store.digest import settings_json
 
 KINDS: dict[str, Kind] = {
@@ -65,15 +64,7 @@ def code_digest(kind: str, config: Any) -> str:
 
 def own_modules(kind: str, config: Any) -> tuple[str, ...]:
     """Returns the modules of the functions that a step's config names; most name none."""
-    return _own_modules(kind, settings_json(config)) if KINDS[kind].functions else ()
-
-
-@functools.lru_cache(4096)
-def _own_modules(kind: str, config: str) -> tuple[str, ...]:
-    functions = KINDS[kind].functions
-    assert functions is not None
-    named = map(in_module, functions(json.loads(config)))
-    return tuple(found[0] for found in named if found)
+    return KINDS[kind].own_modules(config)
 
 
 def _also(kind: str, config: Any) -> tuple[str, ...]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from flows.lineage.runs import records
 from flows.report.columns import listed
 from flows.study.explain import Explanation
 from flows.study.graph import Node
-from flows.study.load import ConfigError
-from flows.study.runs import records
+from infra.reason import ConfigError
 from infra.store.store import Store
 
 Held = Callable[[Explanation], Mapping[Node, str]]

@@ -7,13 +7,15 @@ from typing import Any
 
 import pydantic
 
+from flows.config.load import DEMO, overridden, read
+from flows.config.server_limits import check_served, check_store
+from flows.config.study import StudyConfig
+from flows.config.validation import first_problem
+from flows.lineage.runs import records
 from flows.study.again import failed_last
 from flows.study.allowance import Allowance
-from flows.study.config import StudyConfig
-from flows.study.load import DEMO, ConfigError, first_problem, overridden, read
-from flows.study.runs import records
-from flows.study.served import check_served, check_store
 from flows.study.sweep import Firing, Sweep
+from infra.reason import ConfigError
 from infra.store.redact import REDACTED
 from infra.store.store import Store
 

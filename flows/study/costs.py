@@ -1,8 +1,8 @@
 """The cost of a prompt, per benchmark, method and budget, by the paper's formulas."""
 
+from flows.config.benchmark import benchmark_of
+from flows.config.study import StudyConfig
 from flows.report.cells import Cost
-from flows.study.config import StudyConfig
-from flows.study.transfer import benchmark_of
 from model.analysis import flops
 from pipelines.benchmarks import pairs
 

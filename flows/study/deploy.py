@@ -12,18 +12,18 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
+from flows.config.own import CONNECTORS
+from flows.config.server_limits import check_commands, limits
+from flows.config.study import StudyConfig
 from flows.study.allowance import Allowance
-from flows.study.config import StudyConfig
 from flows.study.form import deployments_of, described, told_of_next
-from flows.study.load import ConfigError
-from flows.study.own import CONNECTORS
-from flows.study.served import check_commands, limits
 from flows.study.sweep import Firing
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.deployed import DeploymentError, describe, register, set_schedule
 from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
+from infra.reason import ConfigError
 from infra.references import entry_points, in_file, in_module
 from infra.store.store import full_uri
 from model.connector.routing import KINDS

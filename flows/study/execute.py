@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
-from flows.lineage import pages
-from flows.lineage.links import page_key
+from flows.pages.lineage import page as lineage_page
+from flows.report.links import page_key
 from flows.steps import worker
 from flows.steps.code import checkout
 from flows.steps.kind import Step
@@ -465,7 +465,7 @@ def _make_pieces(
 
 def _publish(session: Session, node: Node, step: Step, artifact: Artifact, *, reused: bool) -> None:
     """Publishes a page about an artifact in the UI."""
-    text = pages.page(session.view, artifact, reused=reused)
+    text = lineage_page(session.view, artifact, reused=reused)
     session.live.page(page_key(artifact.key), text, step.name, node.name)
 
 

@@ -11,6 +11,8 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from flows.config.disk_use import KeepConfig, told_of_steps
+from flows.lineage.leaves import leaves
 from flows.report.columns import listed
 from flows.steps.code import Tree, changes, checkout
 from flows.steps.kind import Step
@@ -18,9 +20,8 @@ from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
-from flows.study.kept import KeepConfig, told_of_steps
-from flows.study.load import ConfigError
 from flows.study.reading import told_of_reading
+from infra.reason import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
@@ -341,16 +342,6 @@ class _Known:
 
 def _without_state(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "state"}
-
-
-def leaves(value: Any, path: str = "") -> dict[str, Any]:
-    """Returns dotted path -> value for nested dicts; a list is one value."""
-    if not isinstance(value, dict):
-        return {path: value}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found |= leaves(inner, f"{path}.{key}" if path else str(key))
-    return found
 
 
 def _spoken(path: str, was: Any, now: Any, step: Step) -> str:

@@ -1,7 +1,6 @@
 """The Prefect flow `study`: raw data -> datasets -> stages -> transfers -> results table."""
 
 import dataclasses
-import datetime
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -12,23 +11,23 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.states import Cancelled, Completed, Failed
 
-from flows.lineage.rebuild import publish_results
+from flows.config.compute import ComputeConfig
+from flows.config.input_files import raw_files
+from flows.config.server_limits import check_served
+from flows.config.study import StudyConfig
+from flows.lineage.runs import note_run
+from flows.pages.rebuild import publish_results
 from flows.steps.code import checkout
 from flows.steps.worker import bind
 from flows.steps.workers import JobWorkers, LocalWorkers, Workers
 from flows.study import story
 from flows.study.again import GIVEN_UP, Held, all_but, failed_last, none_held, told_of_failed
 from flows.study.allowance import ALWAYS, Allowance, Gate
-from flows.study.compute import ComputeConfig
-from flows.study.config import StudyConfig
 from flows.study.display import Display
 from flows.study.execute import Session, run_graph
 from flows.study.expected import Expected, Forecast
 from flows.study.explain import Explanation
-from flows.study.given import raw_files
 from flows.study.graph import Graph, Phase, graph_of
-from flows.study.runs import note_run
-from flows.study.served import check_served
 from infra.prefect.approval import NotApprovedError, wait_for_approval
 from infra.prefect.ending import recorded
 from infra.prefect.journal import Journal
@@ -36,11 +35,17 @@ from infra.prefect.live import Live
 from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
+from infra.references import load
 from infra.store.pins import Pin
 from infra.store.store import Store
 
 _WAITING = 64
 """Nodes in flight beyond the workers' capacity: they wait for a worker, or run in this process."""
+
+_APPROVAL = "flows.plan.approval:approval_text"
+"""Function that writes what a run that waits for approval shows. It is named as a config names a
+function, and not imported, because a plan stands on this room: Prefect starts a flow by its name
+alone, so nobody above can hand the function in."""
 
 RESULTS: "list[StudyResult]" = []
 """Results of the studies that this process ran; Prefect loses them if its server is gone."""
@@ -256,7 +261,8 @@ def carry_out(
     reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
-        wait_for_approval(journal.flow_run_id, _asked(config, opened, explanation))
+        told = load(_APPROVAL)(config, opened, explanation)
+        wait_for_approval(journal.flow_run_id, told)
     expected = Expected()
     for step, artifact in explanation.found().items():
         expected.learn(step, artifact.manifest.seconds)
@@ -317,21 +323,6 @@ def carry_out(
     if results:
         published(publish_results, opened, config.name, results.key)
     return result
-
-
-def _asked(config: StudyConfig, opened: Store, explanation: Explanation) -> str:
-    """Returns the text shown above the form of a run that waits for approval: plan and verdicts."""
-    table, expected = explanation.markdown(), {}
-    above: list[str] = []
-    if config.compute.topology is not None:
-        from flows.study.plan import PROGRAMS, markdown_of, plan_of  # Which import JAX.
-        from flows.study.prepared import prepared_of
-
-        data = prepared_of(config, opened, explanation)
-        plan = plan_of(config, opened.state / PROGRAMS, data, day=datetime.date.today())
-        above, expected = [markdown_of(plan), ""], data.expected
-    told = explanation.told_of_store(config.keep, expected)
-    return "\n".join([*above, table, *(f"- {line}" for line in told)])
 
 
 def _workers(compute: ComputeConfig, store: Store) -> Workers:

@@ -19,6 +19,24 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from flows.config.auto import parted
+from flows.config.benchmark import (
+    TransferConfig,
+    decoding_of,
+    eval_window_of,
+    metric_of,
+    rows_of,
+    source_of,
+    train_data,
+    trained_on,
+)
+from flows.config.groups import check_groups
+from flows.config.input_files import files_of, paths_of
+from flows.config.own import corpus_named
+from flows.config.own_connectors import check_own_connectors
+from flows.config.own_data import check_own_data
+from flows.config.study import REFERENCE, Method, StudyConfig
+from flows.config.watched import name_of
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.report.routed import RoutedKey
 from flows.steps.kind import Step
@@ -29,26 +47,8 @@ from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.steps.kinds.routed import RoutedSpec
 from flows.steps.kinds.router import RouterSpec
-from flows.study.auto import parted
-from flows.study.config import REFERENCE, Method, StudyConfig
 from flows.study.costs import costs_of
-from flows.study.given import files_of, paths_of
-from flows.study.groups import check_groups
-from flows.study.load import ConfigError
-from flows.study.own import corpus_named
-from flows.study.own_connectors import check_own_connectors
-from flows.study.own_data import check_own_data
-from flows.study.transfer import (
-    TransferConfig,
-    decoding_of,
-    eval_window_of,
-    metric_of,
-    rows_of,
-    source_of,
-    train_data,
-    trained_on,
-)
-from flows.study.watched import name_of
+from infra.reason import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawFiles, RawState
 from model.connector.routing import KINDS

@@ -9,12 +9,12 @@ from prefect.flow_engine import run_flow
 from rich.console import Console
 from rich.markdown import Markdown
 
+from flows.config.disk_use import told_of_keys
+from flows.config.study import StudyConfig
+from flows.lineage.runs import find_run
 from flows.report.columns import listed
-from flows.study.config import StudyConfig
 from flows.study.flow import RESULTS, StudyResult, study
 from flows.study.graph import Phase
-from flows.study.kept import told_of_keys
-from flows.study.runs import find_run
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended
 from infra.prefect.server import UI

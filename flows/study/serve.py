@@ -9,12 +9,12 @@ from typing import Any
 import psutil
 from rich.console import Console
 
+from flows.config.server_limits import limits
 from flows.pages.app import beside
-from flows.study.load import ConfigError
-from flows.study.served import limits
 from infra.prefect.server import ServerConflict, auth_file, is_loopback, running, server_of
 from infra.prefect.settings import apply
 from infra.processes.signals import before_leaving, install
+from infra.reason import ConfigError
 from infra.store.store import Store
 
 DEFAULT_PORT = 4200

@@ -15,16 +15,17 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from flows.config.input_files import raw_files
+from flows.config.load import overridden
+from flows.config.own import connector_named
+from flows.config.study import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.report.cells import CellKey
 from flows.report.columns import listed
 from flows.report.decision import Decision, decide
 from flows.study.again import MAX_TRIES, failures
-from flows.study.config import MAX_PRETRAIN_SEEDS, Method, StudyConfig, offer_connectors
 from flows.study.explain import Explanation
-from flows.study.given import raw_files
 from flows.study.graph import Node, graph_of
-from flows.study.load import ConfigError, overridden
-from flows.study.own import connector_named
+from infra.reason import ConfigError
 from infra.store.store import Store
 from pipelines.benchmarks.registry import BENCHMARKS
 

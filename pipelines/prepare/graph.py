@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from infra.store.places import BUCKET
+from pipelines.prepare.file_names import name_files
 from pipelines.prepare.job import ERROR, Desk, Job, load, work_counts
 from pipelines.prepare.lean_imports import without
 from pipelines.prepare.listing import Listed, cut_shard, list_units, narrow
-from pipelines.prepare.raw_files import name_files
 from pipelines.prepare.reuse import take_shard
 from pipelines.prepare.shards import join_shard, write_archives, write_piece
 from pipelines.video.client import VideoChild

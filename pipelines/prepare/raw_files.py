@@ -4,17 +4,15 @@ import heapq
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from infra.store.raw_files import RawFiles
 from pipelines.prepare.config import PrepareConfig
+from pipelines.prepare.file_names import name_files, names_of, receipt_of
 from pipelines.prepare.job import Desk, Job, grouped, load, place_of
-from pipelines.records.lines import sorted_lines
 from pipelines.sources.corpus import Spool
-from pipelines.sources.item import Item
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 
@@ -83,7 +81,7 @@ def raw_files(
     desk = Desk(job)
     corpus = desk.corpus(Spool())
     units = list(enumerate(grouped(spec.units_of(corpus, split))))
-    missing = [one for one in units if desk.receipt(_receipt(one[0])) is None]
+    missing = [one for one in units if desk.receipt(receipt_of(one[0])) is None]
     if all(spec.files_of_unit(corpus, unit) for _, group in missing for unit in group):
         for number, group in missing:  # The names are known without reading, so no worker starts.
             name_files(desk, number, group)
@@ -91,45 +89,14 @@ def raw_files(
         from pipelines.prepare.graph import run_naming  # Beam takes two seconds to import.
 
         run_naming(job, missing)
-    counts = [load(desk.files.read(_receipt(number))) for number, _ in units]
-    names = heapq.merge(*(desk.lines(_names(number)) for number, _ in units))
+    counts = [load(desk.files.read(receipt_of(number))) for number, _ in units]
+    names = heapq.merge(*(desk.lines(names_of(number)) for number, _ in units))
     unique = (name for name, _ in itertools.groupby(json.loads(line) for line in names))
     known, done, total = known or RawFiles(), 0, sum(counts)
     while chunk := list(itertools.islice(unique, _CHUNK)):
         yield from _digests(desk.data_root, chunk, known)
         done += len(chunk)
         on_progress(done, max(done, total))
-
-
-def name_files(desk: Desk, number: int, units: Sequence[str]) -> int:
-    """Notes the names of the files that some units are read from; returns their number."""
-    done = load(desk.receipt(_receipt(number)))
-    if done is not None:
-        return done
-    corpus, job, count = desk.corpus(Spool()), desk.job, 0
-
-    def names() -> Iterator[str]:
-        for unit in units:
-            whole = job.spec.files_of_unit(corpus, unit)
-            if whole:
-                yield from map(corpus.relative, whole)
-                continue
-            for one in job.spec.read_unit(corpus, job.split, unit):
-                if isinstance(one, Item):
-                    yield from (media.path for media in one.media)
-        yield from corpus.annotations
-
-    with (
-        tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.writing(_names(number)) as path,
-        path.open("w", encoding="utf-8", newline="\n") as out,
-    ):
-        lines = (f"{json.dumps(name)}\n" for name in names())
-        for line, _ in itertools.groupby(sorted_lines(lines, str, folder)):
-            out.write(line)
-            count += 1
-    desk.files.put(_receipt(number), json.dumps(count).encode())
-    return count
 
 
 def _digests(root: Path, names: Sequence[str], known: RawFiles) -> Iterator[RawFile]:
@@ -144,11 +111,3 @@ def _digests(root: Path, names: Sequence[str], known: RawFiles) -> Iterator[RawF
     digests = known.digests([root / name for name in present])
     for name, digest in zip(present, digests, strict=True):
         yield RawFile(name, *digest)
-
-
-def _names(number: int) -> str:
-    return f"names/{number:05d}"
-
-
-def _receipt(number: int) -> str:
-    return f"names/{number:05d}.json"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from flows.cli.main import app
+from parcel.cli.main import app
 from tests.docs.pages import PAGES, ROOT, commands
 
 ELSEWHERE = {

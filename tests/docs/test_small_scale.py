@@ -8,9 +8,9 @@ from statistics import fmean
 
 import pytest
 
+from flows.config.load import load
 from flows.report.cells_file import CELL_COLUMNS
 from flows.report.render import COMPARISON_COLUMNS
-from flows.study.load import load
 from tests.docs.pages import ROOT
 
 FOLDER = ROOT / "docs/studies/small_scale"

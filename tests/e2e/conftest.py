@@ -104,7 +104,7 @@ _KEPT = _ROOT / ".pytest_cache" / "finished"
 
 def _code_sha256() -> str:
     """Returns a digest of all that the small study could depend on."""
-    rooms = ("flows", "infra", "model", "pipelines", "tests/e2e")
+    rooms = ("flows", "infra", "model", "parcel", "pipelines", "tests/e2e")
     files = [_ROOT / "constraints.txt", _ROOT / "pyproject.toml"]
     files += [path for room in rooms for path in (_ROOT / room).rglob("*.*")]
     digest = hashlib.sha256()

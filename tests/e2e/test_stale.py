@@ -23,7 +23,7 @@ UNUSED = "\n\ndef _unused() -> None:\n    pass\n"
 
 def copied(folder: Path) -> Path:
     """Returns a copy of the checkout."""
-    for package in ("flows", "infra", "model", "pipelines"):
+    for package in ("flows", "infra", "model", "parcel", "pipelines"):
         shutil.copytree(ROOT / package, folder / package)
     return folder
 
@@ -44,7 +44,7 @@ def store(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(checkout: Path, store: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Runs the command line of another checkout."""
-    code = "from flows.cli.main import main; main()"
+    code = "from parcel.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=checkout,

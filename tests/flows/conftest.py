@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import pytest
 
-from flows.cli import main as cli
 from flows.steps import code, own_code, registry
 from infra import references
 from infra.store.store import Store
 from model.eval.metrics import registry as metrics
+from parcel.cli import main as cli
 from tests.flows.pages.studies import write_study
 
 

@@ -105,7 +105,6 @@ def make(work: Work) -> Iterator[Progress]:
     """
     from flows.steps.events import EventFile
     from flows.steps.own_code import own_files
-    from flows.steps.registry import code_digest, own_modules
 
     spec: FitSpec = work.config
     # Hosts that a launcher reaches need share nothing but the bucket.
@@ -125,8 +124,8 @@ def make(work: Work) -> Iterator[Progress]:
         probe=(places[PROBE[0]], places[PROBE[1]])
         if spec.watch is not None and spec.watch.probe
         else None,
-        code=code_digest(CHECKPOINT.name, spec),
-        own=own_files(own_modules(CHECKPOINT.name, spec)),
+        code=work.code,
+        own=own_files(CHECKPOINT.own_modules(spec)),
     )
     steps, loss = 0, float("nan")
     with contextlib.ExitStack() as opened:

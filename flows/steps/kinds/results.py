@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator
 
-from flows.lineage.links import page_link
 from flows.report.cells import CellKey, Plan
+from flows.report.links import page_link
 from flows.steps.kind import Kind, Work
 from infra.progress import Progress
 from infra.store.digest import file_sha256, listing_sha256

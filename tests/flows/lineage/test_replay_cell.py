@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.config.load import load
 from flows.lineage.named import named
 from flows.lineage.replay import CONFIGS, replay, typed
 from flows.steps.code import Tree, checkout, code_sha256
@@ -13,7 +14,7 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import KINDS, code_of
 from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
-from flows.study.load import ConfigError, load
+from infra.reason import ConfigError
 from infra.store.digest import canonical_json, value_sha256
 from infra.store.environment import environment
 from infra.store.manifest import Recipe

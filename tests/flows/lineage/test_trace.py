@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from flows.lineage.named import Named, named
+from flows.lineage.runs import note_run
 from flows.lineage.trace import trace
 from flows.steps.accepted import accept
-from flows.study.load import ConfigError
-from flows.study.runs import note_run
+from infra.reason import ConfigError
 from infra.store.store import Artifact, Store
-from tests.flows.lineage.test_pages import make
+from tests.flows.pages.test_lineage import make
 
 
 def lines(store: Store, artifact: Artifact) -> list[str]:

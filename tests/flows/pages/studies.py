@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from flows.lineage.runs import note_run
 from flows.report.cells import CellKey, Plan
 from flows.steps.kind import Work
 from flows.steps.kinds.results import ResultsSpec, make
-from flows.study.runs import note_run
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from model import files

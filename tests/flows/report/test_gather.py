@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from flows.lineage.results import show_results
+from flows.lineage.runs import note_run
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
 from flows.report.gather import gather
 from flows.report.render import render
-from flows.report.show import show_results
 from flows.steps.kind import Work
 from flows.steps.kinds import results
-from flows.study.load import ConfigError
-from flows.study.runs import note_run
+from infra.reason import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match

@@ -74,7 +74,7 @@ def test_a_log_that_begins_anew_is_told_once(tmp_path: Path):
 
 @pytest.mark.parametrize("text", ["", "10", "3:2", "0:4", "a:b"])
 def test_steps_to_trace_are_two_numbers(text: str):
-    from flows.study.compute import ComputeConfig
+    from flows.config.compute import ComputeConfig
 
     with pytest.raises(ValueError, match=r"profile must be two steps from 1 on, such as \"10:13\""):
         ComputeConfig(profile=text)

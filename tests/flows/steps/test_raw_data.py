@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from flows.config.load import load
 from flows.steps import worker
 from flows.steps.kind import Work
 from flows.steps.lookup import look_up
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
-from flows.study.load import load
 from infra.store import raw_files
 from infra.store.store import Artifact, Store
 from pipelines.synthetic.config import CorpusConfig

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.config.input_files import files_of
 from flows.steps.registry import code_digest
 from flows.steps.worker import Made, make
-from flows.study.given import files_of
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 from model import vlm

@@ -23,10 +23,8 @@ from infra.store.store import Store
 def _fresh_digests() -> Iterator[None]:
     """Tests give a kind other functions; what was computed for one must not serve another."""
     registry._digest.cache_clear()
-    registry._own_modules.cache_clear()
     yield
     registry._digest.cache_clear()
-    registry._own_modules.cache_clear()
 
 
 @pytest.fixture

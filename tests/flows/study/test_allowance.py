@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from flows.config.load import load
 from flows.steps.kind import Step
 from flows.study.allowance import Allowance, Gate, HeldError
 from flows.study.expected import Expected
 from flows.study.graph import Job, Node, graph_of
-from flows.study.load import load
 
 
 def cell(name: str) -> Node:

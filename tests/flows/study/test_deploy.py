@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from flows.study.load import ConfigError, load
+from flows.config.load import load
+from infra.reason import ConfigError
 from tests.commands import run_commands
 from tests.infra.prefect.conftest import served_store
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands.accept import accept_stale
+from flows.config.load import load
 from flows.report.cells import CellKey
 from flows.steps import code as code_module
 from flows.steps import registry
@@ -15,9 +15,10 @@ from flows.steps.code import Tree, checkout
 from flows.steps.kind import Step
 from flows.steps.lookup import look_up
 from flows.study import explain
+from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
 from flows.study.graph import Graph, graph_of
-from flows.study.load import ConfigError, load
+from infra.reason import ConfigError
 from infra.store.store import Artifact, Attempt, Store
 
 

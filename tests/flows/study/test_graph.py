@@ -5,10 +5,11 @@ import typing
 
 import pytest
 
+from flows.config.load import load
 from flows.report.build import build
 from flows.report.markdown import to_markdown
 from flows.study.graph import PHASES, datasets_of, decode_of, graph_of, results_plan
-from flows.study.load import ConfigError, load
+from infra.reason import ConfigError
 from model.connector.routing import Kind
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.registry import SOURCES

@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
+from flows.config.load import load
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import FitSpec
-from flows.study.load import load
 from flows.study.reading import told_of_reading
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flows.config.study import StudyConfig
+from flows.lineage.runs import note_run
 from flows.report.cells import CellKey
 from flows.steps.lookup import look_up
 from flows.study.again import (
@@ -17,12 +19,10 @@ from flows.study.again import (
     told_of_failed,
 )
 from flows.study.asked import checked, problem, sweep_asked
-from flows.study.config import StudyConfig
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
-from flows.study.load import ConfigError
-from flows.study.runs import note_run
 from flows.study.sweep import Firing, Sweep, _differences, told_before
+from infra.reason import ConfigError
 from infra.store.store import Attempt, Store
 from tests.flows.study.test_explain import fill
 
@@ -200,8 +200,8 @@ def test_a_form_is_checked_before_there_is_a_run(store: Store):
 def test_a_study_that_ran_is_known_by_its_name(store: Store):
     import dataclasses
 
-    from flows.study.load import load
-    from flows.study.runs import note_run
+    from flows.config.load import load
+    from flows.lineage.runs import note_run
 
     ran = dataclasses.asdict(load(overrides=["name=mine", "num_seeds=2"]))
     note_run(store, ran, None, artifacts=(), flow_run_id="", failed=["x: y"])

@@ -46,7 +46,7 @@ def test_every_variable_is_one_that_somebody_reads():
 
     sources = "".join(
         path.read_text()
-        for root in ("flows", "infra", "model", "pipelines")
+        for root in ("flows", "infra", "model", "parcel", "pipelines")
         for path in (ROOT / root).rglob("*.py")
     )
     ray_core = (Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server").read_bytes()
@@ -163,7 +163,7 @@ def test_addresses_name_services_and_their_ports():
 
 
 def test_overrides_of_the_page_make_a_study():
-    from flows.study.load import load
+    from flows.config.load import load
 
     given = {*re.findall(r"\b(?:compute|name)[\w.]*=[\w:/.-]*\w", DOC)}
     assert given >= {"compute.ray_address=http://parcel-ray-head-svc:8265", "name=first"}

@@ -26,7 +26,7 @@ CHECKOUT = Path(__file__).parents[3]
 def home(tmp_path_factory) -> Path:
     """A folder with the checkout's rooms, without its tests."""
     made = tmp_path_factory.mktemp("home")
-    for room in ("flows", "infra", "model", "pipelines"):
+    for room in ("flows", "infra", "model", "parcel", "pipelines"):
         (made / room).symlink_to(CHECKOUT / room)
     return made
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from flows.commands.boxes import OBJECT, pixel_box
+from flows.config.load import load
 from flows.study.graph import datasets_of
-from flows.study.load import load
 from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.run import prepare
+from pipelines.records.boxes import OBJECT, pixel_box
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.transforms.augment import METHODS, Augmentation, Change, augment_image

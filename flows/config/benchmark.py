@@ -1,0 +1,328 @@
+"""Config of one benchmark of a study: how it is fine-tuned on, and which rows it is scored in."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, ValidationInfo
+
+from flows.config.own import metric_named, reader_named
+from flows.config.validation import adapter
+from model.decode.config import Decoding
+from model.eval.metrics.registry import METRICS, get_metric
+from model.train.config import TrainConfig
+from pipelines.benchmarks.registry import BENCHMARKS, Benchmark
+from pipelines.benchmarks.row import Recipe, Row, fields_of
+from pipelines.prepare.config import PrepareConfig
+from pipelines.sources.own_source import PROMPT, OwnSource
+from pipelines.sources.registry import OWN, SOURCES, get
+
+OWN_RECIPE = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=3e-6, epochs=10)
+"""Default recipe for users' own benchmarks: that of OKVQA, a small set of questions."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferConfig:
+    """One benchmark to fine-tune on and to evaluate.
+
+    Attributes:
+      train: the recipe; fields that a config leaves out come from the registry, see
+        `with_recipes`.
+      reader: reader of a benchmark of yours: "jsonl", "csv", or a function as "file.py:name",
+        "module:name" or an entry point of `parcel.readers`; "" for a published benchmark.
+      path: the benchmark's folder below the data root; "" takes the usual one, that of its name.
+      prompt: template of the prefix in a benchmark of yours, for rows that do not hold the whole
+        prefix; {text} stands for the row's question, {lang} for its language.
+      metric: name of a metric in the registry, or a function of yours as in `reader`, or an entry
+        point of `parcel.metrics`; "" takes the registry's for the benchmark.
+      decoding: how answers are decoded; None takes the registry's number of beams, else greedy.
+      train_split: split to train on, "a+b" for two; "" takes the registry's, or "train" for a
+        benchmark of yours.
+      eval_splits: splits to evaluate, each a row of the results; if empty, the registry's rows, or
+        "val" for a benchmark of yours.
+      num_frames: frames per video; None takes that of `prepare`, else the benchmark's usual number,
+        16 for a benchmark of yours.
+      frame_stride: distance of these frames at 25 frames a second; None takes that of `prepare`,
+        else the benchmark's usual one, 30 for a benchmark of yours [frames].
+      eval_text_len: `text_len` at evaluation; None takes `train.text_len` [tokens].
+      prepare: preparation settings of the benchmark; None takes the study's, without augmentation.
+      eval_limit: most examples evaluated per row; None takes the whole split.
+      transfer: whether the benchmark is fine-tuned on and scored; False only prepares its splits.
+      allow_train_on_eval: whether training on the scored splits is allowed.
+    """
+
+    train: TrainConfig = TrainConfig()
+    reader: str = ""
+    path: str = ""
+    prompt: str = ""
+    metric: str = ""
+    decoding: Decoding | None = None
+    train_split: str = ""
+    eval_splits: Annotated[tuple[str, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
+    num_frames: Annotated[int, Field(ge=1)] | None = None
+    frame_stride: Annotated[int, Field(ge=1)] | None = None
+    eval_text_len: Annotated[int, Field(ge=1)] | None = None
+    prepare: PrepareConfig | None = None
+    eval_limit: Annotated[int, Field(ge=1)] | None = None
+    transfer: bool = True
+    allow_train_on_eval: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalRow:
+    """One row of the results: a benchmark, scored on one split.
+
+    Attributes:
+      name: the benchmark's name, with the split's if it has several rows: "refcoco:refcocog_val".
+      benchmark: name of the benchmark.
+      split: name of the split, as its reader names it.
+      main: whether this row counts in the paper's headline retention.
+    """
+
+    name: str
+    benchmark: str
+    split: str
+    main: bool = False
+
+
+def benchmark_of(name: str, transfer: TransferConfig) -> Benchmark:
+    """Returns the registry's entry of a benchmark, or an equivalent entry for a user's own."""
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    return own_benchmark(name, transfer.metric, transfer.prompt, transfer.eval_splits)
+
+
+def own_benchmark(
+    name: str, metric: str = "", prompt: str = "", splits: Sequence[str] = ()
+) -> Benchmark:
+    """Returns the entry, as the registry would have it, of a user's own benchmark."""
+    splits = splits or ("val",)
+    return Benchmark(
+        name=name,
+        config="",
+        prompt=prompt or PROMPT,
+        text_len=64,
+        metric=metric,
+        tune_split="train",
+        final_split="train",
+        eval_split=splits[0],
+        rows=tuple(Row(titles=(name,), split=split, suite="other") for split in splits),
+        recipes={224: OWN_RECIPE},
+    )
+
+
+def eval_window_of(name: str) -> str:
+    """Returns where in a video the frames for evaluation begin; "first" for users' benchmarks."""
+    known = BENCHMARKS.get(name)
+    return known.eval_window if known else "first"
+
+
+def metric_of(name: str, transfer: TransferConfig) -> str:
+    """Returns the metric of a benchmark: a name of the registry, or "module:name"."""
+    metric = transfer.metric or benchmark_of(name, transfer).metric
+    return metric_named(f"transfers.{name}.metric", metric)
+
+
+def decoding_of(name: str, transfer: TransferConfig) -> Decoding:
+    """Returns the settings for decoding a benchmark's answers."""
+    return transfer.decoding or Decoding(beams=benchmark_of(name, transfer).beams)
+
+
+def source_of(name: str, transfer: TransferConfig | None) -> str | OwnSource:
+    """Returns the source of a benchmark; for a published one, `transfer` may be None."""
+    if name in BENCHMARKS or transfer is None:
+        return name
+    prompt = benchmark_of(name, transfer).prompt
+    reader = reader_named(f"transfers.{name}.reader", transfer.reader, OWN)
+    return OwnSource(reader=reader, name=name, prompt=prompt)
+
+
+def rows_of(name: str, transfer: TransferConfig) -> tuple[EvalRow, ...]:
+    """Returns a benchmark's rows of the results."""
+    main = {row.splits: row.suite == "main" for row in benchmark_of(name, transfer).rows}
+    splits = transfer.eval_splits or tuple(main)
+    return tuple(
+        EvalRow(
+            name=name if len(splits) == 1 else f"{name}:{split}",
+            benchmark=name,
+            split=split,
+            main=main.get(split, False),
+        )
+        for split in splits
+    )
+
+
+def trained_on(name: str) -> str:
+    """Returns the benchmark whose checkpoints score this one: its parent if it is zero-shot."""
+    return (BENCHMARKS[name].parent or name) if name in BENCHMARKS else name
+
+
+def train_data(name: str, transfers: Mapping[str, TransferConfig]) -> tuple[str, str]:
+    """Returns (folder, split) of the data that a benchmark's checkpoints are trained on.
+
+    The folder is "" where the usual one is taken.
+    """
+    trained = trained_on(name)
+    own = transfers.get(trained)
+    split = (own or transfers[name]).train_split
+    split = split or benchmark_of(trained, own or transfers[name]).train_split
+    return own.path if own else "", split
+
+
+def check_transfer(name: str, transfer: TransferConfig) -> None:
+    """Refuses a benchmark that has no reader, or that is to be scored and has no metric.
+
+    Raises:
+      ValueError: naming the benchmark and the cure.
+    """
+    if name in BENCHMARKS:
+        _check_published(name, transfer)
+    else:
+        _check_own(name, transfer)
+    if len(set(transfer.eval_splits)) != len(transfer.eval_splits):
+        raise ValueError(
+            f"transfers.{name}.eval_splits must not repeat a split, got "
+            f"{list(transfer.eval_splits)}."
+        )
+    check_splits(f"transfers.{name}.eval_splits", source_of(name, transfer), *transfer.eval_splits)
+    if transfer.train_split:
+        trained = source_of(trained_on(name), transfer)
+        check_splits(f"transfers.{name}.train_split", trained, transfer.train_split)
+
+
+def _check_published(name: str, transfer: TransferConfig) -> None:
+    for field in ("reader", "prompt"):
+        if value := getattr(transfer, field):
+            raise ValueError(
+                f"transfers.{name}.{field} must be left out, got {value!r}: {name} is a published "
+                f"benchmark, which has its own; a benchmark of yours needs another name."
+            )
+    if missing := {name, trained_on(name)} - set(SOURCES):
+        raise ValueError(
+            f"transfers: {name} cannot be prepared, no source reads {', '.join(sorted(missing))}; "
+            f"leave it out."
+        )
+    metric = BENCHMARKS[name].metric
+    if transfer.metric:
+        metric_of(name, transfer)
+    elif transfer.transfer and metric not in METRICS:
+        raise ValueError(
+            f"transfers: {name} cannot be scored, its metric {metric!r} is not among "
+            f"{', '.join(sorted(METRICS))}; leave it out, or only prepare it (transfer: false)."
+        )
+
+
+def _check_own(name: str, transfer: TransferConfig) -> None:
+    where = f"transfers.{name}"
+    if not transfer.reader:
+        raise ValueError(
+            f"transfers: no benchmark {name!r}. Accepted: {', '.join(sorted(BENCHMARKS))}; or one "
+            f"of your own, which says its reader: {', '.join(OWN)}, or a function."
+        )
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"transfers: the name of a benchmark must be lower-case letters, digits, - and _, got "
+            f"{name!r}."
+        )
+    reader_named(f"{where}.reader", transfer.reader, OWN)
+    if unknown := fields_of(transfer.prompt) - {"text", "lang"}:
+        raise ValueError(
+            f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "
+            f"{transfer.prompt!r}."
+        )
+    if not transfer.transfer:
+        return
+    if not transfer.metric:
+        raise ValueError(
+            f"{where}.metric must be given: one of {', '.join(METRICS)}, or a function as "
+            f"file.py:function or module:function."
+        )
+    if get_metric(metric_of(name, transfer)).reads_masks:
+        raise ValueError(
+            f"{where}.metric must not be a mask metric, because your own rows have no masks, got "
+            f"{transfer.metric!r}."
+        )
+
+
+def check_splits(field: str, source: str | OwnSource, *splits: str) -> None:
+    """Refuses splits that a source does not have.
+
+    Raises:
+      ValueError: naming the field, the split and the splits that exist.
+    """
+    for split in splits:
+        try:
+            get(source).parse(split)
+        except ValueError as error:
+            raise ValueError(f"{field}: {error}") from None
+
+
+def with_recipes(transfers: Any, info: ValidationInfo) -> Any:
+    """Fills in, from the registry's recipes, what the plain values of `transfers` leave out.
+
+    A recipe depends on the size of the images, which is read from the sibling field `model` or
+    `image_px`. A zero-shot benchmark takes its parent's recipe, whose checkpoints it is scored
+    with.
+
+    Raises:
+      ValueError: if a zero-shot benchmark states a recipe of its own beside its parent.
+    """
+    model = info.data.get("model")
+    image_px = info.data.get("image_px") if model is None else model.vision.image_px
+    if not isinstance(transfers, Mapping) or image_px is None:
+        return transfers  # Malformed, or `model` failed first; pydantic reports it.
+    filled = {}
+    for name, entry in transfers.items():
+        if not isinstance(entry, Mapping) or (name not in BENCHMARKS and not entry.get("reader")):
+            filled[name] = entry
+            continue
+        benchmark = BENCHMARKS.get(name) or own_benchmark(name)
+        stated = entry.get("train") or {}
+        recipe = recipe_of(BENCHMARKS.get(trained_on(name), benchmark), image_px)
+        if stated and transfers.get(benchmark.parent) is not None and not _is(recipe, stated):
+            raise ValueError(
+                f"{name}.train: {name} is scored with the checkpoints of {benchmark.parent}; state "
+                f"its recipe under {benchmark.parent}.train."
+            )
+        if isinstance(stated, Mapping):
+            if "total_steps" in stated:
+                recipe.pop("epochs", None)
+            entry = {**entry, "train": {**recipe, **stated}}
+        if benchmark.parent and benchmark.text_len != BENCHMARKS[benchmark.parent].text_len:
+            entry = {"eval_text_len": benchmark.text_len, **entry}
+        filled[name] = entry
+    return filled
+
+
+def _is(recipe: dict[str, Any], stated: Any) -> bool:
+    """Whether stated values are a whole recipe as it was filled in: a run's record has these."""
+    try:
+        return adapter(TrainConfig).validate_python(stated) == TrainConfig(**recipe)
+    except ValidationError:
+        return False
+
+
+def recipe_of(benchmark: Benchmark, image_px: int) -> dict[str, Any]:
+    """Returns the fields of `TrainConfig` that the registry states for a benchmark.
+
+    Args:
+      benchmark: a benchmark with at least one recipe.
+      image_px: side of the model's images; takes the recipe for the largest side up to it, or the
+        one for the smallest side [pixels].
+    """
+    sides = sorted(benchmark.recipes)
+    recipe = benchmark.recipes[max((side for side in sides if side <= image_px), default=sides[0])]
+    return {
+        "epochs": recipe.epochs,
+        "batch_size": recipe.batch_size,
+        "peak_lr": recipe.lr_pg2,
+        "weight_decay": recipe.weight_decay,
+        "label_smoothing": recipe.label_smoothing,
+        "dropout": recipe.dropout,
+        "freeze_vision": recipe.freeze_vision,
+        "text_len": benchmark.text_len,
+        "sampling": benchmark.sampling,
+    }

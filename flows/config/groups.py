@@ -1,0 +1,54 @@
+"""The check, before anything runs, that parameter groups named in a study's config exist."""
+
+import functools
+from collections.abc import Iterator
+
+from flows.config.study import REFERENCE, StudyConfig
+from infra.reason import ConfigError
+from model.config import ModelConfig
+from model.train.config import TrainConfig
+
+
+def check_groups(config: StudyConfig) -> None:
+    """Checks that every group of every stage matches a parameter in at least one method's model.
+
+    Raises:
+      ConfigError: naming the pattern that matches none, and how paths of parameters begin.
+    """
+    for field, train, models in _stages(config):
+        if not train.groups:
+            continue
+        from model.train.optimizer import unmatched
+
+        never = [group.params for group in train.groups]
+        for model in reversed(models):  # The last is usually PARCEL's, which has every part.
+            if never:
+                never = [params for params in unmatched(train, _paths(model)) if params in never]
+        if never:
+            parts = sorted({path.partition("/")[0] for path in _paths(models[-1])})
+            raise ConfigError(
+                f"{field}.groups: no parameter is the first match of {never[0]!r}. Their paths "
+                f"begin with {', '.join(parts)}; 'vision/.*' is all of the image tower."
+            )
+
+
+def _stages(config: StudyConfig) -> Iterator[tuple[str, TrainConfig, list[ModelConfig]]]:
+    """Yields each stage's config key, its training recipe and the models that it trains."""
+    if config.stage1 is not None:
+        yield "stage1", config.stage1, [config.model_of(REFERENCE)]
+    for view in config.resolutions:
+        models = [view.model_of(method) for method in view.methods]
+        stage2 = "stage2." if view.at else ""
+        train = config.intermediary if not view.at or not config.stage2 else config.stage2.train
+        if train is not None:
+            yield "stage2.train" if view.at else "intermediary", train, models
+        for benchmark, train in view.fine_tunings.items():
+            yield f"{stage2}transfers.{benchmark}.train", train, models
+
+
+@functools.lru_cache(64)
+def _paths(model: ModelConfig) -> tuple[str, ...]:
+    from model import vlm
+    from model.checkpoint.digest import flatten
+
+    return tuple(path for path, _ in flatten(vlm.abstract_params(model)))

@@ -1,0 +1,78 @@
+"""The checks that a study does not train on splits that it is scored on or watched by."""
+
+from collections.abc import Mapping, Sequence
+
+from flows.config.benchmark import TransferConfig, rows_of, source_of, train_data, trained_on
+from flows.config.own import corpus_named
+from flows.config.source import SourceConfig
+from pipelines.sources.registry import get
+from pipelines.sources.spec import SourceSpec
+
+
+def check_held_out(
+    sources: Sequence[SourceConfig], transfers: Mapping[str, TransferConfig]
+) -> None:
+    """Refuses a mixture or a transfer that may train on records of a scored split.
+
+    Splits are compared by name, folder and slice: "train[:98%]" and "train[98%:]" share no record.
+    Copies under other names are not found here; `hygiene` looks for those.
+
+    Raises:
+      ValueError: naming the field, the split, the benchmark scored on it, and the cure.
+    """
+    mixture = [
+        (f"sources.{i}.split", get(corpus_named(f"sources.{i}.reader", s.reader)), s.path, s.split)
+        for i, s in enumerate(sources)
+    ]
+    for name, transfer in transfers.items():
+        if not transfer.transfer or transfer.allow_train_on_eval:
+            continue
+        trained = trained_on(name)
+        folder, split = train_data(name, transfers)
+        field = f"transfers.{trained if trained in transfers else name}.train_split"
+        read = [(field, get(source_of(trained, transfers.get(trained))), folder, split), *mixture]
+        scored = get(source_of(name, transfer))
+        for row in rows_of(name, transfer):
+            for field, spec, folder, split in read:
+                if _share(spec, folder, split, scored, transfer.path, row.split):
+                    raise ValueError(
+                        f"{field} must be held out from what is scored, got {split}: {name} is "
+                        f"scored on {row.split}. Train on another split, or state "
+                        f"transfers.{name}.allow_train_on_eval: true."
+                    )
+
+
+def check_watched(sources: Sequence[SourceConfig], watched: Sequence[SourceConfig]) -> None:
+    """Refuses watched sources that may share records with the mixture; see `check_held_out`.
+
+    Raises:
+      ValueError: naming the split and the cure.
+    """
+    for i, source in enumerate(watched):
+        other = get(corpus_named(f"watch.sources.{i}.reader", source.reader))
+        for j, trained in enumerate(sources):
+            spec = get(corpus_named(f"sources.{j}.reader", trained.reader))
+            if _share(spec, trained.path, trained.split, other, source.path, source.split):
+                raise ValueError(
+                    f"watch.sources.{i}.split must be held out from sources.{j}.split, "
+                    f"{trained.split}, got {source.split}; train on train[:95%] and watch "
+                    f"train[95%:], say."
+                )
+
+
+def _share(
+    spec: SourceSpec,
+    folder: str,
+    split: str,
+    other: SourceSpec,
+    scored_folder: str,
+    scored_split: str,
+) -> bool:
+    # Published corpora have distinct files, unless they have the same folder and splits, as
+    # A-OKVQA's two tasks. Of users' corpora only the folder is known, which is compared below.
+    published = spec.splits or other.splits
+    if published and (spec.folder != other.folder or spec.splits != other.splits):
+        return False
+    if (folder or spec.folder) != (scored_folder or other.folder):
+        return False
+    return spec.shares(split, scored_split)

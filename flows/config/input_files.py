@@ -1,0 +1,166 @@
+"""Files that a study reads instead of making them: raw data, tokenizer, start checkpoint, ...
+
+Before anything runs, this module checks that they exist. All but raw data are identified by the
+digests of their contents at that time, so that a changed file is a changed input.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from flows.config.benchmark import source_of, train_data, trained_on
+from flows.config.own import corpus_named
+from flows.config.server_limits import check_function
+from flows.config.study import REFERENCE, StudyConfig
+from flows.steps.kinds.files import FilesSpec
+from flows.steps.kinds.raw_files import MEMORY
+from infra.reason import ConfigError
+from infra.store.places import BUCKET, open_files
+from infra.store.raw_files import RawFiles
+from infra.store.raw_path import raw_path
+from infra.store.store import Store
+from model.config import ModelConfig
+from model.connector.routing import KINDS
+from model.files import CONFIG, DIGEST, TOKENIZER
+from pipelines.sources.registry import get
+from pipelines.synthetic.render import FOLDERS
+
+
+def paths_of(config: StudyConfig) -> dict[str, Path]:
+    """Returns config key -> path of each given file, except raw data.
+
+    Raises:
+      ConfigError: if a file is missing, raw data included; or if `start` has no tokenizer beside
+        it, or is no checkpoint that the study's first stage can continue from.
+    """
+    _check_data_root(config)
+    found = {key: Path(path) for key, path in config.given.items()}
+    for key, path in found.items():
+        if not key.startswith("start") and not path.is_file():
+            raise ConfigError(f"{key} must be an existing file, got {path}.")
+    for key, path in found.items():
+        if key.startswith("start"):
+            _check_start(config, key, path)
+            if "tokenizer.path" not in found:
+                raise ConfigError(
+                    f"tokenizer.path must be given with {key}, whose embedding it fits; its own "
+                    f"may be {path / TOKENIZER}."
+                )
+    return found
+
+
+def _check_start(config: StudyConfig, key: str, path: Path) -> None:
+    """Checks, by a checkpoint's model config, that the first stage can continue from it."""
+    found, ours = _model_of(key, path), config.model
+    for part in ("vision", "text"):
+        theirs = dataclasses.asdict(getattr(found, part))
+        for name, own in dataclasses.asdict(getattr(ours, part)).items():
+            if name != "image_px" and theirs[name] != own:
+                raise ConfigError(
+                    f"{key} must be a checkpoint of the study's model, whose {part}.{name} is "
+                    f"{own}, got one of {theirs[name]}: {path}."
+                )
+    kind = found.connector.kind
+    if not found.connector.routing.has_parameters:
+        return
+    _, _, own = key.partition(".")
+    methods = [REFERENCE] if config.stage1 else map(config.connector_of, config.methods)
+    first = [own] if own else [*methods]
+    if others := [method for method in first if method != kind]:
+        raise ConfigError(
+            f"{key} must be a checkpoint without a connector, or with the connector of "
+            f"{others[0]}, which continues from it; got connector {kind}: {path}. Without stage1 "
+            f"each method may have its own start: start={{{kind}: …}}."
+        )
+
+
+def _model_of(key: str, path: Path) -> ModelConfig:
+    """Returns the model config of a checkpoint, ours or another codebase's; reads no parameters."""
+    from model.checkpoint.folder import load_config
+    from model.checkpoint.importer import open_source
+    from model.checkpoint.target import RequestError
+
+    try:
+        if not (path / DIGEST).is_file():
+            return open_source(path).model
+        kind = json.loads((path / CONFIG).read_text())["connector"]["kind"]
+        if kind not in KINDS:
+            check_function(f"the connector of {key}", kind)
+        return load_config(path)
+    except RequestError as error:
+        told = str(error).replace("SRC", key, 1)
+        raise ConfigError(told) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key} cannot be read, got {path}: {error}") from None
+
+
+def raw_files(store: Store) -> RawFiles:
+    """Returns the store's memory of the digests of files outside it."""
+    return RawFiles(store.cache("raw_files") / MEMORY)
+
+
+def _check_data_root(config: StudyConfig) -> None:
+    if config.data_root is not None:
+        _check_exists(config.data_root)
+        root = raw_path(config.data_root)
+        if missing := sorted(f for f in folders_of(config) if not (root / f).is_dir()):
+            raise ConfigError(
+                f"data_root must hold the folders that are read, got {config.data_root} without "
+                f"{', '.join(missing)}. Get them (parcel data fetch --list), give their path, or "
+                f"leave out what reads them."
+            )
+        return
+    drawn = {
+        Path(folder).parts[0]
+        for corpus, folder in FOLDERS.items()
+        if getattr(config.corpus, f"num_{corpus}")
+    }
+    if missing := sorted(folders_of(config) - drawn):
+        raise ConfigError(
+            f"data_root must be given, the folder that holds {', '.join(missing)}: without it a "
+            f"corpus is drawn, of {', '.join(sorted(drawn)) or 'nothing'}. Add data_root=DIR."
+        )
+
+
+def folders_of(config: StudyConfig) -> set[str]:
+    """Returns the folders below the data root that a study reads."""
+    read: set[str] = set()
+    for view in config.resolutions:
+        read |= {
+            source.path or get(corpus_named(f"sources.{i}.reader", source.reader)).folder
+            for i, source in enumerate((*view.sources, *(view.watch.sources if view.watch else ())))
+        }
+        for name, transfer in view.transfers.items():
+            trained = trained_on(name)
+            folder, _ = train_data(name, view.transfers)
+            read |= {
+                transfer.path or get(source_of(name, transfer)).folder,
+                folder or get(source_of(trained, view.transfers.get(trained))).folder,
+            }
+    return read
+
+
+def _check_exists(data_root: str) -> None:
+    if not data_root.startswith(BUCKET):
+        if not Path(data_root).is_dir():
+            raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
+        return
+    try:
+        found = next(open_files(data_root).walk(""), None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"data_root cannot be read, got {data_root}: {error}") from error
+    if found is None:
+        raise ConfigError(f"data_root must be the beginning of objects' names, got {data_root}.")
+
+
+def files_of(path: Path, known: RawFiles | None = None) -> FilesSpec:
+    """Returns the digests of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    root = path.parent if path.is_file() else path
+    digests = (known or RawFiles()).digests(files)
+    return FilesSpec(
+        files=tuple(
+            (file.relative_to(root).as_posix(), digest.sha256, digest.size)
+            for file, digest in zip(files, digests, strict=True)
+        )
+    )

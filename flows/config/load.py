@@ -1,0 +1,210 @@
+"""Loads a checked `StudyConfig` from a YAML file and `key.path=value` overrides."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.reason import ConfigError
+from infra.references import in_file
+from pipelines.benchmarks.registry import BENCHMARKS
+
+DEMO = Path(__file__).with_name("demo.yaml")
+
+
+class _TwiceError(ValueError):
+    """A key is there twice in a mapping; the message names it."""
+
+    def __init__(self, key: str, line: int) -> None:
+        super().__init__(f"{key} is stated twice; keep one, or put both together.")
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice; PyYAML would take the last one without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Checked before `<<` is resolved, which may well repeat keys of the mapping.
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _TwiceError(key.value, key.start_mark.line + 1)
+                seen.add(key.value)
+        return node
+
+
+def load(path: str | Path | None = None, overrides: Sequence[str] = ()):
+    """Returns the study of a YAML file, or of the embedded demo, with overrides applied.
+
+    A file may have `base: demo` or `base: other.yaml` (relative to its folder) and state only the
+    differences; `transfers: {NAME: null}` drops a benchmark of the base, and so does an override.
+
+    Args:
+      path: the file; None takes the embedded demo.
+      overrides: changes as "key.path=value" texts, with values in YAML.
+
+    Raises:
+      ConfigError: naming the file, the field, the value and what is accepted.
+    """
+    source = Path(path) if path is not None else DEMO
+    return overridden(read(source), overrides, source=str(path) if path is not None else "demo")
+
+
+def overridden(values: Mapping[str, Any], overrides: Sequence[str], *, source: str):
+    """Returns the `StudyConfig` of plain values, with overrides applied.
+
+    Args:
+      values: plain values of a study; they are not modified.
+      overrides: as in `load`.
+      source: name for the origin of the values in errors.
+
+    Raises:
+      ConfigError: as `load`.
+    """
+    changed = copy.deepcopy(dict(values))
+    for override in overrides:
+        _apply(changed, override)
+    _anchor(changed, Path.cwd())
+    return check(_without_dropped(changed, values, source=source), source=source)
+
+
+def check(values: dict[str, Any], *, source: str):
+    """Returns the `StudyConfig` of plain values.
+
+    Raises:
+      ConfigError: as `load`.
+    """
+    import pydantic
+
+    from flows.config.study import StudyConfig
+    from flows.config.validation import adapter, first_problem
+
+    try:
+        return adapter(StudyConfig).validate_python(values)
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"{source}: {first_problem(error, StudyConfig)}") from None
+
+
+def read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Returns the values of a YAML file, merged over those of its base; not checked yet.
+
+    Args:
+      path: the file.
+      above: files that have it as their base, directly or through others.
+
+    Raises:
+      ConfigError: if it cannot be read, is not a YAML mapping, or is its own base.
+    """
+    above = (*above, path.resolve())
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except _TwiceError as error:
+        raise ConfigError(f"{path}, line {error.line}: {error}") from None
+    except OSError as error:
+        raise ConfigError(
+            f"config must be a readable YAML file, got {path}: {error.strerror}."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} must be UTF-8, {error.reason} at byte {error.start}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold `key: value` lines, got {type(values).__name__}.")
+    _anchor(values, path.parent)
+    base = values.pop("base", None)
+    below: dict[str, Any] = {}
+    if base is not None:
+        base = DEMO if base == "demo" else path.parent / str(base)
+        if base.resolve() in above:
+            raise ConfigError(
+                f"{path}: base must be a file that is not based on this one, got {base}."
+            )
+        below = read(base, above)
+    return _without_dropped(_merge(below, values), below, source=str(path))
+
+
+def _without_dropped(
+    values: dict[str, Any], below: Mapping[str, Any], *, source: str
+) -> dict[str, Any]:
+    """Returns the values without the benchmarks that are null.
+
+    Args:
+      values: values after a file or overrides were laid over others.
+      below: the values before that.
+      source: name for the origin of the values in errors.
+
+    Raises:
+      ConfigError: if a benchmark is dropped that neither was there nor is published.
+    """
+    transfers, known = values.get("transfers"), below.get("transfers", {})
+    if not isinstance(transfers, dict) or not isinstance(known, dict):
+        return values
+    dropped = [name for name, value in transfers.items() if value is None]
+    # A published benchmark may be dropped twice; another name that is not there is a slip.
+    if unknown := [name for name in dropped if name not in {*known, *BENCHMARKS}]:
+        raise ConfigError(
+            f"{source}: transfers.{unknown[0]}: null drops a benchmark, and there is none of that "
+            f"name; there are {', '.join(known) or 'none'}."
+        )
+    return {**values, "transfers": {k: v for k, v in transfers.items() if k not in dropped}}
+
+
+def _anchor(values: dict[str, Any], folder: Path) -> None:
+    """Makes references to users' code files absolute; relative ones start at `folder`."""
+    if isinstance(values.get("stage2"), dict):
+        _anchor(values["stage2"], folder)
+    if isinstance(methods := values.get("methods"), list):
+        values["methods"] = [anchored(m, folder) if isinstance(m, str) else m for m in methods]
+    for key in ("connectors", "train_budgets", "start"):
+        if isinstance(by_method := values.get(key), dict):
+            values[key] = {
+                anchored(m, folder) if isinstance(m, str) else m: v for m, v in by_method.items()
+            }
+    variants = values.get("variants")
+    for variant in variants.values() if isinstance(variants, dict) else ():
+        if isinstance(variant, dict) and isinstance(variant.get("of"), str):
+            variant["of"] = anchored(variant["of"], folder)
+    transfers, sources = values.get("transfers"), values.get("sources")
+    entries = [*transfers.values()] if isinstance(transfers, dict) else []
+    entries += sources if isinstance(sources, list) else []
+    for entry in entries:
+        for key in ("reader", "metric"):
+            if isinstance(entry, dict) and isinstance(entry.get(key), str):
+                entry[key] = anchored(entry[key], folder)
+
+
+def anchored(reference: str, folder: Path) -> str:
+    """Returns a reference to a function or class; if it names a file, with an absolute path."""
+    file = in_file(reference)
+    return f"{(folder / file[0]).resolve()}:{file[1]}" if file else reference
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    path, separator, text = override.partition("=")
+    keys = path.split(".")
+    if not separator or not all(keys):
+        raise ConfigError(f"override must look like key.path=value, got {override!r}.")
+    try:
+        value = yaml.load(text, _Loader)
+    except _TwiceError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except yaml.YAMLError:
+        raise ConfigError(f"{path}: value must be YAML, got {text!r}.") from None
+    for key in keys[:-1]:
+        inner = values.get(key)
+        inner = dict(inner) if isinstance(inner, dict) else {}
+        values[key] = inner
+        values = inner
+    values[keys[-1]] = value

@@ -1,0 +1,46 @@
+"""Loads configs of checkpoints whose connector is a user's class, with the code that made them."""
+
+import json
+from pathlib import Path
+
+from flows.steps.own_code import is_taken, take_over
+from infra.reason import ConfigError
+from infra.store.store import Store
+from model.checkpoint.folder import load_config
+from model.config import ModelConfig
+from model.connector.routing import KINDS, routing_of
+from model.files import CONFIG
+
+
+def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
+    """Returns the configuration of a checkpoint, once the class of its connector is loaded.
+
+    Args:
+      folder: folder of the checkpoint.
+      artifact: the beginning of its key, if it is an artifact: the class is then loaded from the
+        source tree that made it, which the store keeps.
+      store: store of the artifact.
+
+    Raises:
+      ConfigError: if the class is not found, or this process has loaded another version of it.
+    """
+    kind = json.loads((folder / CONFIG).read_text())["connector"]["kind"]
+    if kind not in KINDS:
+        if artifact and not Path(artifact).is_dir():
+            opened = Store(store)
+            if source := opened.resolve(artifact).manifest.source:
+                tree = opened.source(source)
+                take_over(tree)
+                if not is_taken(tree):
+                    raise ConfigError(
+                        f"checkpoint {artifact} was made with another version of {kind} than a "
+                        f"checkpoint before it; one command takes one version."
+                    )
+        try:
+            routing_of(kind)
+        except ValueError as error:
+            raise ConfigError(
+                f"checkpoint {artifact or folder} has the connector {kind}: {error}; an artifact "
+                f"that is named by its key brings its code from the store."
+            ) from None
+    return load_config(folder)

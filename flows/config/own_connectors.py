@@ -1,0 +1,27 @@
+"""The check of users' connector classes, before anything runs."""
+
+from flows.config.study import StudyConfig
+from infra.reason import ConfigError
+from model.connector.routing import KINDS
+
+
+def check_own_connectors(config: StudyConfig) -> None:
+    """Makes and traces each user's connector at the sizes of the study; computes nothing.
+
+    Raises:
+      ConfigError: if one breaks a rule that `model.connector.contract` checks without compiling.
+    """
+    connectors = dict.fromkeys(map(config.connector_of, config.methods))
+    if not (own := [connector for connector in connectors if connector not in KINDS]):
+        return
+    from model.connector.contract import check_shapes  # JAX comes with it, and with the class.
+
+    for view in config.resolutions:
+        for method in own:
+            try:
+                check_shapes(view.model_of(method))
+            except ValueError as error:
+                raise ConfigError(
+                    f"methods: at {view.model.vision.image_px} px {error}; `parcel "
+                    f"check-connector` checks everything that a connector must do."
+                ) from None

@@ -1,0 +1,99 @@
+"""The check of users' own benchmarks, their data and metrics, before anything runs."""
+
+import time
+from itertools import islice
+
+from flows.config.benchmark import TransferConfig, metric_of, rows_of, source_of, train_data
+from flows.config.study import StudyConfig
+from infra.reason import ConfigError
+from infra.store.raw_path import raw_path
+from model.eval.scorer import Scorer
+from pipelines.benchmarks.registry import BENCHMARKS
+from pipelines.records.schema import Reject
+from pipelines.sources.corpus import Corpus, Spool
+from pipelines.sources.item import Item
+from pipelines.sources.media_reader import MediaReader
+from pipelines.sources.registry import get
+
+_ROWS = 1000
+"""Most rows of each split that are read; a wrong column shows in the first ones."""
+
+_SECONDS = 2.0
+"""Longest time for trying a metric: a user's metric may be slow, by calling a model say [s]."""
+
+
+def check_own_data(config: StudyConfig) -> None:
+    """Reads the first rows of users' own benchmarks, and scores each row's first answer.
+
+    Raises:
+      ConfigError: if files or pictures are missing, more rows are wrong than the study accepts, or
+        the metric cannot score them; names the row and the cure.
+    """
+    if config.data_root is None:
+        return  # The synthetic corpus has no such benchmarks; `paths_of` refuses them.
+    for view in config.resolutions:
+        _check_at(view, config.data_root)
+
+
+def _check_at(config: StudyConfig, data_root: str) -> None:
+    for name, transfer in config.transfers.items():
+        if name in BENCHMARKS:
+            continue
+        accepted = (transfer.prepare or config.prepare).max_reject_rate
+        _, split = train_data(name, config.transfers)
+        field = f"transfers.{name}.train_split"
+        _readable(field, name, transfer, data_root, split, accepted)
+        for row in rows_of(name, transfer):
+            field = f"transfers.{name}.eval_splits"
+            items = _readable(field, name, transfer, data_root, row.split, accepted)
+            if transfer.transfer:
+                _check_metric(name, transfer, items)
+
+
+def _readable(
+    field: str, name: str, transfer: TransferConfig, data_root: str, split: str, accepted: float
+) -> list[Item]:
+    """Returns the usable items among the first rows of a split, once enough of them are usable."""
+    spec, root = get(source_of(name, transfer)), raw_path(data_root)
+    try:
+        corpus = Corpus(root, transfer.path or spec.folder, Spool())
+        found = list(islice(spec.read_splits(corpus, split), _ROWS))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{field}: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"transfers.{name}.reader: {error}") from None
+    if not found:
+        raise ConfigError(f"{field}: split {split!r} of {corpus.folder} has no rows.")
+    read = MediaReader(root)
+    wrong = [told for one in found if (told := _wrong(one, read, data_root))]
+    # In a split that was read in part, the first rows may be the worst: be more lenient there.
+    most = accepted if len(found) < _ROWS else max(accepted, 0.5)
+    if len(wrong) > most * len(found):
+        raise ConfigError(
+            f"{field}: {wrong[0]}. Of the {len(found)} rows of split {split!r} looked at, "
+            f"{len(wrong)} cannot be used; prepare.max_reject_rate accepts {accepted:.0%}."
+        )
+    return [one for one in found if isinstance(one, Item)]
+
+
+def _wrong(one: Item | Reject, read: MediaReader, data_root: str) -> str:
+    """Returns the fault of a row, with its place; "" if it has none."""
+    if isinstance(one, Reject):
+        return f"{one.source} {one.id.rpartition('/')[2].replace('-', ' ')}: {one.reason}"
+    for media in one.media:
+        if not read.has(media):
+            return f"{one.id}: there is no file {media.path} below {data_root}"
+    return ""
+
+
+def _check_metric(name: str, transfer: TransferConfig, items: list[Item]) -> None:
+    scorer, began = Scorer(metric_of(name, transfer)), time.monotonic()
+    try:
+        for item in items:
+            if time.monotonic() - began > _SECONDS:
+                break
+            fields = {**item.meta, "id": item.id, "lang": item.lang, "answers": item.answers}
+            scorer.add(item.answers[0], {**fields, "masks": item.masks})
+        scorer.finish()
+    except ValueError as error:
+        raise ConfigError(f"transfers.{name}.metric: {error}") from None

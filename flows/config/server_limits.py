@@ -1,0 +1,108 @@
+"""Limits on runs started from a form: which store they may use, and which code they may bring."""
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from infra.reason import ConfigError
+from infra.store.store import full_uri
+from pipelines.prepare.config import PrepareConfig
+
+_STORE, _RUNNER = "PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"
+
+
+def limits(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
+    """Returns the environment variables that limit the studies of a process.
+
+    Args:
+      store: the store that they may use [URI].
+      any_store: whether they may use other stores, too.
+      any_runner: whether they may name a Beam runner and its options, a launcher's command, and
+        functions by file or module.
+    """
+    return {
+        _STORE: "" if any_store else full_uri(store),
+        _RUNNER: "any" if any_runner else "own",
+    }
+
+
+def check_served(config: Any, store: str) -> None:
+    """Checks that a study keeps to the limits of this process; `parcel run` has no limits.
+
+    Args:
+      config: the study.
+      store: the study's store [URI].
+
+    Raises:
+      ConfigError: if it breaks a limit.
+    """
+    check_store(store)
+    if os.environ.get(_RUNNER) == "own":
+        check_commands(config)
+
+
+def check_commands(config: Any) -> None:
+    """Checks that a study starts nothing but this project's own code.
+
+    Raises:
+      ConfigError: if it names a Beam runner, or the command of a launcher.
+    """
+    launcher = config.compute.launcher
+    if launcher is not None and launcher.partition(" ")[0] != "ray":
+        raise ConfigError(
+            f"compute.launcher must be ray or left out where a run is started from the UI, got "
+            f"{launcher!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any command."
+        )
+    default = PrepareConfig()
+    for where, prepare in _prepares(config):
+        for name in ("runner", "runner_options"):
+            value, own = getattr(prepare, name), getattr(default, name)
+            if value != own:
+                raise ConfigError(
+                    f"{where}.{name} must be {own!r} where a run is started from the UI, got "
+                    f"{value!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes any."
+                )
+
+
+def check_store(store: str) -> None:
+    """Checks that this process may use a store.
+
+    Raises:
+      ConfigError: if it may not.
+    """
+    served = os.environ.get(_STORE)
+    if served and full_uri(store) != served:
+        raise ConfigError(
+            f"store must be the one served, {served}, got {store!r}; `--any-store` of "
+            f"`parcel serve` and `parcel deploy` takes any."
+        )
+
+
+def check_function(field: str, reference: str) -> None:
+    """Checks that this process may run a function that its study names.
+
+    Raises:
+      ConfigError: if it may not.
+    """
+    if os.environ.get(_RUNNER) == "own":
+        raise ConfigError(
+            f"{field} must be in the registry, or an entry point, where a run is started from the "
+            f"UI, got {reference!r}; `--any-runner` of `parcel serve` and `parcel deploy` takes "
+            f"any."
+        )
+
+
+def _prepares(value: Any, where: str = "config") -> Iterator[tuple[str, PrepareConfig]]:
+    """Yields (key path, value) of every `PrepareConfig` in a config."""
+    if isinstance(value, PrepareConfig):
+        yield where, value
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _prepares(getattr(value, field.name), f"{where}.{field.name}")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _prepares(inner, f"{where}.{key}")
+    elif isinstance(value, tuple):
+        for i, inner in enumerate(value):
+            yield from _prepares(inner, f"{where}.{i}")

@@ -1,0 +1,539 @@
+"""The config of a whole study: data, model, stages, transfers, methods × budgets × seeds."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from flows.config.auto import AUTO, AutoConfig, parted, with_auto
+from flows.config.benchmark import (
+    EvalRow,
+    TransferConfig,
+    check_splits,
+    check_transfer,
+    rows_of,
+    train_data,
+    trained_on,
+    with_recipes,
+)
+from flows.config.compute import ComputeConfig
+from flows.config.disk_use import KeepConfig
+from flows.config.held_out import check_held_out, check_watched
+from flows.config.image_size import check_image_px, with_image_px
+from flows.config.own import corpus_named, offered_connectors, with_connectors_named
+from flows.config.source import SourceConfig
+from flows.config.stage2 import Stage2Config, scaled, with_stage2
+from flows.config.variant import Variant
+from flows.config.watched import WatchedConfig
+from infra.store.digest import NOT_IDENTITY
+from model.config import ModelConfig
+from model.connector.budgets import supported_budgets
+from model.connector.config import ConnectorConfig
+from model.connector.routing import KINDS
+from model.masks.config import MaskCodecConfig
+from model.train.config import TrainConfig
+from pipelines.hygiene.screen import HygieneConfig
+from pipelines.prepare.config import PrepareConfig
+from pipelines.records.codes import EXTRA_TOKENS
+from pipelines.sources.registry import SOURCES
+from pipelines.synthetic.config import CorpusConfig
+
+Method = str
+"""Name of a compared method: a connector of the registry, a user's connector class as
+"module:Class", or one of the study's variants."""
+REFERENCE: Method = "vanilla"
+"""The method whose score counts as 100 % retention; its only budget is all tokens."""
+
+
+VariantName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=40)]
+
+
+def offer_connectors(schema: dict[str, Any]) -> None:
+    """Adds the connectors that have a name to the JSON schema of a method, for forms to offer."""
+    schema["enum"] = offered_connectors()
+
+
+SEED_RANGE = (10_000, 100_000)
+"""Range that transfer seeds are drawn from. Source: PARCEL, app. Implementation Details."""
+
+MAX_PRETRAIN_SEEDS = 20
+"""Most pretraining seeds of a study; each has its own part of the range of transfer seeds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """SentencePiece vocabulary, without the 1024 location and 128 segmentation tokens.
+
+    Attributes:
+      path: tokenizer file to use; None trains a tokenizer on the study's texts.
+      vocab_size: number of pieces of a tokenizer that is trained here [tokens].
+    """
+
+    path: str | None = dataclasses.field(default=None, metadata=NOT_IDENTITY)
+    vocab_size: int = 256_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """Methods × benchmarks × seeds × budgets, from raw data to the results table.
+
+    Attributes:
+      name: the study's name, in lower-case letters, digits and dashes.
+      seed: master seed, from which the seeds of all stages and transfers are derived.
+      methods: connectors to compare: names of the registry; your own classes as "file.py:Class",
+        "module:Class" or entry points of `parcel.connectors`; or names of `variants`.
+      budgets: soft tokens per frame at evaluation; a method is evaluated at those it serves, and
+        vanilla at all tokens only. `auto` among them is short for `auto: {}`.
+      auto: settings for choosing a budget for each input: each method with several budgets is then
+        also evaluated that way; None turns this off.
+      train_budgets: method -> the budgets that its intermediary stage and its transfers draw from,
+        each equally often in expectation; a method that is not named draws uniformly from all that
+        it serves, as in the paper.
+      variants: methods trained in another way, by the names under which they are compared.
+      num_seeds: transfer seeds of each pretraining seed, shared by all methods; raising it keeps
+        the earlier seeds.
+      num_pretrain_seeds: how often Stage 1 and the intermediaries are trained; the paper: once.
+      data_root: folder with the raw corpora; None renders the synthetic corpus.
+      corpus: the synthetic corpus; unused where `data_root` is given.
+      sources: corpora of the Stage-1 mixture.
+      prepare: how raw data become records.
+      hygiene: screening of the mixture for duplicates and for pictures of the benchmarks'
+        evaluation splits; None skips it.
+      tokenizer: the tokenizer that all methods share.
+      mask_codec: the mask codec that all methods share; None where no data have masks.
+      model: the model that all methods share, but for their connectors.
+      connector_files: method -> file of its connector, for your own classes; filled in
+        automatically, so that other processes on the machine find them.
+      connectors: method or variant -> settings of its connector; `kind` is filled in. A variant
+        that is not named has those of its `of`, another method those of `model.connector`.
+      start: checkpoint that the first stage starts from: a folder of ours, an `.npz` of big_vision,
+        or safetensors of Hugging Face; None starts from random parameters. With it,
+        `tokenizer.path` must be the checkpoint's tokenizer. Without `stage1` it may be one
+        checkpoint per method, {parcel: …, mqt: …}, each with the method's connector or none.
+      stage1: vanilla pretraining; None leaves it out and begins with `start`.
+      intermediary: pretraining of each method, from Stage 1; None leaves it out.
+      stage2: pretraining of each method at a higher resolution, and transfers there; None leaves
+        both out.
+      watch: measurements on held-out data while stages train; None makes none.
+      softcaps_in_transfers: whether transfers keep the model's soft-caps; the paper's do not,
+        big_vision's recipe does.
+      transfers: benchmark -> how it is fine-tuned on and evaluated; whatever is left out comes from
+        the registry's recipe.
+      eval_batch_size: examples decoded together.
+      compute: where steps run and with which resources.
+      keep: which of the study's files `parcel gc` keeps.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=40)] = "study"
+    seed: Annotated[int, Field(ge=0)] = 0
+    methods: Annotated[
+        tuple[Method, ...], Field(min_length=1, json_schema_extra={"uniqueItems": True})
+    ] = ("vanilla", "m3", "mqt", "parcel")
+    budgets: Annotated[
+        tuple[Annotated[int, Field(ge=2, le=1024)], ...],
+        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    ] = (16, 64, 256)
+    auto: AutoConfig | None = None
+    train_budgets: dict[Method, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    variants: dict[VariantName, Variant] = dataclasses.field(default_factory=dict)
+    num_seeds: Annotated[int, Field(ge=1, le=100)] = 3
+    num_pretrain_seeds: Annotated[int, Field(ge=1, le=MAX_PRETRAIN_SEEDS)] = 1
+    data_root: str | None = None
+    corpus: CorpusConfig = CorpusConfig()
+    sources: tuple[SourceConfig, ...] = (SourceConfig(reader="web"),)
+    prepare: PrepareConfig = PrepareConfig()
+    hygiene: HygieneConfig | None = None
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    mask_codec: MaskCodecConfig | None = MaskCodecConfig()
+    model: ModelConfig = ModelConfig()
+    connector_files: dict[Method, str] = dataclasses.field(default_factory=dict)
+    connectors: dict[Method, ConnectorConfig] = dataclasses.field(default_factory=dict)
+    start: str | dict[Method, str] | None = None
+    stage1: TrainConfig | None = TrainConfig()
+    intermediary: TrainConfig | None = TrainConfig()
+    stage2: Stage2Config | None = None
+    watch: WatchedConfig | None = None
+    softcaps_in_transfers: bool = False
+    transfers: Annotated[dict[str, TransferConfig], BeforeValidator(with_recipes)] = (
+        dataclasses.field(default_factory=dict)
+    )
+    eval_batch_size: Annotated[int, Field(ge=1)] = 32
+    compute: ComputeConfig = ComputeConfig()
+    keep: KeepConfig = KeepConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _at_model_size(cls, values: Any) -> Any:
+        return with_image_px(with_stage2(with_connectors_named(with_auto(values))))
+
+    def __post_init__(self) -> None:
+        for field in ("methods", "budgets"):
+            values = getattr(self, field)
+            if len(set(values)) != len(values):
+                raise ValueError(f"{field} must not repeat a value, got {list(values)}.")
+        for i, source in enumerate(self.sources):
+            reader = corpus_named(f"sources.{i}.reader", source.reader)
+            if source.reader not in SOURCES and not source.path:
+                raise ValueError(
+                    f"sources.{i}.path must be given, the folder below data_root that "
+                    f"{source.reader} reads."
+                )
+            check_splits(f"sources.{i}.split", reader, source.split)
+        for name, transfer in self.transfers.items():
+            check_transfer(name, transfer)
+        check_held_out(self.sources, self.transfers)
+        if self.watch is not None:
+            self._check_watch(self.watch)
+        check_image_px(self.model.vision.image_px, self.prepare, self.sources, self.transfers)
+        vocabulary = self.tokenizer.vocab_size + len(EXTRA_TOKENS)
+        if self.tokenizer.path is None and self.model.text.vocab_size != vocabulary:
+            raise ValueError(
+                f"model.text.vocab_size must be tokenizer.vocab_size + {len(EXTRA_TOKENS)} = "
+                f"{vocabulary}, got {self.model.text.vocab_size}."
+            )
+        full = self.model.vision.num_patches
+        if wrong := [b for b in self.budgets if b != full and (b > full or b % 2)]:
+            raise ValueError(
+                f"budgets: no method serves {wrong}. Accepted: even ones from 2 to {full}."
+            )
+        self._check_variants()
+        for method in self.methods:
+            self._check_budgets(method)
+        for method, budgets in self.train_budgets.items():
+            self._check_train_budgets(f"train_budgets.{method}", method, budgets)
+        for name, variant in self.variants.items():
+            if variant.train_budgets is not None:
+                field = f"variants.{name}.train_budgets"
+                self._check_train_budgets(field, name, variant.train_budgets)
+        self._check_auto()
+        self._check_stages()
+        self._check_processes()
+
+    def _check_auto(self) -> None:
+        if self.auto is None:
+            return
+        if not any(self.routed(method) for method in self.methods):
+            raise ValueError(
+                f"budgets must hold several that a method serves, where one is {AUTO}, got "
+                f"{list(self.budgets)} for {', '.join(self.methods)}."
+            )
+        for name in self.fine_tunings:
+            try:
+                parted(train_data(name, self.transfers)[1], self.auto.held_back)
+            except ValueError as error:
+                raise ValueError(f"transfers.{name}: {error}") from None
+
+    def routed(self, method: Method) -> tuple[int, ...]:
+        """Returns the budgets that a router chooses from, ascending; () without routing."""
+        served = self.budgets_of(method)
+        return tuple(sorted(served)) if self.auto and len(served) > 1 else ()
+
+    def _check_processes(self) -> None:
+        tunings = {f"transfers.{name}.train": one for name, one in self.fine_tunings.items()}
+        trained: dict[str, tuple[str, TrainConfig | None]] = {
+            "stage1": ("processes_per_stage", self.stage1),
+            "intermediary": ("processes_per_cell", self.intermediary),
+            "stage2.train": ("processes_per_cell", self.stage2 and self.stage2.train),
+            **{name: ("processes_per_cell", train) for name, train in tunings.items()},
+        }
+        for name, (field, train) in trained.items():
+            processes = getattr(self.compute, field)
+            if train is None or processes == 1:
+                continue
+            if train.batch_size % processes:
+                raise ValueError(
+                    f"compute.{field} must divide {name}.batch_size={train.batch_size}, got "
+                    f"{processes}."
+                )
+            probe = self.watch and self.watch.probe
+            if probe and name not in tunings and probe.benchmark in self.fine_tunings:
+                of = self.fine_tunings[probe.benchmark]
+                size = probe.batch_size or of.batch_size
+                if size % processes:
+                    raise ValueError(
+                        f"compute.{field} must divide the batch of watch.probe, {size}, got "
+                        f"{processes}; set watch.probe.batch_size."
+                    )
+
+    def _check_stages(self) -> None:
+        if self.stage1 is None and self.start is None:
+            raise ValueError(
+                "stage1 or start must be given: training needs one of them to begin with."
+            )
+        if isinstance(self.start, dict):
+            if self.stage1 is not None:
+                raise ValueError(
+                    f"start must be one checkpoint where stage1 is given, got one for each of "
+                    f"{', '.join(self.start)}; leave out stage1 (null), or start from a vanilla "
+                    f"checkpoint."
+                )
+            needed = dict.fromkeys(map(self.connector_of, self.methods))
+            if missing := [method for method in needed if method not in self.start]:
+                raise ValueError(
+                    f"start must have a checkpoint for every method, got none for "
+                    f"{', '.join(missing)}."
+                )
+        if self.stage1 is None and self.intermediary is None and self.num_pretrain_seeds > 1:
+            raise ValueError(
+                f"num_pretrain_seeds must be 1 without stage1 and intermediary, got "
+                f"{self.num_pretrain_seeds}: all of them would begin with the same parameters."
+            )
+        if self.stage2 is not None:
+            px = self.model.vision.image_px
+            if self.stage2.image_px <= px:
+                raise ValueError(
+                    f"stage2.image_px must be above model.vision.image_px={px}, got "
+                    f"{self.stage2.image_px}."
+                )
+            try:
+                _ = self.resolutions
+            except ValueError as error:
+                raise ValueError(f"stage2: {error}") from None
+
+    @property
+    def at(self) -> str:
+        """Suffix of the names of steps and rows; "" at the study's own resolution."""
+        return ""
+
+    @functools.cached_property
+    def resolutions(self) -> "tuple[StudyConfig, ...]":
+        """The study at its own resolution and, if there is a Stage 2, at that stage's."""
+        return (self,) if self.stage2 is None else (self, _at_stage2(self, self.stage2))
+
+    def _check_watch(self, watch: WatchedConfig) -> None:
+        for i, source in enumerate(watch.sources):
+            reader = corpus_named(f"watch.sources.{i}.reader", source.reader)
+            check_splits(f"watch.sources.{i}.split", reader, source.split)
+        check_watched(self.sources, watch.sources)
+        if watch.probe and watch.probe.benchmark not in self.fine_tunings and not self.at:
+            raise ValueError(
+                f"watch.probe.benchmark must be a transfer of the study, "
+                f"{', '.join(self.fine_tunings) or 'of which there is none'}, got "
+                f"{watch.probe.benchmark!r}."
+            )
+
+    def _check_budgets(self, method: Method) -> None:
+        if self.budgets_of(method):
+            return
+        if method == REFERENCE:
+            raise ValueError(
+                f"budgets must hold {self._served(method)}, all tokens, where {REFERENCE} is "
+                f"compared, got {list(self.budgets)}."
+            )
+        raise ValueError(
+            f"budgets: {method} serves none of {list(self.budgets)}; it serves "
+            f"{self._served(method)}. Add one of these, or leave the method out."
+        )
+
+    def _check_variants(self) -> None:
+        for name, variant in self.variants.items():
+            if name in KINDS:
+                raise ValueError(
+                    f"variants.{name} must have a name that is no connector's, got {name!r}; "
+                    f"choose another."
+                )
+            if name in self.train_budgets:
+                raise ValueError(
+                    f"train_budgets must hold methods that are no variants, got {name!r}; state "
+                    f"its budgets as variants.{name}.train_budgets."
+                )
+            if variant.of in self.variants:
+                raise ValueError(f"variants.{name}.of must be a connector, got {variant.of!r}.")
+
+    def _check_train_budgets(self, field: str, method: Method, budgets: tuple[int, ...]) -> None:
+        served = supported_budgets(self.model_of(method))
+        if not budgets or len(set(budgets)) != len(budgets) or not set(budgets) <= set(served):
+            raise ValueError(
+                f"{field} must be distinct budgets that {method} serves, {self._served(method)}, "
+                f"got {list(budgets)}; without it all of them are drawn."
+            )
+
+    def _served(self, method: Method) -> str:
+        served = supported_budgets(self.model_of(method))
+        if len(served) < 10:
+            return ", ".join(str(budget) for budget in served)
+        return f"{served[0]}…{served[-1]}, even ones"
+
+    def budgets_of(self, method: Method) -> tuple[int, ...]:
+        """Returns the budgets of the study that a method serves, at which it is evaluated."""
+        served = supported_budgets(self.model_of(method))
+        return tuple(budget for budget in self.budgets if budget in served)
+
+    def connector_of(self, method: Method) -> str:
+        """Returns the connector of a method: itself, unless it is a variant of another one."""
+        return self.variants[method].of if method in self.variants else method
+
+    def model_of(self, method: Method, *, transfer: bool = False) -> ModelConfig:
+        """Returns the model with a method's connector.
+
+        Args:
+          method: the method.
+          transfer: whether the model is for a transfer. It then has no soft-caps, as in the paper
+            (app. Implementation Details), unless `softcaps_in_transfers` is set.
+        """
+        kind = self.connector_of(method)
+        usual = self.connectors.get(kind, self.model.connector)
+        connector = self.connectors.get(method, usual)
+        without = transfer and not self.softcaps_in_transfers
+        caps = {"attn_softcap": 0.0, "final_softcap": 0.0} if without else {}
+        return dataclasses.replace(
+            self.model, connector=dataclasses.replace(connector, kind=kind), **caps
+        )
+
+    def drawing(self, train: TrainConfig, method: Method) -> TrainConfig:
+        """Returns a training recipe with the method's training budgets and a variant's length."""
+        if method in self.variants:
+            return self.variants[method].trained(train)
+        if method not in self.train_budgets:
+            return train
+        return dataclasses.replace(train, budgets=self.train_budgets[method])
+
+    def fine_tuning_of(self, benchmark: str, method: Method) -> TrainConfig:
+        """Returns the recipe by which a method is fine-tuned on one of `fine_tunings`."""
+        return self.drawing(self.fine_tunings[benchmark], method)
+
+    def reference_of(self, method: Method) -> str:
+        """Returns the name of a method, with its class's file, for another process to resolve."""
+        file = self.connector_files.get(method)
+        return f"{file}:{method.partition(':')[2]}" if file else method
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Config key -> path of a file that the study reads instead of making it."""
+        codec = self.mask_codec.path if self.mask_codec else None
+        paths = {
+            "tokenizer.path": self.tokenizer.path,
+            "mask_codec.path": codec,
+            **(_by_method(self.start) if isinstance(self.start, dict) else {"start": self.start}),
+        }
+        return {key: path for key, path in paths.items() if path is not None}
+
+    @property
+    def seed_pairs(self) -> tuple[tuple[int, int], ...]:
+        """Pairs (number of the pretraining seed, transfer seed), the same for every method.
+
+        One shuffled list of `SEED_RANGE` is cut into a part per pretraining, and each pretraining
+        takes its transfer seeds from the start of its part. So adding seeds of either sort changes
+        none of the earlier ones, and their artifacts are re-used.
+        """
+        low, high = SEED_RANGE
+        per_pretraining = (high - low + 1) // MAX_PRETRAIN_SEEDS
+        pairs = []
+        order = np.random.default_rng(self.seed).permutation(high - low + 1)
+        for number in range(self.num_pretrain_seeds):
+            own = order[number * per_pretraining :][: self.num_seeds]
+            pairs += [(number, int(low + value)) for value in own]
+        return tuple(pairs)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The transfer seeds, all distinct."""
+        return tuple(seed for _, seed in self.seed_pairs)
+
+    def stage_seed(self, stage: str, number: int = 0) -> int:
+        """Returns the seed of a stage, in [0, 2**31), derived by hashing: each stage has its own.
+
+        Args:
+          stage: "stage1", "intermediary", "stage2" or "mask_codec".
+          number: number of the pretraining seed.
+        """
+        digest = hashlib.blake2b(f"{self.seed} {stage} {number}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") >> 1
+
+    @property
+    def eval_rows(self) -> dict[str, EvalRow]:
+        """Row name -> the row, for every split that is prepared for evaluation."""
+        return {
+            f"{row.name}{self.at}": dataclasses.replace(row, name=f"{row.name}{self.at}")
+            for name, entry in self.transfers.items()
+            for row in rows_of(name, entry)
+        }
+
+    @property
+    def rows(self) -> dict[str, EvalRow]:
+        """Row name -> the row, for every row of the results: benchmarks with `transfer: true`."""
+        scored = {name for name, entry in self.transfers.items() if entry.transfer}
+        return {name: row for name, row in self.eval_rows.items() if row.benchmark in scored}
+
+    @property
+    def fine_tunings(self) -> dict[str, TrainConfig]:
+        """Fine-tuned benchmark -> its recipe; a zero-shot benchmark counts as its parent."""
+        scored = [name for name, entry in self.transfers.items() if entry.transfer]
+        return {
+            trained_on(name): self.transfers.get(trained_on(name), self.transfers[name]).train
+            for name in scored
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HighResolution(StudyConfig):
+    """The view of a study at Stage 2's resolution, with its own images, budgets and recipes."""
+
+    @property
+    def at(self) -> str:
+        """Suffix of the names of steps and rows, as "@448"."""
+        return f"@{self.model.vision.image_px}"
+
+
+def _at_stage2(config: StudyConfig, stage2: Stage2Config) -> HighResolution:
+    px, before = stage2.image_px, config.model.vision.num_patches
+    vision = dataclasses.replace(config.model.vision, image_px=px)
+    after = vision.num_patches
+
+    def own(connector: ConnectorConfig) -> ConnectorConfig:
+        # Buckets are token counts declared for the smaller images; by default they follow the size.
+        return dataclasses.replace(connector, buckets=())
+
+    def sized(owner: Any) -> Any:
+        if owner.prepare is None:
+            return owner
+        return dataclasses.replace(owner, prepare=dataclasses.replace(owner.prepare, image_px=px))
+
+    transfers: Mapping[str, TransferConfig | None]
+    if stage2.transfers is None:
+        transfers = {name: sized(entry) for name, entry in config.transfers.items()}
+    else:
+        transfers = stage2.transfers
+    changed: dict[str, Any] = {
+        "model": dataclasses.replace(
+            config.model,
+            vision=vision,
+            connector=own(config.model.connector),
+            remat=stage2.remat or config.model.remat,
+        ),
+        "connectors": {m: own(c) for m, c in config.connectors.items()} | stage2.connectors,
+        "prepare": stage2.prepare or dataclasses.replace(config.prepare, image_px=px),
+        "sources": stage2.sources or tuple(map(sized, config.sources)),
+        "watch": config.watch
+        and dataclasses.replace(config.watch, sources=tuple(map(sized, config.watch.sources))),
+        "transfers": {name: entry for name, entry in transfers.items() if entry is not None},
+        "budgets": stage2.budgets or tuple(scaled(b, before, after) for b in config.budgets),
+        "train_budgets": {
+            method: tuple(scaled(budget, before, after) for budget in budgets)
+            for method, budgets in config.train_budgets.items()
+        }
+        | stage2.train_budgets,
+        "variants": {
+            name: dataclasses.replace(
+                variant,
+                train_budgets=variant.train_budgets
+                and tuple(scaled(budget, before, after) for budget in variant.train_budgets),
+            )
+            for name, variant in config.variants.items()
+        },
+        "num_seeds": stage2.num_seeds or config.num_seeds,
+        "eval_batch_size": stage2.eval_batch_size or config.eval_batch_size,
+        "stage2": None,
+    }
+    kept = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return HighResolution(**{**kept, **changed})
+
+
+def _by_method(start: dict[Method, str]) -> dict[str, str]:
+    return {f"start.{method}": path for method, path in start.items()}

@@ -1,0 +1,124 @@
+"""`parcel release`: writes a checkpoint for transformers, with a card of its lineage."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from flows.lineage.card import Origin, card
+from flows.lineage.export import export
+from flows.lineage.named import Named, named
+from flows.lineage.open_store import open_store
+from flows.lineage.results import report_of
+from flows.lineage.runs import results_of
+from flows.report.cells import Cell, CellKey
+from infra.reason import ConfigError
+from infra.store.store import Artifact, Store
+from model.checkpoint.array_files import BFLOAT16
+from model.checkpoint.release import write_release
+from model.checkpoint.target import RequestError, whole
+from model.files import CONFIG
+
+CARD, CROISSANT = "README.md", "croissant"
+
+_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
+
+
+def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> Iterator[str]:
+    """Writes a release, whole or not at all, and yields lines that say what was written.
+
+    Args:
+      name: RUN/BENCHMARK/METHOD/BUDGET[/SEED], a checkpoint's key, or a folder.
+      out: folder to write; it must be absent or empty.
+      licence: licence for the card, as the Hub spells it; "" states none.
+      dtype: dtype of the tensors, "float32" or "bfloat16".
+      store: the store that holds artifacts [URI].
+
+    Raises:
+      ConfigError: if there is no such checkpoint, or it cannot be released.
+    """
+    folder = Path(name)
+    origin = None if (folder / CONFIG).is_file() else _origin(open_store(store), name)
+    try:
+        with whole(out) as target:
+            target.mkdir()
+            place = folder if origin is None else origin.checkpoint.place
+            cfg = write_release(place, target, _DTYPES[dtype])
+            text = card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
+            (target / CARD).write_text(text, encoding="utf-8")
+            described = 0
+            if origin is not None:
+                roots = Named(name=name, artifacts=(origin.checkpoint, *origin.predictions))
+                (target / CROISSANT).mkdir()
+                for file, content in export(origin.store, roots, "croissant"):
+                    (target / CROISSANT / file).write_text(f"{content}\n", encoding="utf-8")
+                    described += 1
+    except RequestError as error:  # Its text names DST, as in `parcel convert SRC DST`.
+        raise ConfigError(str(error).replace("DST", "--out", 1)) from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    yield f"{out}: {cfg.connector.kind} for transformers, {dtype}, with its card"
+    yield f"{described} datasets described in {CROISSANT}/"
+
+
+def _origin(store: Store, name: str) -> Origin:
+    """Returns the named checkpoint, with its predictions and its study's cells.
+
+    Raises:
+      ConfigError: if the name means no checkpoint, or several, or the checkpoint's files are gone.
+    """
+    what = named(store, name)
+    keys = dict.fromkeys(_checkpoint_of(artifact, name) for artifact in what.artifacts)
+    if len(keys) > 1:
+        raise ConfigError(
+            f"a release is one checkpoint, got {name} with one for each of {len(keys)} seeds; name "
+            f"one: {', '.join(f'{name}/{seed}' for seed in what.seeds)}."
+        )
+    (key,) = keys
+    if store.let_go(key) is not None:
+        raise ConfigError(
+            f"checkpoint {key} was not kept (keep.transfers), or gc let its files go; `parcel "
+            f"lineage replay {key} --into DIR` makes it again."
+        )
+    # A key without its last part names the evaluation whatever code made it; the newest wins.
+    evaluated = {}
+    for artifact in sorted(store.at_once().artifacts("predictions"), key=_started):
+        if artifact.manifest.inputs["checkpoint"].key == key:
+            evaluated[artifact.key.rpartition("-")[0]] = artifact
+    return Origin(
+        store=store,
+        name=name,
+        checkpoint=store.recall(key),
+        predictions=tuple(evaluated.values()),
+        cells=_cells(store, name) if what.seeds else (),
+    )
+
+
+def _started(artifact: Artifact) -> str:
+    return artifact.manifest.started
+
+
+def _checkpoint_of(artifact: Artifact, name: str) -> str:
+    manifest = artifact.manifest
+    if manifest.kind in ("checkpoint", "start"):
+        return artifact.key
+    if manifest.kind == "predictions":
+        return manifest.inputs["checkpoint"].key
+    raise ConfigError(
+        f"CELL|CHECKPOINT must be a cell of a table or a checkpoint, got {name}: {manifest.kind}."
+    )
+
+
+def _cells(store: Store, name: str) -> tuple[Cell, ...]:
+    """Returns the cells of a study's table that have the named method, over all seeds."""
+    run, _, cell = name.partition("/")
+    results = results_of(store, run)
+    found = map(CellKey.of_role, results.manifest.inputs)
+    method = next(key.method for key in found if key and cell in (key.cell, str(key)))
+    report, _ = report_of(store, results, mixed=False)
+    return tuple(
+        cell
+        for section in report.sections
+        for cell in section.cells
+        if cell.method == method and cell.mean is not None
+    )

@@ -1,0 +1,101 @@
+"""`parcel results`: shows the table of a run, or of a file of scores."""
+
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from flows.lineage.runs import results_of
+from flows.report.asked import asked_to_csv
+from flows.report.cells import Plan, Report
+from flows.report.cells_file import cells_to_csv
+from flows.report.render import FORMATS, comparisons_to_csv, render
+from flows.report.routed import SECTIONS, judge, to_csv
+from flows.report.scores_file import ScoreFileError, read_scores
+from flows.steps.kinds.results import ResultsSpec
+from infra.reason import ConfigError
+from infra.store.store import Artifact, Store
+
+OF_RUNS = ("comparisons", "cells", "asked", "auto")
+"""Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
+what was asked, and of the gain from budgets chosen per input."""
+
+
+def show_results(
+    store: Store, run: str | None, form: str, scores: Path | None, *, mixed: bool = False
+) -> str:
+    """Returns a results table as text.
+
+    Args:
+      store: the store that holds the runs.
+      run: a study's name; None with `scores`.
+      form: one of `FORMATS`, or of `OF_RUNS` with a run.
+      scores: a score file, instead of a run.
+      mixed: whether to average a run's scores over several library versions and accelerators.
+
+    Raises:
+      ConfigError: if the request or the score file is wrong.
+    """
+    if form not in (*FORMATS, *OF_RUNS):
+        known = ", ".join((*FORMATS, *OF_RUNS))
+        raise ConfigError(f"--format must be one of {known}, html, got {form!r}.")
+    if form in OF_RUNS and scores is not None:
+        raise ConfigError(f"--format {form} needs RUN, got --scores; use --format csv.")
+    if run is not None and scores is None:
+        results = results_of(store, run)
+        if form == "cells":
+            return cells_to_csv(*report_of(store, results, mixed=mixed), store.recall)
+        if form == "asked":
+            report, plan = report_of(store, results, mixed=mixed)
+            return asked_to_csv(report, plan, results.manifest.inputs, store.get)
+        if form == "auto" and not (results.path / "auto.csv").exists():
+            raise ConfigError(
+                f"--format auto needs a run with auto among its budgets, got {run}, which has none."
+            )
+        if mixed:
+            return _mixed(store, results, form)
+        if form == "auto":
+            return (results.path / "auto.csv").read_text(encoding="utf-8")
+        if form == "comparisons":
+            return (results.path / "comparisons.csv").read_text(encoding="utf-8")
+        return (results.path / f"results.{form}").read_text(encoding="utf-8")
+    if run is not None or scores is None:
+        got = "neither" if run is None else "both"
+        raise ConfigError(f"results needs either RUN or --scores FILE.csv, got {got}.")
+    if mixed:
+        raise ConfigError("--mixed needs RUN, got --scores: a score file has no platforms.")
+    try:
+        return render(read_scores(scores), form)
+    except ScoreFileError as error:
+        raise ConfigError(f"--scores: {error}") from None
+
+
+def _mixed(store: Store, results: Artifact, form: str) -> str:
+    report, plan, artifacts = _gathered(store, results, mixed=True)
+    if form == "comparisons":
+        return comparisons_to_csv(report)
+    judged = judge(plan, artifacts, report)
+    if form == "auto":
+        return to_csv(judged)
+    after = f"\n{SECTIONS[form](judged)}" if judged and form in SECTIONS else ""
+    return render(report, form) + after
+
+
+def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, Plan]:
+    """Returns the report of a results artifact's inputs, and its plan.
+
+    With `mixed` the report holds the scores of every platform.
+    """
+    report, plan, _ = _gathered(store, results, mixed=mixed)
+    return report, plan
+
+
+def _gathered(
+    store: Store, results: Artifact, *, mixed: bool
+) -> tuple[Report, Plan, dict[str, Artifact]]:
+    """Returns what `report_of` does, and role -> artifact of the inputs."""
+    from flows.report.gather import gather
+
+    spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
+    artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
+    report = gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed)
+    return report, spec.plan, artifacts

@@ -1,0 +1,151 @@
+"""Lineage pages for the Prefect UI.
+
+They are views only: everything on them comes from the store, and can be rebuilt from it.
+"""
+
+import base64
+import collections
+import json
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+from flows.lineage.trace import KEPT, SHORT
+from flows.pages.cards import Card
+from flows.pages.curves import curves_of, curves_png
+from flows.pages.page import Page, address, are_beside
+from flows.pages.sample_table import sample_table
+from flows.report.columns import listed
+from flows.report.links import page_link
+from flows.steps.accepted import accepted_codes
+from infra.store.graph import edges
+from infra.store.manifest import Manifest
+from infra.store.store import Artifact, Store
+
+_GRAPH_NODES = 14
+"""Largest number of boxes in a diagram; above it, ancestors of one sort share a box."""
+
+_INPUTS = 200
+"""Largest number of inputs listed; a browser would take seconds for the thousands of a table."""
+
+_USERS = 40
+"""Largest number of users listed."""
+
+_NAMED = 5
+"""Largest number of artifacts named in a sentence."""
+
+
+def page(
+    store: Store,
+    artifact: Artifact,
+    *,
+    reused: bool,
+    users: Mapping[str, str] | None = None,
+    cards: Iterable[Card] = (),
+) -> str:
+    """Returns the lineage page of an artifact as Markdown: graph, facts, samples, inputs and users.
+
+    Args:
+      store: the store that holds it and its inputs.
+      artifact: the artifact that the page is about.
+      reused: whether this run found the artifact rather than made it.
+      users: key -> name of each artifact made from it; None if not known yet.
+      cards: a few of its records, or of the answers that it led to.
+    """
+    manifest = artifact.manifest
+    maker = manifest.environment.get("prefect", {}).get("flow_run_id")
+    run = f"[{maker[:8]}](/v2/runs/flow-run/{maker})" if maker else "outside Prefect"
+    state = f"**Reused**; made by run {run}" if reused else f"Made by run {run}"
+    git = manifest.environment.get("git", {})
+    facts = {
+        "key": f"`{manifest.key}`",
+        "content": f"`{manifest.content}`",
+        "code": f"`{manifest.code[:SHORT]}` at commit `{str(git.get('commit'))[:SHORT]}`"
+        + (" + uncommitted changes" if git.get("dirty") else ""),
+        "seed": manifest.seed if manifest.seed is not None else "none drawn",
+        "made": f"{manifest.started}, in {manifest.seconds:.1f} s, "
+        f"attempt {len(manifest.attempts)}",
+        "files": f"{len(manifest.files)}, {sum(f.size for f in manifest.files.values()):,} bytes",
+        **{name.replace("_", " "): value for name, value in manifest.counts.items()},
+    }
+    kept = accepted_codes(store)
+    lines = [f"# {manifest.name}", "", f"{state}.", "", *_word_of_kept(store, manifest, kept)]
+    if are_beside(store.uri):
+        live = address(Page("artifact", (manifest.key,)))
+        lines += [f"[Live page]({live}): its samples, its files, and everything made from it.", ""]
+    lines += ["```mermaid", *_mermaid(store, artifact, kept), "```", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in facts.items()]
+    for what, curves in curves_of(artifact).items():
+        data = base64.b64encode(curves_png(what, curves)).decode()
+        lines += ["", f"![{what} by step](data:image/png;base64,{data})"]
+    lines += ["", *sample_table(cards), "## Made from", "", *_inputs_table(store, manifest)]
+    if users is not None:
+        lines += ["", "## Used by", "", *_users_list(users)]
+    if len(manifest.attempts) > 1:
+        lines += ["", "## Attempts", "", "| begun | machine |", "|---|---|"]
+        lines += [f"| {one['started']} | {one['host']} |" for one in manifest.attempts]
+    config = json.dumps(manifest.config, indent=1, sort_keys=True)
+    lines += ["", "<details><summary>Config</summary>", "", "```json", config, "```", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
+    if not manifest.inputs:
+        return ["Nothing: the lineage begins here."]
+    rows = ["| role | artifact | content |", "|---|---|---|"]
+    for role, entry in sorted(manifest.inputs.items())[:_INPUTS]:
+        name = store.recall(entry.key).manifest.name
+        rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:SHORT]}` |")
+    if len(manifest.inputs) > _INPUTS:
+        rows.append(f"| | and {len(manifest.inputs) - _INPUTS} more | |")
+    return rows
+
+
+def _users_list(users: Mapping[str, str]) -> Iterator[str]:
+    if not users:
+        yield "Nothing yet."
+    for key, name in list(users.items())[:_USERS]:
+        yield f"- [{name}]({page_link(key)})"
+    if len(users) > _USERS:
+        yield f"- and {len(users) - _USERS} more"
+
+
+def _word_of_kept(
+    store: Store, manifest: Manifest, kept: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Yields a paragraph if `parcel accept` kept the artifact, and one if it kept an ancestor."""
+    if codes := kept.get(manifest.key):
+        yield f"† It was {KEPT}: it counts as made with code `{codes[-1][:SHORT]}`."
+        yield ""
+    below = {found.key: found.name for found, _, _ in edges(store, manifest.key)}
+    if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
+        yield f"† It rests on artifacts {KEPT}: {listed(links, _NAMED)}."
+        yield ""
+
+
+def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator[str]:
+    """Yields a small graph with a box per ancestor, or per sort of step if there are too many.
+
+    The artifact's own box has a thick border. A box with an artifact that `parcel accept` kept has
+    a dashed one.
+    """
+    found = edges(store, artifact.key)
+    manifests = {m.key: m for m in (artifact.manifest, *(e[0] for e in found))}
+    box_of = {key: manifest.name for key, manifest in manifests.items()}
+    if len(manifests) > _GRAPH_NODES:
+        sorts = {key: manifest.name.split()[0] for key, manifest in manifests.items()}
+        sizes = collections.Counter(sorts.values())
+        box_of = {
+            key: f"{sort} x {sizes[sort]}" if sizes[sort] > 1 else manifests[key].name
+            for key, sort in sorts.items()
+        }
+    ids = {label: f"n{i}" for i, label in enumerate(sorted(set(box_of.values())))}
+    yield "graph LR"
+    for label, box in ids.items():
+        yield f'  {box}["{label}"]'
+    arrows = {(ids[box_of[a.key]], ids[box_of[b.key]]) for a, _, b in found}
+    for source, target in sorted(arrows):
+        if source != target:
+            yield f"  {source} --> {target}"
+    own = ids[box_of[artifact.key]]
+    yield f"  style {own} stroke-width:4px"
+    for box in sorted({ids[box_of[key]] for key in manifests if key in kept} - {own}):
+        yield f"  style {box} stroke-dasharray:6 4"

@@ -1,0 +1,168 @@
+"""Publishes a store's pages in the UI: at the end of a run, or all of them from the records."""
+
+import base64
+import collections
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
+from prefect.context import FlowRunContext
+
+from flows.lineage.runs import records
+from flows.pages.cards import Card, Cards
+from flows.pages.history import Uses
+from flows.pages.lineage import page as lineage_page
+from flows.pages.page import Page, address, are_beside
+from flows.report.links import page_key, page_link
+from infra.store.graph import edges
+from infra.store.manifest import Manifest
+from infra.store.store import Artifact, Store
+
+_SAMPLES = 4
+"""Number of sample items on a page."""
+_PLOT_PX = 900
+"""Largest width of a plot, which is embedded in the page's text [pixels]."""
+_AT_ONCE = 200
+"""Number of artifacts per request to the server, which gives no more at once."""
+_SHOWN = ("dataset", "screened", "checkpoint")
+"""Kinds whose pages are published again at the end of a run."""
+_PREDICTIONS = "predictions-"
+"""Prefix of the keys of predictions."""
+
+_CELL = re.compile(rf"\[([^\]]*)\]\({re.escape(page_link(''))}([\w-]+)\)")
+"""Matches a linked cell of the table: its text, and the key of its first seed's predictions."""
+
+
+def rebuild(store: Store) -> int:
+    """Publishes every lineage page and every run's results page; returns the number of pages."""
+    view = store.at_once()
+    published, uses, cards = 0, Uses(view).of_all(), Cards(view)
+    for artifact in view.artifacts():
+        _publish(view, artifact, uses.get(artifact.key, {}), cards, reused=True)
+        published += 1
+    # Oldest first: of several runs with one name, the UI shows the page published last.
+    for run, record in sorted(records(view).items(), key=lambda item: item[1]["finished"]):
+        if record["results"] is None:
+            continue
+        _publish_table(store, record["name"], run, record["results"])
+        published += 1
+    return published
+
+
+def publish_results(store: Store, name: str, key: str) -> None:
+    """Publishes the results table of a study, and the pages of its datasets and checkpoints.
+
+    These pages are published again because the users of an artifact, and the answers it led to,
+    are known only at the end of a run. Pages of transfers that the run re-used stay as they were.
+
+    Args:
+      store: the store of the study.
+      name: name of the study.
+      key: key of its results.
+    """
+    _publish_table(store, name, f"{name}-{key.removeprefix('results-')}", key)
+    context = FlowRunContext.get()
+    run = str(context.flow_run.id) if context and context.flow_run else None
+    uses: dict[str, dict[str, str]] = collections.defaultdict(dict)
+    found: dict[str, Manifest] = {}
+    for source, _, product in edges(store, key):
+        uses[source.key][product.key] = product.name
+        found[source.key] = source
+    cards = Cards(store)
+    for manifest in found.values():
+        maker = manifest.environment.get("prefect", {}).get("flow_run_id")
+        is_transfer = bool(_predictions(uses[manifest.key])) and manifest.kind == "checkpoint"
+        if manifest.kind in _SHOWN and (maker == run or not is_transfer):
+            users = uses[manifest.key]
+            _publish(store, store.recall(manifest.key), users, cards, reused=maker != run)
+
+
+def _publish(
+    store: Store, artifact: Artifact, users: Mapping[str, str], cards: Cards, *, reused: bool
+) -> None:
+    samples = _samples(store, artifact, users, cards)
+    create_markdown_artifact(
+        lineage_page(store, artifact, reused=reused, users=users, cards=samples),
+        key=page_key(artifact.key),
+        description=artifact.manifest.name,
+    )
+
+
+def _samples(
+    store: Store, artifact: Artifact, users: Mapping[str, str], cards: Cards
+) -> Iterator[Card]:
+    """Yields sample records, or for a checkpoint sample answers at its largest budget."""
+    if artifact.manifest.kind != "checkpoint":
+        yield from cards.samples(artifact, _SAMPLES)
+    elif predictions := [store.recall(key) for key in _predictions(users)]:
+        best = max(predictions, key=lambda one: one.manifest.config.get("budget", 0))
+        yield from cards.samples(best, _SAMPLES)
+
+
+def _predictions(users: Iterable[str]) -> Sequence[str]:
+    return [key for key in users if key.startswith(_PREDICTIONS)]
+
+
+def _publish_table(store: Store, name: str, run: str, key: str) -> None:
+    """Publishes the results table of a run, with its plot and a link from each cell to its page."""
+    folder = store.get(key).path
+    text = (folder / "linked.md").read_text(encoding="utf-8")
+    report = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    cells = {
+        cell["scores"][0]["artifact"]: (row["benchmark"], cell)
+        for row in report["benchmarks"]
+        for cell in row["cells"]
+        if cell["scores"]
+    }
+    head = f"[Lineage of this table]({page_link(key)})"
+    if are_beside(store.uri):
+        head = f"[Items, predictions and search]({address(Page('results', (run,)))}) · {head}"
+
+        def linked(told: str, benchmark: str, cell: Mapping[str, Any]) -> str:
+            parts = (run, benchmark, cell["method"], str(cell["budget"]))
+            return f"[{told}]({address(Page('cell', parts))})"
+    else:
+        newest = _newest([s["artifact"] for _, cell in cells.values() for s in cell["scores"]])
+
+        def linked(told: str, benchmark: str, cell: Mapping[str, Any]) -> str:
+            """Returns the text, linked to the first seed's page, and a numbered link per other."""
+            first, *others = (newest[score["artifact"]] for score in cell["scores"])
+            more = "".join(f" [{i}]({link})" for i, link in enumerate(others, start=2))
+            return f"[{told}]({first}){more}"
+
+    text = _CELL.sub(
+        lambda one: linked(one[1], *cells[one[2]]) if one[2] in cells else one[0], text
+    )
+    picture = f"![score against budget]({_plot(folder / 'results.png')})"
+    create_markdown_artifact(
+        f"{head}\n\n{text}\n{picture}\n", key=f"results-{name}", description=f"Results of {name}"
+    )
+
+
+def _newest(keys: Sequence[str]) -> Mapping[str, str]:
+    """Returns key -> UI path of the artifact's newest page, or of its key if it has no page."""
+    found = {key: page_link(key) for key in keys}
+    with get_client(sync_client=True) as client:
+        for start in range(0, len(keys), _AT_ONCE):
+            some = {page_key(key): key for key in keys[start : start + _AT_ONCE]}
+            asked = ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(any_=[*some]))
+            for page in client.read_latest_artifacts(artifact_filter=asked, limit=_AT_ONCE):
+                found[some[page.key]] = f"/v2/artifacts/artifact/{page.latest_id}"
+    return found
+
+
+def _plot(path: Path) -> str:
+    """Returns a plot as a data URI, in few colors and no wider than the page."""
+    with Image.open(path) as image:
+        image.thumbnail((_PLOT_PX, _PLOT_PX * 4))
+        small = image.convert("RGB").quantize(64)
+    buffer = io.BytesIO()
+    small.save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -1,0 +1,68 @@
+"""The table of sample items on a page of the UI: a small picture, the texts and the answers."""
+
+import base64
+import html
+import io
+import re
+from collections.abc import Iterable, Iterator
+
+from PIL import Image
+
+from flows.pages.cards import Card
+from pipelines.records.boxes import paint_box
+
+_PX = 96
+"""Longer side of a picture, which is embedded in the page's text [pixels]."""
+_QUALITY = 80
+_TAG = re.compile(r"<[^>]*>")
+"""Matches the tags around a box's number; all other markup in a text is escaped already."""
+_SIGNS = 200
+"""Largest length of a text [characters]."""
+
+
+def sample_table(cards: Iterable[Card]) -> Iterator[str]:
+    """Yields the lines of an HTML table, one row per item; nothing without items.
+
+    The table is HTML without empty lines, so that Markdown does not interpret the texts in it.
+    """
+    rows = [
+        f"<tr><td>{_picture(card)}</td><td><b>{_cut(card.prefix)}</b><br>"
+        f"{_cut(', '.join(card.answers[:4]))}</td>"
+        + "".join(
+            f"<td>{_cut(text)} ({100 * score:.0f})</td>"
+            for *_, answers in card.told
+            for _, text, score in answers
+        )
+        + "</tr>"
+        for card in cards
+    ]
+    if rows:
+        yield from ("## A few of it", "", "<table>", *rows, "</table>", "")
+
+
+def _picture(card: Card) -> str:
+    if card.record is None:
+        return ""
+    with Image.open(io.BytesIO(card.record.images[0])) as stored:
+        image = stored.convert("RGB")
+    image.thumbnail((_PX, _PX))
+    width, height = (side / 1000 for side in image.size)
+    for box in card.boxes:
+        corners = (
+            box.x * width,
+            box.y * height,
+            (box.x + box.width) * width,
+            (box.y + box.height) * height,
+        )
+        left, top, right, bottom = map(round, corners)
+        paint_box(image, (left, top, right, bottom), box.number - 1)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=_QUALITY)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img src="data:image/jpeg;base64,{data}" width="{_PX}" alt="">'
+
+
+def _cut(text: str) -> str:
+    """Returns an escaped text without tags, on one line of bounded length, escaped again."""
+    plain = html.unescape(_TAG.sub("", " ".join(text.split())))
+    return html.escape(plain if len(plain) <= _SIGNS else plain[:_SIGNS] + "…")

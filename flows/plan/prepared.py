@@ -1,0 +1,282 @@
+"""Counts the datasets of a study that a store already has, and estimates preparing the others."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from flows.config.input_files import raw_files
+from flows.config.study import StudyConfig
+from flows.plan.saved_estimates import Kept, Samples, reason_against
+from flows.steps.kind import Step
+from flows.steps.kinds.dataset import DatasetSpec
+from flows.steps.lookup import device_seconds
+from flows.study.explain import Explanation
+from flows.study.graph import datasets_of, graph_of
+from flows.study.reading import parts_of
+from infra.reason import ConfigError
+from infra.store.digest import canonical_json
+from infra.store.redact import redact
+from infra.store.store import Store
+
+_HOUR = 3600.0
+_NAMED = 3
+"""Most datasets named in one line; the others are only counted."""
+_LEAST = 0.0001
+"""Numbers below this one are written "<0.0001", since they would need an exponent."""
+_AS_IT_IS = ("reused", "accepted")
+"""States of the steps whose artifact a run uses unchanged."""
+
+_CURE = "parcel plan --sample 200 measures it"
+
+Range = tuple[float, float]
+"""Lower and upper end of an estimate."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToPrepare:
+    """A dataset that is not prepared yet, with the estimated cost of preparing it.
+
+    Attributes:
+      name: name of the step that prepares it.
+      measured: source of the estimates, for people to read; "" where there are none.
+      cpu: model of the processor that the sample was measured on; "" without a sample.
+      inputs: range of the number of inputs; None where unknown.
+      records: range of the number of records; None where unknown.
+      rejected: lower bound on the share of inputs that become no record, by the sample; 0 without
+        a sample.
+      num_bytes: range of the size of its files; None where unknown [bytes].
+      core_hours: range of the processor time; None where unknown.
+      hours: range of the wall time on the machine that prepares it: with every worker busy
+        throughout, or as long as an earlier dataset of the same files took; None where unknown.
+      workers: threads that its config gives it; None where the Beam runner has its own workers.
+    """
+
+    name: str
+    measured: str = ""
+    cpu: str = ""
+    inputs: Range | None = None
+    records: Range | None = None
+    rejected: float = 0.0
+    num_bytes: Range | None = None
+    core_hours: Range | None = None
+    hours: Range | None = None
+    workers: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """The prepared and the missing datasets of a study.
+
+    Attributes:
+      records: prepared dataset -> number of its records.
+      missing: datasets that are not prepared yet.
+      lines: lines for people, on hours of preparation, read requests and bytes in the store.
+    """
+
+    records: dict[str, int]
+    missing: tuple[ToPrepare, ...] = ()
+    lines: tuple[str, ...] = ()
+
+    @property
+    def expected(self) -> dict[str, float]:
+        """Step of a missing dataset -> size of its files, where it can be estimated [bytes]."""
+        return {row.name: sum(row.num_bytes) / 2 for row in self.missing if row.num_bytes}
+
+
+def prepared(
+    config: StudyConfig,
+    store: Store,
+    *,
+    count: int | None = None,
+    on_sample: Callable[[str], None] = lambda name: None,
+) -> Prepared:
+    """Looks up the data of a study, for its plan.
+
+    Where the study's graph cannot be built, for lack of a file say, the result has only the reason.
+
+    Args:
+      config: the study.
+      store: the store that has its datasets.
+      count: inputs to prepare of each missing dataset, to measure it, unless a sample as large
+        was kept before; None reads no data.
+      on_sample: called with the name of a dataset's step before it is measured.
+
+    Raises:
+      ConfigError: if `count` is given and the graph cannot be built.
+    """
+    try:
+        graph = graph_of(config, known=raw_files(store))
+    except ConfigError as error:
+        if count is not None:
+            raise
+        return Prepared(records={}, lines=(f"storage and reading are not known: {error}",))
+    explanation = Explanation(store.at_once(), graph)
+    found = prepared_of(config, store, explanation, count=count, on_sample=on_sample)
+    told = explanation.told_of_store(config.keep, found.expected)
+    return dataclasses.replace(found, lines=(*found.lines, *told))
+
+
+def prepared_of(
+    config: StudyConfig,
+    store: Store,
+    explanation: Explanation,
+    *,
+    count: int | None = None,
+    on_sample: Callable[[str], None] = lambda name: None,
+) -> Prepared:
+    """Looks up the data of a study that is already explained; see `prepared`."""
+    samples, unknown = Samples(store), dict[str, list[str]]()
+    missing, rejecting = [], []
+    for step in explanation.graph.steps:
+        if step.kind != "dataset" or _is_there(explanation, step):
+            continue
+        kept, reason = samples.find(step), reason_against(step, explanation)
+        if count is not None and not reason and (kept is None or kept.asked < count):
+            on_sample(step.name)
+            kept, reason = samples.measure(step, explanation, count)
+        row = _of_sample(step, kept) if kept else _of_others(step, explanation, store)
+        missing.append(row)
+        if row.rejected > step.config.prepare.max_reject_rate:
+            rejecting.append(
+                f"{row.name} would fail: its {row.measured} shows that at least {row.rejected:.0%} "
+                f"of its inputs are rejected, above max_reject_rate="
+                f"{step.config.prepare.max_reject_rate:.0%}"
+            )
+        if not row.measured:
+            unknown.setdefault(reason or _CURE, []).append(row.name)
+    records = records_of(config, explanation)
+    lines = (*_preparing(explanation, records), *_missing(missing, unknown), *rejecting)
+    return Prepared(records=records, missing=tuple(missing), lines=lines)
+
+
+def _of_sample(step: Step, kept: Kept) -> ToPrepare:
+    found, local = kept.sample, _workers(step.config)
+    low, high = found.core_s
+    return ToPrepare(
+        name=step.name,
+        measured=f"sample of {found.num_sampled:,}",
+        cpu=kept.cpu,
+        inputs=found.num_inputs,
+        records=found.num_records,
+        # `num_inputs` also counts inputs that cannot be listed; no sample can contain those.
+        rejected=max(1 - found.num_records.high / max(found.num_inputs.low, 1.0), 0.0),
+        num_bytes=found.num_bytes,
+        core_hours=(low / _HOUR, high / _HOUR),
+        hours=(low / _HOUR / local, high / _HOUR / local) if local else None,
+        workers=local,
+    )
+
+
+def _of_others(step: Step, explanation: Explanation, store: Store) -> ToPrepare:
+    """Returns the cost of preparing a dataset, as the newest one of the same inputs took."""
+    wanted, alike = _inputs_of(_plain(step.config)), []
+    raw = explanation.steps[step.inputs["raw"]]
+    content = raw.artifact.manifest.content if raw.artifact and raw.state in _AS_IT_IS else None
+    for artifact in store.artifacts("dataset"):
+        counts = artifact.manifest.counts
+        # A dataset that took over shards was cheaper than preparing all of them.
+        whole = "inputs" in counts and "reused_shards" not in counts
+        same = content is not None and artifact.manifest.inputs["raw"].content == content
+        if whole and same and _inputs_of(artifact.manifest.config) == wanted:
+            alike.append(artifact)
+    if not alike:
+        return ToPrepare(name=step.name, workers=_workers(step.config))
+    newest = max(alike, key=lambda artifact: artifact.manifest.started)
+    counts, hours = newest.manifest.counts, device_seconds(newest) / _HOUR
+    inputs, records = float(counts["inputs"]), float(counts["records"])
+    return ToPrepare(
+        name=step.name,
+        measured=f"as {newest.key[:16]} took",
+        inputs=(inputs, inputs),
+        records=(records, records),
+        hours=(hours, hours),
+        workers=_workers(step.config),
+    )
+
+
+def _inputs_of(config: Any) -> tuple[Any, ...]:
+    """Returns the part of a dataset's config, as plain values, that decides which inputs it has."""
+    names = ("reader", "path", "split", "features")
+    return *(config[name] for name in names), config["prepare"].get("limit")
+
+
+def _plain(config: Any) -> Any:
+    """Returns a config in the form in which manifests hold it."""
+    return redact(json.loads(canonical_json(config)))
+
+
+def _workers(spec: DatasetSpec) -> int | None:
+    """Returns the number of local threads that prepare a dataset; None for a remote runner."""
+    apart = any("environment_type" in option for option in spec.prepare.runner_options)
+    is_local = spec.prepare.runner == "FnApiRunner" and not apart
+    return spec.prepare.num_workers if is_local else None
+
+
+def _is_there(explanation: Explanation, step: Step) -> bool:
+    """Returns whether a dataset is prepared and a run would use it unchanged."""
+    return explanation.steps[step].state in _AS_IT_IS
+
+
+def records_of(config: StudyConfig, explanation: Explanation) -> dict[str, int]:
+    """Returns prepared dataset -> number of its records."""
+    made = [
+        (step.config, verdict.artifact)
+        for step, verdict in explanation.steps.items()
+        if verdict.artifact and _is_there(explanation, step)
+    ]
+    return {
+        name: sum(part.num_records for part in parts_of(artifact).values())
+        for view in config.resolutions
+        for name, spec in datasets_of(view).items()
+        for found, artifact in made
+        if found == spec
+    }
+
+
+def _preparing(explanation: Explanation, records: dict[str, int]) -> Iterator[str]:
+    datasets = [step for step in explanation.graph.steps if step.kind == "dataset"]
+    there = [
+        artifact
+        for step in datasets
+        if (artifact := explanation.steps[step].artifact) and _is_there(explanation, step)
+    ]
+    told = f"data: {len(there)} of {len(datasets)} datasets are prepared"
+    if not there:
+        yield told
+        return
+    hours = sum(map(device_seconds, there)) / _HOUR
+    total = sum(records.values())
+    yield f"{told}, {total:,} records in {hours:.2g} hours of a machine"
+
+
+def _missing(rows: Sequence[ToPrepare], unknown: dict[str, list[str]]) -> Iterator[str]:
+    """Yields a line on the sampled datasets, and one per reason why others have no estimate."""
+    measured = [row for row in rows if row.core_hours is not None]
+    if measured:
+        told = _added([row.core_hours for row in measured])
+        cpus = " and ".join(sorted({row.cpu for row in measured if row.cpu}))
+        yield (
+            f"preparing the {len(measured)} that were sampled takes {told} core-hours of "
+            f"{cpus or 'this machine'}"
+        )
+    for reason, names in unknown.items():
+        named = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
+        yield f"what preparing {len(names)} takes is not known ({named}): {reason}"
+
+
+def _added(ranges: Sequence[Range | None]) -> str:
+    known = [each for each in ranges if each is not None]
+    return ranged([sum(ends) for ends in zip(*known, strict=True)])
+
+
+def ranged(ends: Sequence[float]) -> str:
+    """Returns a range as text, as "1,230-1,410"; one number if both ends read the same."""
+    first, last = map(_figure, ends)
+    return first if first == last else f"{first}-{last}"
+
+
+def _figure(value: float) -> str:
+    if 0 < value < _LEAST:
+        return f"<{_LEAST:g}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,0 +1,28 @@
+"""`parcel check-connector`: checks a connector's promises at the sizes of a study."""
+
+from collections.abc import Iterator
+
+from flows.config.load import load
+from flows.config.own import connector_named
+from infra.reason import ConfigError
+from model.connector.contract import Finding
+from model.connector.contract import check as check_promises
+
+
+def check(name: str, config: str | None) -> Iterator[Finding]:
+    """Yields a finding for each promise of a connector.
+
+    Args:
+      name: a connector of the registry, or one of the user's own as a config names it.
+      config: a study's YAML file, which gives the model and the connector's settings; None takes
+        the demo.
+
+    Raises:
+      ConfigError: if there is no such connector, or it does not fit the model's sizes.
+    """
+    study = load(config)
+    try:
+        model = study.model_of(connector_named("NAME", name))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    yield from check_promises(model)

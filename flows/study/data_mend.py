@@ -1,0 +1,125 @@
+"""`parcel data mend`: prepares a dataset again after its rejected inputs were repaired."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pydantic
+
+from flows.steps import worker
+from flows.steps.code import checkout
+from flows.steps.kind import Step
+from flows.steps.kinds.dataset import DatasetSpec
+from flows.steps.lookup import look_up
+from flows.study.graph import raw_files_spec
+from infra.reason import ConfigError
+from infra.store.pins import Pin
+from infra.store.raw_files import RawState
+from infra.store.store import Artifact, Store
+from pipelines.records.dataset import Dataset
+from pipelines.records.schema import Reject
+
+_SHOWN = 20
+"""Most rejects of one sort that are listed; the rest are counted."""
+
+
+def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
+    """Prepares a dataset again from raw files, some of them repaired; yields lines to show.
+
+    Shards whose inputs did not change are taken from an earlier dataset. The result is the artifact
+    that `parcel run` would make, so the next run reuses it.
+
+    Args:
+      name: beginning of a dataset's key.
+      data_root: the folder that holds the raw files, as they are now.
+      store: the store that holds artifacts [URI].
+
+    Raises:
+      ConfigError: if there is no such dataset, or its corpus is drawn, not the user's own files.
+      RuntimeError: if the dataset cannot be made.
+    """
+    opened = Store(store)
+    before = _dataset(opened, name)
+    if "://" not in data_root and not Path(data_root).is_dir():
+        raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
+    raw = opened.get(before.manifest.inputs["raw"].key)
+    if raw.manifest.kind != "raw_files":
+        raise ConfigError(
+            f"dataset must be made from files of yours, got {before.key}: its corpus is drawn, and "
+            f"nothing of it can be repaired."
+        )
+    spec = pydantic.TypeAdapter(DatasetSpec).validate_python(before.manifest.config)
+    files = Step(
+        kind="raw_files",
+        name=raw.manifest.name,
+        config=raw_files_spec(spec, RawState(data_root)),
+        location=data_root,
+    )
+    dataset = Step(
+        kind="dataset",
+        name=before.manifest.name,
+        config=spec,
+        inputs={"raw": files},
+        location=data_root,
+    )
+    with opened.pinned(f"mend-{before.key}") as pin:
+        pin.add(before.key, raw.key)
+        noted = _made(opened, files, {}, pin)
+        after = _made(opened, dataset, {"raw": noted}, pin)
+    yield from _told(before, after)
+
+
+def _dataset(store: Store, name: str) -> Artifact:
+    try:
+        found = store.resolve(name)
+    except KeyError as error:
+        raise ConfigError(f"dataset must be an artifact of {store.uri}: {error.args[0]}") from None
+    if found.manifest.kind != "dataset":
+        raise ConfigError(
+            f"dataset must be a prepared dataset, got {found.key}; the next `parcel run` remakes "
+            f"what is made from a mended dataset."
+        )
+    return found
+
+
+def _made(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Artifact:
+    """Returns the artifact of a step, and makes it in this process if the store has none."""
+    source = store.keep(checkout().files)
+    found = look_up(store, step, inputs, set(), source=source, pin=pin.add)
+    if found.artifact is not None and found.state in ("reused", "accepted"):
+        return found.artifact
+    for item in worker.make(store.uri, [found.recipe], {}):
+        if isinstance(item, worker.Made) and item.error:
+            raise RuntimeError(f"{item.name}: {item.error}")
+    return store.get(found.recipe.key)
+
+
+def _told(before: Artifact, after: Artifact) -> Iterator[str]:
+    was, now = (Dataset(artifact.place) for artifact in (before, after))
+    yield f"{before.key}: {_counts(was)}"
+    if after.key == before.key:
+        yield "its raw files have not changed; these inputs are rejected:"
+        yield from _listed("rejected", list(was.rejects()))
+        return
+    counts = after.manifest.counts
+    shards = len(next(iter(now.info.parts.values())).shards) if now.info.parts else 0
+    reused = f"{counts.get('reused_shards', 0)} of {shards} shards re-used"
+    yield f"{after.key}: {_counts(now)}; {reused}"
+    rejected = {reject.id for reject in now.rejects()}
+    known = {reject.id for reject in was.rejects()}
+    yield from _listed("mended", [r for r in was.rejects() if r.id not in rejected])
+    yield from _listed("still rejected", [r for r in now.rejects() if r.id in known])
+    yield from _listed("newly rejected", [r for r in now.rejects() if r.id not in known])
+
+
+def _counts(dataset: Dataset) -> str:
+    info = dataset.info
+    return (
+        f"{info.num_inputs:,} inputs = {info.num_records:,} records + {info.num_rejected:,} rejects"
+    )
+
+
+def _listed(sort: str, rejects: list[Reject]) -> Iterator[str]:
+    for reject in rejects[:_SHOWN]:
+        yield f"{sort}  {reject.id}  {reject.stage}: {reject.reason}  ({reject.source})"
+    if len(rejects) > _SHOWN:
+        yield f"{sort}  {len(rejects) - _SHOWN:,} more"

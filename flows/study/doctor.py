@@ -1,0 +1,240 @@
+"""`parcel doctor`: checks what is installed, reachable and writable, and which engines work."""
+
+import dataclasses
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from infra.prefect.server import running
+from infra.reason import reason_of
+from infra.store.store import Store
+
+_PACKAGE = "parcel-pipeline"
+_ENGINE_TIMEOUT = 180.0
+"""Longest trial of an engine [s]; Ray takes 20 s to start on a loaded two-core machine."""
+_ANSWER_TIMEOUT = 5.0
+"""Longest wait for a server's answer [s]."""
+_SKEW = 30.0
+"""Largest difference allowed between this clock and the store's [s]: leases lapse after 120 s."""
+_FREE = 10e9
+"""Free space below which a note is given [bytes]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Result of one check.
+
+    Attributes:
+      what: the thing that was checked, in a word.
+      state: "ok"; "note", which stops nothing; "bad", which stops a study that needs it.
+      told: what the check found.
+      cure: what to do about it; "" where nothing need be done.
+    """
+
+    what: str
+    state: Literal["ok", "note", "bad"]
+    told: str
+    cure: str = ""
+
+
+def examine(uri: str, config: Any, engines: Sequence[str]) -> Iterator[Finding]:
+    """Checks packages, store, server, study and engines; yields one finding after the other.
+
+    Args:
+      uri: the store [URI].
+      config: the study whose raw data and cluster are checked; None checks neither.
+      engines: names of the engines to try, from `engines.ENGINES`.
+    """
+    yield _python()
+    yield _packages()
+    yield from _store(uri)
+    yield from _prefect(uri)
+    if config is not None:
+        yield from _study(config)
+    for name in engines:
+        yield _engine(name)
+
+
+def _python() -> Finding:
+    told = f"{sys.version.split()[0]} at {sys.executable}"
+    try:
+        accepted = importlib.metadata.metadata(_PACKAGE)["Requires-Python"]
+    except importlib.metadata.PackageNotFoundError:
+        accepted = ""  # The finding on packages says that the project is not installed.
+    if SpecifierSet(accepted).contains(".".join(map(str, sys.version_info[:3]))):
+        return Finding(what="python", state="ok", told=told)
+    return Finding(
+        what="python",
+        state="bad",
+        told=f"{told}, not {accepted}",
+        cure="run make setup PYTHON=/path/to/python with one of these",
+    )
+
+
+def _packages() -> Finding:
+    """Compares the installed packages with this package's requirements."""
+    try:
+        asked = [Requirement(text) for text in importlib.metadata.requires(_PACKAGE) or ()]
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(
+            what="packages", state="bad", told=f"{_PACKAGE} is not installed", cure="make setup"
+        )
+    needed = [one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})]
+    wrong = []
+    for one in needed:
+        try:
+            version = importlib.metadata.version(one.name)
+        except importlib.metadata.PackageNotFoundError:
+            wrong.append(f"{one.name} is missing")
+            continue
+        if not one.specifier.contains(version, prereleases=True):
+            wrong.append(f"{one.name} is {version}, not {one.specifier}")
+    if wrong:
+        return Finding(what="packages", state="bad", told="; ".join(wrong), cure="make setup")
+    version = importlib.metadata.version(_PACKAGE)
+    return Finding(what="packages", state="ok", told=f"{_PACKAGE} {version} and what it needs")
+
+
+def _store(uri: str) -> Iterator[Finding]:
+    """Opens the store, writes, reads and deletes a file, and compares the clocks."""
+    try:
+        store = Store(uri)
+        name = f"scratch/doctor-{uuid.uuid4().hex}"
+        store.files.put(name, b"written by parcel doctor")
+        read, modified = store.files.read(name), store.files.stat(name).modified
+        store.files.remove(name)
+    except (OSError, ValueError) as error:
+        cure = (
+            "log in with `gcloud auth application-default login`, and ask for the role "
+            "roles/storage.objectAdmin on the bucket"
+            if uri.startswith("gs://")
+            else "name a folder you may write to: --store, or PARCEL_STORE"
+        )
+        yield Finding(what="store", state="bad", told=reason_of(error), cure=cure)
+        return
+    if read != b"written by parcel doctor":
+        yield Finding(
+            what="store",
+            state="bad",
+            told=f"{store.uri} returned other bytes than were written",
+            cure="check the disk, and the network or file system in between",
+        )
+    else:
+        yield Finding(what="store", state="ok", told=f"{store.uri} can be read and written")
+    off = abs(time.time() - modified / 1e9)
+    if off > _SKEW:
+        yield Finding(
+            what="clock",
+            state="bad",
+            told=f"it differs from the store's by {off:.0f} s",
+            cure="set this machine's clock by NTP; leases lapse by the store's clock",
+        )
+    there = next(path for path in (store.state, *store.state.parents) if path.is_dir())
+    free = shutil.disk_usage(there).free
+    yield Finding(
+        what="disk",
+        state="note" if free < _FREE else "ok",
+        told=f"{free / 1e9:.0f} GB free at {there}",
+        cure="parcel gc lists what can be deleted" if free < _FREE else "",
+    )
+
+
+def _prefect(uri: str) -> Iterator[Finding]:
+    named = os.environ.get("PREFECT_API_URL")
+    if not named:
+        try:
+            note = running(Store(uri).state)
+        except (OSError, ValueError):
+            return  # The finding on the store says why.
+        if note is None:
+            yield Finding(
+                what="prefect",
+                state="ok",
+                told="no server runs for the store; a run "
+                "starts its own, `parcel serve` one that stays",
+            )
+            return
+        named = note.api
+    why = _why_silent(f"{named}/health")
+    if why:
+        yield Finding(
+            what="prefect",
+            state="bad",
+            told=f"{named} does not answer: {why}",
+            cure="start it, or unset PREFECT_API_URL",
+        )
+    else:
+        yield Finding(what="prefect", state="ok", told=f"{named} answers")
+
+
+def _study(config: Any) -> Iterator[Finding]:
+    """Checks what a study uses outside the store: its raw data and its cluster."""
+    root = config.data_root
+    if root is not None:
+        from infra.store.raw_path import raw_path
+
+        try:
+            folders = sorted(path.name for path in raw_path(root).iterdir())
+            told, bad = f"{root} has {', '.join(folders[:8]) or 'nothing'}", not folders
+        except (OSError, ValueError) as error:
+            told, bad = reason_of(error), True
+        yield Finding(
+            what="data_root",
+            state="bad" if bad else "ok",
+            told=told,
+            cure="download published data with parcel data fetch" if bad else "",
+        )
+    address = config.compute.ray_address
+    if address and address.startswith("http"):
+        why = _why_silent(f"{address.rstrip('/')}/api/version")
+        yield Finding(
+            what="cluster",
+            state="bad" if why else "ok",
+            told=f"{address} does not answer: {why}" if why else f"{address} answers",
+            cure="start its head with `ray start --head`, with ray[default] installed"
+            if why
+            else "",
+        )
+
+
+def _why_silent(url: str) -> str:
+    """Returns why a server does not answer; "" if it does, be it with an HTTP error below 500."""
+    try:
+        urllib.request.urlopen(url, timeout=_ANSWER_TIMEOUT).close()
+    except urllib.error.HTTPError as error:
+        return "" if error.code < 500 else f"HTTP error {error.code}"
+    except (OSError, ValueError) as error:
+        return reason_of(error)
+    return ""
+
+
+def _engine(name: str) -> Finding:
+    """Tries an engine in a process of its own, so that a hang or a crash stays there."""
+    cure = f"python -m flows.study.engines {name} shows the full error; make setup installs it"
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-m", "flows.study.engines", name],
+            capture_output=True,
+            text=True,
+            timeout=_ENGINE_TIMEOUT,
+            cwd=Path(__file__).parents[2],
+        )
+    except subprocess.TimeoutExpired:
+        told = f"no answer within {_ENGINE_TIMEOUT:.0f} s"
+        return Finding(what=name, state="bad", told=told, cure=cure)
+    if tried.returncode == 0:
+        return Finding(what=name, state="ok", told=tried.stdout.strip().splitlines()[-1])
+    words = tried.stderr.strip().splitlines() or [f"it ended with code {tried.returncode}"]
+    return Finding(what=name, state="bad", told=words[-1], cure=cure)

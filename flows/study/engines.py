@@ -1,0 +1,104 @@
+"""Tries an engine in a process of its own: `python -m flows.study.engines NAME`.
+
+A broken engine may hang, or crash its process. Each trial returns one line on what it did; of an
+error, `parcel doctor` shows the last line of the traceback.
+"""
+
+import importlib.util
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+NUM = 20
+"""Number of elements, frames or summands in a trial."""
+
+
+def try_jax() -> str:
+    """Sums numbers on every device that JAX finds."""
+    import jax
+    import jax.numpy as jnp
+
+    for device in jax.devices():
+        total = int(jnp.arange(NUM, device=device).sum())
+        _check(total == NUM * (NUM - 1) // 2, f"{device} added up to {total}")
+    kinds = sorted({device.device_kind for device in jax.devices()})
+    return f"{len(jax.devices())} devices: {', '.join(kinds)}"
+
+
+def try_beam() -> str:
+    """Counts elements with the Beam runner that prepares datasets on this machine."""
+    import apache_beam as beam
+    from apache_beam.io import WriteToText
+    from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+
+    with tempfile.TemporaryDirectory() as folder:
+        with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+            counted = pipeline | beam.Create(range(NUM)) | beam.combiners.Count.Globally()
+            _ = counted | WriteToText(f"{folder}/count", shard_name_template="")
+        found = Path(f"{folder}/count").read_text().strip()
+    _check(found == str(NUM), f"of {NUM} elements it counted {found}")
+    return "FnApiRunner counts right"
+
+
+def try_ray() -> str:
+    """Runs one task on a cluster started for it."""
+    from infra.ray.cluster import Cluster
+
+    cluster = Cluster(num_cpus=1)
+    try:
+        counted = list(cluster.stream(_count, num_cpus=1, name="doctor"))
+    finally:
+        cluster.stop()
+    _check(counted == [*range(NUM)], f"a task yielded {counted}")
+    return "a cluster of this machine starts and runs a task"
+
+
+def try_video() -> str:
+    """Writes a short clip and decodes it with PyAV, and with decord where that is installed."""
+    import av
+    import numpy as np
+
+    from pipelines.video.decoders import decode_decord, decode_pyav
+    from pipelines.video.probe import probe
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/clip.mp4"
+        with av.open(path, "w") as out:
+            stream = out.add_stream("libx264", rate=10)
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+            for i in range(NUM):
+                pixels = np.full((48, 64, 3), 10 * i, np.uint8)
+                out.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+            out.mux(stream.encode(None))
+        info = probe(path)
+        has_decord = importlib.util.find_spec("decord") is not None
+        for decode in (decode_pyav, decode_decord) if has_decord else (decode_pyav,):
+            frames = [frame for _, frame in decode(path, info, [0.0, 1.0])]
+            levels = [round(float(frame.mean()) / 10) for frame in frames]
+            _check(levels == [0, 10], f"{decode.__name__} found frames {levels} for 0 and 10")
+    return f"PyAV{' and decord find' if has_decord else ' finds'} the frames asked for"
+
+
+def _count() -> Iterator[int]:
+    yield from range(NUM)
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise RuntimeError(otherwise)
+
+
+ENGINES: dict[str, Callable[[], str]] = {
+    "jax": try_jax,
+    "beam": try_beam,
+    "ray": try_ray,
+    "video": try_video,
+}
+"""Engine -> its trial. JAX trains, Beam prepares, Ray runs the steps, and video decodes clips."""
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    print(ENGINES[sys.argv[1]]())

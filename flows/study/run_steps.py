@@ -1,0 +1,28 @@
+"""The steps of a run, from its record."""
+
+from flows.config.input_files import raw_files
+from flows.config.load import check
+from flows.lineage.runs import records
+from flows.steps.kind import Step
+from flows.study.graph import graph_of
+from infra.reason import ConfigError
+from infra.store.records import LET_GO
+from infra.store.store import Store
+
+
+def steps_of_run(store: Store, key: str) -> dict[str, Step]:
+    """Returns the steps, by name, of the newest run that has an artifact; {} if there is none.
+
+    Args:
+      store: the store of the run.
+      key: key of the artifact.
+    """
+    found = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(LET_GO, ()))]
+    if not found:
+        return {}
+    newest = max(found, key=lambda record: record["finished"])
+    try:
+        graph = graph_of(check(newest["config"], source=newest["name"]), known=raw_files(store))
+    except ConfigError:  # For example, its raw data are not on this machine.
+        return {}
+    return {step.name: step for step in graph.steps}

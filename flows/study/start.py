@@ -1,0 +1,94 @@
+"""Starts a study or a sweep in this process, with a Prefect server to report to.
+
+Prefect reads its settings when it is imported, so nothing here imports it before they are set.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from infra.prefect.settings import apply
+from infra.store.store import Store
+
+if TYPE_CHECKING:
+    from flows.config.study import StudyConfig
+    from flows.study.allowance import Allowance
+    from flows.study.graph import Phase
+    from flows.study.sweep import Sweep
+    from infra.prefect.server import UI
+
+
+def start_study(
+    config: "StudyConfig",
+    store: Store,
+    until: "Phase",
+    rebuild: Sequence[str] = (),
+    *,
+    approve: bool = False,
+    failed: bool = False,
+) -> int:
+    """Runs a study, prints its progress, table and summary; returns the exit code.
+
+    Args:
+      config: the study.
+      store: the study's store.
+      until: as in `flows.study.flow.study`.
+      rebuild: as in `flows.study.flow.study`.
+      approve: as in `flows.study.flow.study`.
+      failed: as in `flows.study.flow.study`.
+    """
+
+    def run(ui: "UI | None") -> int:
+        from flows.study.run import run_study
+
+        return run_study(config, store, until, ui, tuple(rebuild), approve=approve, failed=failed)
+
+    return _reporting(store, f"study {config.name}: store {store.uri}\nstarting Prefect …", run)
+
+
+def start_sweep(
+    study: str,
+    store: Store,
+    overrides: Sequence[str],
+    add: "Sweep",
+    when: "Allowance",
+    *,
+    approve: bool = False,
+) -> int:
+    """Runs what a sweep is missing, and prints as `start_study` does; returns the exit code.
+
+    Args:
+      study: as in `flows.study.asked.values_of`.
+      store: the study's store.
+      overrides: changes to the study as "key.path=value" texts.
+      add: what the sweep adds to the study.
+      when: when steps may begin, and how much work they may do.
+      approve: as in `flows.study.flow.study`.
+    """
+
+    def run(ui: "UI | None") -> int:
+        from flows.study.form import sweep
+        from flows.study.run import run_here
+
+        given: dict[str, Any] = {
+            "study": study,
+            "add": add,
+            "when": when,
+            "overrides": tuple(overrides),
+            "approve": approve,
+            "store": store.uri,
+        }
+        return run_here(sweep, given, store, ui)
+
+    return _reporting(store, "starting Prefect …", run)
+
+
+def _reporting(store: Store, head: str, run: "Callable[[UI | None], int]") -> int:
+    """Calls `run` with the UI that outlives the run; None if it ends with it."""
+    apply(store.state)
+    from flows.pages.app import beside
+    from infra.prefect.server import reporting
+
+    print(head, flush=True)
+    with reporting(store.state, beside(store)) as (ui, stays):
+        print(f"UI: {ui.link()}", flush=True)
+        return run(ui if stays else None)

@@ -1,0 +1,133 @@
+"""Checkpoints and images -> spectra, as two figures and their numbers."""
+
+import csv
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from infra.reason import ConfigError
+from model.analysis.figures import Measured, draw_concentration, draw_profiles
+from model.analysis.measure import Curve, measure
+from model.checkpoint.folder import load_config, load_params
+from model.config import ModelConfig
+from model.connector import budgets
+from model.files import DIGEST
+
+CONCENTRATION, PROFILES = "concentration.png", "profiles.png"
+NUMBERS, TABLE = "spectra.json", "spectra.csv"
+
+PAPER_POOLED_BUDGET = 64
+"""Budget of the figure on pooled tokens; the other shows all tokens. Source: PARCEL, figure
+"Spectral decoupling on ChartQA"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint, and the budgets at which its pooled tokens and its queries are shown."""
+
+    folder: Path
+    model: ModelConfig
+    pooled_budget: int
+    query_budget: int
+
+
+def open_checkpoint(folder: Path, budget: int | None) -> Checkpoint:
+    """Returns a checkpoint with the budgets of its figures.
+
+    Args:
+      folder: folder of the checkpoint.
+      budget: budget of both figures; None takes, for pooled tokens, the budget nearest to the
+        paper's that the checkpoint serves, and for queries its largest.
+
+    Raises:
+      ConfigError: if it does not serve the budget.
+    """
+    model = load_config(folder)
+    served = budgets.supported_budgets(model)
+    if budget is not None:
+        try:
+            budgets.check_budget(model, budget)
+        except ValueError as error:
+            raise ConfigError(f"--{error}") from None
+        return Checkpoint(folder, model, budget, budget)
+    pooled = min(served, key=lambda b: abs(b - PAPER_POOLED_BUDGET))
+    return Checkpoint(folder, model, pooled, served[-1])
+
+
+def write_spectra(
+    chosen: Sequence[Checkpoint], images: Mapping[int, Sequence[np.ndarray]], out: Path
+) -> list[Path]:
+    """Writes both figures, the numbers as JSON and as CSV, and returns the four files.
+
+    Args:
+      chosen: the checkpoints.
+      images: side of a checkpoint's images -> the images at this size; the same at all sizes.
+      out: folder of the results; made if absent.
+    """
+    labels = _labels(chosen)
+    measured, entries = [], []
+    for label, checkpoint in zip(labels, chosen, strict=True):
+        at = checkpoint.pooled_budget, checkpoint.query_budget
+        params = load_params(checkpoint.folder)
+        curves = measure(checkpoint.model, params, images[checkpoint.model.vision.image_px], at)
+        measured.append((checkpoint, Measured(label, curves)))
+        entries.append(_entry(label, checkpoint, curves))
+    num_images = len(next(iter(images.values())))
+    out.mkdir(parents=True, exist_ok=True)
+    at_pooled = [_at(entry, checkpoint.pooled_budget) for checkpoint, entry in measured]
+    at_queries = [_at(entry, checkpoint.query_budget) for checkpoint, entry in measured]
+    draw_concentration(at_pooled, num_images, out / CONCENTRATION)
+    draw_profiles(at_queries, num_images, out / PROFILES)
+    report = {"num_images": num_images, "checkpoints": entries}
+    (out / NUMBERS).write_text(json.dumps(report, indent=1) + "\n")
+    _write_table(entries, out / TABLE)
+    return [out / name for name in (CONCENTRATION, PROFILES, NUMBERS, TABLE)]
+
+
+def _labels(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Names checkpoints by their connector, and by their folder too where that is not enough."""
+    kinds = [checkpoint.model.connector.kind for checkpoint in checkpoints]
+    return [
+        kind if kinds.count(kind) == 1 else f"{kind} ({checkpoint.folder.name})"
+        for kind, checkpoint in zip(kinds, checkpoints, strict=True)
+    ]
+
+
+def _at(entry: Measured, budget: int) -> Measured:
+    return Measured(entry.label, [c for c in entry.curves if c.budget in (None, budget)])
+
+
+def _entry(label: str, checkpoint: Checkpoint, curves: Sequence[Curve]) -> dict[str, Any]:
+    return {
+        "label": label,
+        "connector": checkpoint.model.connector.kind,
+        "image_px": checkpoint.model.vision.image_px,
+        "digest": (checkpoint.folder / DIGEST).read_text().strip(),
+        "curves": [
+            {
+                **dataclasses.asdict(curve),
+                "radius": curve.radii,
+                "normalized_power": curve.shares,
+                "cumulative_power": curve.cumulative,
+            }
+            for curve in curves
+        ],
+    }
+
+
+def _write_table(entries: Sequence[dict[str, Any]], path: Path) -> None:
+    """Writes a row per checkpoint, curve and radius."""
+    columns = ("radius", "mean_power", "normalized_power", "cumulative_power")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["label", "connector", "what", "budget", "grid", *columns])
+        for entry in entries:
+            for curve in entry["curves"]:
+                head = [entry["label"], entry["connector"]]
+                head += [curve["what"], curve["budget"], curve["grid"]]
+                for values in zip(*(curve[name] for name in columns), strict=True):
+                    writer.writerow([*head, *values])

@@ -1,0 +1,36 @@
+"""Draws an answer's boxes and masks on the image that it is about."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from model.checkpoint.folder import mask_codec_path
+from model.masks.codec import MaskCodec
+from pipelines.records.boxes import OBJECT, paint_box, paint_mask, pixel_box
+from pipelines.records.codes import numbers
+
+
+def draw_objects(image: Image.Image, answer: str, checkpoint: Path) -> int:
+    """Draws the answer's boxes and masks on the image; returns the answer's number of objects.
+
+    Args:
+      image: the image that the answer is about.
+      answer: location tokens (ymin, xmin, ymax, xmax), with or without 16 segmentation tokens.
+      checkpoint: checkpoint folder; without a mask codec in it, only boxes are drawn.
+    """
+    codec_path = mask_codec_path(checkpoint)
+    codec = MaskCodec.load(codec_path) if codec_path else None
+    found = list(OBJECT.finditer(answer))
+    for number, one in enumerate(found):
+        x0, y0, x1, y1 = box = pixel_box(one[1], image.size)
+        if y1 <= y0 or x1 <= x0:
+            continue
+        if one[2] and codec is not None:
+            inside = Image.fromarray(codec.decode(numbers(one[2])))
+            # Resized before the threshold at 0, so that a large mask has smooth edges.
+            resized = inside.resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
+            mask = Image.fromarray((np.asarray(resized) > 0).astype(np.uint8) * 255)
+            paint_mask(image, mask, (x0, y0), number)
+        paint_box(image, box, number)
+    return len(found)

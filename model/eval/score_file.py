@@ -1,0 +1,152 @@
+"""Scores a file of predictions, and formats the scores."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from infra.reason import ConfigError
+from model.eval.metrics.registry import get_metric
+from model.eval.scorer import Scored, Scorer
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoredFile:
+    """The scores of a file, with the metric's name and the ids of the lines."""
+
+    metric: str
+    ids: tuple[str, ...]
+    scored: Scored
+
+
+def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> ScoredFile:
+    """Scores a file of predictions, one JSON object a line.
+
+    Args:
+      metric: a metric of the registry, or a function as "module:name".
+      path: the file of predictions [path].
+      mask_codec: codec for metrics that read masks, or a checkpoint that has one [path].
+
+    Raises:
+      ConfigError: naming the line, the field, its value and what is accepted.
+    """
+    given = _codec(metric, mask_codec)
+    scorer = Scorer(metric)
+    seen: dict[str, int] = {}
+    for number, text in enumerate(_read(path).split("\n"), start=1):
+        if not text.strip():
+            continue
+        where = f"{path} line {number}"
+        fields = _parse(text, where, masks=get_metric(metric).reads_masks)
+        first = seen.setdefault(fields["id"], number)
+        if first != number:
+            clash = f"{fields['id']!r} again, as on line {first}; drop one of them"
+            raise ConfigError(f"{where}: id must be unique, got {clash}.")
+        try:
+            scorer.add(fields["prediction"], {**fields, **given})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{where}: {error}") from None
+    if not scorer.num:
+        raise ConfigError(f"{path} must have at least one line, got none; one line per prediction.")
+    return ScoredFile(metric, tuple(seen), scorer.finish())
+
+
+def as_text(done: ScoredFile) -> str:
+    """Returns a line per item, then the score and its parts."""
+    result = done.scored.result
+    items = zip(done.ids, done.scored.items, strict=True)
+    lines = [f"{name}\t{item.score:.6g}" for name, item in items]
+    total = result.total
+    lines.append(f"{done.metric}\t{total.score:.4f}\tnum {total.num}")
+    lines += [f"  {name}\t{p.score:.4f}\tnum {p.num}" for name, p in result.parts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(done: ScoredFile) -> str:
+    """Returns the object of `score.json`, with the items: id, score and other measures."""
+    items = [
+        {"id": name, "score": item.score, **({"also": dict(item.also)} if item.also else {})}
+        for name, item in zip(done.ids, done.scored.items, strict=True)
+    ]
+    result = done.scored.result.as_json(done.metric)
+    return json.dumps({**result, "items": items}, ensure_ascii=False) + "\n"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(
+            f"FILE must be a readable JSON-lines file, got {path}: {reason}."
+        ) from None
+
+
+def _parse(text: str, where: str, *, masks: bool) -> dict[str, Any]:
+    """Returns the fields of a line, its id and masks as text."""
+    try:
+        row = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        raise ConfigError(f"{where}: must be one JSON object, got {_short(text)}.") from None
+    if not isinstance(row, dict):
+        raise ConfigError(f'{where}: must be an object {{"id": ...}}, got {_short(row)}.')
+    name, prediction = row.get("id"), row.get("prediction")
+    if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+        raise ConfigError(f"{where}: id must be a text or a whole number, got {_short(name)}.")
+    if not isinstance(prediction, str):
+        accepted = 'a text, "" where there is none'
+        raise ConfigError(f"{where}: prediction must be {accepted}, got {_short(prediction)}.")
+    found = {**row, "id": str(name)}
+    if masks:
+        return {**found, "masks": _masks(row, where), "box": _box(row, where)}
+    answers = row.get("answers")
+    if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers) or not answers:
+        accepted = "a list of at least one text"
+        raise ConfigError(f"{where}: answers must be {accepted}, got {_short(answers)}.")
+    return found
+
+
+def _masks(row: dict[str, Any], where: str) -> list[str]:
+    masks = row.get("masks")
+    if not isinstance(masks, list) or not all(
+        isinstance(m, dict) and {"size", "counts"} <= set(m) for m in masks
+    ):
+        accepted = 'a list of one COCO mask {"size": [height, width], "counts": ...}'
+        raise ConfigError(f"{where}: masks must be {accepted}, got {_short(masks)}.")
+    return [json.dumps(mask) for mask in masks]
+
+
+def _box(row: dict[str, Any], where: str) -> list[float] | None:
+    box = row.get("box")
+    if box is None:
+        return None
+    if not isinstance(box, list) or [isinstance(x, int | float) for x in box] != [True] * 4:
+        accepted = "[ymin, xmin, ymax, xmax] as fractions"
+        raise ConfigError(f"{where}: box must be {accepted}, got {_short(box)}.")
+    return box
+
+
+def _short(value: object) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _codec(metric: str, path: Path | None) -> dict[str, Any]:
+    """Returns the field that a mask metric needs in addition to those of a line: its decoder."""
+    if not get_metric(metric).reads_masks:
+        if path is not None:
+            raise ConfigError(f"--mask-codec must be left out for {metric}, got {path}.")
+        return {}
+    if path is None:
+        raise ConfigError(
+            f"--mask-codec must be given for {metric}: a codec's .npz or a checkpoint."
+        )
+    from model.checkpoint.folder import mask_codec_path  # Which import JAX.
+    from model.masks.codec import MaskCodec
+
+    found = mask_codec_path(str(path)) if path.is_dir() else str(path)
+    if not found or not Path(found).is_file():
+        raise ConfigError(
+            f"--mask-codec must be a codec's .npz or a checkpoint with one, got {path}."
+        )
+    return {"decode_mask": MaskCodec.load(found).decode}

@@ -1,0 +1,197 @@
+"""PARCEL in a notebook or a script: a study from its raw data to its table.
+
+    import parcel
+
+    study = parcel.load("small.yaml", num_seeds=2)    # or load() for the demo
+    table = parcel.run(study)                         # as `parcel run` does, with its progress
+    table.to_pandas()                                 # a row per benchmark, method, budget and seed
+    parcel.sweep("small", seeds=5)                    # only missing cells run
+    print(parcel.trace("small/chartqa/parcel/64"))    # a cell, down to its source samples
+
+Each function calls what the command of its name calls, and takes the same store: `.parcel` in the
+current folder, or what the variable `PARCEL_STORE` names. A wrong request is a `ConfigError`, whose
+one line says the field, the value, what is accepted and the cure.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # Imported when they are needed: `import parcel` takes no time.
+    from flows.config.study import StudyConfig
+    from flows.study.graph import Phase
+    from parcel.table import Table
+
+__all__ = ["load", "results", "run", "sweep", "trace"]
+
+
+def load(
+    config: str | Path | None = None, *, store: str | None = None, **overrides: Any
+) -> "StudyConfig":
+    """Returns the checked config of a study.
+
+        parcel.load("small.yaml", num_seeds=2, **{"stage1.total_steps": 20})
+
+    Args:
+      config: a YAML file, or the name of a study that ran in the store; None takes the demo.
+      store: the store that has studies by name [URI].
+      **overrides: key of the config, as "stage1.peak_lr" -> its value.
+
+    Raises:
+      ConfigError: naming the file, the field, the value and what is accepted.
+    """
+    from parcel.studies import study_named
+
+    return study_named(None if config is None else str(config), _words(overrides), _uri(store))
+
+
+def run(
+    config: "StudyConfig | str | Path | None" = None,
+    *,
+    until: "Phase" = "report",
+    rebuild: Sequence[str] = (),
+    approve: bool = False,
+    failed: bool = False,
+    store: str | None = None,
+    **overrides: Any,
+) -> "Table | None":
+    """Runs a study, with progress below the call; returns its table, as `parcel run` prints it.
+
+    What the store has already is re-used, so a second call with the same study returns at once.
+
+        parcel.run("small.yaml", num_seeds=2)
+
+    Args:
+      config: a study, or what `load` takes.
+      until: the last phase to run: prepare, train, transfer, evaluate or report.
+      rebuild: steps to make again at any cost if their code has changed; may hold `*`.
+      approve: wait for somebody's approval in the UI before anything is made.
+      failed: run only the steps that failed in the last run of the study, and what they need.
+      store: the store [URI].
+      **overrides: as in `load`.
+
+    Returns:
+      The table; None where the run stops before the report.
+
+    Raises:
+      ConfigError: as `load`; or if changed code would repeat more than `compute.rebuild_limit`.
+      RuntimeError: if a step failed.
+    """
+    from flows.lineage.open_store import open_store
+    from flows.study.start import start_study
+    from infra.reason import ConfigError
+
+    if config is None or isinstance(config, str | Path):
+        config = load(config, store=store, **overrides)
+    elif overrides:
+        raise ConfigError(
+            f"{', '.join(overrides)} must be given to parcel.load, got it beside a study that is "
+            f"loaded."
+        )
+    opened = open_store(_uri(store))
+    if start_study(config, opened, until, rebuild, approve=approve, failed=failed):
+        raise RuntimeError(f"the run of {config.name} failed; its last lines say which steps.")
+    return results(config.name, store=store) if until == "report" else None
+
+
+def sweep(
+    study: str = "demo",
+    *,
+    when: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    approve: bool = False,
+    store: str | None = None,
+    **add: Any,
+) -> "Table":
+    """Adds seeds, methods, benchmarks or budgets to a study, and runs only what is missing.
+
+        parcel.sweep("small", seeds=5, methods=["vanilla", "parcel"])
+        parcel.sweep("small", until_decided=True, when={"max_hours": 8})
+
+    Args:
+      study: demo, a YAML file, or the name of a study that ran in the store.
+      when: when cells may begin, and how much work they may do: start, end, timezone, max_hours,
+        first.
+      overrides: key of the study's config -> its value.
+      approve: wait for somebody's approval in the UI before anything is made.
+      store: the store [URI].
+      **add: what is added: methods, benchmarks, budgets, seeds, pretrain_seeds, add_seeds,
+        add_pretrain_seeds, max_seeds, max_pretrain_seeds, until_decided, compare.
+
+    Returns:
+      The study's table, with the new cells.
+
+    Raises:
+      ConfigError: naming the field, the value and what is accepted.
+      RuntimeError: if a step failed.
+    """
+    from flows.lineage.open_store import open_store
+    from flows.study.allowance import Allowance
+    from flows.study.asked import checked, sweep_asked
+    from flows.study.start import start_sweep
+    from flows.study.sweep import Sweep
+
+    asked = checked(Sweep, add, "sweep"), checked(Allowance, dict(when or {}), "sweep")
+    opened, words = open_store(_uri(store)), _words(overrides or {})
+    firing = sweep_asked(study, opened, words, asked[0])  # Refuses before anything has started.
+    if start_sweep(study, opened, words, *asked, approve=approve):
+        raise RuntimeError(f"the sweep of {study} failed; its last lines say which steps.")
+    return results(firing.config.name, store=store)
+
+
+def results(run: str, *, mixed: bool = False, store: str | None = None) -> "Table":
+    """Returns the results table of a run, as `parcel results` prints it.
+
+        parcel.results("small").to_pandas().groupby(["benchmark", "method", "budget"]).score.mean()
+
+    Args:
+      run: a study's name, for its newest run; or the beginning of a run's full name.
+      mixed: average scores of several library versions or accelerators, too.
+      store: the store [URI].
+
+    Raises:
+      ConfigError: if there is no such run, listing the runs that exist.
+    """
+    from flows.lineage.open_store import open_store
+    from parcel.table import Table
+
+    return Table(open_store(_uri(store)), run, mixed=mixed)
+
+
+def trace(name: str, *, samples: int = 3, store: str | None = None) -> str:
+    """Returns the history of a table, a cell or an artifact, as `parcel lineage trace` prints it.
+
+        print(parcel.trace("small/chartqa/parcel/64"))
+
+    Args:
+      name: RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key.
+      samples: number of source samples shown per dataset.
+      store: the store [URI].
+
+    Raises:
+      ConfigError: if nothing has that name.
+    """
+    from flows.lineage.named import named
+    from flows.lineage.open_store import open_store
+    from flows.lineage.trace import trace as lines_of
+
+    opened = open_store(_uri(store))
+    return "\n".join(lines_of(opened, named(opened, name), samples=samples))
+
+
+def _words(overrides: Mapping[str, Any]) -> list[str]:
+    """Returns overrides as a command line has them, with values in YAML."""
+    import yaml
+
+    return [
+        f"{key}={yaml.safe_dump(value, default_flow_style=True)}"
+        for key, value in overrides.items()
+    ]
+
+
+def _uri(store: str | None) -> str:
+    """Returns the store that a command would take."""
+    from parcel.studies import DEFAULT_STORE
+
+    return store or os.environ.get("PARCEL_STORE") or DEFAULT_STORE

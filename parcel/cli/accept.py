@@ -1,0 +1,50 @@
+"""`parcel accept`: keeps an artifact although its code has changed since."""
+
+from typing import Annotated
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
+from parcel.cli.run import StudyArguments, load_study
+
+accept_app = typer.Typer()
+
+
+@accept_app.command(
+    epilog="Example: parcel accept 'transfer parcel *' configs/small.yaml --replay 20"
+)
+def accept(
+    step: Annotated[
+        str,
+        typer.Argument(
+            help="A step's name as --explain shows it, which may hold *; or an artifact's key."
+        ),
+    ],
+    arguments: StudyArguments = None,
+    replay: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Keep it only if the old code and today's agree to the last digit on the "
+            "first N updates of a training, or on the whole of any other step.",
+            show_default=False,
+        ),
+    ] = 0,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Keeps stale artifacts of a study: they count as made by today's code; their cells say so.
+
+    `parcel run --rebuild STEP` undoes it.
+    """
+    heed_signals()
+    opened = open_store(store)
+    config = load_study(arguments, store)
+    from flows.config.input_files import raw_files
+    from flows.study.accept import accept_stale
+    from flows.study.explain import Explanation
+    from flows.study.graph import graph_of
+
+    explanation = Explanation(opened.at_once(), graph_of(config, known=raw_files(opened)))
+    for line in accept_stale(opened, explanation, step, units=replay):
+        typer.echo(line)

@@ -1,0 +1,34 @@
+"""`parcel check-connector`: checks that a connector keeps the promises of every connector."""
+
+from typing import Annotated
+
+import typer
+
+check_connector_app = typer.Typer()
+
+
+@check_connector_app.command(epilog="Example: parcel check-connector connectors.py:Ripple")
+def check_connector(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Connector: your own as file.py:Class, module:Class or an entry point; or parcel, "
+            "mqt, ...",
+        ),
+    ],
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONFIG", help="A study's YAML, whose sizes are checked; default: the demo's."
+        ),
+    ] = None,
+) -> None:
+    """Checks a connector's promises on random features: a line each, exit code 1 if one fails."""
+    from flows.study.check_connector import check
+
+    broken = False
+    for finding in check(name, config):
+        typer.echo(f"{finding.name:10} {'ok    ' if finding.kept else 'BROKEN'} {finding.told}")
+        broken |= not finding.kept
+    raise typer.Exit(1 if broken else 0)

@@ -1,0 +1,70 @@
+"""`parcel convert`: converts other codebases' checkpoints to ours, and back."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+convert_app = typer.Typer()
+
+
+@convert_app.command(
+    epilog="Example: parcel convert pt_3b_224.bf16.npz pali3b --tokenizer gemma_tokenizer.model"
+)
+def convert(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[SRC] DST",
+            help="SRC: big_vision .npz, .safetensors, a folder of them, or a checkpoint of ours, "
+            "which is exported to DST.safetensors, DST.npz or a Hugging Face folder.",
+        ),
+    ],
+    check: Annotated[
+        Path | None,
+        typer.Option(help="Reference inputs and outputs (.npz) to run the result against."),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="SentencePiece file to put into our checkpoint.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Hugging Face config.json, if there is none beside SRC.")
+    ] = None,
+    siglip: Annotated[
+        Path | None, typer.Option(help="Stage 0 instead of SRC: SigLIP's .npz, with --gemma.")
+    ] = None,
+    gemma: Annotated[
+        Path | None, typer.Option(help="Stage 0 instead of SRC: Gemma 2's Orbax folder.")
+    ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(help="Dtype of an export: float32 or bfloat16; default: the imported dtype."),
+    ] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the token rows that a Stage 0 adds.")] = 0,
+) -> None:
+    """Converts checkpoints: big_vision or Hugging Face to ours, ours to either."""
+    from infra.reason import ConfigError
+    from model.checkpoint.convert import Request
+    from model.checkpoint.convert import convert as lines_of
+    from model.checkpoint.target import RequestError
+
+    try:
+        request = Request(
+            paths=tuple(paths),
+            siglip=siglip,
+            gemma=gemma,
+            tokenizer=tokenizer,
+            config=config,
+            dtype=dtype,
+            seed=seed,
+            check=check,
+        )
+        for line in lines_of(request):
+            typer.echo(line)
+        if request.check is not None:
+            from model.decode.reference_check import check_file
+
+            for line in check_file(request.paths[-1], request.check):
+                typer.echo(line)
+    except RequestError as error:
+        raise ConfigError(str(error)) from None

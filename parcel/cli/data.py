@@ -1,0 +1,164 @@
+"""`parcel data`: commands for raw data and prepared datasets. Heavy imports are inside them."""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption
+
+
+class ExportFormat(enum.StrEnum):
+    """File formats that `parcel data export` writes."""
+
+    tfrecord = "tfrecord"
+    webdataset = "webdataset"
+
+
+data_app = typer.Typer(
+    no_args_is_help=True, help="Raw data and prepared datasets: check, fetch, export, mend, show."
+)
+
+
+@data_app.command(epilog="Example: parcel data check ~/data --source chartqa --split val")
+def check(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="A prepared dataset (folder, artifact); a data root with --source or --benchmarks."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="A corpus of the data root: its layout, or a reader of your own."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the corpus; join several as a+b.")] = "train",
+    path: Annotated[str, typer.Option(help="Folder of the corpus, below the data root.")] = "",
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--feature",
+            help="Feature name in tfrecord and tfds, as image=image/encoded; repeatable.",
+        ),
+    ] = None,
+    benchmarks: Annotated[
+        bool, typer.Option("--benchmarks", help="Check every row of the benchmark tables.")
+    ] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="Count training splits, too; some take minutes.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Shows what a dataset or a corpus holds, and what it rejects; or which benchmarks it has."""
+    from flows.lineage.data_check import check_rows, check_what
+
+    if not benchmarks:
+        text = check_what(
+            what,
+            source=source,
+            split=split,
+            path=path,
+            features=features or (),
+            store=store,
+            as_json=as_json,
+        )
+        typer.echo(text, nl=False)
+        return
+    text, whole = check_rows(what, training=training, as_json=as_json)
+    typer.echo(text, nl=False)
+    if not whole:
+        raise typer.Exit(1)
+
+
+@data_app.command("fetch", epilog="Example: parcel data fetch textvqa textcaps --to ~/data")
+def fetch(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of data sets; see --list.")
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(help="The data root; each data set gets a folder there.")
+    ] = Path("data"),
+    list_all: Annotated[bool, typer.Option("--list", help="List all data sets and exit.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Show what would be fetched and exit.")] = False,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="A catalogue of your own (YAML) instead of ours.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=32, help="Number of files fetched at a time.")
+    ] = 4,
+) -> None:
+    """Downloads benchmarks and corpora from their publishers, and unpacks them for their readers.
+
+    A broken download resumes; digests are checked; what must be got by hand is listed.
+    """
+    from pipelines.fetch.tell import fetch_and_tell
+
+    fetch_and_tell(
+        tuple(names or ()),
+        to,
+        list_all=list_all,
+        dry_run=dry_run,
+        catalogue=catalogue,
+        workers=workers,
+        tell=typer.echo,
+    )
+
+
+@data_app.command("export", epilog="Example: parcel data export dataset-3f9a --out plain")
+def export(
+    dataset: Annotated[
+        str,
+        typer.Argument(help="A prepared dataset's folder, or an artifact's key or its beginning."),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write, new or empty.")],
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="TFRecords, or webdataset archives.")
+    ] = ExportFormat.tfrecord,
+    part: Annotated[str | None, typer.Option(help="Only this part, such as caption.")] = None,
+    records_per_file: Annotated[
+        int, typer.Option(min=1, help="Most records in one file.")
+    ] = 10_000,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Exports a prepared dataset for other tools; the same dataset gives the same bytes."""
+    from flows.lineage.data_export import export_dataset
+
+    counts = export_dataset(
+        dataset, out, form.value, part=part, records_per_file=records_per_file, store=store
+    )
+    for name, count in counts.items():
+        typer.echo(f"{name}: {count:,} records")
+
+
+@data_app.command("mend", epilog="Example: parcel data mend dataset-3f9a --data-root ~/data")
+def mend(
+    dataset: Annotated[str, typer.Argument(help="A prepared dataset's key, or its beginning.")],
+    data_root: Annotated[str, typer.Option(help="The folder with the raw files, some repaired.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Makes a dataset again after rejected inputs were repaired; unchanged shards are re-used."""
+    from flows.study.data_mend import mend as make_again
+
+    for line in make_again(dataset, data_root=data_root, store=store):
+        typer.echo(line)
+
+
+@data_app.command("show", epilog="Example: parcel data show dataset-3f9a --out sheet.html")
+def show(
+    dataset: Annotated[
+        str,
+        typer.Argument(help="A prepared dataset's folder, or an artifact's key or its beginning."),
+    ],
+    out: Annotated[Path, typer.Option(help="The sheet to write: .html or .png.")],
+    limit: Annotated[int, typer.Option(min=1, help="Most records shown.")] = 24,
+    part: Annotated[str | None, typer.Option(help="Only this part, such as caption.")] = None,
+    rejects: Annotated[int, typer.Option(min=0, help="Most rejects shown.")] = 20,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Draws a contact sheet: pictures with boxes and masks, frames with times, texts, rejects."""
+    from flows.lineage.data_show import show as write_sheet
+
+    cards, lost = write_sheet(dataset, out, store=store, limit=limit, part=part, rejects=rejects)
+    typer.echo(f"{out}: {cards} records, {lost} rejects")

@@ -1,0 +1,154 @@
+"""`parcel deploy`: registers a study for the workers of a Prefect server."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption
+from parcel.cli.run import StudyArguments, load_study
+
+deploy_app = typer.Typer()
+
+
+@deploy_app.command(
+    epilog="Example: parcel deploy mine.yaml --pool gpus --type kubernetes "
+    "--image lab/parcel:1 --store gs://lab/studies --cron '0 6 * * *'"
+)
+def deploy(
+    pool: Annotated[str, typer.Option(help="Work pool; created if there is none of that name.")],
+    arguments: StudyArguments = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            metavar="process|docker|kubernetes",
+            help="Type of the pool; default: that of the existing pool, else process.",
+            show_default=False,
+        ),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="Container image of the runs; for docker and kubernetes pools."),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+    cron: Annotated[
+        str | None, typer.Option(help="Schedule of the runs; without it, existing schedules stay.")
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="Time zone of --cron.")] = "UTC",
+    job_variable: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="A job variable of the pool, in YAML.", show_default=False
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="An environment variable of the runs.", show_default=False
+        ),
+    ] = None,
+    alert: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS|@FILE",
+            help="Address to alert when a run fails or stalls: a webhook's https://, mailto://, or "
+            "TYPE/NAME of a block; @FILE holds one per line, and keeps them off the command line.",
+            show_default=False,
+        ),
+    ] = None,
+    stall: Annotated[
+        float,
+        typer.Option(
+            metavar="MINUTES", min=1, help="Time without progress after which a run stalls."
+        ),
+    ] = 60.0,
+    cap: Annotated[
+        float | None,
+        typer.Option(
+            metavar="HOURS",
+            help="Longest time that a run may take before an alert.",
+            show_default=False,
+        ),
+    ] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cap-cancels", help="Cancel a run that exceeds --cap.")
+    ] = False,
+    any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
+    any_runner: Annotated[
+        bool,
+        typer.Option(help="Let a run name a Beam runner, a launcher, or code by file or module."),
+    ] = False,
+) -> None:
+    """Registers a study with a work pool of the Prefect server at PREFECT_API_URL."""
+    config = load_study(arguments, store)
+    variables = _pairs("--job-variable", job_variable)
+    environment = _pairs("--env", env)
+    checked = _checked_type(kind)
+    from flows.study.deploy import Target
+    from flows.study.deploy import deploy as register
+    from infra.prefect.alerts import Alerts
+
+    target = Target(
+        store=store,
+        pool=pool,
+        kind=checked,
+        image=image,
+        variables={name: _yaml(name, text) for name, text in variables.items()},
+        environment=environment,
+        cron=cron,
+        timezone=timezone,
+        any_store=any_store,
+        any_runner=any_runner,
+    )
+    alerts = Alerts(addresses=_addresses(alert), stall=stall, cap=cap, cancel=cancel)
+    for line in register(config, target, alerts):
+        typer.echo(line)
+
+
+def _checked_type(kind: str | None) -> Any:
+    from infra.reason import ConfigError
+
+    types = ("process", "docker", "kubernetes")
+    if kind is not None and kind not in types:
+        raise ConfigError(f"--type must be one of {', '.join(types)}, got {kind!r}.")
+    return kind
+
+
+def _addresses(given: list[str] | None) -> list[str]:
+    from infra.reason import ConfigError
+
+    found: list[str] = []
+    for address in given or []:
+        if not address.startswith("@"):
+            found.append(address)
+            continue
+        try:
+            lines = Path(address[1:]).expanduser().read_text().splitlines()
+        except OSError as error:
+            raise ConfigError(f"--alert {address}: {error.strerror}.") from None
+        found += [line.strip() for line in lines if line.strip()]
+    return found
+
+
+def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    from infra.reason import ConfigError
+
+    pairs = {}
+    for text in texts or []:
+        name, separator, value = text.partition("=")
+        if not (separator and name):
+            raise ConfigError(f"{option} must look like NAME=VALUE, got {text!r}.")
+        pairs[name] = value
+    return pairs
+
+
+def _yaml(name: str, text: str) -> Any:
+    import yaml
+
+    from infra.reason import ConfigError
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"--job-variable {name} must be YAML, got {text!r}.") from None

@@ -1,0 +1,56 @@
+"""`parcel doctor`: checks what is installed, reachable and writable, and which engines work."""
+
+from typing import Annotated
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption
+
+doctor_app = typer.Typer()
+
+
+@doctor_app.command(epilog="Example: parcel doctor mine.yaml --store gs://bucket/studies")
+def doctor(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [key.path=value …]",
+            help="A study, to check the raw data and the cluster that it names.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Try only this engine: jax, beam, ray, video or none.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Checks everything a study needs, says what is wrong and the cure; exit code 1 if any is.
+
+    It writes a file to the store and deletes it, and runs a small trial of each engine.
+    """
+    from flows.study.doctor import examine
+    from flows.study.engines import ENGINES
+    from infra.reason import ConfigError
+
+    engines = [*ENGINES] if engine is None else [one for one in engine if one != "none"]
+    if unknown := set(engines) - {*ENGINES}:
+        raise ConfigError(
+            f"--engine must be one of {', '.join(ENGINES)} or none, got {min(unknown)!r}."
+        )
+    config = None
+    if arguments:
+        from parcel.cli.run import load_study
+
+        config = load_study(arguments, store)
+    bad = 0
+    for found in examine(store, config, engines):
+        bad += found.state == "bad"
+        sign = {"ok": "ok  ", "note": "note", "bad": "BAD "}[found.state]
+        typer.echo(f"{sign} {found.what:<10} {found.told}")
+        if found.cure:
+            typer.echo(f"{'':<15} → {found.cure}")
+    if bad:
+        raise typer.Exit(1)

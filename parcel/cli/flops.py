@@ -1,0 +1,43 @@
+"""`parcel flops`: the paper's efficiency table."""
+
+from typing import Annotated
+
+import typer
+
+flops_app = typer.Typer()
+
+
+@flops_app.command(epilog="Example: parcel flops --budget 64 --parts")
+def flops(
+    config: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]", help="A study's YAML or a checkpoint; none: PaliGemma 2 3B."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Every budget of every connector, unrounded.")
+    ] = False,
+    budget: Annotated[
+        list[int] | None, typer.Option(help="Soft tokens per image; may be given repeatedly.")
+    ] = None,
+    image_px: Annotated[
+        int | None, typer.Option(help="Side of the input instead of the model's own [pixels].")
+    ] = None,
+    connector: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A connector of your own, too: file.py:Class, module:Class or an entry point.",
+        ),
+    ] = None,
+    parts: Annotated[bool, typer.Option(help="Show what each part of the model costs.")] = False,
+) -> None:
+    """Prints the FLOPs and the key-value cache of a prefill: the paper's efficiency table."""
+    from flows.report.flops import as_json as json_of
+    from flows.report.flops import as_text
+    from flows.study.flops import models as models_of
+
+    models = models_of(config, image_px, connector or ())
+    text = json_of(models, budget) if as_json else as_text(models, budget, parts=parts)
+    typer.echo(text, nl=False)

@@ -1,0 +1,200 @@
+"""`parcel lineage`: commands that show where an artifact or a number comes from."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
+
+_NAME = "RUN, RUN/BENCHMARK/METHOD/BUDGET, the same with /SEED, or an artifact's key."
+
+lineage_app = typer.Typer(no_args_is_help=True, help="Where an artifact or a number comes from.")
+
+
+@lineage_app.command("show", epilog="Example: parcel lineage show results-3f9a")
+def lineage_show(
+    key: Annotated[str, typer.Argument(help="An artifact's key, or its beginning.")],
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints the manifest of an artifact."""
+    typer.echo(open_store(store).resolve(key).manifest.to_json(), nl=False)
+
+
+@lineage_app.command("trace", epilog="Example: parcel lineage trace demo --cell chartqa/parcel/64")
+def lineage_trace(
+    run: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
+    cell: Annotated[str, typer.Option(help="benchmark/method/budget")] = "",
+    samples: Annotated[int, typer.Option(help="Source samples shown per dataset.")] = 3,
+    sample: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="Record id: show which steps saw it and which cells rest on it."
+        ),
+    ] = "",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints everything a cell of the table was made from, down to the source samples.
+
+    --sample goes the other way: from a record up to the steps that saw it, and to the cells.
+    """
+    from flows.lineage.named import named
+
+    opened = open_store(store)
+    what = named(opened, f"{run}/{cell}" if cell else run)
+    if sample:
+        from flows.lineage.sample import sightings
+
+        print("\n".join(sightings(opened, what, sample).lines()))
+        return
+    from flows.lineage.trace import trace
+
+    print("\n".join(trace(opened, what, samples=samples)))
+
+
+@lineage_app.command(
+    "diff", epilog="Example: parcel lineage diff demo/chartqa/parcel/64 wider/chartqa/parcel/64"
+)
+def lineage_diff(
+    first: Annotated[str, typer.Argument(metavar="A", help=_NAME)],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other side, in the same form.")],
+    patch: Annotated[bool, typer.Option("--patch", help="Show sources line by line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    other: Annotated[
+        str, typer.Option(metavar="URI", help="The store of B.", show_default="the same")
+    ] = "",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Shows how two cells or artifacts differ, down to where they begin to differ.
+
+    It compares data, config, seeds, code, versions of libraries and hardware.
+    """
+    from flows.lineage.diff import compare
+    from flows.lineage.named import named
+
+    opened = open_store(store)
+    others = open_store(other) if other else opened
+    found = compare(opened, named(opened, first), named(others, second), others)
+    print(found.as_json() if as_json else "\n".join(found.lines(patch=patch)))
+
+
+@lineage_app.command(
+    "replay", epilog="Example: parcel lineage replay demo/chartqa/parcel/64/56703 --from raw"
+)
+def lineage_replay(
+    name: Annotated[str, typer.Argument(metavar="CELL", help=_NAME)],
+    begin: Annotated[
+        Literal["inputs", "raw"],
+        typer.Option(
+            "--from", help="inputs: use its direct inputs as they are; raw: make them again, too."
+        ),
+    ] = "inputs",
+    tolerance: Annotated[
+        float,
+        typer.Option(min=0, help="Largest score difference on another kind of machine [points]."),
+    ] = 0.5,
+    into: Annotated[
+        str, typer.Option(metavar="DIR", help="An empty folder in which to keep what is made.")
+    ] = "",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Makes a cell again with the code that made it, and compares bytes.
+
+    On another kind of machine, or with other versions of libraries, bytes may differ; then the
+    scores are compared. Exit code 1 if the result does not match.
+    """
+    heed_signals()
+    import tempfile
+
+    from flows.lineage.named import named
+    from flows.lineage.replay import replay
+    from flows.study.run_steps import steps_of_run
+
+    opened = open_store(store)
+    what = named(opened, name)
+    with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
+        fresh = open_store(into or temporary)
+        if fresh.keys():
+            raise typer.BadParameter(f"--into must be an empty folder, got {into}.")
+        is_near = True
+        steps = steps_of_run(opened, what.artifacts[0].key)
+        for made in replay(opened, what, fresh, from_raw=begin == "raw", steps=steps):
+            typer.echo(made.line())
+            is_near &= made.is_near(tolerance)
+    if not is_near:
+        raise typer.Exit(1)
+
+
+@lineage_app.command("export", epilog="Example: parcel lineage export demo > events.jsonl")
+def lineage_export(
+    name: Annotated[str, typer.Argument(metavar="RUN", help=_NAME)],
+    form: Annotated[
+        Literal["openlineage", "croissant"],
+        typer.Option(
+            "--format", help="OpenLineage events of every step, or Croissant of every dataset."
+        ),
+    ] = "openlineage",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder for a file per step or dataset; default: print them."
+        ),
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Exports a lineage for other tools: OpenLineage events, or datasets in Croissant.
+
+    Both are views of the manifests, so each export is the same.
+    """
+    from flows.lineage.export import export
+    from flows.lineage.named import named
+
+    opened = open_store(store)
+    for file, text in export(opened, named(opened, name), form):
+        if out is None:
+            print(text)
+        else:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / file).write_text(f"{text}\n", encoding="utf-8")
+
+
+@lineage_app.command("verify", epilog="Example: parcel lineage verify")
+def lineage_verify(
+    key: Annotated[
+        str | None, typer.Argument(help="An artifact's key; default: all artifacts.")
+    ] = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Checks the bytes of artifacts against their manifests."""
+    from infra.store.graph import verify
+
+    opened = open_store(store)
+    keys = [opened.resolve(key).key] if key else opened.keys()
+    # The content of a checkpoint is stated as a digest of its parameters, not of its files.
+    logical = {kind: _params_digest for kind in ("checkpoint", "start")}
+    problems = [problem for one in keys for problem in verify(opened, one, logical)]
+    for problem in problems:
+        typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
+    typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")
+    if problems:
+        raise typer.Exit(1)
+
+
+@lineage_app.command("rebuild", epilog="Example: parcel lineage rebuild")
+def lineage_rebuild(store: StoreOption = DEFAULT_STORE) -> None:
+    """Makes the UI's lineage and results pages again from the manifests."""
+    opened = open_store(store)
+    apply_prefect(opened)
+    from flows.pages.app import beside
+    from infra.prefect.server import reporting
+
+    with reporting(opened.state, beside(opened)):
+        from flows.pages.rebuild import rebuild
+
+        typer.echo(f"{rebuild(opened)} pages published")
+
+
+def _params_digest(checkpoint: Path) -> str:
+    from model.checkpoint.folder import params_digest_of
+
+    return params_digest_of(checkpoint)

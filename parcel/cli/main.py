@@ -1,0 +1,112 @@
+"""The `parcel` command. Heavy imports are inside the commands: `--help` must be instant."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from parcel.cli.accept import accept_app
+from parcel.cli.check_connector import check_connector_app
+from parcel.cli.convert import convert_app
+from parcel.cli.data import data_app
+from parcel.cli.deploy import deploy_app
+from parcel.cli.doctor import doctor_app
+from parcel.cli.flops import flops_app
+from parcel.cli.gc import gc_app
+from parcel.cli.lineage import lineage_app
+from parcel.cli.plan import plan_app
+from parcel.cli.predict import predict_app
+from parcel.cli.release import release_app
+from parcel.cli.results import results_app
+from parcel.cli.run import run_app
+from parcel.cli.score import score_app
+from parcel.cli.serve import serve_app
+from parcel.cli.spectral import spectral_app
+from parcel.cli.status import status_app
+from parcel.cli.sweep import sweep_app
+from parcel.cli.watch import watch_app
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Elastic visual-token studies: raw data to a results table, every cell traceable.",
+)
+for commands in (
+    run_app,
+    plan_app,
+    sweep_app,
+    results_app,
+    serve_app,
+    deploy_app,
+    watch_app,
+    status_app,
+    doctor_app,
+    accept_app,
+    gc_app,
+    convert_app,
+    release_app,
+    predict_app,
+    score_app,
+    flops_app,
+    spectral_app,
+    check_connector_app,
+):
+    app.add_typer(commands)
+app.add_typer(lineage_app, name="lineage")
+app.add_typer(data_app, name="data")
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show tracebacks of errors.")] = False,
+) -> None:
+    if debug:
+        os.environ["PARCEL_DEBUG"] = "1"
+
+
+def main() -> None:
+    """Runs the command; an error is one line, and the exit code says whose mistake it is."""
+    try:
+        # Not standalone, so that errors come here; `typer.Exit` then comes back as its code.
+        raise SystemExit(app(standalone_mode=False) or 0)
+    except (typer.Abort, KeyboardInterrupt):
+        raise SystemExit(130) from None
+    except Exception as error:  # The last resort before the user.
+        if os.environ.get("PARCEL_DEBUG"):
+            raise
+        raise SystemExit(_complain(error)) from None
+    finally:
+        _wait_if_stopping()
+
+
+def _wait_if_stopping() -> None:
+    """After a signal, waits for its listener to end the process with the right exit code."""
+    if "infra.processes.signals" in sys.modules:
+        from infra.processes.signals import wait_if_stopping
+
+        wait_if_stopping()
+
+
+def _complain(error: Exception) -> int:
+    """Prints an error in one line and returns the exit code: 2 for a wrong request, else 1."""
+    from typer.exceptions import TyperException
+
+    from infra.reason import ConfigError
+
+    if isinstance(error, TyperException):
+        tell = getattr(error, "format_message", error.__str__)
+        message, code = tell(), 2
+    elif isinstance(error, ConfigError):
+        message, code = str(error), 2
+    elif isinstance(error, KeyError):
+        message, code = str(error.args[0]), 2
+    else:
+        message, code = str(error) or type(error).__name__, 1
+    print(f"parcel: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

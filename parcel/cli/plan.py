@@ -1,0 +1,71 @@
+"""`parcel plan`: estimates the machines that a study needs, before any is rented."""
+
+from typing import Annotated
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption, open_store
+from parcel.cli.run import StudyArguments, load_study
+
+plan_app = typer.Typer()
+
+
+@plan_app.command(
+    epilog="Example: parcel plan configs/paper_224.yaml --topology v4:8x8x4 --price 3"
+)
+def plan(
+    arguments: StudyArguments = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(help="Chips: v4:8x8x4, v5e:16x16, v6e:16x16, …; h100:8, h200:8, a100:8."),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(help="Price of one chip per hour, in your currency.")
+    ] = None,
+    mfu: Annotated[
+        float | None, typer.Option(help="Share of their peak that GPUs reach; default: 0.4.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Compile every shape, not only each training's largest.")
+    ] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=10,
+            metavar="COUNT",
+            help="Number of inputs to prepare now from each unprepared dataset, to measure what "
+            "the whole takes; kept for later plans. It reads the raw data.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; docs/howto/plan.md describes it.")
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Estimates a study: memory, time and cost of its trainings, core-hours of its data.
+
+    --topology, --price and --mfu override the study's `compute` section for this call.
+    """
+    import datetime
+    import json
+
+    from flows.plan.plan import PROGRAMS, plan_of, text_of, topology_of
+    from flows.plan.prepared import prepared
+
+    opened = open_store(store)
+    said = {"topology": topology, "price": price, "mfu": mfu}
+    words = [f"compute.{name}={value}" for name, value in said.items() if value is not None]
+    config = load_study([*(arguments or []), *words], store)
+    topology_of(config)  # A missing topology fails here, before minutes of sampling.
+    data = prepared(config, opened, count=sample, on_sample=_tell)
+    day = datetime.date.today()
+    made = plan_of(config, opened.state / PROGRAMS, data, every=every, day=day)
+    if as_json:
+        typer.echo(json.dumps(made.as_json(), indent=2))
+    else:
+        for line in text_of(made):
+            typer.echo(line)
+
+
+def _tell(name: str) -> None:
+    typer.echo(f"measuring a sample for: {name}", err=True)

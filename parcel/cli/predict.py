@@ -1,0 +1,99 @@
+"""`parcel predict`: answers one prompt about an image, a pair or a video."""
+
+from typing import Annotated
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption
+
+predict_app = typer.Typer()
+
+
+@predict_app.command(
+    epilog='Example: parcel predict checkpoint/ cat.jpg --prompt "caption en" --budget 64'
+)
+def predict(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A checkpoint's folder, or an artifact's key or its beginning.")
+    ],
+    images: Annotated[
+        list[str], typer.Argument(metavar="IMAGE...", help="An image, a pair, or a video file.")
+    ],
+    prompt: Annotated[str, typer.Option(help='The prefix, as trained on: "answer en is it red?".')],
+    budget: Annotated[
+        str, typer.Option(help="Soft tokens per image or frame; with auto a router chooses.")
+    ],
+    max_tokens: Annotated[int, typer.Option(help="Longest answer [tokens].")] = 64,
+    beams: Annotated[int, typer.Option(help="Hypotheses of beam search; 1 is greedy.")] = 1,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
+    top_p: Annotated[
+        float,
+        typer.Option(help="Sample only from the likeliest tokens with this total probability."),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    frames: Annotated[
+        int | None, typer.Option(help="Number of frames of a video; default: 16.")
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(help="Distance between frames, at 25 frames a second; default: 30."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Prepare pixels as for records of this source: nlvr, msvd_qa, ..."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A tokenizer file, if the checkpoint has none.")
+    ] = None,
+    router: Annotated[
+        str | None,
+        typer.Option(
+            help="With auto: a router's folder or artifact; default: the checkpoint's router in "
+            "the store."
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="With auto: 0 always takes the largest budget, 1 the least; default: the router's "
+            "own."
+        ),
+    ] = None,
+    draw: Annotated[
+        str | None, typer.Option(help="PNG to write: the image with the answer's boxes and masks.")
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print answer, token ids, budget, bucket and timings as JSON."),
+    ] = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Answers a prompt about an image, an image pair or a video, at any budget."""
+    import json
+
+    from flows.lineage import predict as prediction
+    from infra.reason import ConfigError
+
+    if budget != "auto" and not budget.isdecimal():
+        raise ConfigError(f"--budget must be a number of soft tokens, or auto, got {budget!r}.")
+    decoding = {"beams": beams, "temperature": temperature, "top_p": top_p, "seed": seed}
+    found = prediction.predict(
+        checkpoint,
+        images,
+        prompt,
+        budget=None if budget == "auto" else int(budget),
+        max_tokens=max_tokens,
+        decoding=decoding,
+        store=store,
+        tokenizer=tokenizer,
+        router=router,
+        threshold=threshold,
+        source=source,
+        frames=frames,
+        stride=stride,
+    )
+    if draw:
+        prediction.draw_answer(
+            images, found["answer"], prediction.find_checkpoint(checkpoint, store), draw
+        )
+    typer.echo(json.dumps(found, ensure_ascii=False) if as_json else found["answer"])

@@ -1,0 +1,40 @@
+"""`parcel release`: writes an elastic checkpoint for transformers, with its card."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption
+
+release_app = typer.Typer()
+
+
+@release_app.command(
+    epilog="Example: parcel release demo/chartqa/parcel/64/56703 --out parcel-chartqa"
+)
+def release(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="CELL|CHECKPOINT",
+            help="RUN/BENCHMARK/METHOD/BUDGET/SEED, a checkpoint's key, or its folder.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write, new or empty.")],
+    licence: Annotated[
+        str,
+        typer.Option(
+            "--license", metavar="ID", help="License stated on the card: gemma, apache-2.0, ..."
+        ),
+    ] = "",
+    dtype: Annotated[
+        Literal["float32", "bfloat16"], typer.Option(help="Dtype of the tensors.")
+    ] = "float32",
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Writes a checkpoint that transformers loads, at every budget, with a card of its lineage."""
+    from flows.lineage.release import release as lines_of
+
+    for line in lines_of(checkpoint, out, licence=licence, dtype=dtype, store=store):
+        typer.echo(line)

@@ -1,0 +1,66 @@
+"""`parcel results`: prints the table of a run, or of a file of scores."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption, open_store
+
+results_app = typer.Typer()
+
+
+@results_app.command(epilog="Example: parcel results demo --format html --out demo-results")
+def results(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A study's name.")] = None,
+    format: Annotated[
+        str,
+        typer.Option(
+            help="md, csv, latex, json or html; comparisons, cells, asked and auto are CSV."
+        ),
+    ] = "md",
+    scores: Annotated[
+        Path | None, typer.Option(help="A score file instead of RUN: paper/detailed_scores.csv.")
+    ] = None,
+    mixed: Annotated[
+        bool, typer.Option(help="Average scores of several library versions or accelerators, too.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --format html: a folder to write the pages to."),
+    ] = None,
+    items: Annotated[
+        int, typer.Option(min=1, help="With --format html: items shown in each list.")
+    ] = 100,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Prints a results table; or writes it as a folder of pages, with its items and lineage."""
+    from infra.reason import ConfigError
+
+    if format == "html":
+        if mixed:
+            raise ConfigError(
+                "--mixed needs a format that prints: the pages show a run's own table."
+            )
+        _write_pages(run, out, items, open_store(store))
+        return
+    from flows.lineage.results import show_results
+
+    if out is not None:
+        raise ConfigError(f"--out needs --format html, got --format {format}; use > for a file.")
+    typer.echo(show_results(open_store(store), run, format, scores, mixed=mixed), nl=False)
+
+
+def _write_pages(run: str | None, out: Path | None, items: int, store: Any) -> None:
+    from flows.pages.folder import write_folder
+    from infra.reason import ConfigError
+
+    if run is None or out is None:
+        raise ConfigError("--format html needs RUN, a study's name, and --out DIR, a folder.")
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise ConfigError(f"--out must be a new or empty folder, got {out}; name another one.")
+    try:
+        pages = write_folder(store, run, out, max_items=items)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror or error}") from None
+    typer.echo(f"{pages} pages: {out / 'index.html'}")

@@ -1,0 +1,158 @@
+"""`parcel run`, and a command for each of its phases."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
+from parcel.studies import study_named
+
+run_app = typer.Typer()
+
+StudyArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG] [key.path=value …]",
+        help="A YAML file, or the name of a study that ran; default: the demo. Then overrides.",
+        show_default=False,
+    ),
+]
+ExplainOption = Annotated[
+    bool,
+    typer.Option("--explain", help="Show for each step whether and why it would run, and exit."),
+]
+ApproveOption = Annotated[
+    bool, typer.Option("--approve", help="Wait until somebody resumes the run in the UI.")
+]
+RebuildOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="STEP",
+        help="Make this step again if its code has changed, whatever it costs; may hold *.",
+        show_default=False,
+    ),
+]
+
+FailedOption = Annotated[
+    bool,
+    typer.Option(
+        "--failed", help="Run only the steps that failed in the study's last run, and their inputs."
+    ),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FIRST:LAST",
+        help="Trace these steps of every training that runs, for XProf or TensorBoard.",
+        show_default=False,
+    ),
+]
+
+_COMMANDS = {
+    "run": (
+        "report",
+        "Runs a whole study: prepare, train, transfer, evaluate, report.",
+        "configs/small.yaml num_seeds=2 --store ~/studies",
+    ),
+    "prepare": ("prepare", "Prepares a study's datasets, and stops.", "configs/small.yaml"),
+    "train": (
+        "train",
+        "Trains Stage 1 and the intermediary of every method, and stops.",
+        "configs/small.yaml stage1.total_steps=200",
+    ),
+    "transfer": (
+        "transfer",
+        "Fine-tunes on every benchmark with every seed, and stops.",
+        "configs/small.yaml",
+    ),
+    "evaluate": (
+        "evaluate",
+        "Evaluates every transferred checkpoint at every budget, and stops.",
+        "configs/small.yaml",
+    ),
+    "report": (
+        "report",
+        "Makes the results table of a study, running whatever of it is missing.",
+        "configs/small.yaml",
+    ),
+}
+"""Command -> the last phase that it runs, its help, and the arguments of its example."""
+
+
+def _command(until: Any) -> Callable[..., None]:
+    def command(
+        arguments: StudyArguments = None,
+        explain: ExplainOption = False,
+        rebuild: RebuildOption = None,
+        approve: ApproveOption = False,
+        failed: FailedOption = False,
+        profile: ProfileOption = None,
+        store: StoreOption = DEFAULT_STORE,
+    ) -> None:
+        words = [*(arguments or ()), *([f"compute.profile={profile}"] if profile else ())]
+        _study(words, store, until, explain, rebuild, approve, failed)
+
+    return command
+
+
+for _name, (_until, _help, _words) in _COMMANDS.items():
+    _example = f"Example: parcel {_name} {_words}"
+    run_app.command(_name, help=_help, epilog=_example)(_command(_until))
+
+
+def load_study(arguments: list[str] | None, store: str) -> Any:
+    """Returns the config of the study that a command line names.
+
+    Args:
+      arguments: a YAML file, or the name of a study that ran; then overrides.
+      store: the store that has studies by name; it is opened only for a name [URI].
+
+    Raises:
+      ConfigError: naming the file, the field, the value and what is accepted.
+    """
+    words = list(arguments or [])
+    path = words.pop(0) if words and "=" not in words[0] else None
+    return study_named(path, words, store)
+
+
+def _study(
+    arguments: list[str] | None,
+    store: str,
+    until: Any,
+    explain: bool,
+    rebuild: list[str] | None,
+    approve: bool,
+    failed: bool,
+) -> None:
+    heed_signals()
+    opened = open_store(store)
+    config = load_study(arguments, store)
+    from flows.config.input_files import raw_files
+    from flows.study.explain import Explanation
+    from flows.study.graph import graph_of
+
+    graph = graph_of(config, until, known=raw_files(opened))
+    explanation = Explanation(opened.at_once(), graph)
+    held = {}
+    if failed:
+        from flows.study.again import all_but, failed_last, told_of_failed
+
+        names = failed_last(opened, config.name)
+        if not names:
+            typer.echo(f"nothing to run: no step failed in {config.name}'s last run")
+            return
+        held = all_but(names)(explanation)
+        if explain:
+            typer.echo(told_of_failed(config.name, names))
+    if explain:
+        for line in explanation.lines(config.keep):
+            typer.echo(line)
+        return
+    # The flow checks again; a refusal here comes before anything has started.
+    explanation.check(config.compute.rebuild_limit, rebuild or (), held)
+    from flows.study.start import start_study
+
+    again = tuple(rebuild or ())
+    code = start_study(config, opened, until, again, approve=approve, failed=failed)
+    raise typer.Exit(code)

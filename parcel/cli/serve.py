@@ -1,0 +1,50 @@
+"""`parcel serve`: serves the UI, and runs the studies that are started there."""
+
+from typing import Annotated
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption, heed_signals, open_store
+
+serve_app = typer.Typer()
+
+
+@serve_app.command(epilog="Example: parcel serve --port 4200")
+def serve(
+    store: StoreOption = DEFAULT_STORE,
+    host: Annotated[
+        str, typer.Option(help="Host to listen on; any but loopback needs --auth.")
+    ] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Port to listen on; default: 4200.")] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PARCEL_AUTH",
+            metavar="NAME:PASSWORD|@FILE",
+            help="Login that browsers and clients must give; default: one drawn for the store. The "
+            "variable or a file hides it.",
+        ),
+    ] = None,
+    any_store: Annotated[bool, typer.Option(help="Let the form name another store.")] = False,
+    any_runner: Annotated[
+        bool,
+        typer.Option(help="Let a run name a Beam runner, a launcher, or code by file or module."),
+    ] = False,
+) -> None:
+    """Starts the Prefect server and UI on loopback, with the study deployment registered.
+
+    They are for you alone: on a terminal, the links that are shown log your browser in, and your
+    own commands find the password in the store.
+    """
+    heed_signals()
+    from flows.study.serve import auth_of
+    from flows.study.serve import serve as serve_forever
+
+    serve_forever(
+        open_store(store),
+        host=host,
+        port=port,
+        auth=auth_of(auth),
+        any_store=any_store,
+        any_runner=any_runner,
+    )

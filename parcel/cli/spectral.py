@@ -1,0 +1,51 @@
+"""`parcel spectral`: draws the paper's two spectral figures."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption
+
+spectral_app = typer.Typer()
+
+
+@spectral_app.command(
+    epilog="Example: parcel spectral parcel-ckpt chart.png --compare m3-ckpt --out spectra"
+)
+def spectral(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A checkpoint's folder, or an artifact's key or its beginning.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for figures and numbers; created if missing.")],
+    images: Annotated[
+        list[str] | None, typer.Argument(metavar="[IMAGE...]", help="Images, or one video.")
+    ] = None,
+    compare: Annotated[
+        list[str] | None, typer.Option(help="Another checkpoint; may be given repeatedly.")
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(help="Soft tokens per image; default: 64 for pooled tokens, all for queries."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="DATASET", help="Prepared dataset to take images from, too."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most images taken from --data.")] = 64,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Draws the spatial spectra of features, pooled tokens and queries: the paper's figures."""
+    from flows.lineage.spectral import spectra
+
+    written = spectra(
+        [checkpoint, *(compare or [])],
+        images or [],
+        out=out,
+        budget=budget,
+        data=data,
+        limit=limit,
+        store=store,
+    )
+    for path in written:
+        typer.echo(path)

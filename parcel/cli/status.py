@@ -1,0 +1,20 @@
+"""`parcel status`: shows the runs and leases of a store."""
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption, open_store
+
+status_app = typer.Typer()
+
+
+@status_app.command(epilog="Example: parcel status --store gs://bucket/studies")
+def status(store: StoreOption = DEFAULT_STORE) -> None:
+    """Shows which runs are under way, who holds which step since when, and what waits for what.
+
+    Runs and leases are those of every machine that uses the store; the steps of a run are shown
+    only on the machine that runs it.
+    """
+    from flows.study.status import status
+
+    for line in status(open_store(store)):
+        typer.echo(line)

@@ -1,0 +1,157 @@
+"""`parcel sweep`: adds seeds, methods, benchmarks or budgets to a study, now or on a schedule."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from parcel.cli.options import DEFAULT_STORE, StoreOption, apply_prefect, heed_signals, open_store
+from parcel.cli.run import ApproveOption, ExplainOption, StudyArguments
+
+sweep_app = typer.Typer()
+
+
+def _listed(text: str, help: str) -> Any:
+    return typer.Option(metavar=text, help=help, show_default=False)
+
+
+@sweep_app.command(
+    epilog="Example: parcel sweep mine.yaml --add-seeds 1 --max-seeds 10 --cron '0 20 * * *' "
+    "--from 20:00 --to 08:00"
+)
+def sweep(
+    arguments: StudyArguments = None,
+    methods: Annotated[str, _listed("M,M…", "Methods to add to the study's.")] = "",
+    benchmarks: Annotated[
+        str, _listed("B,B…", "Benchmarks to add, with the paper's recipes.")
+    ] = "",
+    budgets: Annotated[str, _listed("N,N…", "Budgets to add, in soft tokens per frame.")] = "",
+    seeds: Annotated[int, _listed("N", "Total number of transfer seeds.")] = 0,
+    pretrain_seeds: Annotated[int, _listed("N", "Total number of pretrainings.")] = 0,
+    add_seeds: Annotated[
+        int, _listed("N", "Transfer seeds to add once the present ones have every cell.")
+    ] = 0,
+    add_pretrain_seeds: Annotated[
+        int, _listed("N", "Pretrainings to add, under the same condition.")
+    ] = 0,
+    max_seeds: Annotated[
+        int | None, _listed("N", "Largest total number of transfer seeds.")
+    ] = None,
+    max_pretrain_seeds: Annotated[
+        int | None, _listed("N", "Largest total number of pretrainings.")
+    ] = None,
+    until: Annotated[
+        str, _listed("decided", "Add seeds until it is settled which method is better.")
+    ] = "",
+    compare: Annotated[
+        str,
+        _listed(
+            "M,M…",
+            "Methods to compare: the first with each of the others; default: the study's last "
+            "with all others.",
+        ),
+    ] = "",
+    start: Annotated[
+        str, typer.Option("--from", help="Begin no cell before this time, HH:MM.")
+    ] = "",
+    end: Annotated[
+        str,
+        typer.Option("--to", help="Begin no cell after this time, HH:MM; running cells finish."),
+    ] = "",
+    timezone: Annotated[str, typer.Option(help="Time zone of --from, --to and --cron.")] = "UTC",
+    max_hours: Annotated[
+        float, _listed("HOURS", "Most device-hours of work; with --cron, of each firing.")
+    ] = 0.0,
+    first: Annotated[
+        list[str] | None, _listed("STEP", "Steps to run first, in this order; may hold *.")
+    ] = None,
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            help="Schedule on which the sweep fires; `parcel serve` or a worker runs it.",
+            metavar="CRON",
+        ),
+    ] = None,
+    explain: ExplainOption = False,
+    approve: ApproveOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Adds seeds, methods, benchmarks or budgets to a study, and runs what is missing."""
+    heed_signals()
+    words = list(arguments or [])
+    study = words.pop(0) if words and "=" not in words[0] else "demo"
+    from flows.study.allowance import Allowance
+    from flows.study.asked import checked, sweep_asked
+    from flows.study.sweep import Sweep
+    from infra.reason import ConfigError
+
+    if until not in ("", "decided"):
+        raise ConfigError(f"--until must be decided, got {until!r}.")
+    bounds = {"max_seeds": max_seeds, "max_pretrain_seeds": max_pretrain_seeds}
+    add = {
+        "methods": _methods(methods),
+        "benchmarks": _split(benchmarks),
+        "budgets": _split(budgets),
+        "seeds": seeds,
+        "pretrain_seeds": pretrain_seeds,
+        "add_seeds": add_seeds,
+        "add_pretrain_seeds": add_pretrain_seeds,
+        **{name: bound for name, bound in bounds.items() if bound is not None},
+        "until_decided": until == "decided",
+        "compare": _methods(compare),
+    }
+    when = {
+        "start": start,
+        "end": end,
+        "timezone": timezone,
+        "max_hours": max_hours,
+        "first": tuple(first or ()),
+    }
+    asked = checked(Sweep, add, "sweep"), checked(Allowance, when, "sweep")
+    opened = open_store(store)
+    firing = sweep_asked(study, opened, words, asked[0])
+    if cron is not None:
+        apply_prefect(opened)
+        from infra.prefect.server import connect
+
+        if not connect(opened.state):
+            raise ConfigError(
+                f"--cron needs a server that fires the sweep: start `parcel serve --store "
+                f"{store}`, or name one in PREFECT_API_URL and register the study there with "
+                f"`parcel deploy`."
+            )
+        from flows.study.deploy import schedule
+
+        for line in schedule(firing, asked[1], cron):
+            typer.echo(line)
+        return
+    config = next(firing.passes(), None)
+    if config is None:
+        typer.echo(firing.why_nothing())
+        return
+    from flows.study.again import failures
+    from flows.study.sweep import told_before
+
+    explanation = firing.explain(config)
+    for line in told_before(explanation, config, failures(opened, explanation)):
+        typer.echo(line)
+    if explain:
+        for line in explanation.lines(config.keep):
+            typer.echo(line)
+        return
+    explanation.check(config.compute.rebuild_limit, ())
+    from flows.study.start import start_sweep
+
+    code = start_sweep(study, opened, words, *asked, approve=approve)
+    raise typer.Exit(code)
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    """Returns the methods; paths of the user's own files are resolved from the current folder."""
+    from flows.config.load import anchored
+
+    return tuple(anchored(method, Path.cwd()) for method in _split(text))
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.replace(" ", ",").split(",") if word)

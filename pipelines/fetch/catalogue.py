@@ -1,0 +1,117 @@
+"""The catalogue of `parcel data fetch`: addresses, digests, licences, and what is got by hand."""
+
+import dataclasses
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from infra.reason import ConfigError
+
+CATALOGUE = Path(__file__).parent / "catalogue.yaml"
+_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemoteFile:
+    """One file of a data set.
+
+    Attributes:
+      address: its address at the publisher's [URL].
+      digest: "sha256:…", "sha1:…" or "md5:…", as its publisher or its users state it; "" where
+        none is known, so that the first download's digest is only noted.
+      size: its published size; None if unknown [bytes].
+      path: its name below the data set's folder; "" takes the address's last part.
+      unpack: folder below the data set's own into which it is unpacked; None keeps it as it is.
+    """
+
+    address: Annotated[str, Field(pattern=r"^https?://")]
+    digest: Annotated[str, Field(pattern=r"^((sha256|sha1|md5):[0-9a-f]+)?$")] = ""
+    size: int | None = None
+    path: str = ""
+    unpack: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in (self.path, self.unpack or ""):
+            if PurePosixPath(field).is_absolute() or ".." in PurePosixPath(field).parts:
+                raise ValueError(f"path and unpack must lie in the folder, got {field!r}.")
+        if self.unpack is not None and not self.name.endswith(_ARCHIVES):
+            raise ValueError(f"{self.name} cannot be unpacked: it is no {', '.join(_ARCHIVES)}.")
+
+    @property
+    def name(self) -> str:
+        """The file's path below the data set's folder."""
+        return self.path or PurePosixPath(unquote(urlsplit(self.address).path)).name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """One benchmark or corpus.
+
+    Attributes:
+      licence: licence of its annotations and pictures, in a few words.
+      page: the publisher's page that describes it [URL].
+      folder: its folder below the data root, where its reader looks for it.
+      files: the files to fetch.
+      also: names of other data sets that it needs, such as the one with its pictures.
+      by_hand: what must be got by hand, and how; "" for nothing.
+      terms: terms that one agrees to by fetching it; "" where there is only the licence.
+    """
+
+    licence: str
+    page: str
+    folder: str
+    files: tuple[RemoteFile, ...] = ()
+    also: tuple[str, ...] = ()
+    by_hand: str = ""
+    terms: str = ""
+
+    @property
+    def size(self) -> int | None:
+        """Total size of its files; None if the size of any is unknown [bytes]."""
+        sizes = [file.size for file in self.files]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
+    """Returns the data sets of a catalogue by name.
+
+    Raises:
+      ConfigError: if the file is not a catalogue; the error names the field.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = TypeAdapter(dict[str, DataSet]).validate_python(raw)
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg']}") from None
+    for name, data_set in found.items():
+        if unknown := sorted(set(data_set.also) - set(found)):
+            raise ConfigError(f"{path}: {name}.also: no data set {', '.join(unknown)}")
+    return found
+
+
+def chosen(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, DataSet]:
+    """Returns the named data sets and those that they need.
+
+    Raises:
+      ConfigError: if a name is not in the catalogue; the error lists the names that are.
+    """
+    found: dict[str, DataSet] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop(0)
+        if name not in catalogue:
+            raise ConfigError(
+                f"NAME must be one of {', '.join(sorted(catalogue))}, got {name!r}; parcel data "
+                f"fetch --list describes them."
+            )
+        if name not in found:
+            found[name] = catalogue[name]
+            waiting += catalogue[name].also
+    return found

@@ -1,0 +1,128 @@
+"""Fetches data sets: several files at a time, each noted once it is complete and unpacked."""
+
+import functools
+import json
+import os
+import shutil
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from infra.download import DownloadError, download
+from pipelines.fetch.catalogue import DataSet, RemoteFile
+
+NOTES = "fetched.json"
+"""File in a data set's folder: name -> address, sha256 and size [bytes] of each fetched file."""
+
+_NOTING = threading.Lock()
+
+
+def fetch(
+    data_sets: Mapping[str, DataSet],
+    root: Path,
+    *,
+    workers: int = 4,
+    on_file: Callable[[str, RemoteFile, str], None] | None = None,
+    on_progress: Callable[[RemoteFile, int], None] | None = None,
+) -> None:
+    """Fetches and unpacks every file of some data sets; files that are noted already are skipped.
+
+    Args:
+      data_sets: the data sets by name.
+      root: the data root.
+      workers: number of files that are fetched at a time.
+      on_file: called once a file is complete, with the data set's name, the file, and its sha256,
+        or "there" if it was skipped.
+      on_progress: called with a file and its bytes so far, from any thread.
+
+    Raises:
+      DownloadError: if any file cannot be fetched or unpacked, once all others are done.
+    """
+
+    def one(name: str, folder: Path, file: RemoteFile) -> None:
+        found = "there"
+        if not _noted(folder, file):
+            found = download(
+                file.address,
+                folder / file.name,
+                digest=file.digest,
+                on_progress=on_progress and functools.partial(on_progress, file),
+            )
+            size = (folder / file.name).stat().st_size
+            if file.unpack is not None:
+                _unpack(folder / file.name, folder / file.unpack)
+            _note(folder, file, found, size)
+        if on_file is not None:
+            on_file(name, file, found)
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="fetch") as pool:
+        jobs = [
+            pool.submit(one, name, root / data_set.folder, file)
+            for name, data_set in data_sets.items()
+            for file in data_set.files
+        ]
+    problems = [str(error) for job in jobs if (error := job.exception())]
+    if problems:
+        raise DownloadError(" ".join(problems))
+
+
+def _noted(folder: Path, file: RemoteFile) -> bool:
+    """Returns whether a file was fetched from this address before, and is still there."""
+    note = _notes(folder).get(file.name)
+    if note is None or note["address"] != file.address:
+        return False
+    path = folder / file.name
+    # An archive is deleted once it is unpacked, so its note is all there is to check.
+    return file.unpack is not None or (path.is_file() and path.stat().st_size == note["size"])
+
+
+def _notes(folder: Path) -> dict[str, dict]:
+    path = folder / NOTES
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _note(folder: Path, file: RemoteFile, sha256: str, size: int) -> None:
+    with _NOTING:
+        notes = _notes(folder)
+        notes[file.name] = {"address": file.address, "sha256": sha256, "size": size}
+        partial = folder / f"{NOTES}.partial"
+        partial.write_text(json.dumps(notes, indent=1, sort_keys=True) + "\n")
+        partial.replace(folder / NOTES)
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    """Unpacks an archive into `target`, and deletes it; nothing is in `target` before all is.
+
+    Raises:
+      DownloadError: if the archive is damaged, or a member points outside of it.
+    """
+    beside = archive.with_name(f"{archive.name}.unpacking")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        if archive.name.endswith(".zip"):
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(beside)
+        else:
+            with tarfile.open(archive) as packed:
+                packed.extractall(beside, filter="data")
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        archive.unlink()  # Left there, it would pass for a complete download.
+        raise DownloadError(f"{archive} cannot be unpacked: {error}.") from None
+    _move(beside, target)
+    archive.unlink()
+
+
+def _move(source: Path, target: Path) -> None:
+    """Moves the entries of a folder into another, and merges folders that both have."""
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in sorted(os.scandir(source), key=lambda one: one.name):
+        place = target / entry.name
+        if place.is_dir() and entry.is_dir(follow_symlinks=False):
+            _move(Path(entry.path), place)
+        else:
+            Path(entry.path).replace(place)
+    source.rmdir()

@@ -1,0 +1,96 @@
+"""Fetches data sets, and prints the lines of `parcel data fetch`."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from infra.reason import ConfigError
+from pipelines.fetch.catalogue import CATALOGUE, DataSet, RemoteFile, chosen
+from pipelines.fetch.catalogue import load_catalogue as load
+from pipelines.fetch.fetch import fetch
+
+_INTERVAL = 5.0
+"""Time between two progress lines about one file [s]."""
+
+
+def fetch_and_tell(
+    names: tuple[str, ...],
+    to: Path,
+    *,
+    list_all: bool,
+    dry_run: bool,
+    catalogue: Path | None,
+    workers: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Fetches data sets, or prints what would be fetched.
+
+    Args:
+      names: names of the data sets to fetch.
+      to: the data root.
+      list_all: whether to list every data set, and fetch nothing.
+      dry_run: whether to describe the named data sets, and fetch nothing.
+      catalogue: file of the catalogue; None takes the project's own.
+      workers: number of files that are fetched at a time.
+      tell: called with each line.
+
+    Raises:
+      ConfigError: if a name is not in the catalogue, or none is given.
+      DownloadError: if a file cannot be fetched.
+    """
+    known = load(catalogue or CATALOGUE)
+    if list_all:
+        for name, data_set in sorted(known.items()):
+            tell(_line(name, data_set))
+        return
+    if not names:
+        raise ConfigError("data fetch needs the name of a data set; --list shows them all.")
+    wanted = chosen(known, names)
+    for name, data_set in wanted.items():
+        tell(_line(name, data_set))
+        tell(f"  described at {data_set.page}")
+        if data_set.terms:
+            tell(f"  terms: {data_set.terms}")
+        if dry_run:
+            for file in data_set.files:
+                tell(f"  {file.address} -> {to / data_set.folder / _target(file)}")
+        if data_set.by_hand:
+            tell(f"  by hand: {data_set.by_hand}")
+    if not dry_run:
+        _fetch(wanted, to, workers, tell)
+
+
+def _fetch(
+    wanted: Mapping[str, DataSet], to: Path, workers: int, tell: Callable[[str], None]
+) -> None:
+    last: dict[RemoteFile, float] = {}
+
+    def on_file(name: str, file: RemoteFile, found: str) -> None:
+        what = "is there already" if found == "there" else f"sha256 {found}"
+        tell(f"{name}: {_target(file)} {what}")
+
+    def on_progress(file: RemoteFile, size: int) -> None:
+        if time.monotonic() - last.setdefault(file, time.monotonic()) >= _INTERVAL:
+            last[file] = time.monotonic()
+            of = f" of {file.size:,}" if file.size else ""
+            print(f"{file.name}: {size:,}{of} bytes", file=sys.stderr)
+
+    fetch(wanted, to, workers=workers, on_file=on_file, on_progress=on_progress)
+
+
+def _target(file: RemoteFile) -> str:
+    return file.name if file.unpack is None else f"{file.unpack}/ of {file.name}"
+
+
+def _line(name: str, data_set: DataSet) -> str:
+    if data_set.files:
+        size = data_set.size
+        of = "size not known" if size is None else f"{size / 1e9:.2f} GB"
+        plural = "s" if len(data_set.files) > 1 else ""
+        what = f"{len(data_set.files)} file{plural}, {of}"
+    else:
+        what = "by hand only"
+    also = f"; needs {', '.join(data_set.also)}" if data_set.also else ""
+    hand = "; some by hand" if data_set.files and data_set.by_hand else ""
+    return f"{name}: {what}{hand}{also}; licence: {data_set.licence}"

@@ -1,0 +1,52 @@
+"""Notes the names of the raw files of some units."""
+
+import itertools
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+
+from pipelines.prepare.job import Desk, load
+from pipelines.records.lines import sorted_lines
+from pipelines.sources.corpus import Spool
+from pipelines.sources.item import Item
+
+
+def name_files(desk: Desk, number: int, units: Sequence[str]) -> int:
+    """Notes the names of the files that some units are read from; returns their number."""
+    done = load(desk.receipt(receipt_of(number)))
+    if done is not None:
+        return done
+    corpus, job, count = desk.corpus(Spool()), desk.job, 0
+
+    def names() -> Iterator[str]:
+        for unit in units:
+            whole = job.spec.files_of_unit(corpus, unit)
+            if whole:
+                yield from map(corpus.relative, whole)
+                continue
+            for one in job.spec.read_unit(corpus, job.split, unit):
+                if isinstance(one, Item):
+                    yield from (media.path for media in one.media)
+        yield from corpus.annotations
+
+    with (
+        tempfile.TemporaryDirectory(prefix="parcel-") as folder,
+        desk.files.writing(names_of(number)) as path,
+        path.open("w", encoding="utf-8", newline="\n") as out,
+    ):
+        lines = (f"{json.dumps(name)}\n" for name in names())
+        for line, _ in itertools.groupby(sorted_lines(lines, str, folder)):
+            out.write(line)
+            count += 1
+    desk.files.put(receipt_of(number), json.dumps(count).encode())
+    return count
+
+
+def names_of(number: int) -> str:
+    """Returns the file with the names that a group of units is read from, in the work folder."""
+    return f"names/{number:05d}"
+
+
+def receipt_of(number: int) -> str:
+    """Returns the receipt of that file, which holds the number of names."""
+    return f"names/{number:05d}.json"

@@ -1,0 +1,170 @@
+"""The cards of a contact sheet: one per record of a dataset, and the rejects."""
+
+import dataclasses
+import io
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from PIL import Image
+
+from pipelines.records.boxes import OBJECT, paint_box, paint_mask, pixel_box
+from pipelines.records.dataset import Dataset
+from pipelines.records.rle import decode_mask
+from pipelines.records.schema import MASK_MARKER, Record, Reject
+
+STILL_PX = 224
+FRAME_PX = 112
+"""Side of a picture, and of a video's frame, on the sheet [pixels]."""
+
+HYGIENE = "hygiene.json"
+_MAX_TEXTS = 3
+_MAX_SIGNS = 400
+"""Most suffixes of a record, and most characters of each text, that are shown."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """The card of one record.
+
+    Attributes:
+      id, part, lang, source: the record's own.
+      pictures: its pictures, with boxes and masks drawn.
+      captions: one per picture: its window, if there are several, and times; "" for stills.
+      lines: (label, text) of prefix, suffixes and answers; a box reads "[1]", "[1 mask]" with mask.
+    """
+
+    id: str
+    part: str
+    lang: str
+    source: str
+    pictures: tuple[Image.Image, ...]
+    captions: tuple[str, ...]
+    lines: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """Everything on a contact sheet."""
+
+    title: str
+    summary: str
+    cards: tuple[Card, ...]
+    rejects: tuple[Reject, ...]
+    num_rejects: int
+
+
+def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> Sheet:
+    """Returns the sheet of a prepared dataset.
+
+    Args:
+      folder: folder of the dataset.
+      limit: most records, spread evenly over the parts and within each.
+      part: the only part to show; None shows all.
+      rejects: most rejects, spread evenly.
+
+    Raises:
+      KeyError: if there is no such part; the error lists the parts there are.
+    """
+    dataset = Dataset(folder)
+    if part is not None and part not in dataset.parts:
+        raise KeyError(f"part must be one of {', '.join(dataset.parts)}, got {part!r}.")
+    parts = {n: p for n, p in sorted(dataset.parts.items()) if len(p) and part in (None, n)}
+    cards: list[Card] = []
+    for number, (name, records) in enumerate(parts.items()):
+        share = (limit - len(cards)) // (len(parts) - number)
+        cards += [_card(name, record) for record in spread(records, share)]
+    lost = list(dataset.rejects())
+    counts = ", ".join(f"{name} {len(records)}" for name, records in dataset.parts.items())
+    info = dataset.info
+    summary = (
+        f"{info.num_inputs} inputs = {info.num_records} records + {info.num_rejected} rejects · "
+        f"{info.image_px} px · {counts}"
+    )
+    found = folder / HYGIENE
+    if found.is_file():
+        noted = json.loads(found.read_text())
+        summary += " · " + ", ".join(f"{name} {value}" for name, value in sorted(noted.items()))
+    return Sheet(
+        title=info.name,
+        summary=summary,
+        cards=tuple(cards),
+        rejects=tuple(spread(lost, rejects)),
+        num_rejects=len(lost),
+    )
+
+
+T = TypeVar("T")
+
+
+def spread(items: Sequence[T], limit: int) -> Iterator[T]:
+    """Yields at most `limit` items, at even distances."""
+    count = min(limit, len(items))
+    return (items[i * len(items) // count] for i in range(count))
+
+
+def _card(part: str, record: Record) -> Card:
+    frames = bool(record.frame_requested)
+    side = FRAME_PX if frames else STILL_PX
+    pictures = []
+    for data in record.images:
+        with Image.open(io.BytesIO(data)) as image:
+            pictures.append(image.convert("RGB").resize((side, side), Image.Resampling.BILINEAR))
+    suffixes = record.suffixes[:_MAX_TEXTS]
+    read = [" | ".join(one) for one in record.prefixes[:_MAX_TEXTS]] or [record.prefix]
+    texts = []
+    for prefix, suffix in itertools.zip_longest(read, suffixes):
+        texts += [("prefix", prefix)] if prefix is not None else []
+        texts += [("suffix", suffix)] if suffix is not None else []
+    if record.answers and record.answers[:1] != record.suffixes[:1]:
+        texts.append(("answers", ", ".join(record.answers)))
+    boxes = [one for _, text in texts for one in OBJECT.finditer(text)]
+    # Suffixes past `_MAX_TEXTS` are not shown, so neither are their masks, which come in order.
+    masks = record.masks[: sum(suffix.count(MASK_MARKER) for suffix in suffixes)]
+    for picture in pictures:
+        _draw(picture, masks, [pixel_box(one[1], picture.size) for one in boxes])
+    times = zip(record.frame_requested, record.frame_decoded, strict=True)
+    size = len(record.window())
+    window = [f"{i // size + 1}: " if record.num_windows > 1 else "" for i in range(len(pictures))]
+    return Card(
+        id=record.id,
+        part=part,
+        lang=record.lang,
+        source=record.source,
+        pictures=tuple(pictures),
+        captions=tuple(
+            f"{of}{asked:.2f} → {found:.2f} s"
+            for of, (asked, found) in zip(window, times, strict=True)
+        )
+        if record.frame_requested
+        else ("",) * len(pictures),
+        lines=_readable(texts),
+    )
+
+
+def _draw(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
+    """Draws boxes and masks. Masks belong to the last boxes, those of the suffixes."""
+    first = max(len(boxes) - len(masks), 0)
+    for number, text in enumerate(masks, start=first):
+        mask = Image.fromarray(decode_mask(text).astype(np.uint8) * 255)
+        paint_mask(picture, mask.resize(picture.size, Image.Resampling.NEAREST), (0, 0), number)
+    for number, box in enumerate(boxes):
+        paint_box(picture, box, number)
+
+
+def _readable(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Replaces each box in the texts by its number; `html` and `png` color them alike."""
+    lines, number = [], 0
+    for label, text in texts:
+        parts, end = [], 0
+        for one in OBJECT.finditer(text):
+            number += 1
+            masked = text.startswith(MASK_MARKER, one.end()) or bool(one[2])
+            parts += [text[end : one.start()], f"[{number} mask]" if masked else f"[{number}]"]
+            end = one.end() + (len(MASK_MARKER) if text.startswith(MASK_MARKER, one.end()) else 0)
+        whole = "".join([*parts, text[end:]])
+        lines.append((label, whole if len(whole) <= _MAX_SIGNS else whole[:_MAX_SIGNS] + "…"))
+    return tuple(lines)

@@ -1,0 +1,108 @@
+"""Transfers: the registry's recipes and rows, and whose checkpoints are scored."""
+
+import pytest
+
+from flows.config.load import check, load
+from flows.study.graph import datasets_of, graph_of, results_plan
+from infra.reason import ConfigError
+from pipelines.benchmarks.registry import BENCHMARKS, main_suite
+
+
+def study(transfers: dict, image_px: int = 224):
+    vision = {"image_px": image_px, "patch_px": 14}
+    values = {"model": {"vision": vision}, "transfers": transfers, "budgets": [16, 64, 256]}
+    if image_px == 448:
+        values["budgets"] = [16, 1024]
+    return check(values, source="here")
+
+
+@pytest.mark.parametrize(("image_px", "decay", "epochs"), [(224, 0.0, 5), (448, 3e-7, 10)])
+def test_what_a_config_leaves_out_is_the_registrys_recipe(image_px, decay, epochs):
+    train = study({"textvqa": {"train": {"peak_lr": 0.5}}}, image_px).transfers["textvqa"].train
+    assert train.peak_lr == 0.5
+    assert (train.batch_size, train.epochs, train.text_len) == (256, epochs, 32)
+    assert train.weight_decay == pytest.approx(decay)
+    assert (train.schedule, train.warmup, train.b2, train.grad_clip) == ("cosine", 0.05, 0.999, 1)
+
+
+def test_steps_that_a_config_states_replace_the_recipes_epochs():
+    train = study({"chartqa": {"train": {"total_steps": 7}}}).transfers["chartqa"].train
+    assert (train.epochs, train.total_steps, train.label_smoothing) == (None, 7, 0.2)
+    assert train.in_steps(1_000_000) == train
+    passes = study({"chartqa": {}}).transfers["chartqa"].train
+    assert (passes.dropout, passes.sampling) == (0.1, "without_replacement")
+    assert study({"docvqa": {}}).transfers["docvqa"].train.sampling == "choice"
+    assert passes.in_steps(1000).total_steps == round(30 * 1000 / 256)
+
+
+def test_every_benchmark_has_a_recipe_and_its_rows_by_default():
+    everything = study({name: {} for name in BENCHMARKS})
+    assert len(everything.rows) == sum(len(b.rows) for b in BENCHMARKS.values()) == 47
+    main = [name for name, row in everything.rows.items() if row.main]
+    assert len(main) == len(main_suite()) == 27
+    plan = results_plan(everything)
+    assert plan.groups == {"main": tuple(main)}
+    assert set(everything.fine_tunings) == {n for n, b in BENCHMARKS.items() if not b.parent}
+
+
+def test_rows_are_named_by_benchmark_and_by_split_where_there_are_several():
+    one = study({"refcoco": {"eval_splits": ["refcocog_val"]}, "gqa": {}})
+    assert list(one.rows) == ["refcoco", "gqa"]
+    assert one.rows["refcoco"].split == "refcocog_val"
+    several = study({"refcoco": {}, "msvd_qa": {"transfer": False}})
+    assert len(several.rows) == 8
+    assert several.rows["refcoco:refcocoplus_testB"].split == "refcocoplus_testB"
+    datasets = datasets_of(several)
+    assert datasets["refcoco:refcocog_test/eval"].split == "refcocog_test"
+    assert [name for name in datasets if name.endswith("/train")] == [
+        "refcoco/train",
+        "msvd_qa/train",
+    ]
+
+
+def test_a_zero_shot_benchmark_is_scored_with_its_parents_checkpoints(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    alone, both = study({"marvl": {}}), study({"nlvr": {"train": {"peak_lr": 0.5}}, "marvl": {}})
+    train, scored = datasets_of(alone)["nlvr/train"], datasets_of(alone)["marvl/eval"]
+    assert (train.reader, train.split) == ("nlvr", "train+dev")
+    assert (scored.reader, scored.split) == ("marvl", "id+sw+ta+tr+zh")
+    assert datasets_of(both)["nlvr/train"] == train
+    assert list(alone.fine_tunings) == list(both.fine_tunings) == ["nlvr"]
+    assert alone.fine_tunings["nlvr"].batch_size == 256
+    assert both.fine_tunings["nlvr"].peak_lr == 0.5
+    cells = both.num_seeds * sum(len(both.budgets_of(m)) for m in both.methods)
+    drawn = {"path": "web"}  # A graph needs no files of what is drawn, whoever reads them.
+    graph = graph_of(study({"nlvr": drawn, "marvl": drawn}), "evaluate")
+    assert len(graph.cells) == 2 * cells
+    transfers = [node for node in graph.nodes if node.name.startswith("transfer ")]
+    assert {node.name.split()[2] for node in transfers} == {"nlvr"}
+    scored = {step.name.split()[2] for node in transfers for step in node.jobs[1].steps}
+    assert scored == {"nlvr", "marvl"}
+    assert study({"pope": {}}).transfers["pope"].eval_text_len == 48
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (
+            "transfers={nlvr: {}, marvl: {train: {peak_lr: 1.0}}}",
+            r"marvl\.train: marvl is scored with the checkpoints of nlvr; state .* nlvr\.train",
+        ),
+        ("transfers.chartqa.eval_splits=[test,test]", "eval_splits must not repeat a split"),
+        (
+            "transfers.chartqa.eval_splits=[test, nope]",
+            r"transfers\.chartqa\.eval_splits: split of chartqa must be one of train, .*'nope'",
+        ),
+        ("transfers.refcoco.train_split=nope", r"transfers\.refcoco\.train_split: split of refc"),
+        ("sources=[{reader: wep}]", r"sources\.0\.reader must be one of .*web.*got 'wep'"),
+        ("sources=[{reader: web, split: val}]", r"sources\.0\.split: split of web must be one"),
+        ("transfers.chartqa.train.epochs=0", "epochs must be positive, or none, got 0"),
+        ("transfers.chartqa.train=3", "transfers.chartqa.train: "),
+        ("transfers=[chartqa]", "transfers: "),
+    ],
+)
+def test_mistakes_are_named(override, told):
+    with pytest.raises(ConfigError, match=told) as refused:
+        load(overrides=[override])
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,153 @@
+"""Configs: what is accepted, and the one line that says why something is not."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.config.load import load, overridden
+from infra.reason import ConfigError
+
+CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
+
+
+def test_demo_compares_four_methods_over_three_shared_seeds():
+    demo = load()
+    assert demo.methods == ("vanilla", "m3", "mqt", "parcel")
+    assert len(set(demo.seeds)) == 3
+    assert all(10_000 <= seed <= 100_000 for seed in demo.seeds)
+    assert load().seeds == demo.seeds
+    assert load(overrides=["seed=1"]).seeds != demo.seeds
+
+
+@pytest.mark.parametrize("source", [None, *CONFIGS], ids=lambda p: p.stem if p else "demo")
+def test_short_studies_train_elastic_methods_on_the_budgets_of_their_table(source: Path | None):
+    study = load(source)
+    if study.model.text.width > 2000:  # Of 3B, in steps enough for the paper's uniform draw.
+        assert study.train_budgets == {}
+        return
+    for method in (m for m in study.methods if m not in study.variants):
+        table = None if method == "vanilla" else study.budgets_of(method)
+        assert study.drawing(study.intermediary, method).budgets == table
+        for benchmark in study.fine_tunings:
+            assert study.fine_tuning_of(benchmark, method).budgets == table
+    assert study.stage1.budgets is None
+
+
+def test_methods_without_training_budgets_draw_from_all_they_serve():
+    study = load(overrides=["train_budgets={mqt: [16, 64]}"])
+    assert study.drawing(study.intermediary, "mqt") == replace(study.intermediary, budgets=(16, 64))
+    assert study.drawing(study.intermediary, "parcel") == study.intermediary
+    assert study.intermediary.budgets is None
+    assert study.fine_tuning_of("chartqa", "mqt").budgets == (16, 64)
+    assert study.fine_tuning_of("chartqa", "parcel") == study.fine_tunings["chartqa"]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_shipped_configs_load(path: Path):
+    assert load(path).methods
+    assert load(path).data_root is None  # Where the data lie is for who runs it to say.
+
+
+def test_file_states_only_what_differs_from_its_base(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("base: demo\nname: mine\nstage1: {total_steps: 7}\n")
+    study = load(tmp_path / "a.yaml", ["stage1.batch_size=3"])
+    assert (study.name, study.stage1.total_steps, study.stage1.batch_size) == ("mine", 7, 3)
+    assert study.stage1.text_len == load().stage1.text_len
+
+
+def test_null_drops_a_benchmark_in_a_file_and_in_an_override(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("base: demo\ntransfers: {chartqa: null}\n")
+    dropped = load(tmp_path / "a.yaml")
+    assert set(load().transfers) - set(dropped.transfers) == {"chartqa"}
+    assert load(overrides=["transfers.chartqa=null"]).transfers == dropped.transfers
+    (tmp_path / "b.yaml").write_text("base: a.yaml\ntransfers: {chartqa: null}\n")
+    assert load(tmp_path / "b.yaml").transfers == dropped.transfers
+    (tmp_path / "c.yaml").write_text("base: a.yaml\ntransfers: {mine: null}\n")
+    with pytest.raises(ConfigError, match=r"c\.yaml: transfers\.mine: null drops .* are refcoco"):
+        load(tmp_path / "c.yaml")
+    (tmp_path / "d.yaml").write_text("transfers: {mine: null}\n")
+    with pytest.raises(ConfigError, match=r"d\.yaml: transfers\.mine: null drops .* are none"):
+        load(tmp_path / "d.yaml")
+
+
+def test_a_file_that_is_its_own_base_or_no_text_is_told(tmp_path: Path):
+    a, b = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    a.write_text("base: b.yaml\n")
+    b.write_text("base: a.yaml\n")
+    with pytest.raises(
+        ConfigError, match=r"b\.yaml: base must be a file that is not .* got .*a\.yaml"
+    ):
+        load(a)
+    a.write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"a\.yaml must be UTF-8, .* at byte 9"):
+        load(a)
+
+
+def test_values_that_overrides_change_stay_as_they_were():
+    values = {"transfers": {"mine": {"reader": "mine.py:read", "metric": "accuracy"}}}
+    before = copy.deepcopy(values)
+    with pytest.raises(ConfigError):  # Much is missing.
+        overridden(values, ["transfers.mine.path=x"], source="values")
+    assert values == before
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path):
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "base: demo\nstage1: &s {total_steps: 7}\nintermediary: {<<: *s, total_steps: 3}\n"
+    )
+    assert load(path).intermediary.total_steps == 3
+    path.write_text("base: demo\nstage1:\n  total_steps: 7\n  total_steps: 8\n")
+    with pytest.raises(
+        ConfigError, match=r"a\.yaml, line 4: total_steps is stated twice; keep one"
+    ):
+        load(path)
+    with pytest.raises(ConfigError, match="stage1: total_steps is stated twice"):
+        load(overrides=["stage1={total_steps: 7, total_steps: 8}"])
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (
+            "transfers.chartq=null",
+            r"chartq: null drops .* none of that name; there are chartqa, ref",
+        ),
+        ("num_seed=2", r"num_seed: no such key; did you mean num_seeds\? Accepted: name, seed"),
+        ("transfers.chartqa.train.lr=3", r"transfers\.chartqa\.train\.lr: no such key.*peak_lr"),
+        ("connectors.parcel.bucket=[62]", r"did you mean buckets\?"),
+        ("num_seeds=0", r"num_seeds: Input should be greater than or equal to 1, got 0"),
+        ("methods=[vanilla,parcl]", r"methods\.1 must be one of .*parcel, .* got 'parcl'"),
+        ("methods=[parcel,parcel]", "methods must not repeat a value"),
+        ("budgets=[16,17,256]", r"no method serves \[17\]\. Accepted: even ones from 2 to 256"),
+        ("budgets=[16]", "budgets must hold 256"),
+        (
+            "train_budgets.m3=[16,17]",
+            r"train_budgets\.m3 must be distinct budgets that m3 serves, "
+            r"4, 16, 64, 256, got \[16, 17\]; without it all of them are drawn",
+        ),
+        ("train_budgets.parcel=[8,256]", r"that parcel serves, 16…256, even ones, got \[8, 256\]"),
+        ("train_budgets.vanilla=[16,256]", r"that vanilla serves, 256, got \[16, 256\]"),
+        ("train_budgets.mqt=[]", r"train_budgets\.mqt must be distinct budgets .* got \[\]"),
+        ("train_budgets.mqt=[16,16]", r"train_budgets\.mqt must be distinct budgets"),
+        ("train_budgets.mtq=[16]", r"train_budgets must be one of vanilla, .* got 'mtq'"),
+        ("stage1.warmup=3", r"stage1: warmup must be .* got 3\.0"),
+        ("transfers.vqa={}", r"transfers: no benchmark 'vqa'\. Accepted: activitynet_cap"),
+        ("model.text.vocab_size=7", r"vocab_size must be tokenizer\.vocab_size \+ 1152"),
+        ("name=My Study", "name: "),
+        (
+            "compute.ray_address=ray://head:10001",
+            r"must not be Ray Client's, got 'ray://head:10001'",
+        ),
+        ("compute.ray_address=head", r'"host:port" of a head, or "auto", got \'head\''),
+        ("compute.ray_address=http://head:8265/x", r"got 'http://head:8265/x'"),
+        ("compute.cpus_per_evaluation=0", r"compute\.cpus_per_evaluation: Input should be greater"),
+        ("oops", "override must look like key.path=value, got 'oops'"),
+    ],
+)
+def test_mistakes_are_named_with_their_cure(override: str, told: str):
+    with pytest.raises(ConfigError, match=told) as refused:
+        load(overrides=[override])
+    assert "\n" not in str(refused.value)

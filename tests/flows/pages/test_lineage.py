@@ -1,0 +1,87 @@
+"""Lineage pages: views of the manifests."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from flows.pages import lineage
+from flows.pages.cards import Cards
+from flows.pages.study import study_of
+from flows.steps.accepted import accept
+from infra.store.manifest import Recipe
+from infra.store.store import Artifact, Attempt, Store
+
+
+def make(store: Store, kind: str, name: str, **inputs: Artifact) -> Artifact:
+    found = {role: artifact.as_input for role, artifact in inputs.items()}
+    attempt = Attempt(store, Recipe(kind=kind, name=name, inputs=found, config={"n": name}))
+    (attempt.path / "a.txt").write_text(name)
+    attempt.counts["records"] = 7
+    return attempt.commit({"prefect": {"flow_run_id": "0123456789"}})
+
+
+def test_page_tells_the_maker_links_the_inputs_and_draws_the_graph(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = make(store, "corpus", "corpus")
+    dataset = make(store, "dataset", "prepare web", raw=corpus)
+    text = lineage.page(store, dataset, reused=True)
+    assert "**Reused**; made by run [01234567](/v2/runs/flow-run/0123456789)" in text
+    assert f"| raw | [corpus](/v2/artifacts/key/lineage-{corpus.key}) |" in text
+    assert "| records | 7 |" in text
+    assert '  n0["corpus"]\n  n1["prepare web"]\n  n0 --> n1' in text
+    assert "Made by run" in lineage.page(store, dataset, reused=False)
+
+
+def test_large_graph_shares_boxes_between_steps_of_a_sort(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = make(store, "corpus", "corpus")
+    many = {f"x{i}": make(store, "predictions", f"evaluate {i}", raw=corpus) for i in range(30)}
+    text = lineage.page(store, make(store, "results", "results", **many), reused=False)
+    diagram = text.split("```mermaid")[1].split("```")[0]
+    assert '["evaluate x 30"]' in diagram
+    assert diagram.count("[") == 3
+
+
+def test_pages_mark_what_was_kept_and_what_rests_on_it(tmp_path: Path):
+    store = Store(tmp_path)
+    corpus = make(store, "corpus", "corpus")
+    dataset = make(store, "dataset", "prepare web", raw=corpus)
+    top = make(store, "results", "top", data=dataset)
+    assert "†" not in lineage.page(store, top, reused=True)
+    accept(store, dataset, "0123456789abcdef" * 4)
+    own, above = (lineage.page(store, artifact, reused=True) for artifact in (dataset, top))
+    said = "kept although its code has changed since"
+    assert f"† It was {said}: it counts as made with code `0123456789ab`." in own
+    link = f"[prepare web](/v2/artifacts/key/lineage-{dataset.key})"
+    assert f"† It rests on artifacts {said}: {link}." in above
+    assert above.count("stroke-dasharray") == 1
+    assert "†" not in lineage.page(store, corpus, reused=True)
+
+
+@pytest.mark.slow
+def test_a_page_shows_a_few_items_escaped_and_who_uses_it(toy: Store):
+    cards = Cards(toy)
+    data = next(a for a in toy.artifacts("dataset") if "shapes" in a.manifest.name)
+    text = lineage.page(
+        toy, data, reused=False, users={"results-x": "results"}, cards=cards.samples(data, 3)
+    )
+    assert text.count('<img src="data:image/jpeg;base64,') == 3
+    assert "<b>segment it</b><br>[1 mask]</td>" in text
+    assert "- [results](/v2/artifacts/key/lineage-results-x)" in text
+    key = study_of(toy, "toy").columns("colors")["parcel@16"].artifacts[23]
+    text = lineage.page(toy, toy.get(key), reused=False, cards=cards.samples(toy.get(key), 30))
+    assert "<td>&lt;b&gt;purple&lt;/b&gt; (0)</td>" in text
+    table = text.partition("<table>")[2].partition("</table>")[0]
+    assert "\n\n" not in table  # An empty line would end the HTML, and begin Markdown.
+    assert "Nothing yet." in lineage.page(toy, data, reused=False, users={})
+    assert "Used by" not in lineage.page(toy, data, reused=False)
+
+
+def test_the_page_of_a_training_has_its_losses(toy: Store):
+    (training, *_) = toy.artifacts("checkpoint")
+    text = lineage.page(toy, training, reused=False)
+    picture = text.split("![loss by step](data:image/png;base64,")[1].split(")")[0]
+    assert base64.b64decode(picture).startswith(b"\x89PNG")
+    (data, *_) = toy.artifacts("dataset")
+    assert "![loss" not in lineage.page(toy, data, reused=False)

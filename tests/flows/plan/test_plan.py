@@ -1,0 +1,240 @@
+"""Tests of a study's plan: steps, FLOPs, memory, time, cost, and what it says it cannot know."""
+
+import datetime
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.config.load import load
+from flows.plan import plan as planning
+from flows.plan.plan import markdown_of, plan_of, text_of
+from flows.plan.prepared import Prepared, prepared
+from flows.plan.programs import Compiled
+from infra.chips.topology import Topology
+from infra.reason import ConfigError
+from infra.store.store import Store
+from model.analysis.flops import Modality, prefill_flops
+from model.connector import budgets
+
+DAY = datetime.date(2026, 11, 23)
+SLICE = Topology.parse("v4:2x2x1")
+ON = f"compute.topology={SLICE}"
+NOTHING = Prepared(records={})
+
+
+def made(monkeypatch, folder: Path, *words: str, records=None, price=None, every=False):
+    """A plan of the demo, with a compiler that takes a second per 100 tokens."""
+
+    def compiled(model, train, topology, tokens, cache):
+        return Compiled(
+            memory_bytes=tokens * 1e8,
+            compute_s=tokens / 100,
+            interconnect_s=0.5,
+            traffic_bytes=1e9,
+            compile_s=1.0,
+        )
+
+    monkeypatch.setattr(planning, "compile_program", compiled)
+    own = [f"compute.price={price}"] if price is not None else []
+    study = load(overrides=[ON, *own, *words])
+    data = Prepared(records=records or {}, lines=("42 TB stay",))
+    return study, plan_of(study, folder, data, day=DAY, every=every)
+
+
+def test_steps_tokens_and_flops_are_those_of_the_draws(monkeypatch, tmp_path: Path):
+    words = ["stage1.batch_size=8", "intermediary.batch_size=8", "stage1.total_steps=30"]
+    study, plan = made(monkeypatch, tmp_path, *words)
+    first, *others = plan.trainings
+    assert (first.name, first.steps) == ("stage1 vanilla", 30)
+    assert study.stage1 is not None
+    prompt = Modality(name="", num_images=1, text_tokens=study.stage1.text_len)
+    model = study.model_of("vanilla")
+    assert first.flops == 30 * 8 * 3 * prefill_flops(model, 256, prompt).total
+    assert first.tokens == 30 * 8 * (256 + study.stage1.text_len)
+    parcel = next(row for row in others if row.name == "intermediary parcel")
+    assert study.intermediary is not None
+    drawn = budgets.training_budgets(study.model_of("parcel"), study.intermediary.budgets)
+    assert sum(shape.share for shape in parcel.shapes) == pytest.approx(1)
+    at_most = {shape.tokens for shape in parcel.shapes}
+    assert max(at_most) >= max(drawn)
+    assert len(at_most) == len(parcel.shapes)
+
+
+def test_the_largest_shape_is_compiled_and_the_others_are_scaled(monkeypatch, tmp_path: Path):
+    words = ["stage1.batch_size=8", "intermediary.batch_size=8"]
+    _, plan = made(monkeypatch, tmp_path, *words, price=2.0)
+    parcel = next(row for row in plan.trainings if row.name == "intermediary parcel")
+    *scaled, largest = parcel.shapes
+    assert largest.compiled
+    assert not any(shape.compiled for shape in scaled)
+    assert parcel.memory_bytes == largest.tokens * 1e8
+    for shape in scaled:
+        assert shape.compute_s == pytest.approx(
+            largest.compute_s * shape.flops / largest.flops  # type: ignore[operator]
+        )
+        assert shape.interconnect_s == 0.5
+    low, high = parcel.step_s or (0.0, 0.0)
+    assert high == pytest.approx(low + 0.5)
+    assert parcel.chip_hours == pytest.approx(
+        [parcel.steps * 4 * seconds / 3600 for seconds in (low, high)]  # type: ignore[operator]
+    )
+    lines = list(text_of(plan))
+    total = sum(row.chip_hours[1] for row in plan.trainings if row.chip_hours)
+    assert plan.chip_hours[1] == pytest.approx(total)
+    assert any("at 2 a chip-hour, as given on 2026-11-23" in line for line in lines)
+    _, full = made(monkeypatch, tmp_path, *words, every=True)
+    parcel = next(row for row in full.trainings if row.name == "intermediary parcel")
+    assert all(shape.compiled for shape in parcel.shapes)
+
+
+def test_what_does_not_fit_is_told_and_marked(monkeypatch, tmp_path: Path):
+    words = ["stage1.batch_size=8", "intermediary.batch_size=8"]
+    study, plan = made(monkeypatch, tmp_path, *words)
+    lines = "\n".join(text_of(plan))
+    assert "does not fit" not in lines
+
+    def refuses(model, train, topology, tokens, cache):
+        return Compiled(
+            memory_bytes=42 * 2**30,
+            compute_s=None,
+            interconnect_s=None,
+            traffic_bytes=None,
+            compile_s=1.0,
+        )
+
+    monkeypatch.setattr(planning, "compile_program", refuses)
+    plan = plan_of(study, tmp_path, NOTHING, day=DAY)
+    lines = "\n".join(text_of(plan))
+    assert "stage1 vanilla does not fit: it asks for 42.0 GiB a chip" in lines
+    assert "42.0!" in lines
+    assert plan.chip_hours == (0, 0)
+
+
+def test_a_pretraining_in_epochs_is_counted_once_its_data_are_prepared(monkeypatch, tmp_path: Path):
+    words = ["stage1.batch_size=8", "stage1.epochs=3", "intermediary.batch_size=8"]
+    _, plan = made(monkeypatch, tmp_path, *words)
+    assert (plan.trainings[0].steps, plan.trainings[0].chip_hours) == (None, None)
+    assert "its steps are known once its data are prepared" in plan.trainings[0].unknown
+    _, plan = made(monkeypatch, tmp_path, *words, records={"mixture/web": 80})
+    assert (plan.trainings[0].steps, plan.trainings[0].unknown) == (30, "")
+
+
+def test_transfers_are_counted_once_their_data_are_prepared(monkeypatch, tmp_path: Path):
+    words = [
+        "stage1.batch_size=8",
+        "intermediary.batch_size=8",
+        "num_seeds=2",
+        "transfers={chartqa: {train: {batch_size: 4, epochs: 3}}}",
+    ]
+    _, plan = made(monkeypatch, tmp_path, *words)
+    rows = [row for row in plan.trainings if "transfers" in row.name]
+    assert rows
+    assert all(row.steps is None and row.chip_hours is None for row in rows)
+    told = "\n".join(text_of(plan))
+    assert told.count("1 that count epochs of data not prepared yet") == 1
+    _, plan = made(monkeypatch, tmp_path, *words, records={"chartqa/train": 40})
+    parcel = next(r for r in plan.trainings if r.name == "1 transfers parcel")
+    assert parcel.steps == 2 * 30
+    pace = next(r for r in plan.trainings if r.name == "intermediary parcel")
+    per_flop = pace.step_s[0] / sum(s.share * s.flops for s in pace.shapes)  # type: ignore[index]
+    assert parcel.chip_hours
+    assert parcel.chip_hours[0] == pytest.approx(parcel.flops * per_flop * 4 / 3600)
+
+
+def test_json_is_the_whole_plan(monkeypatch, tmp_path: Path):
+    _, plan = made(monkeypatch, tmp_path, "stage1.batch_size=8", "intermediary.batch_size=8")
+    told = json.loads(json.dumps(plan.as_json()))
+    assert (told["form"], told["topology"], told["chips"]) == (1, "v4:2x2x1", 4)
+    assert [row["name"] for row in told["trainings"]] == [row.name for row in plan.trainings]
+    assert told["cost"] is None
+    assert told["beside"] == ["42 TB stay"]
+    assert told["trainings"][0]["shapes"][0]["compiled"]["compute_s"]
+
+
+def test_a_batch_that_the_chips_do_not_divide_is_one_line(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"stage1.batch_size must be a multiple of the 4 chips"):
+        plan_of(load(overrides=[ON, "stage1.batch_size=6"]), tmp_path, NOTHING, day=DAY)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is not None, reason="libtpu is installed here"
+)
+def test_without_the_compiler_it_says_what_it_could_not_do(tmp_path: Path):
+    words = [ON, "stage1.batch_size=8", "intermediary.batch_size=8"]
+    plan = plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
+    assert plan.trainings[0].flops > 0
+    assert plan.trainings[0].memory_bytes is None
+    assert any("libtpu is not installed" in line for line in text_of(plan))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="libtpu is not installed: pip install '.[tpu]'",
+)
+def test_a_small_model_is_compiled_for_a_slice_once(tmp_path: Path):
+    words = ["methods=[vanilla]", "budgets=[256]", "stage1.batch_size=8", "intermediary=null"]
+    study = load(overrides=[ON, *words])
+    plan = plan_of(study, tmp_path, NOTHING, day=DAY)
+    (row,) = plan.trainings[:1]
+    assert row.memory_bytes
+    assert 0 < row.memory_bytes < SLICE.chip.hbm_bytes
+    assert row.step_s
+    assert 0 < row.step_s[0] <= row.step_s[1] < 1
+    (known,) = tmp_path.glob("*.json")
+    wrote = known.stat().st_mtime_ns
+    assert plan_of(study, tmp_path, NOTHING, day=DAY).trainings[0].step_s == row.step_s
+    assert known.stat().st_mtime_ns == wrote
+
+
+def test_gpus_are_planned_by_formula(tmp_path: Path):
+    def planned(mfu: float):
+        words = ["compute.topology=h100:8", f"compute.mfu={mfu}"]
+        words += ["stage1.batch_size=8", "intermediary.batch_size=8"]
+        return plan_of(load(overrides=words), tmp_path, NOTHING, day=DAY)
+
+    slow, fast = planned(0.2), planned(0.4)
+    assert slow.notes == ("by formula, at 20% of the peak (--mfu): no compiler was asked",)
+    for a, b in zip(slow.trainings, fast.trainings, strict=True):
+        assert a.memory_bytes == b.memory_bytes
+        for one, other in zip(a.shapes, b.shapes, strict=True):
+            assert one.compiled is not None
+            assert one.compiled.by_formula
+            assert one.compute_s == pytest.approx(one.flops / 8 / 989e12 / 0.2)
+            assert other.compute_s == pytest.approx(one.flops / 8 / 989e12 / 0.4)
+            assert one.interconnect_s == other.interconnect_s
+    assert "(0 scaled)" in "\n".join(text_of(slow))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_study_that_names_no_chips_has_no_plan(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"compute.topology must name the chips .* h100:8, got n"):
+        plan_of(load(), tmp_path, NOTHING, day=DAY)
+    with pytest.raises(ConfigError, match=r"topology must be one of v4, .*; got 'v9:2'"):
+        load(overrides=["compute.topology=v9:2"])
+
+
+def test_a_page_has_the_lines_of_the_terminal(monkeypatch, tmp_path: Path):
+    _, plan = made(monkeypatch, tmp_path, "stage1.batch_size=8", "intermediary.batch_size=8")
+    title, _, _, _, *rows = text_of(plan)
+    page = markdown_of(plan).splitlines()
+    assert page[0] == title
+    assert "| stage1 vanilla | 1 |" in "\n".join(page)
+    told = [line.removeprefix("- ") for line in page if line.startswith("- ")]
+    assert told == rows[-len(told) :]
+    assert "42 TB stay" in told
+
+
+def test_what_a_store_knows_is_in_the_plan(tmp_path: Path):
+    found = prepared(load(), Store(tmp_path))
+    data, unknown, reading, storage = found.lines
+    assert data == "data: 0 of 7 datasets are prepared"
+    assert unknown.startswith("what preparing 7 takes is not known (prepare mixture/web, ")
+    assert reading.startswith("reading: known once")
+    assert "checkpoint" in storage
+    assert found.records == {}
+    nowhere = load(overrides=["data_root=/nowhere"])
+    (line,) = prepared(nowhere, Store(tmp_path)).lines
+    assert line.startswith("storage and reading are not known: ")

@@ -1,0 +1,101 @@
+"""`parcel status`: runs under way, leases, and what waits for what; on a disk and in a bucket."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.lineage.runs import note_run
+from infra.prefect.journal import Journal
+from infra.store.holder import Holder
+from infra.store.lease import Lease
+from infra.store.store import Store
+from tests.flows.conftest import Done
+
+RUN = "0c0ffee0-1111-4222-8333-444455556666"
+STEP = "checkpoint-0123456789abcdef-01234567"
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch) -> str:
+    if request.param == "disk":
+        return str(tmp_path / "store")
+    request.getfixturevalue("gcs")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "cache"))
+    return "gs://testing/status"
+
+
+@pytest.fixture
+def under_way(uri: str) -> Iterator[Store]:
+    """A run in the middle: a part is made, one step has failed, others wait."""
+    store = Store(uri)
+    journal = Journal(store.state, RUN)
+    journal.plan(
+        "toy",
+        {
+            "corpus": [],
+            "broken": ["corpus"],
+            "stage1": ["corpus"],
+            "ready": ["corpus"],
+            "transfer a": ["stage1"],
+            "transfer b": ["stage1"],
+            "lost": ["broken"],
+        },
+    )
+    for name in ("corpus", "broken", "stage1"):
+        journal.started(name)
+    journal.ended("corpus", "made")
+    journal.ended("broken", "failed", "no such file")
+    with store.pinned(RUN) as pin, store.lock(STEP):
+        pin.add(STEP)
+        yield store
+
+
+def test_a_run_under_way_tells_what_waits_for_what(parcel: Callable[..., Done], under_way: Store):
+    done = parcel("status", "--store", under_way.uri)
+    assert done.code == 0, done.err
+    lines = [line.strip() for line in done.out.splitlines()]
+    here = Holder.here()
+    assert any(
+        line.startswith(f"toy 0c0ffee0: process {here.pid} of {here.host}, since 20")
+        for line in lines
+    )
+    assert "2 of 7 steps ended: 1 failed, 1 made" in lines
+    assert any(line.startswith("running: stage1, for ") for line in lines)
+    assert "ready, waiting for a worker: ready" in lines
+    assert "waiting for stage1: transfer a, transfer b" in lines
+    assert "cannot run, since broken failed: lost" in lines
+    (lease,) = (line for line in lines if line.startswith(STEP))
+    assert "renewed 0 s ago" in lease
+    assert lease.endswith("wanted by toy 0c0ffee0")
+
+
+def test_leases_of_the_dead_and_of_other_machines(parcel: Callable[..., Done], tmp_path: Path):
+    store = Store(tmp_path / "store")
+    dead = Holder(host="here", machine=Holder.here().machine, pid=2**22 + 1, began=1)
+    other = Holder(host="there", machine="another", pid=7, began=1)
+    for number, holder in enumerate((dead, other)):
+        lease = Lease(token=str(number), holder=holder, since="2026-11-22T10:00:00+00:00", ttl=120)
+        store.files.put(f"leases/files-{number:016x}-.json", lease.to_json())
+    store.files.put(
+        f"pins/{RUN}.abcdef01.json",
+        json.dumps(json.loads(lease.to_json()) | {"holder": vars(dead)}).encode(),
+    )
+    out = parcel("status", "--store", store.uri).out
+    assert (
+        "process 4194305 of here, since 2026-11-22 10:00 UTC, process gone; the lease is free"
+        in out
+    )
+    assert "process 7 of there, since 2026-11-22 10:00 UTC, renewed 0 s ago" in out
+    assert "runs whose process is gone: 1\n  run 0c0ffee0" in out
+
+
+def test_runs_that_ended_are_told_from_the_newest(parcel: Callable[..., Done], tmp_path: Path):
+    store = Store(tmp_path / "store")
+    assert "runs that ended: none" in parcel("status", "--store", store.uri).out
+    for name, failed in (("old", ()), ("new", ["stage1: out of memory"])):
+        note_run(store, {"name": name}, None, artifacts=[], flow_run_id="", failed=failed)
+    ended = parcel("status", "--store", store.uri).out.partition("runs that ended: 2\n")[2]
+    assert [line.split("-unfinished-")[0].strip() for line in ended.splitlines()] == ["new", "old"]
+    assert "1 steps failed: stage1: out of memory" in ended

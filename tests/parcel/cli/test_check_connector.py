@@ -1,0 +1,95 @@
+"""`parcel check-connector`, and `parcel flops` with a connector of one's own."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.flows.config.test_own_connector import RIPPLE
+
+pytestmark = pytest.mark.usefixtures("forget")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    text = RIPPLE.replace("from own_start import DEVIATION", "DEVIATION = 0.02")
+    beyond = "\n\nclass Beyond(Ripple):\n    def __call__(self, features, **slots):\n"
+    beyond += "        x = super().__call__(features, **slots)\n"
+    beyond += "        return x + jnp.mean(x, axis=1, keepdims=True)\n"
+    (tmp_path / "own_ripples_here.py").write_text(text + beyond)
+    (tmp_path / "small.yaml").write_text(
+        "base: demo\nmodel: {vision: {image_px: 112}}\nbudgets: [16]\nmethods: [parcel]\n"
+        "train_budgets: {m3: [16], mqt: [16], parcel: [16]}\n"
+        "connectors: {mqt: {buckets: [64]}, parcel: {buckets: [62, 64]}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_line_for_each_promise(parcel, folder: Path):
+    code, out, err = parcel(
+        "check-connector", "own_ripples_here.py:Ripple", "--config", "small.yaml"
+    )
+    assert (code, err) == (0, "")
+    lines = [line.split(maxsplit=2) for line in out.splitlines()]
+    assert [name for name, *_ in lines] == [
+        "programs",
+        "budgets",
+        "dtypes",
+        "images",
+        "masking",
+        "gradients",
+        "nesting",
+    ]
+    assert {word for _, word, _ in lines} == {"ok"}
+    assert lines[1][2] == "17 of 32 from 2 to 64"
+
+
+@pytest.mark.slow
+def test_a_broken_promise_is_exit_code_1(parcel, folder: Path):
+    code, out, _ = parcel("check-connector", "own_ripples_here.py:Beyond", "--config", "small.yaml")
+    assert code == 1
+    (masking,) = [line for line in out.splitlines() if line.startswith("masking")]
+    assert masking.split()[1] == "BROKEN"
+    assert "slots beyond the budget must not be read" in masking
+
+
+def test_ours_are_checked_the_same_way(parcel, folder: Path):
+    code, out, _ = parcel("check-connector", "m3", "--config", "small.yaml")
+    assert code == 0
+    assert "masking    ok     no slot is ever masked" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["check-connector", "parcl"], "NAME must be one of vanilla, m3, "),
+        (["check-connector", "own_nothing.py:X"], "NAME: there is no file"),
+        (["check-connector", "own_ripples_here.py:Nobody"], "own_ripples_here has no 'Nobody'"),
+        (["flops", "--connector", "own_ripples_here:Nobody"], "--connector: own_ripples_here "),
+    ],
+)
+def test_wrong_requests_are_told_in_a_line(parcel, folder: Path, words: list[str], told: str):
+    code, _, err = parcel(*words)
+    assert code == 2
+    assert told in err
+    assert err.count("\n") == 1
+
+
+def test_the_efficiency_table_has_it(parcel, folder: Path):
+    code, out, _ = parcel(
+        "flops", "--connector", "own_ripples_here.py:Ripple", "--budget", "64", "--json"
+    )
+    rows = {row["connector"]: row for row in json.loads(out) if row["modality"] == "image"}
+    assert code == 0
+    assert rows["own_ripples_here:Ripple"]["kv_mb"] == rows["mqt"]["kv_mb"]
+    assert 1.0 < rows["own_ripples_here:Ripple"]["tflops"] / rows["mqt"]["tflops"] < 1.001
+
+
+def test_the_table_of_a_study_has_its_methods(parcel, folder: Path):
+    text = (folder / "small.yaml").read_text().replace("[parcel]", "['own_ripples_here.py:Ripple']")
+    (folder / "small.yaml").write_text(text)
+    code, out, _ = parcel("flops", "small.yaml", "--budget", "4", "--parts")
+    assert code == 0
+    assert out.splitlines()[-1].split()[0] == "own_ripples_here:Ripple"

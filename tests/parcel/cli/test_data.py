@@ -1,0 +1,163 @@
+"""`parcel data check`: a table, what is missing, exit codes."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from typer.testing import CliRunner
+
+from infra.reason import ConfigError
+from parcel.cli.main import app
+from pipelines.records import example
+from pipelines.records.dataset import DatasetInfo, PartInfo
+from pipelines.records.schema import Record
+from pipelines.records.tfrecord import write_shard
+from tests.pipelines.sources.document_layouts import write_docvqa
+from tests.pipelines.sources.question_layouts import write_aokvqa
+from tests.pipelines.sources.writing import put_text
+
+
+@pytest.fixture
+def check() -> Callable[..., tuple[int, str]]:
+    def run(*words: object) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["data", "check", *map(str, words)])
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.exit_code, done.stdout
+
+    return run
+
+
+def test_table_lists_rows_missing_files_and_a_summary(check, tmp_path):
+    write_docvqa(tmp_path)
+    write_aokvqa(tmp_path)
+    code, told = check("--benchmarks", tmp_path)
+    assert code == 0
+    lines = told.splitlines()
+    docvqa = next(line for line in lines if line.startswith("DocVQA (val)"))
+    assert " ".join(docvqa.split()) == (
+        "DocVQA (val) docvqa val 1 of 1 1 (differs), 1 malformed 5,349 0 of 1"
+    )
+    assert "missing gqa/testdev_balanced_questions.json (published at cs.stanford.edu" in told
+    assert lines[-1] == "3 of 47 rows can be read, 0 hold the published number"
+    assert len(set(lines)) == len(lines)
+
+
+def test_without_a_folder_it_says_what_is_needed(check):
+    code, told = check("--benchmarks")
+    assert code == 0
+    assert "needs refcoco/refcoco+/refs(unc).p (published at github.com/lichengunc/refer)" in told
+    assert "missing" not in told
+
+
+def test_json_has_an_object_per_row(check, tmp_path):
+    write_docvqa(tmp_path)
+    code, told = check("--benchmarks", tmp_path, "--json")
+    (row,) = [row for row in json.loads(told) if row["title"] == "DocVQA (val)"]
+    assert code == 0
+    assert (row["found"], row["num"], row["as_published"]) == (True, 1, False)
+
+
+def test_damaged_file_fails(check, tmp_path):
+    put_text(tmp_path / "docvqa/val_v1.0.json", "[]")
+    code, told = check("--benchmarks", tmp_path)
+    assert code == 1
+    assert "unreadable docvqa val: " in told
+    assert "val_v1.0.json must hold a list under 'data'" in told
+
+
+def test_a_corpus_is_counted_before_it_is_prepared(check, tmp_path):
+    write_docvqa(tmp_path)
+    code, told = check(tmp_path, "--source", "docvqa", "--split", "val")
+    assert code == 0
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert lines[0] == "docvqa/val: 2 inputs = 0 records + 2 rejects"
+    assert lines[3] == "1 decode missing file docvqa/val/pybv_81.png#49153"
+    (tmp_path / "docvqa/val/documents").mkdir(parents=True)
+    (tmp_path / "docvqa/val/documents/pybv_81.png").touch()
+    code, told = check(tmp_path, "--source", "docvqa", "--split", "val", "--json")
+    found = json.loads(told)
+    assert found["parts"] == {
+        "docvqa": {
+            "records": 1,
+            "images": {"1": 1},
+            "windows": {"1": 1},
+            "suffixes": 2,
+            "langs": {"en": 1},
+        }
+    }
+    assert [kind["num"] for kind in found["rejects"]] == [1]
+
+
+def test_a_dataset_is_counted_by_part_language_and_reason(check, tmp_path):
+    same = {"images": (b"x",), "prefix": "p", "task": "t", "source": "x", "source_sha256": "0"}
+    records = [
+        Record(id=str(i), suffixes=("a",) * (1 + i), lang="en" if i else "de", **same)
+        for i in range(3)
+    ]
+    clip = {**same, "images": (b"x",) * 8, "num_windows": 4}
+    clips = [Record(id="c", suffixes=("a",), **clip)]
+    count = write_shard(tmp_path / "t.tfrecord", map(example.encode, records))
+    part = PartInfo(shards=("t.tfrecord",), num_records=(count,))
+    write_shard(tmp_path / "v.tfrecord", map(example.encode, clips))
+    video = PartInfo(shards=("v.tfrecord",), num_records=(1,))
+    reasons = ["too small: 1x20, min_side=8", "too small: 7x7, min_side=8", "label must be 'a'"]
+    rows = [
+        {"id": f"r{i}", "stage": "decode", "reason": reason, "source": "y"}
+        for i, reason in enumerate(reasons)
+    ]
+    (tmp_path / "rejects.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    info = DatasetInfo(
+        name="a/b", parts={"t": part, "v": video}, num_inputs=7, num_rejected=3, image_px=64
+    )
+    info.write(tmp_path)
+    code, told = check(tmp_path)
+    assert code == 0
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert lines == [
+        "a/b: 7 inputs = 4 records + 3 rejects",
+        "part records images suffixes languages",
+        "t 3 1 6 en 2, de 1",
+        "v 1 2 in 4 windows 1 en",
+        "rejects stage reason such as",
+        "2 decode too small: …, min_side=… r0",
+        "1 decode label must be … r2",
+    ]
+
+
+def test_wrong_requests_are_refused(check, tmp_path):
+    with pytest.raises(ConfigError, match="data check needs what to check"):
+        check()
+    with pytest.raises(ConfigError, match=r"dataset must be a prepared one, .*got .*no dataset"):
+        check(tmp_path)
+    with pytest.raises(ConfigError, match=r"source must be one of .*ai2d, .*got 'docvqb'"):
+        check(tmp_path, "--source", "docvqb")
+    with pytest.raises(ConfigError, match=r"docvqa is not a folder; check data_root and path"):
+        check(tmp_path, "--source", "docvqa")
+    with pytest.raises(ConfigError, match=r"data_root must be a folder, got .*nowhere"):
+        check("--benchmarks", tmp_path / "nowhere")
+
+
+def test_export_writes_what_it_says(tmp_path):
+    record = Record(
+        id="a",
+        images=(b"\xff\xd8",),
+        prefix="caption en",
+        suffixes=("b",),
+        task="caption",
+        source="a.jpg",
+        source_sha256="00",
+    )
+    folder = tmp_path / "prepared"
+    folder.mkdir()
+    write_shard(folder / "caption.tfrecord", [example.encode(record)])
+    part = PartInfo(shards=("caption.tfrecord",), num_records=(1,))
+    DatasetInfo(name="d", parts={"caption": part}, num_inputs=1, num_rejected=0, image_px=28).write(
+        folder
+    )
+    words = ["data", "export", str(folder), "--out", str(tmp_path / "out"), "--format"]
+    done = CliRunner().invoke(app, [*words, "webdataset"])
+    assert (done.exit_code, done.stdout) == (0, "caption: 1 records\n")
+    assert (tmp_path / "out/caption-00000-of-00001.tar").is_file()
+    again = CliRunner().invoke(app, [*words, "webdataset"])
+    assert isinstance(again.exception, ConfigError)

@@ -1,0 +1,242 @@
+"""`parcel predict` from files to an answer, on a tiny checkpoint that has learned three colours."""
+
+import dataclasses
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from flows.lineage.predict import draw_answer, read_pixels
+from infra.store.manifest import Input, Recipe
+from infra.store.store import Attempt, Store
+from model.data.pixels import decode_images
+from model.eval.config import EvalConfig
+from model.eval.routed import train_router
+from model.router.config import RouterConfig
+from model.seeds import Seeds
+from model.train.config import TrainConfig
+from model.train.loop import StagePaths, fit
+from pipelines.images.square import ImageSpec, prepare_image
+from pipelines.records.schema import Record
+from tests.model.tiny_data import COLORS, color_record, write_dataset, write_tokenizer
+from tests.model.tiny_model import tiny_model
+
+pytestmark = pytest.mark.usefixtures("fast_compiler")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A parcel checkpoint of the tiny model, trained until it tells the colours apart."""
+    folder = tmp_path_factory.mktemp("predict")
+    data = write_dataset(folder / "data", {"color": [color_record(i) for i in range(12)]})
+    out = folder / "checkpoint"
+    out.mkdir()
+    train = TrainConfig(
+        batch_size=6, total_steps=60, peak_lr=2e-2, text_len=24, budgets=(16, 30), log_steps=60
+    )
+    paths = StagePaths(
+        data=data,
+        tokenizer=write_tokenizer(folder / "tokenizer.model"),
+        scratch=str(folder / "scratch"),
+        out=str(out),
+    )
+    for _ in fit(tiny_model("parcel", (30, 64)), train, paths, Seeds.of(1)):
+        pass
+    return out
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of one colour, of unequal sides, and a video of blue."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, color in COLORS.items():
+        Image.new("RGB", (60, 40), color).save(folder / f"{name}.png")
+    with av.open(str(folder / "blue.mp4"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        frame = np.full((48, 64, 3), COLORS["blue"], np.uint8)
+        for _ in range(50):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    (folder / "broken.png").write_bytes((folder / "red.png").read_bytes()[:60])
+    (folder / "notes.txt").write_text("no picture")
+    return folder
+
+
+@pytest.fixture
+def predict(checkpoint: Path, parcel):
+    def call(*words: object, prompt: str = "which color?") -> tuple[int, str, str]:
+        return parcel("predict", checkpoint, *words, "--prompt", prompt)
+
+    return call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("color", COLORS)
+def test_tells_the_color_of_an_image(predict, files: Path, color: str):
+    assert predict(files / f"{color}.png", "--budget", 16) == (0, f"{color}\n", "")
+
+
+def test_json_says_what_ran(predict, files: Path):
+    code, out, _ = predict(files / "red.png", "--budget", 24, "--max-tokens", 9, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["answer"], found["budget"], found["bucket"]) == ("red", 24, 30)
+    assert (found["tokens"][-1], found["images"]) == (1, 1)
+    assert set(found["seconds"]) == {"load", "read", "compile", "answer"}
+    assert all(value >= 0 for value in found["seconds"].values())
+
+
+@pytest.mark.slow
+def test_pair_video_beams_and_draws(predict, files: Path):
+    pair = predict(files / "red.png", files / "red.png", "--budget", 30, "--beams", 2, "--json")
+    assert (pair[0], json.loads(pair[1])["images"]) == (0, 2)
+    video = files / "blue.mp4", "--budget", 16, "--frames", 4, "--stride", 10
+    assert json.loads(predict(*video, "--json")[1])["images"] == 4
+    drawn = [predict(*video, "--temperature", 3, "--seed", seed)[1] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_checkpoint_may_be_an_artifact(
+    checkpoint: Path,
+    files: Path,
+    tmp_path: Path,
+    parcel,
+):
+    store = Store(tmp_path / "store")
+    step = Recipe(kind="checkpoint", name="c", inputs={}, config=None, code="0" * 64, seed=0)
+    with store.lock(step.key):
+        attempt = Attempt(store, step)
+        shutil.copytree(checkpoint, attempt.path, dirs_exist_ok=True)
+        key = attempt.commit({}).key
+    words = files / "green.png", "--prompt", "which color?", "--budget", 30
+    done = parcel("predict", key, *words, "--store", tmp_path / "store")
+    assert done == (0, "green\n", "")
+    code, _, err = parcel("predict", "nothing", *words, "--store", tmp_path / "store")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "checkpoint must be a folder or an artifact of" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["absent.png", "--budget", 16], r"absent.png: No such file"),
+        (["broken.png", "--budget", 16], r"broken.png is refused: undecodable"),
+        (["notes.txt", "--budget", 16], r"notes.txt is neither an image \(.*\) nor a video: "),
+        (["blue.mp4", "red.png", "--budget", 16], r"a video must be alone, got .* among 2 files"),
+        (["red.png", "--budget", 17], r"budget must be one of 16, 18, .*, 64 .*, got 17"),
+        (["red.png", "--budget", "most"], r"--budget must be a number .*, or auto, got 'most'"),
+        (["red.png", "--budget", 16, "--threshold", 0], r"--threshold go with --budget auto"),
+        (["red.png", "--budget", 16, "--beams", 0], r"beams must be at least 1"),
+        (["red.png", "--budget", 16, "--source", "x"], r"source must be one of .*, got 'x'"),
+        (["blue.mp4", "--budget", 16, "--frames", 0], r"num_frames.* must be positive, got 0"),
+        (["red.png", "--budget", 16, "--tokenizer", "no"], r"tokenizer must be .* got no"),
+    ],
+)
+def test_wrong_requests_are_one_line(
+    predict, files: Path, monkeypatch: pytest.MonkeyPatch, words: list, told: str
+):
+    monkeypatch.chdir(files)
+    code, out, err = predict(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("parcel: ")
+    assert re.search(told, err), err
+
+
+@pytest.fixture(scope="module")
+def router(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint's router, of pictures that are told apart by their numbers."""
+    folder = tmp_path_factory.mktemp("router")
+    records = [dataclasses.replace(color_record(i), source_sha256=f"{i:064x}") for i in range(8)]
+    data = write_dataset(folder / "data", {"color": records})
+    making = train_router(
+        str(checkpoint),
+        data=data,
+        budgets=(16, 30),
+        decode=EvalConfig(batch_size=8, text_len=24),
+        config=RouterConfig(),
+        out=folder,
+    )
+    for _ in making:
+        pass
+    return folder
+
+
+@pytest.mark.slow
+def test_auto_has_a_router_choose(
+    predict, checkpoint: Path, router: Path, files: Path, tmp_path: Path
+):
+    words = files / "red.png", "--budget", "auto", "--json"
+    for threshold, budget in ((0, 30), (1, 16)):
+        code, out, _ = predict(*words, "--router", router, "--threshold", threshold)
+        found = json.loads(out)
+        assert (code, found["answer"], found["budget"]) == (0, "red", budget)
+        assert found["seconds"]["choose"] > 0
+    store = Store(tmp_path / "store")
+    wrong = predict(*words, "--store", tmp_path / "store")
+    assert (wrong[0], wrong[2].count("\n")) == (2, 1)
+    assert "--budget auto needs the checkpoint's router" in wrong[2]
+    digest = (checkpoint / "digest.txt").read_text().strip()
+    read = {"checkpoint": Input(key=f"checkpoint-{'0' * 16}-00000000", content=digest)}
+    step = Recipe(kind="router", name="r", inputs=read, config=None, code="0" * 64, seed=None)
+    with store.lock(step.key):
+        attempt = Attempt(store, step)
+        shutil.copytree(router, attempt.path, dirs_exist_ok=True)
+        attempt.commit({})
+    assert predict(*words, "--store", tmp_path / "store")[0] == 0
+    other = tmp_path / "other"
+    shutil.copytree(router, other)
+    said = json.loads((other / "router.json").read_text()) | {"checkpoint": "another"}
+    (other / "router.json").write_text(json.dumps(said))
+    assert "must be the router of this checkpoint" in predict(*words, "--router", other)[2]
+
+
+def test_checkpoint_without_a_tokenizer(
+    checkpoint: Path,
+    files: Path,
+    tmp_path: Path,
+    parcel,
+):
+    bare = tmp_path / "bare"
+    shutil.copytree(checkpoint, bare)
+    pieces = (bare / "tokenizer.model").rename(tmp_path / "pieces.model")
+    words = bare, files / "red.png", "--prompt", "which color?", "--budget", 16
+    code, _, err = parcel("predict", *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "tokenizer" in err
+    assert parcel("predict", *words, "--tokenizer", pieces)[:2] == (0, "red\n")
+
+
+@pytest.mark.parametrize("source", [None, "nlvr"])
+def test_pixels_are_those_of_the_record(files: Path, tmp_path: Path, source: str | None):
+    rng = np.random.default_rng(0)
+    noise = tmp_path / "noise.png"
+    Image.fromarray(rng.integers(0, 255, (90, 70, 3), dtype=np.uint8)).save(noise)
+    spec = ImageSpec(image_px=32, antialias=source is None)  # "nlvr" is not filtered.
+    record = Record(
+        id="x",
+        images=(prepare_image(noise.read_bytes(), spec)[0],),
+        prefix="",
+        suffixes=(),
+        task="t",
+        source="noise.png",
+        source_sha256="0",
+    )
+    stored = decode_images(record.images, 1, 32)
+    np.testing.assert_array_equal(read_pixels([str(noise)], 32, source=source), stored)
+
+
+def test_draws_boxes_and_masks_on_the_image(checkpoint: Path, tmp_path: Path):
+    path, out = tmp_path / "black.png", tmp_path / "out.png"
+    Image.new("RGB", (100, 50)).save(path)
+    box = "<loc0256><loc0512><loc0768><loc1023>"
+    assert draw_answer([str(path)], f"{box} cat ; {box}", checkpoint, str(out)) == 2
+    drawn = np.asarray(Image.open(io.BytesIO(out.read_bytes())))
+    ys, xs = np.nonzero(drawn.any(axis=-1))
+    assert (ys.min(), ys.max(), xs.min(), xs.max()) == (12, 36, 50, 99)

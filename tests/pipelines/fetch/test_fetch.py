@@ -1,0 +1,175 @@
+"""`parcel data fetch`: a catalogue, archives unpacked for their readers, what is noted and told."""
+
+import functools
+import hashlib
+import io
+import json
+import tarfile
+import threading
+import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from infra.download import DownloadError
+from infra.reason import ConfigError
+from parcel.cli.main import app
+from pipelines.fetch.catalogue import load_catalogue
+from pipelines.sources.registry import SOURCES
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """Yields (a folder, the address it is served at)."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    handler = functools.partial(Quiet, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield folder, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def zipped(**members: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name.replace("__", "/"), text)
+    return buffer.getvalue()
+
+
+def tarred(name: str, text: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(text)
+        archive.addfile(info, io.BytesIO(text))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def fetch(tmp_path, shop):
+    """Returns a function: words of the command -> its lines; errors are raised."""
+    folder, address = shop
+    (folder / "rows.json").write_text("[]")
+    (folder / "pictures.zip").write_bytes(zipped(train2014__1="a", train2014__2="b"))
+    (folder / "more.tgz").write_bytes(tarred("train2014/3", b"c"))
+    catalogue = {
+        "pictures": {
+            "folder": "coco", "licence": "CC BY 4.0", "page": address,
+            "files": [
+                {"address": f"{address}/{name}", "unpack": "."}
+                for name in ("pictures.zip", "more.tgz")
+            ],
+        },
+        "asked": {
+            "folder": "asked", "licence": "MIT", "page": address, "also": ["pictures"],
+            "terms": "Not for sale.", "by_hand": "Ask for the rest.",
+            "files": [{
+                "address": f"{address}/rows.json", "path": "data/rows.json", "size": 2,
+                "digest": f"sha256:{hashlib.sha256(b'[]').hexdigest()}",
+            }],
+        },
+    }  # fmt: skip
+    (tmp_path / "catalogue.yaml").write_text(yaml.safe_dump(catalogue))
+
+    def run(*words: str) -> list[str]:
+        where = ["--to", str(tmp_path / "data"), "--catalogue", str(tmp_path / "catalogue.yaml")]
+        done = CliRunner().invoke(app, ["data", "fetch", *words, *where])
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_files_are_fetched_unpacked_and_noted(tmp_path, fetch):
+    lines = fetch("asked")
+    data = tmp_path / "data"
+    assert (data / "asked/data/rows.json").read_text() == "[]"
+    assert sorted(p.name for p in (data / "coco/train2014").iterdir()) == ["1", "2", "3"]
+    assert sorted(p.name for p in (data / "coco").iterdir()) == ["fetched.json", "train2014"]
+    notes = json.loads((data / "asked/fetched.json").read_text())
+    assert notes["data/rows.json"]["sha256"] == hashlib.sha256(b"[]").hexdigest()
+    assert "asked: 1 file, 0.00 GB; some by hand; needs pictures; licence: MIT" in lines
+    assert "  terms: Not for sale." in lines
+    assert "  by hand: Ask for the rest." in lines
+    again = fetch("asked")
+    assert sum("is there already" in line for line in again) == 3
+
+
+def test_nothing_is_fetched_to_list_or_try(tmp_path, fetch):
+    assert len(fetch("--list")) == 2
+    lines = fetch("asked", "--dry-run")
+    assert any(line.endswith("data/asked/data/rows.json") for line in lines)
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_fails_is_told_after_the_rest_is_there(tmp_path, fetch, shop):
+    (shop[0] / "rows.json").write_text("changed")
+    (shop[0] / "more.tgz").write_bytes(b"no archive")
+    with pytest.raises(DownloadError) as failed:
+        fetch("asked")
+    assert "rows.json has sha256" in str(failed.value)
+    assert "more.tgz cannot be unpacked" in str(failed.value)
+    data = tmp_path / "data"
+    assert sorted(p.name for p in (data / "coco/train2014").iterdir()) == ["1", "2"]
+    assert list((data / "asked/data").iterdir()) == []
+    (shop[0] / "more.tgz").write_bytes(tarred("train2014/3", b"c"))
+    (shop[0] / "rows.json").write_text("[]")
+    fetch("asked")
+    assert (data / "coco/train2014/3").read_text() == "c"
+
+
+def test_members_cannot_leave_the_folder(tmp_path, fetch, shop):
+    (shop[0] / "more.tgz").write_bytes(tarred("../../evil", b"c"))
+    with pytest.raises(DownloadError, match=r"more.tgz cannot be unpacked"):
+        fetch("asked")
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_requests_are_checked(tmp_path, fetch):
+    with pytest.raises(ConfigError, match=r"NAME must be one of asked, pictures, got 'nope'"):
+        fetch("nope")
+    with pytest.raises(ConfigError, match=r"needs the name of a data set"):
+        fetch()
+    path = tmp_path / "bad.yaml"
+    entry = {"folder": "a", "licence": "b", "page": "c", "files": [{"address": "ftp://x"}]}
+    path.write_text(yaml.safe_dump({"a": entry}))
+    with pytest.raises(ConfigError, match=r"bad.yaml: a.files.0.address: "):
+        load_catalogue(path)
+    entry["files"] = [{"address": "http://x/y.zip", "unpack": "../.."}]
+    path.write_text(yaml.safe_dump({"a": entry}))
+    with pytest.raises(ConfigError, match=r"must lie in the folder"):
+        load_catalogue(path)
+
+
+def test_own_catalogue_names_every_benchmark_and_what_to_do():
+    known = load_catalogue()
+    folders = {data_set.folder for data_set in known.values()}
+    ours = {
+        "images",
+        "videos",
+        "web",
+        "jsonl",
+        "csv",
+        "tfrecord",
+        "tfds",
+        "msrvtt_cap",
+        "msrvtt_qa",
+    }
+    assert {spec.folder for spec in SOURCES.values()} - ours <= folders
+    for name, data_set in known.items():
+        assert data_set.files or data_set.by_hand, name
+        assert not Path(data_set.folder).is_absolute()
