@@ -6,7 +6,6 @@ if its decoding fails in two children that have decoded nothing else.
 """
 
 import dataclasses
-import importlib.util
 import json
 import os
 import select
@@ -14,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from pipelines.images.square import ImageSpec
@@ -55,7 +55,7 @@ class VideoLimits:
     def __post_init__(self) -> None:
         if self.decoder not in ("pyav", "decord"):
             raise ValueError(f"decoder must be pyav or decord, got {self.decoder!r}.")
-        if self.decoder == "decord" and importlib.util.find_spec("decord") is None:
+        if self.decoder == "decord" and find_spec("decord") is None:
             raise ValueError(
                 "decoder must be pyav where decord is not installed, got 'decord'; decord has "
                 "wheels for Linux on x86-64 only."
