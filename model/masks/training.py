@@ -1,5 +1,6 @@
 """Trains the mask codec on the masks of prepared datasets."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from jaxtyping import Float
 
 from infra.progress import Progress
 from model.files import CODEC_REPORT, MASK_CODEC
+from model.lowering import platform
 from model.masks.codec import (
     MaskCodec,
     Params,
@@ -34,6 +36,10 @@ _COMMITMENT = 0.25
 _B2 = 0.99
 _REPORT_STEPS = 20
 _KMEANS_ROUNDS = 12
+_ALIKE = 0.05
+"""Distance below which two features count as equal [standard deviations of the features]."""
+_BESIDE = 0.25
+"""Distance of a spare code from the feature that it lies beside [likewise]."""
 _CODEBOOK = "_vq_vae._embedding"
 
 
@@ -55,7 +61,9 @@ def fit_codec(
     """Trains a codec; when exhausted, `out` holds `mask_codec.npz` and `codec.json`.
 
     The first third of the updates trains encoder and decoder without the codebook, which then
-    starts from clusters of the encoder's outputs. Deterministic in its arguments.
+    starts from clusters of the encoder's outputs. Deterministic in its arguments, and the same on
+    every processor: it computes in float64, so that rounding, which differs from one to the other
+    and grows a millionfold while the encoder learns, reaches none of the codes.
 
     Args:
       crops: masks in their boxes, 64x64, bool or in [0, 1].
@@ -72,18 +80,24 @@ def fit_codec(
     rng = np.random.default_rng(seeds.order)
     chosen = np.sort(rng.permutation(len(crops))[: config.max_crops])
     data = np.asarray(crops)[chosen].astype(np.float32)
-    params = init_params(config, seeds.init)
-    kept = _optimizer().init(params)
-    loss = jnp.float32(jnp.nan)
+    with _precisely():
+        params = {
+            name: jnp.asarray(value, jnp.float64)
+            for name, value in init_params(config, seeds.init).items()
+        }
+        kept = _optimizer().init(params)
+    loss = np.float64(np.nan)
     free_steps = config.train_steps // 3
     for step in range(config.train_steps):
         if step == free_steps:
             sample = rng.choice(len(data), min(len(data), 256), replace=False)
-            params = _start_codebook(params, jnp.asarray(data[sample]), rng)
+            with _precisely():
+                params = _start_codebook(params, jnp.asarray(data[sample], jnp.float64), rng)
         batch = data[rng.integers(len(data), size=config.batch_size)]
-        quantized = jnp.float32(step >= free_steps)
-        rate = jnp.float32(_learning_rate(config, step))
-        params, kept, loss = _step(params, kept, jnp.asarray(batch), quantized, rate)
+        numbers = batch, step >= free_steps, _learning_rate(config, step)
+        with _precisely():
+            drawn, quantized, rate = (jnp.asarray(number, jnp.float64) for number in numbers)
+            params, kept, loss = _step(params, kept, drawn, quantized, rate)
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.train_steps:
             yield Progress(
                 done=step + 1,
@@ -91,7 +105,7 @@ def fit_codec(
                 loss=float(loss),
                 note=f"loss {float(loss):.3f}",
             )
-    arrays = {name: np.asarray(value) for name, value in params.items()}
+    arrays = {name: np.asarray(value, np.float32) for name, value in params.items()}
     iou = reconstruction_iou(MaskCodec(arrays), data)
     np.savez(Path(out) / MASK_CODEC, **arrays)  # pyright: ignore[reportArgumentType]
     report = {"iou": round(iou, 4), "crops": len(data), "loss": round(float(loss), 5)}
@@ -172,14 +186,41 @@ def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
 def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) -> Params:
     """Returns the parameters with the codebook at the clusters of the encoder's outputs."""
     features = np.asarray(encode_features(params, crops)).reshape(len(crops) * SEG_PER_MASK, -1)
-    # Masks repeat (an empty corner is like any other): noise keeps two centers from being equal.
-    features = features + rng.normal(0, 1e-4, features.shape).astype(np.float32)
-    centers = features[rng.integers(len(features), size=NUM_SEG)]
+    centers = _spread(features, rng)
     for _ in range(_KMEANS_ROUNDS):
         distances = (centers**2).sum(1)[None] - 2 * features @ centers.T
         owner = distances.argmin(1)
         for code in range(NUM_SEG):
-            # A center that owns nothing starts again elsewhere, or its code would never be used.
             mine = features[owner == code]
-            centers[code] = mine.mean(0) if len(mine) else features[rng.integers(len(features))]
-    return {**params, _CODEBOOK: jnp.asarray(centers, jnp.float32)}
+            centers[code] = mine.mean(0) if len(mine) else centers[code]
+    return {**params, _CODEBOOK: jnp.asarray(centers)}
+
+
+def _spread(
+    features: Float[np.ndarray, "N E"], rng: np.random.Generator
+) -> Float[np.ndarray, "codes E"]:
+    """Returns a start for the codebook: features that are far from each other.
+
+    Each is the feature that is farthest from those before it. Masks repeat (an empty corner is like
+    any other), and of two equal centers rounding alone would decide which one is the nearest. So
+    where there are fewer different features than codes, the other codes lie beside these features.
+    """
+    scale = float(features.std())
+    chosen = [int(rng.integers(len(features)))]
+    nearest = np.full(len(features), np.inf)
+    while len(chosen) < NUM_SEG:
+        nearest = np.minimum(nearest, ((features - features[chosen[-1]]) ** 2).mean(axis=1))
+        if nearest.max() < (_ALIKE * scale) ** 2:
+            break
+        chosen.append(int(nearest.argmax()))
+    centers = features[chosen]
+    beside = centers[np.arange(NUM_SEG - len(chosen)) % len(chosen)]
+    return np.concatenate([centers, beside + rng.normal(0, _BESIDE * scale, beside.shape)])
+
+
+@contextlib.contextmanager
+def _precisely() -> Iterator[None]:
+    """Makes JAX compute in float64; on the host where the accelerator is a TPU, which has none."""
+    host = jax.local_devices(backend="cpu")[0] if platform() == "tpu" else None
+    with jax.enable_x64(True), jax.default_device(host):
+        yield

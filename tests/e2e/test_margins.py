@@ -11,7 +11,7 @@ from flows.report.build import build
 from flows.report.cells import Plan
 from flows.report.render import render
 from tests.e2e.conftest import PARCEL, environment
-from tests.e2e.margins import too_close_to_chance
+from tests.e2e.margins import apart, difference_of_methods, out_of_range, too_close_to_chance
 from tests.flows.report.report_studies import make
 
 PLAN = Plan(methods=("vanilla", "m3"), benchmarks=("chartqa",), budgets=(64, 256), seeds=(1, 2))
@@ -47,6 +47,27 @@ def test_cells_whose_items_are_unknown_are_named_too():
     value = json.loads(table(vanilla256=60.0, m364=60.0, m3256=60.0))
     value["benchmarks"][0]["cells"][0]["error"] = None
     assert len(too_close_to_chance(json.dumps(value))) == 1
+
+
+def test_cells_near_chance_or_near_the_top_are_named():
+    assert out_of_range(table(vanilla256=95.0, m364=30.0, m3256=60.0)) == []
+    assert out_of_range(table(vanilla256=95.1, m364=29.9, m3256=60.0)) == [
+        "('chartqa', 'vanilla', 256): 95.1 of chance 20.0",
+        "('chartqa', 'm3', 64): 29.9 of chance 20.0",
+    ]
+
+
+def test_cells_that_differ_between_processors_or_are_missing_on_one_are_named():
+    one = table(vanilla256=60.0, m364=44.0, m3256=50.0)
+    assert apart([one, table(vanilla256=63.0, m364=41.5, m3256=50.0), one]) == []
+    assert apart([one, table(vanilla256=63.1, m364=44.0), one]) == [
+        "('chartqa', 'm3', 256): [50.0, 50.0]",
+        "('chartqa', 'vanilla', 256): [60.0, 63.1, 60.0]",
+    ]
+
+
+def test_the_difference_of_methods_is_that_at_one_budget():
+    assert difference_of_methods(table(vanilla256=60.0, m364=20.0, m3256=52.5), 256) == 7.5
 
 
 @pytest.mark.e2e

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from typing import cast
 
 import numpy as np
@@ -63,6 +66,40 @@ def test_training_is_deterministic_and_reports_its_iou(tmp_path):
         assert '"crops": 7, "iou": 0.' in (out / "codec.json").read_text()
     assert digests[0] == digests[1]
     assert MaskCodec.load(tmp_path / "a" / "mask_codec.npz").encode(crops[0], (0, 0, 1, 1))
+
+
+_SHAPES = """
+import sys
+import numpy as np
+from model.masks.codec import MaskCodec
+from model.masks.config import MaskCodecConfig
+from model.masks.training import fit_codec
+
+out = sys.argv[1]
+y, x = np.mgrid[:64, :64] - 31.5
+shapes = np.stack([y**2 + x**2 < 900, abs(x) + y < 0, abs(x * y) < 200, abs(x) + abs(y) < 30])
+crops = np.tile(shapes, (6, 1, 1)).astype(np.float32)
+config = MaskCodecConfig(width=16, embed_dim=16, train_steps=60, batch_size=8)
+list(fit_codec(crops, config, out, 3))
+np.save(out + "/codes.npy", MaskCodec.load(out + "/mask_codec.npz").encode_crops(crops))
+"""
+
+
+@pytest.mark.slow
+def test_a_codec_has_the_same_codes_with_every_instruction_set(tmp_path):
+    codes = []
+    for isa in ("AVX2", "SSE4_2"):  # With and without fused multiply-add.
+        (tmp_path / isa).mkdir()
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa={isa}"
+        subprocess.run(
+            [sys.executable, "-c", _SHAPES, str(tmp_path / isa)],
+            env={**os.environ, "XLA_FLAGS": flags},
+            check=True,
+            timeout=600,
+        )
+        codes.append(np.load(tmp_path / isa / "codes.npy"))
+    assert len(np.unique(codes[0], axis=0)) == 4  # The four shapes can be told apart.
+    np.testing.assert_array_equal(codes[0], codes[1])
 
 
 def published(path, **changes):
