@@ -13,7 +13,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "real_sample.yaml"
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.slow,
+    pytest.mark.deep,
     pytest.mark.skipif(not SHARED.is_dir(), reason="no real sample data beside the project"),
 ]
 
