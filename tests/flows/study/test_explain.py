@@ -94,7 +94,7 @@ def test_an_empty_store_has_nothing_and_a_full_one_everything(store: Store):
 def test_a_changed_value_is_told_by_its_key_in_the_config(store: Store):
     fill(store, study())
     states = told(store, study("intermediary.peak_lr=0.004", "stage1.b2=0.9"))
-    assert states["stage1 vanilla"] == ("new", "stage1.b2 0.95 → 0.9")
+    assert states["stage1 vanilla"] == ("new", "stage1.b2 0.99 → 0.9")
     state, why = states["intermediary parcel"]
     assert state == "new"
     before = load().intermediary.peak_lr
