@@ -98,7 +98,7 @@ def test_missing_cells_are_filled_before_a_seed_is_added(store: Store):
 
 def test_another_study_with_the_same_seeds_does_not_count(store: Store):
     run(store, firing(store, seeds=5))
-    other = firing(store, "stage1.peak_lr=0.001", add_seeds=1)
+    other = firing(store, "stage1.peak_lr=0.003", add_seeds=1)
     assert next_of(other) == (2, 1)
 
 
