@@ -66,16 +66,6 @@ FILES = {
         "predictions.jsonl": "a row per record: prediction, answers, score, digest of the source",
         "score.json": "the score and its parts",
     },
-    "router": {
-        "head.npz": "the head's parameters",
-        "router.json": "budgets, epsilon, threshold, cross-entropy on left-out items",
-        "losses.jsonl": "of each held-back item: its loss at every budget, the least enough",
-    },
-    "routed": {
-        "predictions.jsonl": "as of predictions, each at the budget chosen for its item",
-        "score.json": "the score and its parts",
-        "needs.jsonl": "the chances, the budget chosen, the score at every budget",
-    },
     "chance": {"chance.json": "the score", "predictions.jsonl": "the guess for each item"},
     "results": {
         "results.*": "the table as Markdown, CSV, JSON and LaTeX, and drawn",
@@ -83,7 +73,6 @@ FILES = {
         "comparisons.csv": "every two methods, at every budget",
         "pareto.png": "score against cost",
         "latency.*": "score against measured time",
-        "auto.*": "budgets chosen per input against random mixtures, where a study has them",
     },
 }
 """Kind -> name of a file or a pattern -> what it holds."""

@@ -9,14 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from flows.config.auto import AUTO, AutoConfig, parted, with_auto
 from flows.config.benchmark import (
     EvalRow,
     TransferConfig,
     check_splits,
     check_transfer,
     rows_of,
-    train_data,
     trained_on,
     with_recipes,
 )
@@ -87,9 +85,7 @@ class StudyConfig:
       methods: connectors to compare: names of the registry; your own classes as "file.py:Class",
         "module:Class" or entry points of `parcel.connectors`; or names of `variants`.
       budgets: soft tokens per frame at evaluation; a method is evaluated at those it serves, and
-        vanilla at all tokens only. `auto` among them is short for `auto: {}`.
-      auto: settings for choosing a budget for each input: each method with several budgets is then
-        also evaluated that way; None turns this off.
+        vanilla at all tokens only.
       train_budgets: method -> the budgets that its intermediary stage and its transfers draw from,
         each equally often in expectation; a method that is not named draws uniformly from all that
         it serves, as in the paper.
@@ -139,7 +135,6 @@ class StudyConfig:
         tuple[Annotated[int, Field(ge=2, le=1024)], ...],
         Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     ] = (16, 64, 256)
-    auto: AutoConfig | None = None
     train_budgets: dict[Method, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     variants: dict[VariantName, Variant] = dataclasses.field(default_factory=dict)
     num_seeds: Annotated[int, Field(ge=1, le=100)] = 3
@@ -170,7 +165,7 @@ class StudyConfig:
     @model_validator(mode="before")
     @classmethod
     def _at_model_size(cls, values: Any) -> Any:
-        return with_image_px(with_stage2(with_connectors_named(with_auto(values))))
+        return with_image_px(with_stage2(with_connectors_named(values)))
 
     def __post_init__(self) -> None:
         for field in ("methods", "budgets"):
@@ -211,28 +206,8 @@ class StudyConfig:
             if variant.train_budgets is not None:
                 field = f"variants.{name}.train_budgets"
                 self._check_train_budgets(field, name, variant.train_budgets)
-        self._check_auto()
         self._check_stages()
         self._check_processes()
-
-    def _check_auto(self) -> None:
-        if self.auto is None:
-            return
-        if not any(self.routed(method) for method in self.methods):
-            raise ValueError(
-                f"budgets must hold several that a method serves, where one is {AUTO}, got "
-                f"{list(self.budgets)} for {', '.join(self.methods)}."
-            )
-        for name in self.fine_tunings:
-            try:
-                parted(train_data(name, self.transfers)[1], self.auto.held_back)
-            except ValueError as error:
-                raise ValueError(f"transfers.{name}: {error}") from None
-
-    def routed(self, method: Method) -> tuple[int, ...]:
-        """Returns the budgets that a router chooses from, ascending; () without routing."""
-        served = self.budgets_of(method)
-        return tuple(sorted(served)) if self.auto and len(served) > 1 else ()
 
     def _check_processes(self) -> None:
         tunings = {f"transfers.{name}.train": one for name, one in self.fine_tunings.items()}

@@ -24,8 +24,6 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
-from flows.steps.kinds.routed import RoutedSpec
-from flows.steps.kinds.router import RouterSpec
 from flows.steps.own_code import take_over
 from flows.steps.registry import own_modules
 from flows.steps.replay import ReplayError, remake
@@ -50,8 +48,6 @@ CONFIGS: Mapping[str, Any] = {
     "mask_codec": MaskCodecConfig,
     "checkpoint": FitSpec,
     "predictions": EvaluateSpec,
-    "router": RouterSpec,
-    "routed": RoutedSpec,
     "chance": str,
     "results": ResultsSpec,
 }

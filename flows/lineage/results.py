@@ -9,15 +9,14 @@ from flows.report.asked import asked_to_csv
 from flows.report.cells import Plan, Report
 from flows.report.cells_file import cells_to_csv
 from flows.report.render import FORMATS, comparisons_to_csv, render
-from flows.report.routed import SECTIONS, judge, to_csv
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.steps.kinds.results import ResultsSpec
 from infra.reason import ConfigError
 from infra.store.store import Artifact, Store
 
-OF_RUNS = ("comparisons", "cells", "asked", "auto")
+OF_RUNS = ("comparisons", "cells", "asked")
 """Further formats, for runs only: CSV of every comparison, of every single score, of the scores by
-what was asked, and of the gain from budgets chosen per input."""
+what was asked."""
 
 
 def show_results(
@@ -47,14 +46,8 @@ def show_results(
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
             return asked_to_csv(report, plan, results.manifest.inputs, store.get)
-        if form == "auto" and not (results.path / "auto.csv").exists():
-            raise ConfigError(
-                f"--format auto needs a run with auto among its budgets, got {run}, which has none."
-            )
         if mixed:
             return _mixed(store, results, form)
-        if form == "auto":
-            return (results.path / "auto.csv").read_text(encoding="utf-8")
         if form == "comparisons":
             return (results.path / "comparisons.csv").read_text(encoding="utf-8")
         return (results.path / f"results.{form}").read_text(encoding="utf-8")
@@ -70,14 +63,8 @@ def show_results(
 
 
 def _mixed(store: Store, results: Artifact, form: str) -> str:
-    report, plan, artifacts = _gathered(store, results, mixed=True)
-    if form == "comparisons":
-        return comparisons_to_csv(report)
-    judged = judge(plan, artifacts, report)
-    if form == "auto":
-        return to_csv(judged)
-    after = f"\n{SECTIONS[form](judged)}" if judged and form in SECTIONS else ""
-    return render(report, form) + after
+    report, _ = report_of(store, results, mixed=True)
+    return comparisons_to_csv(report) if form == "comparisons" else render(report, form)
 
 
 def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, Plan]:
@@ -85,17 +72,9 @@ def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, 
 
     With `mixed` the report holds the scores of every platform.
     """
-    report, plan, _ = _gathered(store, results, mixed=mixed)
-    return report, plan
-
-
-def _gathered(
-    store: Store, results: Artifact, *, mixed: bool
-) -> tuple[Report, Plan, dict[str, Artifact]]:
-    """Returns what `report_of` does, and role -> artifact of the inputs."""
     from flows.report.gather import gather
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
     artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
     report = gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed)
-    return report, spec.plan, artifacts
+    return report, spec.plan

@@ -17,8 +17,6 @@ from flows.steps.kinds.mask_codec import MASK_CODEC
 from flows.steps.kinds.predictions import PREDICTIONS
 from flows.steps.kinds.raw_files import RAW_FILES
 from flows.steps.kinds.results import RESULTS
-from flows.steps.kinds.routed import ROUTED
-from flows.steps.kinds.router import ROUTER
 from flows.steps.kinds.screened import SCREENED
 from flows.steps.kinds.start import START
 from flows.steps.kinds.tokenizer import TOKENIZER
@@ -38,8 +36,6 @@ KINDS: dict[str, Kind] = {
         MASK_CODEC,
         CHECKPOINT,
         PREDICTIONS,
-        ROUTER,
-        ROUTED,
         CHANCE,
         RESULTS,
     )

@@ -19,8 +19,6 @@ from flows.steps import worker
 from flows.steps.code import checkout
 from flows.steps.kind import Step
 from flows.steps.kinds.predictions import EvaluateSpec
-from flows.steps.kinds.routed import RoutedSpec
-from flows.steps.kinds.router import RouterSpec
 from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.workers import Joined, Workers
 from flows.study import story
@@ -500,8 +498,4 @@ def _headline(step: Step, artifact: Artifact) -> str:
     counts = artifact.manifest.counts
     if isinstance(step.config, EvaluateSpec) and isinstance(counts.get("score"), float | int):
         return f"@{step.config.budget} {counts['score']:.1f}"
-    if isinstance(step.config, RoutedSpec):
-        return f"@auto {counts['score']:.1f} at {counts['tokens']:.0f} tokens"
-    if isinstance(step.config, RouterSpec):
-        return f"router loss {counts['cross_entropy']:.2f}, constant {counts['constant']:.2f}"
     return ", ".join(f"{name} {value}" for name, value in counts.items())

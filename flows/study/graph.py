@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from flows.config.auto import parted
 from flows.config.benchmark import (
     TransferConfig,
     decoding_of,
@@ -38,30 +37,24 @@ from flows.config.own_data import check_own_data
 from flows.config.study import REFERENCE, Method, StudyConfig
 from flows.config.watched import name_of
 from flows.report.cells import CHANCE, SCREENED, CellKey, Plan
-from flows.report.routed import RoutedKey
 from flows.steps.kind import Step
 from flows.steps.kinds.checkpoint import PROBE, WATCHED, FitSpec
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
-from flows.steps.kinds.routed import RoutedSpec
-from flows.steps.kinds.router import RouterSpec
 from flows.study.costs import costs_of
 from infra.reason import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawFiles, RawState
 from model.connector.routing import KINDS
 from model.eval.config import EvalConfig
-from model.router.files import ANSWERS
 from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.registry import get
 
 Phase = Literal["prepare", "train", "transfer", "evaluate", "report"]
-_PARTS = ("kept", "held_back")
-"""Parts of a training split if `auto` is set: one trains checkpoints, the other their routers."""
 PHASES: tuple[Phase, ...] = ("prepare", "train", "transfer", "evaluate", "report")
 
 
@@ -124,14 +117,12 @@ class Graph:
     Attributes:
       nodes: the nodes, each after those that it reads.
       cells: cell of the results table -> the step that scores it.
-      routed: cell with budgets chosen per input -> the step that scores it.
       results: the step that makes the table; None where the graph ends before the report.
     """
 
     nodes: tuple[Node, ...]
     cells: Mapping[CellKey, Step]
     results: Step | None
-    routed: Mapping[RoutedKey, Step] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -187,7 +178,6 @@ class _Builder:
         check_own_connectors(config)
         check_groups(config)
         self.nodes: list[Node] = []
-        self.routed: dict[RoutedKey, Step] = {}
         self._known: dict[str, Step] = {}
 
     def graph(self) -> Graph:
@@ -202,7 +192,7 @@ class _Builder:
                     cells |= self._transfer(view, datasets, shared, checkpoints)
             if self.last >= PHASES.index("report"):
                 results = self._report(datasets, cells)
-        return Graph(nodes=tuple(self.nodes), cells=cells, results=results, routed=self.routed)
+        return Graph(nodes=tuple(self.nodes), cells=cells, results=results)
 
     def _add(
         self, kind: str, name: str, *, asks: Mapping[str, Any] | None = None, **more: Any
@@ -272,8 +262,6 @@ class _Builder:
         texts = datasets_of(config)  # The texts are the same at every resolution.
         held_out = {f"{name}/eval" for name in config.eval_rows}
         held_out |= {name_of(source) for source in (config.watch.sources if config.watch else ())}
-        if config.auto:  # The whole split, of which these are parts, is read already.
-            held_out |= {f"{name}/{part}" for name in config.fine_tunings for part in _PARTS}
         train = {role: datasets[role] for role in texts if role not in held_out}
         pieces, codec = self._given("tokenizer.path"), self._given("mask_codec.path")
         made = {
@@ -389,7 +377,6 @@ class _Builder:
         cells: dict[CellKey, Step] = {}
         of_stage2 = "stage2." if config.at else ""
         models = {method: config.model_of(method, transfer=True) for method in config.methods}
-        trained_part = _PARTS[0] if config.auto else "train"
         for benchmark in config.fine_tunings:
             for method in config.methods:
                 # One object for all seeds: `settings_json` caches its text by the object's id.
@@ -406,7 +393,7 @@ class _Builder:
                         config=fitting,
                         seed=seed,
                         inputs={
-                            "data/0": datasets[f"{benchmark}{config.at}/{trained_part}"],
+                            "data/0": datasets[f"{benchmark}{config.at}/train"],
                             **shared,
                             "init": checkpoints[config.at, method, pretrain],
                         },
@@ -436,81 +423,8 @@ class _Builder:
                                 pieces=compute.evaluation_pieces,
                             )
                         )
-                        jobs += self._route(config, benchmark, method, scored, datasets)
                     self.nodes.append(Node(name=checkpoint.name, jobs=tuple(jobs)))
         return cells
-
-    def _route(
-        self,
-        config: StudyConfig,
-        benchmark: str,
-        method: Method,
-        scored: Mapping[CellKey, Step],
-        datasets: Mapping[str, Step],
-    ) -> list[Job]:
-        """Returns the jobs after a checkpoint's evaluations: its router, then the routed rows."""
-        budgets = config.routed(method)
-        if not budgets:
-            return []
-        assert config.auto is not None
-        own = _own(config, method)
-        checkpoint = next(iter(scored.values())).inputs["checkpoint"]
-        seed = next(iter(scored)).seed
-        # A parent that is fine-tuned on only for zero-shot benchmarks, and is no transfer of the
-        # study itself, is decoded as the first of these.
-        of = (
-            benchmark
-            if benchmark in config.transfers
-            else next(
-                row.benchmark
-                for row in config.rows.values()
-                if trained_on(row.benchmark) == benchmark
-            )
-        )
-        decode = decode_of(config, of)
-        router = Step(
-            kind="router",
-            name=f"router {method} {benchmark}{config.at} seed={seed}",
-            config=RouterSpec(
-                budgets=budgets,
-                # Without the metric: a router does not depend on it.
-                decode=EvalConfig(
-                    batch_size=decode.batch_size,
-                    text_len=decode.text_len,
-                    max_frames=decode.max_frames,
-                ),
-                router=config.auto.router,
-                connector=own,
-            ),
-            inputs={
-                "checkpoint": checkpoint,
-                "data": datasets[f"{benchmark}{config.at}/{_PARTS[1]}"],
-            },
-            keys={"router": "auto.router"},
-        )
-        routed: dict[RoutedKey, Step] = {}
-        for row in dict.fromkeys(cell.benchmark for cell in scored):
-            answers = {
-                f"{ANSWERS}{cell.budget}": step
-                for cell, step in scored.items()
-                if cell.benchmark == row
-            }
-            found = config.rows[row].benchmark
-            routed[RoutedKey(benchmark=row, method=method, seed=seed)] = Step(
-                kind="routed",
-                name=f"evaluate {method} {row} seed={seed} budget=auto",
-                config=RoutedSpec(benchmark=found, decode=decode_of(config, found), connector=own),
-                inputs={
-                    "checkpoint": checkpoint,
-                    "router": router,
-                    "data": datasets[f"{row}/eval"],
-                    **answers,
-                },
-            )
-        self.routed |= routed
-        compute = config.compute
-        asks = {"cpus": compute.cpus_of_evaluation, "gpus": compute.gpus_of_evaluation}
-        return [Job(steps=(router,), **asks), Job(steps=tuple(routed.values()), **asks)]
 
     def _report(self, datasets: Mapping[str, Step], cells: Mapping[CellKey, Step]) -> Step:
         chance = {
@@ -542,7 +456,6 @@ class _Builder:
                 **{str(key): step for key, step in cells.items()},
                 **chance,
                 **screened,
-                **{str(key): step for key, step in self.routed.items()},
             },
             partial=True,
         )
@@ -726,11 +639,6 @@ def datasets_of(config: StudyConfig) -> dict[str, DatasetSpec]:
             found[f"{trained}{config.at}/train"] = DatasetSpec(
                 reader=source_of(trained, own or transfer), path=path, split=split, prepare=prepare
             )
-        if config.auto and trained in config.fine_tunings:
-            whole = found[f"{trained}{config.at}/train"]
-            parts = parted(whole.split, config.auto.held_back)
-            for part, split in zip(_PARTS, parts, strict=True):
-                found[f"{trained}{config.at}/{part}"] = dataclasses.replace(whole, split=split)
         for row in rows_of(name, transfer):
             prepare = _prepare_of(config, transfer).for_evaluation(eval_window_of(name))
             limit = transfer.eval_limit or prepare.limit

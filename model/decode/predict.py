@@ -15,9 +15,6 @@ from model.connector import budgets
 from model.data.text import prefix_ids
 from model.decode.config import Decoding
 from model.decode.decoding import program
-from model.router.features import pooled
-from model.router.files import HEAD
-from model.router.head import Head, choose
 from model.text.tokenizer import Tokenizer
 
 Images = UInt8[np.ndarray, "I H W 3"] | vlm.Seen
@@ -80,30 +77,6 @@ class Predictor:
     def see(self, images: UInt8[np.ndarray, "I H W 3"]) -> vlm.Seen:
         """Runs the vision tower alone, for images that are asked about more than once."""
         return vlm.see(vlm.structure(self.model), self._params, images[None])
-
-    def choose(
-        self,
-        images: Images,
-        prompt: str,
-        router: Path,
-        threshold: float,
-    ) -> int:
-        """Returns the smallest budget that a router considers enough for a prompt [tokens].
-
-        Args:
-          images: see `answer`.
-          prompt: see `answer`.
-          router: folder of the checkpoint's router.
-          threshold: see `RouterConfig`.
-        """
-        head = Head.load(router / HEAD)
-        least = head.budgets[0]
-        read = np.array([prefix_ids(self._tokenizer, prompt)], np.int32)
-        slots = vlm.Slots(budgets.exact_bucket(self.model, least).size, least)
-        asked = vlm.Prompt(_batch(images), read)
-        features = pooled(vlm.structure(self.model), self._params, asked, slots)
-        need = head.need(np.asarray(features, np.float64))
-        return head.budgets[int(choose(need, threshold)[0])]
 
     def answer(
         self,

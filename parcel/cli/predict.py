@@ -20,9 +20,7 @@ def predict(
         list[str], typer.Argument(metavar="IMAGE...", help="An image, a pair, or a video file.")
     ],
     prompt: Annotated[str, typer.Option(help='The prefix, as trained on: "answer en is it red?".')],
-    budget: Annotated[
-        str, typer.Option(help="Soft tokens per image or frame; with auto a router chooses.")
-    ],
+    budget: Annotated[int, typer.Option(help="Soft tokens per image or frame.")],
     max_tokens: Annotated[int, typer.Option(help="Longest answer [tokens].")] = 64,
     beams: Annotated[int, typer.Option(help="Hypotheses of beam search; 1 is greedy.")] = 1,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 0.0,
@@ -45,20 +43,6 @@ def predict(
     tokenizer: Annotated[
         str | None, typer.Option(help="A tokenizer file, if the checkpoint has none.")
     ] = None,
-    router: Annotated[
-        str | None,
-        typer.Option(
-            help="With auto: a router's folder or artifact; default: the checkpoint's router in "
-            "the store."
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="With auto: 0 always takes the largest budget, 1 the least; default: the router's "
-            "own."
-        ),
-    ] = None,
     draw: Annotated[
         str | None, typer.Option(help="PNG to write: the image with the answer's boxes and masks.")
     ] = None,
@@ -72,22 +56,17 @@ def predict(
     import json
 
     from flows.lineage import predict as prediction
-    from infra.reason import ConfigError
 
-    if budget != "auto" and not budget.isdecimal():
-        raise ConfigError(f"--budget must be a number of soft tokens, or auto, got {budget!r}.")
     decoding = {"beams": beams, "temperature": temperature, "top_p": top_p, "seed": seed}
     found = prediction.predict(
         checkpoint,
         images,
         prompt,
-        budget=None if budget == "auto" else int(budget),
+        budget=budget,
         max_tokens=max_tokens,
         decoding=decoding,
         store=store,
         tokenizer=tokenizer,
-        router=router,
-        threshold=threshold,
         source=source,
         frames=frames,
         stride=stride,

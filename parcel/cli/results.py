@@ -15,9 +15,7 @@ def results(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A study's name.")] = None,
     format: Annotated[
         str,
-        typer.Option(
-            help="md, csv, latex, json or html; comparisons, cells, asked and auto are CSV."
-        ),
+        typer.Option(help="md, csv, latex, json or html; comparisons, cells and asked are CSV."),
     ] = "md",
     scores: Annotated[
         Path | None, typer.Option(help="A score file instead of RUN: paper/detailed_scores.csv.")

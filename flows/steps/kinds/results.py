@@ -29,7 +29,6 @@ def make(work: Work) -> Iterator[Progress]:
     from flows.report.pareto import latency, pareto
     from flows.report.plot import plot
     from flows.report.render import FORMATS, comparisons_to_csv, latency_to_csv, render
-    from flows.report.routed import SECTIONS, judge, plot_png, to_csv
 
     spec: ResultsSpec = work.config
     report = gather(spec.plan, spec.accepted, work.artifacts, work.recall)
@@ -38,12 +37,6 @@ def make(work: Work) -> Iterator[Progress]:
     (work.out / "comparisons.csv").write_text(comparisons_to_csv(report))
     linked = render(report, "md", link=lambda c: page_link(c.artifacts[0]) if c.artifacts else None)
     (work.out / "linked.md").write_text(linked)
-    if judged := judge(spec.plan, work.artifacts, report):
-        for name in ("results.md", "linked.md", "results.latex"):
-            with (work.out / name).open("a") as tables:
-                tables.write(f"\n{SECTIONS[name.rpartition('.')[2]](judged)}")
-        (work.out / "auto.csv").write_text(to_csv(judged))
-        (work.out / "auto.png").write_bytes(plot_png(judged))
     plot(report, work.out / "results.png")
     pareto(report, work.out / "pareto.png")
     told = sorted(path for path in work.out.iterdir() if path.is_file())

@@ -18,8 +18,6 @@ CONFIGS = {
     "checkpoint": {"model": {"connector": {"kind": "parcel"}}},
     "predictions": {"decode": {"metric": "vqa"}},
     "chance": "vqa",
-    "router": {"decode": {"metric": "vqa"}},
-    "routed": {"decode": {"metric": "vqa"}},
 }
 REACHES = {
     "corpus": ("pipelines.synthetic.render", "pipelines.records.rle"),
@@ -34,8 +32,6 @@ REACHES = {
     "checkpoint": ("model.train.step", "model.connector.parcel", "model.data.loader"),
     "predictions": ("model.decode.beam", "model.eval.metrics.miou"),
     "chance": ("model.eval.chance",),
-    "router": ("model.router.head", "model.router.features", "model.decode.beam"),
-    "routed": ("model.eval.routed", "model.router.head"),
     "results": ("flows.report.build", "flows.report.latex"),
 }
 """Kind -> some modules of its code, imports inside functions among them."""
@@ -46,8 +42,6 @@ OUT_OF_REACH = {
     "checkpoint": ("model.analysis.flops", "model.decode.beam", "pipelines.prepare.run"),
     "predictions": ("model.train.optimizer",),
     "chance": ("model.vlm",),
-    "router": ("model.train.optimizer", "flows.report.routed"),
-    "routed": ("model.train.optimizer", "flows.report.routed"),
     "results": ("model.vlm", "flows.study.graph"),
 }
 """Kind -> modules in which an edit leaves its artifacts as they are."""

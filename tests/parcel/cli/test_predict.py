@@ -1,6 +1,5 @@
 """`parcel predict` from files to an answer, on a tiny checkpoint that has learned three colours."""
 
-import dataclasses
 import io
 import json
 import re
@@ -13,12 +12,9 @@ import pytest
 from PIL import Image
 
 from flows.lineage.predict import draw_answer, read_pixels
-from infra.store.manifest import Input, Recipe
+from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 from model.data.pixels import decode_images
-from model.eval.config import EvalConfig
-from model.eval.routed import train_router
-from model.router.config import RouterConfig
 from model.seeds import Seeds
 from model.train.config import TrainConfig
 from model.train.loop import StagePaths, fit
@@ -131,8 +127,7 @@ def test_checkpoint_may_be_an_artifact(
         (["notes.txt", "--budget", 16], r"notes.txt is neither an image \(.*\) nor a video: "),
         (["blue.mp4", "red.png", "--budget", 16], r"a video must be alone, got .* among 2 files"),
         (["red.png", "--budget", 17], r"budget must be one of 16, 18, .*, 64 .*, got 17"),
-        (["red.png", "--budget", "most"], r"--budget must be a number .*, or auto, got 'most'"),
-        (["red.png", "--budget", 16, "--threshold", 0], r"--threshold go with --budget auto"),
+        (["red.png", "--budget", "most"], r"--budget': Input should be a valid integer"),
         (["red.png", "--budget", 16, "--beams", 0], r"beams must be at least 1"),
         (["red.png", "--budget", 16, "--source", "x"], r"source must be one of .*, got 'x'"),
         (["blue.mp4", "--budget", 16, "--frames", 0], r"num_frames.* must be positive, got 0"),
@@ -147,54 +142,6 @@ def test_wrong_requests_are_one_line(
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("parcel: ")
     assert re.search(told, err), err
-
-
-@pytest.fixture(scope="module")
-def router(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The checkpoint's router, of pictures that are told apart by their numbers."""
-    folder = tmp_path_factory.mktemp("router")
-    records = [dataclasses.replace(color_record(i), source_sha256=f"{i:064x}") for i in range(8)]
-    data = write_dataset(folder / "data", {"color": records})
-    making = train_router(
-        str(checkpoint),
-        data=data,
-        budgets=(16, 30),
-        decode=EvalConfig(batch_size=8, text_len=24),
-        config=RouterConfig(),
-        out=folder,
-    )
-    for _ in making:
-        pass
-    return folder
-
-
-@pytest.mark.slow
-def test_auto_has_a_router_choose(
-    predict, checkpoint: Path, router: Path, files: Path, tmp_path: Path
-):
-    words = files / "red.png", "--budget", "auto", "--json"
-    for threshold, budget in ((0, 30), (1, 16)):
-        code, out, _ = predict(*words, "--router", router, "--threshold", threshold)
-        found = json.loads(out)
-        assert (code, found["answer"], found["budget"]) == (0, "red", budget)
-        assert found["seconds"]["choose"] > 0
-    store = Store(tmp_path / "store")
-    wrong = predict(*words, "--store", tmp_path / "store")
-    assert (wrong[0], wrong[2].count("\n")) == (2, 1)
-    assert "--budget auto needs the checkpoint's router" in wrong[2]
-    digest = (checkpoint / "digest.txt").read_text().strip()
-    read = {"checkpoint": Input(key=f"checkpoint-{'0' * 16}-00000000", content=digest)}
-    step = Recipe(kind="router", name="r", inputs=read, config=None, code="0" * 64, seed=None)
-    with store.lock(step.key):
-        attempt = Attempt(store, step)
-        shutil.copytree(router, attempt.path, dirs_exist_ok=True)
-        attempt.commit({})
-    assert predict(*words, "--store", tmp_path / "store")[0] == 0
-    other = tmp_path / "other"
-    shutil.copytree(router, other)
-    said = json.loads((other / "router.json").read_text()) | {"checkpoint": "another"}
-    (other / "router.json").write_text(json.dumps(said))
-    assert "must be the router of this checkpoint" in predict(*words, "--router", other)[2]
 
 
 def test_checkpoint_without_a_tokenizer(
