@@ -97,7 +97,7 @@ def _complain(error: Exception) -> int:
 
     if isinstance(error, TyperException):
         tell = getattr(error, "format_message", error.__str__)
-        message, code = tell(), 2
+        message, code = tell() + _refused_value(error), 2
     elif isinstance(error, ConfigError):
         message, code = str(error), 2
     elif isinstance(error, KeyError):
@@ -106,6 +106,16 @@ def _complain(error: Exception) -> int:
         message, code = str(error) or type(error).__name__, 1
     print(f"parcel: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+def _refused_value(error: Exception) -> str:
+    """Returns `, got 'x'` for a value of the wrong type, which Typer's message leaves out."""
+    import pydantic
+
+    cause = error.__cause__
+    if not isinstance(cause, pydantic.ValidationError):
+        return ""
+    return f", got {cause.errors()[0]['input']!r}"
 
 
 if __name__ == "__main__":
