@@ -220,6 +220,7 @@ def test_run_killed_before_it_has_a_journal_is_crashed(store: Path, tmp_path: Pa
     assert begun(store)[killed] == "CRASHED"
 
 
+@pytest.mark.deep
 def test_ended_in_training_the_ui_shows_nothing_that_goes_on(store: Path, tmp_path: Path):
     check_end(store, tmp_path / "log", "training", "INT")
     state, tasks = list(rows(store).values())[-1]
@@ -288,6 +289,7 @@ def test_a_failed_cell_fails_the_flow_run_after_all_else_is_done(copied: Path):
     )
 
 
+@pytest.mark.deep
 def test_a_server_that_dies_does_not_end_the_training(copied: Path, tmp_path: Path):
     words = ["train", CONFIG, "name=other", "methods=[vanilla]", "budgets=[256]",
              "stage1.total_steps=7", "stage1.peak_lr=0.002"]  # fmt: skip

@@ -50,6 +50,7 @@ def test_stage_1_is_trained_by_two_processes_and_outlives_one(tmp_path: Path):
     assert not list((store / "scratch").glob("*/*/gang"))
 
 
+@pytest.mark.night
 def test_transfers_of_two_processes_on_a_bucket_are_made_again_to_the_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -15,7 +15,7 @@ import pytest
 from infra.store.store import Artifact, Store
 from tests.e2e.conftest import CONFIG, PARCEL, Finished, environment, parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 KILLS = 3
 MARK = "PARCEL_TEST_FAMILY"

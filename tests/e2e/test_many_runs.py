@@ -1,9 +1,8 @@
 """Runs of one config at the same time, on machines of their own: one set of artifacts.
 
-PARCEL_RUNS says how many; each takes a core or two and a gigabyte.
+Each takes a core or two and a gigabyte.
 """
 
-import os
 import re
 import subprocess
 from collections import Counter
@@ -17,17 +16,19 @@ from tests.gcs.server import GCS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
-RUNS = int(os.environ.get("PARCEL_RUNS", "4"))
 RETRIES = "compute.retries=8"
 """Each starts Ray, which gives itself 30 s: of many on a small machine, some need another try."""
 
 
-@pytest.mark.timeout(300 * RUNS)
-def test_runs_at_once_make_every_step_once(shared_server: dict[str, str], tmp_path: Path):
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.night)])
+def test_runs_at_once_make_every_step_once(
+    shared_server: dict[str, str], tmp_path: Path, number: int
+):
     with GCS() as gcs:
         gcs.bucket(BUCKET)
         runs = []
-        for i in range(RUNS):
+        for i in range(number):
             env = environment(tmp_path / f"{i}") | gcs.environment
             env |= {"PARCEL_STORE": URI, "PARCEL_STATE": str(tmp_path / f"{i}")}
             env |= shared_server
@@ -45,8 +46,8 @@ def test_runs_at_once_make_every_step_once(shared_server: dict[str, str], tmp_pa
         finally:
             for run in runs:
                 run.kill()
-        said = [(tmp_path / f"{i}.log").read_text() for i in range(RUNS)]
-        assert codes == [0] * RUNS, said[codes.index(max(codes))][-3000:]
+        said = [(tmp_path / f"{i}.log").read_text() for i in range(number)]
+        assert codes == [0] * number, said[codes.index(max(codes))][-3000:]
         tables = {text[text.index("\n## ") : text.index("\nScores are mean")] for text in said}
         assert len(tables) == 1
         files = files_of(gcs)

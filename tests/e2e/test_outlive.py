@@ -108,6 +108,7 @@ def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
             end_family(process)
 
 
+@pytest.mark.night
 def test_cancel_stops_the_jobs_of_a_run_whose_process_died(head: Head, tmp_path: Path):
     home, log = tmp_path / "store", tmp_path / "log"
     with serving(home, {"RAY_AUTH_MODE": "disabled"}) as served:

@@ -11,7 +11,7 @@ import pytest
 from infra.store.store import Store
 from tests.e2e.conftest import parcel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "own_connector.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if line.startswith("parcel ")]

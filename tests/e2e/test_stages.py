@@ -96,6 +96,7 @@ def test_without_stage_2_everything_below_it_is_the_same_and_reused(staged: Fini
     assert {row["resolution"] for row in table(staged.store, "lower")} == {""}
 
 
+@pytest.mark.deep
 def test_a_study_begins_from_checkpoints_with_connectors(staged: Finished):
     starts = {
         method: str(checkpoint(staged, f"intermediary {method}").path)
@@ -119,6 +120,7 @@ def test_a_study_begins_from_checkpoints_with_connectors(staged: Finished):
     assert {"start vanilla", "start parcel"} <= made
 
 
+@pytest.mark.deep
 def test_published_weights_are_converted_and_begin_at_the_intermediary(
     staged: Finished, tmp_path: Path
 ):

@@ -98,6 +98,7 @@ def test_changed_code_is_told_refused_kept_and_marked(edited: Path, store: Path)
     assert set(states(done.stdout).values()) == {"reused"}
 
 
+@pytest.mark.deep
 def test_a_training_is_kept_if_both_codes_agree_on_its_losses(store: Path, tmp_path: Path):
     words = ("accept", "stage1 vanilla", CONFIG, "--replay", "3")
     copy = copied(tmp_path)

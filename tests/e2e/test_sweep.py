@@ -62,6 +62,7 @@ def test_only_the_new_cells_of_one_more_seed_run(served: Served):
     )
 
 
+@pytest.mark.deep
 def test_a_firing_of_a_schedule_adds_and_an_empty_one_says_so(served: Served):
     done = parcel(
         served.store, "sweep", "tiny", *NARROW, "name=nightly", "--add-seeds", "1",

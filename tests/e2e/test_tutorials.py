@@ -16,7 +16,7 @@ from infra.store.store import Store
 from tests.docs.pages import ROOT, blocks, commands_of
 from tests.e2e.conftest import Finished, parcel, run_all
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("one_server")]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.usefixtures("one_server")]
 
 FEW = {"batch_size": 4, "total_steps": 2, "save_steps": 2, "log_steps": 1}
 SMALL: dict[str, Any] = {

@@ -34,6 +34,7 @@ from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 from tests.model.tiny_model import tiny_model
 from tests.nodes.machines import skip_without_namespaces
 from tests.processes import LOOPBACK, command_line, listened
+from tests.slices import deep_slice
 
 pytestmark = pytest.mark.usefixtures("fast_compiler")
 
@@ -197,8 +198,8 @@ def test_a_gang_on_one_machine_listens_on_loopback_wherever_its_name_leads(tmp_p
 @pytest.mark.parametrize(
     "victims",
     [
-        pytest.param((0,), marks=pytest.mark.deep),
-        pytest.param((1,), marks=pytest.mark.slow),
+        pytest.param((0,), marks=pytest.mark.night),
+        pytest.param((1,), marks=pytest.mark.night),
         pytest.param((0, 1), marks=pytest.mark.deep),
     ],
 )
@@ -267,7 +268,7 @@ def test_a_run_that_is_left_goes_on_and_skips_a_spoilt_checkpoint(
     assert digest(tmp_path) == digest(undisturbed)
 
 
-@pytest.mark.deep
+@pytest.mark.night
 def test_on_another_number_of_processes_it_goes_on_in_the_same_order(
     tmp_path: Path, inputs: dict[str, Any], undisturbed: Path
 ):
@@ -298,7 +299,7 @@ def test_a_notice_to_one_member_has_all_save_at_once(tmp_path: Path, inputs: dic
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", deep_slice([0, 1], 1))
 def test_a_member_that_stands_still_is_missed_within_seconds(
     tmp_path: Path, inputs: dict[str, Any], undisturbed: Path, rank: int
 ):
@@ -315,7 +316,7 @@ def test_a_member_that_stands_still_is_missed_within_seconds(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", deep_slice([0, 1], 1))
 def test_a_member_that_nobody_watches_ends_at_once_with_the_one_it_lost(
     tmp_path: Path, inputs: dict[str, Any], victim: int
 ):

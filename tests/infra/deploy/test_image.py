@@ -93,7 +93,7 @@ def test_debian_has_the_packages():
     assert "wget" in packages, "KubeRay's probes"
 
 
-@pytest.mark.deep
+@pytest.mark.night
 @pytest.mark.timeout(1800)
 def test_its_install_lines_make_every_role_of_an_empty_environment(tmp_path: Path):
     environment = tmp_path / "environment"

@@ -170,6 +170,7 @@ def test_a_killed_process_ends_its_job_and_the_next_try_is_another(server: JobSe
     assert server.submit("killed", kill, num_cpus=1).attempt == 2
 
 
+@pytest.mark.deep
 def test_ray_gives_up_a_job_that_waits_for_long_and_it_can_be_told_from_one_that_failed(
     server: JobServer,
 ):

@@ -52,7 +52,7 @@ print(json.dumps(counts | {"digest": pathlib.Path(out, "digest.txt").read_text()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_shared_torn_or_none_a_training_ends_with_the_same_bytes(tmp_path: Path):
     data = write_dataset(tmp_path / "data", {"color": [color_record(i) for i in range(11)]})
     tokenizer = write_tokenizer(tmp_path / "tokenizer.model")

@@ -242,7 +242,7 @@ def _group(process: psutil.Process) -> int | None:
         return None
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_killed_worker_ends_the_run_in_time_and_leaves_no_process(tmp_path, encoded):
     (tmp_path / "root/images").mkdir(parents=True)
     (tmp_path / "root/images/0.jpg").write_bytes(encoded(4000, 4000))
