@@ -25,7 +25,7 @@ from flows.steps.own_code import take_over
 from flows.steps.worker import OtherCodeError, bind
 from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
-from infra.gang.words import FAILED, PEER_LOST, PREEMPTED, Teller, give_reason, note_end
+from infra.gang.messages import FAILED, PEER_LOST, PREEMPTED, Teller, give_reason, note_end
 from infra.reason import reason_of
 from infra.store.places import open_files
 
@@ -38,7 +38,7 @@ _END = 24 * 3600
 
 
 def main() -> None:
-    """Trains; exits with 0, or one of the codes in `infra.gang.words`."""
+    """Trains; exits with 0, or one of the codes in `infra.gang.messages`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("task", help="the pickled `Stage`: a file, or gs://bucket/name")
     parser.add_argument("sha256", help="SHA-256 of the task [hex]")

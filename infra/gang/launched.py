@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from infra.gang.local import own_path
+from infra.gang.messages import Place, codes_of, look_every, said, say
 from infra.gang.supervise import LAUNCHER, GangFailedError
-from infra.gang.words import Place, codes_of, look_every, said, say
 
 _RAY = (sys.executable, "-m", "infra.ray.gang")
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -40,7 +40,7 @@ class LaunchedGang:
       launcher: command of the launcher, to which `-n SIZE` and the members' command are added.
       command: command of every member, which learns its rank from the launcher.
       size: number of members.
-      place: place where all of them write how they ended, see `infra.gang.words`.
+      place: place where all of them write how they ended, see `infra.gang.messages`.
       logs: folder for their output.
 
     Raises:
@@ -105,7 +105,7 @@ def meet(place: Place, rank: int, seconds: float) -> str:
     """Returns rank 0's address as "host:port"; rank 0 publishes it, the others wait for it.
 
     Args:
-      place: place that all members reach; see `infra.gang.words`.
+      place: place that all members reach; see `infra.gang.messages`.
       rank: rank of this process.
       seconds: longest wait [s].
 

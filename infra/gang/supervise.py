@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from infra.gang.words import FAILED, PREEMPTED, Listener, look_every
+from infra.gang.messages import FAILED, PREEMPTED, Listener, look_every
 from infra.progress import Progress
 
 _LOOK_EVERY = 0.02
@@ -57,7 +57,7 @@ def supervise(
 
     Args:
       start: starts the gang, whose members report in the folder that it is given (see
-        `infra.gang.words`); called again, with a new folder, after the gang was lost.
+        `infra.gang.messages`); called again, with a new folder, after the gang was lost.
       place: new place for these folders: a folder, or gs://bucket/prefix.
       logs: folder for the members' output; made here.
 

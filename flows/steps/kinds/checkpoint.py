@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from flows.steps.kind import Kind, Work
 from infra.gang.launched import LaunchedGang
 from infra.gang.local import LocalGang
+from infra.gang.messages import said
 from infra.gang.supervise import Gang, supervise
-from infra.gang.words import said
 from infra.progress import Progress
 from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
 from infra.store.files import Content
@@ -173,7 +173,7 @@ def train(
       stage: the stage to train.
       put: stores the checkpoint's parameters; None stores them in `stage.out`.
       must_leave: see `fit`.
-      told: place where this process reports, see `infra.gang.words`; the checkpoint's files are
+      told: place where this process reports, see `infra.gang.messages`; the checkpoint's files are
         sent there where `stage.out` is "".
     """
     import jax
@@ -276,7 +276,7 @@ def train_together(
     Args:
       stage: the stage to train.
       num_processes: number of processes that train it.
-      place: place for their reports, see `infra.gang.words`: a folder, or gs://bucket/prefix.
+      place: place for their reports, see `infra.gang.messages`: a folder, or gs://bucket/prefix.
       logs: folder for their output; made if need be.
       launcher: command that starts them, see `infra.gang.launched`; "" starts them on this machine.
 

@@ -22,8 +22,8 @@ import pytest
 from flows.steps.kinds.checkpoint import FitSpec, Stage, train, train_together
 from flows.steps.registry import code_digest
 from infra.gang.local import LocalGang
+from infra.gang.messages import PEER_LOST
 from infra.gang.supervise import GangFailedError
-from infra.gang.words import PEER_LOST
 from infra.progress import Progress
 from infra.store.digest import file_sha256
 from model.eval.config import EvalConfig
@@ -362,7 +362,7 @@ from flows.steps.kinds.checkpoint import train_together
 from flows.steps.worker import bind
 from infra.gang.local import LocalGang
 from infra.gang.supervise import GangFailedError
-from infra.gang.words import PEER_LOST
+from infra.gang.messages import PEER_LOST
 stage = pickle.loads(Path(sys.argv[1]).read_bytes())
 bind("checkpoint", stage.spec)
 try:

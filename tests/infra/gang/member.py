@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from infra.gang.local import end_with_starter
-from infra.gang.words import (
+from infra.gang.messages import (
     FAILED,
     PEER_LOST,
     PREEMPTED,

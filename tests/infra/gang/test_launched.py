@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from infra.gang.launched import LaunchedGang, launched_rank, meet
+from infra.gang.messages import note_end
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
-from infra.gang.words import note_end
 from infra.progress import Progress
 
 MPIRUN = f"{sys.executable} {Path(__file__).with_name('launcher.py')}"
@@ -69,7 +69,7 @@ def test_a_rank_0_that_does_not_come_is_missed(tmp_path: Path):
 def test_each_member_says_how_it_ended(tmp_path: Path):
     code = f"""if True:
         import os, pathlib
-        from infra.gang.words import note_end
+        from infra.gang.messages import note_end
         rank = int(os.environ["PMI_RANK"])
         note_end(pathlib.Path({str(tmp_path)!r}), rank, 17 * rank)
         os._exit(17 * rank)"""

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from infra.gang.launched import LaunchedGang
+from infra.gang.messages import PREEMPTED, said
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
-from infra.gang.words import PREEMPTED, said
 from tests.processes import end_family
 from tests.ray_nodes import head_of, node
 
@@ -41,7 +41,7 @@ _MEMBER = """
 import os, pathlib, sys, time
 from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
-from infra.gang.words import Teller, note_end, say
+from infra.gang.messages import Teller, note_end, say
 from infra.progress import Progress
 place = sys.argv[1]
 rank = launched_rank(os.environ)
@@ -60,7 +60,7 @@ _LEAVES = """
 import os, signal, sys, time
 from infra.gang.launched import launched_rank
 from infra.gang.local import end_with_starter
-from infra.gang.words import PREEMPTED, note_end, said, say
+from infra.gang.messages import PREEMPTED, note_end, said, say
 place, rank = sys.argv[1], launched_rank(os.environ)
 end_with_starter(17)
 signal.signal(signal.SIGTERM, lambda *_: say(place, "notice", str(rank)))
@@ -172,7 +172,7 @@ def test_a_node_that_is_to_go_gives_its_member_notice(
 _OF_SLICE = """
 import os, sys
 from infra.gang.launched import launched_rank
-from infra.gang.words import note_end, say
+from infra.gang.messages import note_end, say
 place, rank = sys.argv[1], launched_rank(os.environ)
 names = ("TPU_NAME", "MEGASCALE_SLICE_ID", "MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS")
 say(place, f"of-{rank}", " ".join(os.environ.get(name, "none") for name in names))
