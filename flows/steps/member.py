@@ -25,7 +25,7 @@ from flows.steps.own_code import take_over
 from flows.steps.worker import OtherCodeError, bind
 from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
-from infra.gang.messages import FAILED, PEER_LOST, PREEMPTED, Teller, give_reason, note_end
+from infra.gang.messages import FAILED, PEER_LOST, PREEMPTED, ProgressWriter, give_reason, note_end
 from infra.reason import reason_of
 from infra.store.places import open_files
 
@@ -81,7 +81,7 @@ def _run(asked: argparse.Namespace) -> int:
 
     from model.train.loop import Preempted
 
-    teller = Teller(asked.supervised)
+    writer = ProgressWriter(asked.supervised)
     try:
         stage: Stage = pickle.loads(_task(asked.task, asked.sha256))
         take_over(stage.own)
@@ -89,12 +89,12 @@ def _run(asked: argparse.Namespace) -> int:
         coordinator = asked.coordinator or meet(asked.supervised, asked.rank, _START)
         join(coordinator, asked.of, asked.rank)
         if asked.rank == 0:
-            teller.tell_accelerator(jax.devices()[0].device_kind)
+            writer.write_accelerator(jax.devices()[0].device_kind)
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
         told = asked.supervised or ""
         for progress in train(stage, must_leave=reached_preemption_sync_point, told=told):
             if asked.rank == 0:
-                teller.tell(progress)
+                writer.write(progress)
         jax.distributed.shutdown()
         return 0
     except Preempted:

@@ -38,13 +38,13 @@ _LAST_WORDS = 2000
 """Length of the end of a log that an error cites [bytes]."""
 
 
-class Teller:
+class ProgressWriter:
     """Rank 0's reports to the supervisor; with None for the place, progress is printed instead."""
 
     def __init__(self, place: Place | None) -> None:
         self._place, self._told = place, 0
 
-    def tell(self, progress: Progress) -> None:
+    def write(self, progress: Progress) -> None:
         """Reports progress; if it is resumable, waits until the supervisor has handled it.
 
         So the scratch folder does not change while it is copied to a store elsewhere. There is no
@@ -60,7 +60,7 @@ class Teller:
         while waits and int(said(self._place, "heard") or 0) < self._told:
             time.sleep(_LOOK_EVERY)
 
-    def tell_accelerator(self, kind: str) -> None:
+    def write_accelerator(self, kind: str) -> None:
         """Reports the kind of device that JAX computes on, such as "cpu"."""
         if self._place is not None:
             say(self._place, "accelerator", kind)
@@ -86,7 +86,7 @@ def codes_of(place: Place) -> dict[int, int]:
     return {int(name.partition("-")[2]): int(said(place, name) or 0) for name in names}
 
 
-class Listener:
+class ProgressReader:
     """Reads the reports of a gang.
 
     Args:

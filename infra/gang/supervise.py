@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from infra.gang.messages import FAILED, PREEMPTED, Listener, look_every
+from infra.gang.messages import FAILED, PREEMPTED, ProgressReader, look_every
 from infra.progress import Progress
 
 _LOOK_EVERY = 0.02
@@ -71,7 +71,7 @@ def supervise(
     number = losses = furthest = 0
     while True:
         here = f"{place}/{number}"
-        listener = Listener(here, logs)
+        listener = ProgressReader(here, logs)
         gang = start(here)
         try:
             lost = yield from _follow(gang, listener, max(_LOOK_EVERY, look_every(place)))
@@ -94,7 +94,7 @@ def supervise(
         yield dataclasses.replace(listener.last, resumable=False, note=note, happened=True)
 
 
-def _follow(gang: Gang, listener: Listener, pause: float) -> Generator[Progress, None, str]:
+def _follow(gang: Gang, listener: ProgressReader, pause: float) -> Generator[Progress, None, str]:
     """Yields progress while the members live; returns how they were lost, "" if all ended well.
 
     Raises:

@@ -18,7 +18,7 @@ from infra.gang.messages import (
     FAILED,
     PEER_LOST,
     PREEMPTED,
-    Teller,
+    ProgressWriter,
     give_reason,
     said,
     say,
@@ -34,12 +34,12 @@ def main() -> None:
     done = 0
     # Whole at once: a test may end this process, and read the number, at any moment.
     say(root, f"pid-{rank}", str(os.getpid()))
-    teller = Teller(folder)
+    writer = ProgressWriter(folder)
     for word in plan.split(", "):
         act, _, of = word.partition(" ")
         if act in ("tell", "point") and rank == 0:
             done = int(of or done + 1)
-            teller.tell(
+            writer.write(
                 Progress(done=done, total=9, note=f"start {start}", resumable=act == "point")
             )
         elif act == "sleep":

@@ -41,7 +41,7 @@ _MEMBER = """
 import os, pathlib, sys, time
 from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
-from infra.gang.messages import Teller, note_end, say
+from infra.gang.messages import ProgressWriter, note_end, say
 from infra.progress import Progress
 place = sys.argv[1]
 rank = launched_rank(os.environ)
@@ -49,7 +49,7 @@ end_with_starter(17)
 say(place, f"pid-{rank}", str(os.getpid()))
 say(place, f"is-{rank}", f"{meet(place, rank, 60)} {os.environ['NPROC']}")
 if rank == 0:
-    Teller(place).tell(Progress(done=1, total=2))
+    ProgressWriter(place).write(Progress(done=1, total=2))
 while os.path.basename(place) == "0":
     time.sleep(0.1)
 note_end(place, rank, 0)
