@@ -25,7 +25,14 @@ from flows.steps.own_code import take_over
 from flows.steps.worker import OtherCodeError, bind
 from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
-from infra.gang.messages import FAILED, PEER_LOST, PREEMPTED, ProgressWriter, give_reason, note_end
+from infra.gang.messages import (
+    FAILED,
+    PEER_LOST,
+    PREEMPTED,
+    ProgressWriter,
+    write_exit_code,
+    write_failure_reason,
+)
 from infra.reason import reason_of
 from infra.store.places import open_files
 
@@ -67,7 +74,7 @@ def main() -> None:
         end_with_starter(PEER_LOST)
     code = _run(asked)
     with contextlib.suppress(OSError):  # The bucket may not answer; the launcher knows, too.
-        note_end(asked.supervised, asked.rank, code)
+        write_exit_code(asked.supervised, asked.rank, code)
     sys.stdout.flush()
     sys.stderr.flush()
     # A normal exit would wait for JAX's threads, and these wait for members that are lost.
@@ -102,7 +109,7 @@ def _run(asked: argparse.Namespace) -> int:
     except Exception as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
-            give_reason(asked.supervised, asked.rank, reason_of(error))
+            write_failure_reason(asked.supervised, asked.rank, reason_of(error))
         return PEER_LOST if _is_of_runtime(error) else FAILED
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from infra.gang.local import own_path
-from infra.gang.messages import Place, codes_of, look_every, said, say
+from infra.gang.messages import Place, poll_interval, read_exit_codes, read_message, write_message
 from infra.gang.supervise import LAUNCHER, GangFailedError
 
 _RAY = (sys.executable, "-m", "infra.ray.gang")
@@ -73,7 +73,7 @@ class LaunchedGang:
         A member that is killed writes nothing; its launcher then ends, and names it in its log.
         """
         ended = self._launcher.poll()  # First: once it has ended, members write no more codes.
-        return {LAUNCHER: ended, **codes_of(self._place)}
+        return {LAUNCHER: ended, **read_exit_codes(self._place)}
 
     def ask_to_leave(self, seconds: float) -> None:
         """Notifies all members that their machine is being preempted, and waits for them."""
@@ -117,11 +117,11 @@ def meet(place: Place, rank: int, seconds: float) -> str:
             probe.bind(("", 0))
             host = os.environ.get(ADDRESS) or socket.gethostname()
             address = f"{host}:{probe.getsockname()[1]}"
-        say(place, _MEETING, address)
+        write_message(place, _MEETING, address)
         return address
     deadline = time.monotonic() + seconds
-    while (found := said(place, _MEETING)) is None:
+    while (found := read_message(place, _MEETING)) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 did not come to {place} within {seconds:.0f} s.")
-        time.sleep(look_every(place))
+        time.sleep(poll_interval(place))
     return found

@@ -54,36 +54,36 @@ class ProgressWriter:
         if self._place is None:
             print(text, flush=True)
             return
-        say(self._place, f"told/{self._told}", text)
+        write_message(self._place, f"told/{self._told}", text)
         self._told += 1
         waits = progress.resumable and not _is_bucket(self._place)
-        while waits and int(said(self._place, "heard") or 0) < self._told:
+        while waits and int(read_message(self._place, "heard") or 0) < self._told:
             time.sleep(_LOOK_EVERY)
 
     def write_accelerator(self, kind: str) -> None:
         """Reports the kind of device that JAX computes on, such as "cpu"."""
         if self._place is not None:
-            say(self._place, "accelerator", kind)
+            write_message(self._place, "accelerator", kind)
 
 
-def give_reason(place: Place | None, rank: int, reason: str) -> None:
+def write_failure_reason(place: Place | None, rank: int, reason: str) -> None:
     """Writes why a member gives up."""
     if place is None:
         print(reason, flush=True)
     else:
-        say(place, f"reason-{rank}", reason)
+        write_message(place, f"reason-{rank}", reason)
 
 
-def note_end(place: Place | None, rank: int, code: int) -> None:
+def write_exit_code(place: Place | None, rank: int, code: int) -> None:
     """Writes the exit code with which a member ends."""
     if place is not None:
-        say(place, f"ended-{rank}", str(code))
+        write_message(place, f"ended-{rank}", str(code))
 
 
-def codes_of(place: Place) -> dict[int, int]:
+def read_exit_codes(place: Place) -> dict[int, int]:
     """Returns rank -> exit code of the members that have written theirs."""
     names = [name for name in _files(os.fspath(place)).listing("") if name.startswith("ended-")]
-    return {int(name.partition("-")[2]): int(said(place, name) or 0) for name in names}
+    return {int(name.partition("-")[2]): int(read_message(place, name) or 0) for name in names}
 
 
 class ProgressReader:
@@ -106,7 +106,7 @@ class ProgressReader:
     def news(self) -> list[Progress]:
         """Returns the progress that was reported since the last call."""
         found = []
-        while (text := said(self._place, f"told/{self._read}")) is not None:
+        while (text := read_message(self._place, f"told/{self._read}")) is not None:
             self.last = Progress(**json.loads(text))
             self.point = self.last.done if self.last.resumable else self.point
             self._read += 1
@@ -117,11 +117,11 @@ class ProgressReader:
         """Notes that one more report was handled; not in a bucket, where nobody waits for it."""
         self._heard += 1
         if not _is_bucket(self._place):
-            say(self._place, "heard", str(self._heard))
+            write_message(self._place, "heard", str(self._heard))
 
     def reason(self, rank: int) -> str:
         """Returns why a member gave up: its own reason, or else the end of its log."""
-        if (reason := said(self._place, f"reason-{rank}")) is not None:
+        if (reason := read_message(self._place, f"reason-{rank}")) is not None:
             return reason
         logs = (self._logs / f"{name}.log" for name in (rank, "launcher"))
         log = next((log for log in logs if log.exists()), self._logs)
@@ -129,12 +129,12 @@ class ProgressReader:
         return " ".join(text.split())
 
 
-def say(place: Place, name: str, text: str) -> None:
+def write_message(place: Place, name: str, text: str) -> None:
     """Writes a file atomically: readers see all of it or nothing."""
     _files(os.fspath(place)).put(name, text.encode())
 
 
-def said(place: Place, name: str) -> str | None:
+def read_message(place: Place, name: str) -> str | None:
     """Returns the text of a file; None if it is not there."""
     try:
         return _files(os.fspath(place)).read(name).decode()
@@ -142,7 +142,7 @@ def said(place: Place, name: str) -> str | None:
         return None
 
 
-def look_every(place: Place) -> float:
+def poll_interval(place: Place) -> float:
     """Returns the interval between two looks for a message in a place [s]."""
     return _ASK_EVERY if _is_bucket(place) else _LOOK_EVERY
 

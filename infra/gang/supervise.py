@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from infra.gang.messages import FAILED, PREEMPTED, ProgressReader, look_every
+from infra.gang.messages import FAILED, PREEMPTED, ProgressReader, poll_interval
 from infra.progress import Progress
 
 _LOOK_EVERY = 0.02
@@ -74,7 +74,7 @@ def supervise(
         listener = ProgressReader(here, logs)
         gang = start(here)
         try:
-            lost = yield from _follow(gang, listener, max(_LOOK_EVERY, look_every(place)))
+            lost = yield from _follow(gang, listener, max(_LOOK_EVERY, poll_interval(place)))
         # The reader or this process must stop (`flows.steps.job`), and so must the members.
         except (GeneratorExit, SystemExit, KeyboardInterrupt):
             gang.ask_to_leave(_TO_LEAVE)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from flows.steps.kind import Kind, Work
 from infra.gang.launched import LaunchedGang
 from infra.gang.local import LocalGang
-from infra.gang.messages import said
+from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
 from infra.progress import Progress
 from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
@@ -156,7 +156,7 @@ def _by_several(stage: Stage, work: Work, is_apart: bool) -> Generator[Progress,
         ended = yield from train_together(
             stage, work.processes, place, folder / "logs", work.launcher
         )
-        work.accelerator = said(ended, "accelerator") or ""
+        work.accelerator = read_message(ended, "accelerator") or ""
         if is_apart:
             _fetch(work, ended.removeprefix(f"{work.shared}/"))
 

@@ -19,9 +19,9 @@ from infra.gang.messages import (
     PEER_LOST,
     PREEMPTED,
     ProgressWriter,
-    give_reason,
-    said,
-    say,
+    read_message,
+    write_failure_reason,
+    write_message,
 )
 from infra.progress import Progress
 
@@ -33,7 +33,7 @@ def main() -> None:
     end_with_starter(PEER_LOST)
     done = 0
     # Whole at once: a test may end this process, and read the number, at any moment.
-    say(root, f"pid-{rank}", str(os.getpid()))
+    write_message(root, f"pid-{rank}", str(os.getpid()))
     writer = ProgressWriter(folder)
     for word in plan.split(", "):
         act, _, of = word.partition(" ")
@@ -47,11 +47,11 @@ def main() -> None:
         elif act == "leave":
             signal.signal(signal.SIGTERM, lambda *_: leave(root))
         elif act == "kill" and rank == int(of):
-            while ("point" in plan or "tell" in plan) and said(folder, "heard") is None:
+            while ("point" in plan or "tell" in plan) and read_message(folder, "heard") is None:
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         elif act == "fail" and rank == int(of):
-            give_reason(folder, rank, "the batch does not fit")
+            write_failure_reason(folder, rank, "the batch does not fit")
             os._exit(FAILED)
         elif act == "ready":
             (root / f"ready-{rank}").write_text("")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.gang.launched import LaunchedGang, launched_rank, meet
-from infra.gang.messages import note_end
+from infra.gang.messages import write_exit_code
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
 from infra.progress import Progress
 
@@ -69,9 +69,9 @@ def test_a_rank_0_that_does_not_come_is_missed(tmp_path: Path):
 def test_each_member_says_how_it_ended(tmp_path: Path):
     code = f"""if True:
         import os, pathlib
-        from infra.gang.messages import note_end
+        from infra.gang.messages import write_exit_code
         rank = int(os.environ["PMI_RANK"])
-        note_end(pathlib.Path({str(tmp_path)!r}), rank, 17 * rank)
+        write_exit_code(pathlib.Path({str(tmp_path)!r}), rank, 17 * rank)
         os._exit(17 * rank)"""
     gang = started(tmp_path, code)
     assert ended(gang) == {LAUNCHER: 17, 0: 0, 1: 17}
@@ -80,7 +80,7 @@ def test_each_member_says_how_it_ended(tmp_path: Path):
 
 def test_of_one_that_could_not_say_the_launcher_tells(tmp_path: Path):
     gang = started(tmp_path, "import os; os.kill(os.getpid(), 9)")
-    note_end(tmp_path, 0, 0)
+    write_exit_code(tmp_path, 0, 0)
     assert ended(gang) == {LAUNCHER: 137, 0: 0}
     gang.kill()
 

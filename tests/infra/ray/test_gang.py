@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from infra.gang.launched import LaunchedGang
-from infra.gang.messages import PREEMPTED, said
+from infra.gang.messages import PREEMPTED, read_message
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
 from tests.processes import end_family
 from tests.ray_nodes import head_of, node
@@ -41,18 +41,18 @@ _MEMBER = """
 import os, pathlib, sys, time
 from infra.gang.launched import launched_rank, meet
 from infra.gang.local import end_with_starter
-from infra.gang.messages import ProgressWriter, note_end, say
+from infra.gang.messages import ProgressWriter, write_exit_code, write_message
 from infra.progress import Progress
 place = sys.argv[1]
 rank = launched_rank(os.environ)
 end_with_starter(17)
-say(place, f"pid-{rank}", str(os.getpid()))
-say(place, f"is-{rank}", f"{meet(place, rank, 60)} {os.environ['NPROC']}")
+write_message(place, f"pid-{rank}", str(os.getpid()))
+write_message(place, f"is-{rank}", f"{meet(place, rank, 60)} {os.environ['NPROC']}")
 if rank == 0:
     ProgressWriter(place).write(Progress(done=1, total=2))
 while os.path.basename(place) == "0":
     time.sleep(0.1)
-note_end(place, rank, 0)
+write_exit_code(place, rank, 0)
 """
 
 
@@ -60,14 +60,14 @@ _LEAVES = """
 import os, signal, sys, time
 from infra.gang.launched import launched_rank
 from infra.gang.local import end_with_starter
-from infra.gang.messages import PREEMPTED, note_end, said, say
+from infra.gang.messages import PREEMPTED, write_exit_code, read_message, write_message
 place, rank = sys.argv[1], launched_rank(os.environ)
 end_with_starter(17)
-signal.signal(signal.SIGTERM, lambda *_: say(place, "notice", str(rank)))
-say(place, f"at-{rank}", os.environ["WHOSE"])
-while said(place, "notice") is None:
+signal.signal(signal.SIGTERM, lambda *_: write_message(place, "notice", str(rank)))
+write_message(place, f"at-{rank}", os.environ["WHOSE"])
+while read_message(place, "notice") is None:
     time.sleep(0.1)
-note_end(place, rank, PREEMPTED)
+write_exit_code(place, rank, PREEMPTED)
 os._exit(PREEMPTED)
 """
 
@@ -95,16 +95,16 @@ def test_members_learn_their_ranks_and_begin_again_together(
     for progress in supervise(start, str(tmp_path / "gang"), tmp_path / "logs"):
         told.append(progress)
         if not pids:
-            while said(places[0], "is-1") is None:
+            while read_message(places[0], "is-1") is None:
                 time.sleep(0.05)
-            pids = [int(said(places[0], f"pid-{rank}") or 0) for rank in (0, 1)]
+            pids = [int(read_message(places[0], f"pid-{rank}") or 0) for rank in (0, 1)]
             os.kill(pids[1], 9)
     lost = [progress.note for progress in told if progress.happened]
     assert len(lost) == 1
     assert "rank 1 ended with -9" in lost[0]
     assert not any(map(is_alive, pids))
     assert len(places) == 2
-    words = [said(places[1], f"is-{rank}") for rank in (0, 1)]
+    words = [read_message(places[1], f"is-{rank}") for rank in (0, 1)]
     assert words[0] == words[1]
     assert words[0] is not None
     assert words[0].endswith(" 1")
@@ -118,11 +118,11 @@ def test_members_end_with_their_launcher(
     place = str(tmp_path / "0")
     gang = LaunchedGang("ray", ["python", "-c", _MEMBER, place], 2, place, tmp_path)
     deadline = time.monotonic() + 90
-    while said(place, "is-1") is None:
+    while read_message(place, "is-1") is None:
         assert time.monotonic() < deadline, (tmp_path / "launcher.log").read_text()
         assert gang.codes() == {LAUNCHER: None}, (tmp_path / "launcher.log").read_text()
         time.sleep(0.1)
-    pids = [int(said(place, f"pid-{rank}") or 0) for rank in (0, 1)]
+    pids = [int(read_message(place, f"pid-{rank}") or 0) for rank in (0, 1)]
     gang.kill()
     deadline = time.monotonic() + 20
     while any(map(is_alive, pids)) and time.monotonic() < deadline:
@@ -158,11 +158,11 @@ def test_a_node_that_is_to_go_gives_its_member_notice(
         command = ["python", "-c", _LEAVES, place]
         gang = LaunchedGang("ray --cpus 2 --wait 20", command, 2, place, tmp_path)
         log = tmp_path / "launcher.log"
-        wait_for(lambda: {said(place, f"at-{rank}") for rank in (0, 1)} - {None}, 2, log)
+        wait_for(lambda: {read_message(place, f"at-{rank}") for rank in (0, 1)} - {None}, 2, log)
         drain(cluster, "127.0.0.3")
         wait_for(lambda: {r for r, c in gang.codes().items() if c == PREEMPTED}, 3, log)
-        notice = said(place, "notice")
-        assert said(place, f"at-{notice}") == "the second node's"
+        notice = read_message(place, "notice")
+        assert read_message(place, f"at-{notice}") == "the second node's"
     finally:
         if gang is not None:
             gang.kill()
@@ -172,11 +172,11 @@ def test_a_node_that_is_to_go_gives_its_member_notice(
 _OF_SLICE = """
 import os, sys
 from infra.gang.launched import launched_rank
-from infra.gang.messages import note_end, say
+from infra.gang.messages import write_exit_code, write_message
 place, rank = sys.argv[1], launched_rank(os.environ)
 names = ("TPU_NAME", "MEGASCALE_SLICE_ID", "MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS")
-say(place, f"of-{rank}", " ".join(os.environ.get(name, "none") for name in names))
-note_end(place, rank, 0)
+write_message(place, f"of-{rank}", " ".join(os.environ.get(name, "none") for name in names))
+write_exit_code(place, rank, 0)
 """
 
 
@@ -204,7 +204,7 @@ def test_members_on_two_tpu_slices_learn_of_both(
         gang = LaunchedGang(launcher, ["python", "-c", _OF_SLICE, place], 4, place, tmp_path)
         log = tmp_path / "launcher.log"
         wait_for(lambda: {rank for rank, code in gang.codes().items() if code == 0}, 5, log)
-        found = [str(said(place, f"of-{rank}")).split() for rank in range(4)]
+        found = [str(read_message(place, f"of-{rank}")).split() for rank in range(4)]
         with pytest.raises(GangFailedError, match="must be a multiple of 2, the hosts of a slice"):
             list(
                 supervise(
