@@ -23,7 +23,7 @@ from flows.steps.code import code_sha256
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.own_code import take_over
 from flows.steps.worker import OtherCodeError, bind
-from infra.gang.launched import launched_rank, meet
+from infra.gang.launcher import launched_rank, meet
 from infra.gang.local import end_with_starter
 from infra.gang.messages import (
     FAILED,

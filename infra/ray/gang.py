@@ -4,7 +4,7 @@
 
 Ray Train's `JaxTrainer` places them: each gets its cores and its GPUs or TPU host; if a topology is
 named, the hosts of a slice are placed together. A member sees the same as under any other launcher
-(see `infra.gang.launched`): its rank in the environment, and an input that closes when its starter
+(see `infra.gang.launcher`): its rank in the environment, and an input that closes when its starter
 ends. The members find rank 0 through their own messages, and the gang restarts as a whole. So the
 trainer starts no `jax.distributed` of its own, and retries nothing.
 
@@ -24,7 +24,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from infra.gang.launched import ADDRESS, RANKS
+from infra.gang.launcher import ADDRESS, RANKS
 from infra.gang.local import end_with_starter, own_path
 from infra.ray.devices import worker_environment
 

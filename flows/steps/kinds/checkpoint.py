@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.steps.kind import Kind, Work
-from infra.gang.launched import LaunchedGang
+from infra.gang.launcher import LaunchedGang
 from infra.gang.local import LocalGang
 from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
@@ -278,7 +278,7 @@ def train_together(
       num_processes: number of processes that train it.
       place: place for their reports, see `infra.gang.messages`: a folder, or gs://bucket/prefix.
       logs: folder for their output; made if need be.
-      launcher: command that starts them, see `infra.gang.launched`; "" starts them on this machine.
+      launcher: command that starts them, see `infra.gang.launcher`; "" starts them on this machine.
 
     Returns:
       The place of the reports of those that ended well.

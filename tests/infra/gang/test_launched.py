@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.gang.launched import LaunchedGang, launched_rank, meet
+from infra.gang.launcher import LaunchedGang, launched_rank, meet
 from infra.gang.messages import write_exit_code
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
 from infra.progress import Progress

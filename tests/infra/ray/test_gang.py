@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.gang.launched import LaunchedGang
+from infra.gang.launcher import LaunchedGang
 from infra.gang.messages import PREEMPTED, read_message
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
 from tests.processes import end_family
@@ -39,7 +39,7 @@ def cluster(home: Path) -> Iterator[str]:
 
 _MEMBER = """
 import os, pathlib, sys, time
-from infra.gang.launched import launched_rank, meet
+from infra.gang.launcher import launched_rank, meet
 from infra.gang.local import end_with_starter
 from infra.gang.messages import ProgressWriter, write_exit_code, write_message
 from infra.progress import Progress
@@ -58,7 +58,7 @@ write_exit_code(place, rank, 0)
 
 _LEAVES = """
 import os, signal, sys, time
-from infra.gang.launched import launched_rank
+from infra.gang.launcher import launched_rank
 from infra.gang.local import end_with_starter
 from infra.gang.messages import PREEMPTED, write_exit_code, read_message, write_message
 place, rank = sys.argv[1], launched_rank(os.environ)
@@ -171,7 +171,7 @@ def test_a_node_that_is_to_go_gives_its_member_notice(
 
 _OF_SLICE = """
 import os, sys
-from infra.gang.launched import launched_rank
+from infra.gang.launcher import launched_rank
 from infra.gang.messages import write_exit_code, write_message
 place, rank = sys.argv[1], launched_rank(os.environ)
 names = ("TPU_NAME", "MEGASCALE_SLICE_ID", "MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS")
