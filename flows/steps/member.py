@@ -23,8 +23,8 @@ from flows.steps.code import code_sha256
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.own_code import take_over
 from flows.steps.worker import OtherCodeError, bind
-from infra.gang.launcher import launched_rank, meet
-from infra.gang.local import end_with_starter
+from infra.gang.launcher import launcher_rank, rendezvous
+from infra.gang.local import exit_on_stdin_close
 from infra.gang.messages import (
     FAILED,
     PEER_LOST,
@@ -64,14 +64,14 @@ def main() -> None:
     )
     asked = parser.parse_args()
     if asked.rank is None:
-        asked.rank = launched_rank(os.environ)
+        asked.rank = launcher_rank(os.environ)
     if asked.rank is None or not (asked.coordinator or asked.supervised):
         parser.error(
             "without a launcher that sets the rank, --rank is required; without --supervised, "
             "--coordinator is"
         )
     if asked.supervised:
-        end_with_starter(PEER_LOST)
+        exit_on_stdin_close(PEER_LOST)
     code = _run(asked)
     with contextlib.suppress(OSError):  # The bucket may not answer; the launcher knows, too.
         write_exit_code(asked.supervised, asked.rank, code)
@@ -93,7 +93,7 @@ def _run(asked: argparse.Namespace) -> int:
         stage: Stage = pickle.loads(_task(asked.task, asked.sha256))
         take_over(stage.own)
         _check_code(stage)
-        coordinator = asked.coordinator or meet(asked.supervised, asked.rank, _START)
+        coordinator = asked.coordinator or rendezvous(asked.supervised, asked.rank, _START)
         join(coordinator, asked.of, asked.rank)
         if asked.rank == 0:
             writer.write_accelerator(jax.devices()[0].device_kind)

@@ -30,7 +30,7 @@ _TO_END = 10.0
 _LOG = "launcher.log"
 
 
-class LaunchedGang:
+class LauncherGang:
     """A gang of a launcher.
 
     The launcher passes its standard input, a pipe from this process, on to the members. The pipe
@@ -95,13 +95,13 @@ class LaunchedGang:
             time.sleep(0.01)
 
 
-def launched_rank(environment: Mapping[str, str]) -> int | None:
+def launcher_rank(environment: Mapping[str, str]) -> int | None:
     """Returns the rank that a launcher gave this process; None if none did."""
     found = (environment[name] for name in RANKS if name in environment)
     return next(map(int, found), None)
 
 
-def meet(place: Place, rank: int, seconds: float) -> str:
+def rendezvous(place: Place, rank: int, seconds: float) -> str:
     """Returns rank 0's address as "host:port"; rank 0 publishes it, the others wait for it.
 
     Args:

@@ -101,7 +101,7 @@ def own_path() -> str:
     return os.pathsep.join(map(os.path.abspath, sys.path))
 
 
-def end_with_starter(code: int) -> None:
+def exit_on_stdin_close(code: int) -> None:
     """Ends this process, a member, with an exit code as soon as its starter has ended."""
 
     def wait() -> None:

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.gang.launcher import ADDRESS, RANKS
-from infra.gang.local import end_with_starter, own_path
+from infra.gang.local import exit_on_stdin_close, own_path
 from infra.ray.devices import worker_environment
 
 _ENDED = re.compile(r"rank \d+ ended with (?P<code>-?\d+) .*")
@@ -54,7 +54,7 @@ def main() -> None:
         "command", nargs=argparse.REMAINDER, help="command of each member, from `python` on"
     )
     asked = parser.parse_args()
-    end_with_starter(1)  # The members' inputs then close, and they end, too.
+    exit_on_stdin_close(1)  # The members' inputs then close, and they end, too.
 
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig

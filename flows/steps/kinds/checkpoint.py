@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.steps.kind import Kind, Work
-from infra.gang.launcher import LaunchedGang
+from infra.gang.launcher import LauncherGang
 from infra.gang.local import LocalGang
 from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
@@ -297,7 +297,7 @@ def train_together(
             return [*command, "--coordinator", coordinator, "--rank", str(rank)]
 
         if launcher:
-            return LaunchedGang(launcher, command, num_processes, here, logs)
+            return LauncherGang(launcher, command, num_processes, here, logs)
         return LocalGang(of_rank, num_processes, logs)
 
     return (yield from supervise(start, place, logs))

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from infra.gang.local import end_with_starter
+from infra.gang.local import exit_on_stdin_close
 from infra.gang.messages import (
     FAILED,
     PEER_LOST,
@@ -30,7 +30,7 @@ def main() -> None:
     """Follows the plan."""
     folder, rank, start, plan = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     root = Path(sys.argv[5])
-    end_with_starter(PEER_LOST)
+    exit_on_stdin_close(PEER_LOST)
     done = 0
     # Whole at once: a test may end this process, and read the number, at any moment.
     write_message(root, f"pid-{rank}", str(os.getpid()))
