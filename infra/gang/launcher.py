@@ -67,7 +67,7 @@ class LauncherGang:
                     f"compute.launcher {launcher!r} was not found on {socket.gethostname()}."
                 ) from None
 
-    def codes(self) -> Mapping[int, int | None]:
+    def exit_codes(self) -> Mapping[int, int | None]:
         """Returns rank -> exit code, of the members that wrote theirs and of the launcher.
 
         A member that is killed writes nothing; its launcher then ends, and names it in its log.
@@ -75,7 +75,7 @@ class LauncherGang:
         ended = self._launcher.poll()  # First: once it has ended, members write no more codes.
         return {LAUNCHER: ended, **read_exit_codes(self._place)}
 
-    def ask_to_leave(self, seconds: float) -> None:
+    def notify_preemption(self, seconds: float) -> None:
         """Notifies all members that their machine is being preempted, and waits for them."""
         if self._launcher.poll() is None:
             self._launcher.send_signal(signal.SIGTERM)  # Launchers pass it on.

@@ -40,17 +40,17 @@ class LocalGang:
                 )
             self._members.append(member)
 
-    def codes(self) -> dict[int, int | None]:
+    def exit_codes(self) -> dict[int, int | None]:
         """Returns rank -> exit code, negative if a signal ended it; None while it lives."""
         return {rank: member.poll() for rank, member in enumerate(self._members)}
 
-    def ask_to_leave(self, seconds: float) -> None:
+    def notify_preemption(self, seconds: float) -> None:
         """Notifies all members that their machine is being preempted, and waits for them."""
         for member in self._members:
             if member.poll() is None:
                 member.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + seconds
-        while None in self.codes().values() and time.monotonic() < deadline:
+        while None in self.exit_codes().values() and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def kill(self) -> None:

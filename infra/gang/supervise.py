@@ -30,14 +30,14 @@ _REASON = 300
 class Gang(Protocol):
     """The members that were started together; see `infra.gang.local`."""
 
-    def codes(self) -> Mapping[int, int | None]:
+    def exit_codes(self) -> Mapping[int, int | None]:
         """Returns rank -> exit code, negative if a signal ended it; None while it lives.
 
         For a gang of a launcher: the codes of the members that wrote theirs, and the launcher's.
         """
         ...
 
-    def ask_to_leave(self, seconds: float) -> None:
+    def notify_preemption(self, seconds: float) -> None:
         """Notifies all members that their machine is being preempted, and waits for them."""
         ...
 
@@ -77,7 +77,7 @@ def supervise(
             lost = yield from _follow(gang, listener, max(_LOOK_EVERY, poll_interval(place)))
         # The reader or this process must stop (`flows.steps.job`), and so must the members.
         except (GeneratorExit, SystemExit, KeyboardInterrupt):
-            gang.ask_to_leave(_TO_LEAVE)
+            gang.notify_preemption(_TO_LEAVE)
             raise
         finally:
             gang.kill()
@@ -101,7 +101,7 @@ def _follow(gang: Gang, listener: ProgressReader, pause: float) -> Generator[Pro
       GangFailedError: if a member failed by its own error.
     """
     while True:
-        codes = gang.codes()
+        codes = gang.exit_codes()
         for progress in listener.news():  # Read after the codes, so that no last report is missed.
             yield progress
             listener.deal_with()

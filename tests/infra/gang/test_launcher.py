@@ -31,9 +31,9 @@ def supervised(root: Path, code: str) -> Iterator[Progress]:
 
 def ended(gang: LauncherGang) -> dict[int, int | None]:
     deadline = time.monotonic() + 30
-    while None in gang.codes().values() and time.monotonic() < deadline:
+    while None in gang.exit_codes().values() and time.monotonic() < deadline:
         time.sleep(0.02)
-    return dict(gang.codes())
+    return dict(gang.exit_codes())
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,15 @@ def test_a_lost_gang_cites_its_launcher_and_a_failed_one_fails(tmp_path: Path):
 def test_members_end_with_their_input_and_leave_when_asked(tmp_path: Path):
     waits = "import os\nwhile os.read(0, 1): pass"
     gang = started(tmp_path, waits)
-    assert gang.codes() == {LAUNCHER: None}
+    assert gang.exit_codes() == {LAUNCHER: None}
     gang.kill()
-    assert None not in gang.codes().values()
+    assert None not in gang.exit_codes().values()
     gang = started(tmp_path, "import time; time.sleep(60)")
     time.sleep(0.5)  # So that the launcher hears signals.
     began = time.monotonic()
-    gang.ask_to_leave(20)
+    gang.notify_preemption(20)
     assert time.monotonic() - began < 15
-    assert gang.codes() == {LAUNCHER: 143}
+    assert gang.exit_codes() == {LAUNCHER: 143}
     gang.kill()
 
 

@@ -120,7 +120,7 @@ def test_members_end_with_their_launcher(
     deadline = time.monotonic() + 90
     while read_message(place, "is-1") is None:
         assert time.monotonic() < deadline, (tmp_path / "launcher.log").read_text()
-        assert gang.codes() == {LAUNCHER: None}, (tmp_path / "launcher.log").read_text()
+        assert gang.exit_codes() == {LAUNCHER: None}, (tmp_path / "launcher.log").read_text()
         time.sleep(0.1)
     pids = [int(read_message(place, f"pid-{rank}") or 0) for rank in (0, 1)]
     gang.kill()
@@ -160,7 +160,7 @@ def test_a_node_that_is_to_go_gives_its_member_notice(
         log = tmp_path / "launcher.log"
         wait_for(lambda: {read_message(place, f"at-{rank}") for rank in (0, 1)} - {None}, 2, log)
         drain(cluster, "127.0.0.3")
-        wait_for(lambda: {r for r, c in gang.codes().items() if c == PREEMPTED}, 3, log)
+        wait_for(lambda: {r for r, c in gang.exit_codes().items() if c == PREEMPTED}, 3, log)
         notice = read_message(place, "notice")
         assert read_message(place, f"at-{notice}") == "the second node's"
     finally:
@@ -203,7 +203,7 @@ def test_members_on_two_tpu_slices_learn_of_both(
         launcher = "ray --gpus 4 --topology 2x2x2 --accelerator TPU-V4 --wait 20"
         gang = LauncherGang(launcher, ["python", "-c", _OF_SLICE, place], 4, place, tmp_path)
         log = tmp_path / "launcher.log"
-        wait_for(lambda: {rank for rank, code in gang.codes().items() if code == 0}, 5, log)
+        wait_for(lambda: {rank for rank, code in gang.exit_codes().items() if code == 0}, 5, log)
         found = [str(read_message(place, f"of-{rank}")).split() for rank in range(4)]
         with pytest.raises(GangFailedError, match="must be a multiple of 2, the hosts of a slice"):
             list(
