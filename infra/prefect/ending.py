@@ -9,7 +9,7 @@ from infra.prefect import journal as journals
 from infra.prefect.journal import Journal
 from infra.prefect.published import published
 from infra.prefect.rows import flush, is_cancelling, settle
-from infra.processes.signals import before_leaving, install
+from infra.processes.signals import add_exit_hook, install_signal_handlers
 from infra.reason import reason_of
 
 _LAST_PATIENCE = 1.5
@@ -31,7 +31,7 @@ def recorded(
       cancel: stops work that would outlive this process; called only if a person ended the run, by
         Ctrl-C or in the UI.
     """
-    install()
+    install_signal_handlers()
     journal = Journal(store, flow_run_id)
 
     def at_signal(number: signal.Signals) -> None:
@@ -41,7 +41,7 @@ def recorded(
             cancel()
         _settle(journal, patience=_LAST_PATIENCE, flow_run=True)
 
-    before_leaving(at_signal)
+    add_exit_hook(at_signal)
     try:
         yield journal
     except BaseException as error:

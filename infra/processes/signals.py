@@ -28,7 +28,7 @@ _installed: Family | None = None
 _wakeup: tuple[socket.socket, socket.socket] | None = None
 
 
-def install() -> Family:
+def install_signal_handlers() -> Family:
     """Makes this process's family and listens to SIGINT, SIGTERM and SIGHUP; does so only once.
 
     Call it in the main thread, before heavy imports and before any process is started. In another
@@ -51,7 +51,7 @@ def install() -> Family:
     return _installed
 
 
-def before_leaving(function: Callable[[signal.Signals], None]) -> None:
+def add_exit_hook(function: Callable[[signal.Signals], None]) -> None:
     """Registers a function to call with the signal before the process exits; the newest runs first.
 
     All of them together have `_AT_MOST`; after that the process exits without waiting.
