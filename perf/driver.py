@@ -36,7 +36,7 @@ from flows.steps.worker import Made
 from flows.study.graph import Graph, graph_of
 from infra.prefect.settings import apply
 from infra.progress import Progress
-from infra.ray.lost import WorkerLost
+from infra.ray.errors import RayWorkerLostError
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 from perf.timing import table
@@ -134,7 +134,7 @@ class SimulatedCluster:
         while (item := items.get()) is not None:
             if item == "lost":
                 lost.append(token)
-                raise WorkerLost(f"the worker of {name!r} died")
+                raise RayWorkerLostError(f"the worker of {name!r} died")
             yield item
         del self._streams[number]
 

@@ -11,8 +11,8 @@ from flows.steps.job import Report, command
 from flows.steps.worker import Made
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
+from infra.ray.errors import RayWorkerLostError
 from infra.ray.jobs import Job, JobServer
-from infra.ray.lost import WorkerLost
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
 from infra.store.store import Store
@@ -62,7 +62,7 @@ class Workers(Protocol):
           gpus: number of GPUs, where there are any.
 
         Raises:
-          WorkerLost: if the process died; the next call need not wait for its leases.
+          RayWorkerLostError: if the process died; the next call need not wait for its leases.
         """
         ...
 
@@ -107,7 +107,7 @@ class LocalWorkers:
                 num_gpus=gpus,
                 name=name,
             )
-        except WorkerLost:
+        except RayWorkerLostError:
             lost.append(token)
             raise
 
@@ -173,7 +173,7 @@ class JobWorkers:
                 if why is not None and self._server.was_given_up(job):
                     job, told = submit(), 0
                 elif why is not None:
-                    raise WorkerLost(f"the worker of {name!r} {why}")
+                    raise RayWorkerLostError(f"the worker of {name!r} {why}")
                 self._server.wait(len(self._jobs))
         finally:
             with self._changing:

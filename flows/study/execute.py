@@ -33,7 +33,7 @@ from infra.prefect.journal import Journal
 from infra.prefect.live import Live
 from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
-from infra.ray.lost import WorkerLost
+from infra.ray.errors import RayWorkerLostError
 from infra.reason import reason_of
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
@@ -268,7 +268,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
             session.held[node] = detail
         except BaseException as error:
             outcome, detail = "failed", reason_of(error)
-            if isinstance(error, WorkerLost) and attempt <= session.retries:
+            if isinstance(error, RayWorkerLostError) and attempt <= session.retries:
                 session.display.finish(node.name, outcome="again", detail=f": {detail}")
                 session.live.log(f"{node.name}: again: {detail}", node.name, failed=True)
                 time.sleep(_RETRY_AFTER)
@@ -442,7 +442,7 @@ def _make_pieces(
     A piece that fails is only logged: the step then answers those items itself, or fails.
 
     Raises:
-      WorkerLost: if a worker died; the next attempt finds the pieces that other workers made.
+      RayWorkerLostError: if a worker died; the next attempt finds the pieces that other workers made.
     """
 
     def make(number: int) -> None:

@@ -16,7 +16,7 @@ import cloudpickle
 from infra.processes.signals import is_stopping
 from infra.ray.devices import usable_gpus, worker_environment
 from infra.ray.driver import connect_pair
-from infra.ray.lost import WorkerLost
+from infra.ray.errors import RayWorkerLostError
 
 _START_TIMEOUT = 180.0
 """Longest start of the driver; a loaded two-core machine takes 20 s [s]."""
@@ -93,7 +93,7 @@ class Cluster:
             takes all. If there are TPUs instead, a task that wants GPUs takes all chips.
 
         Raises:
-          WorkerLost: if the worker's process died, or the cluster under it.
+          RayWorkerLostError: if the worker's process died, or the cluster under it.
         """
         driver = self.start()
         tpus = driver.has["TPU"] if num_gpus and not driver.has["GPU"] else 0
@@ -149,7 +149,7 @@ class _Driver:
             what, answer = self._link.recv()
         except (EOFError, OSError) as error:
             self.stop()
-            raise WorkerLost("the Ray cluster ended while it started.") from error
+            raise RayWorkerLostError("the Ray cluster ended while it started.") from error
         except BaseException:
             self.stop()
             raise
@@ -158,7 +158,7 @@ class _Driver:
             # Ray gives a node 30 s to start, which may be too short if many start at once. It
             # counts as a lost worker, since a later try finds the machine less busy.
             slow = "timed out during startup" in answer
-            raise (WorkerLost if slow else RuntimeError)(f"Ray did not start: {answer}")
+            raise (RayWorkerLostError if slow else RuntimeError)(f"Ray did not start: {answer}")
         self.has = answer
         threading.Thread(target=self._receive, daemon=True).start()
 
@@ -181,7 +181,7 @@ class _Driver:
         number, items = next(self._numbers), queue.SimpleQueue[tuple]()
         with self._registering:
             if not self._alive:
-                raise WorkerLost(f"the worker of {name!r} died with its cluster.")
+                raise RayWorkerLostError(f"the worker of {name!r} died with its cluster.")
             self._streams[number] = items
         ended = False
         try:
@@ -200,12 +200,12 @@ class _Driver:
                 if what == "end":
                     return
                 if what == "lost":
-                    raise WorkerLost(f"the worker of {name!r} {rest[0]}")
+                    raise RayWorkerLostError(f"the worker of {name!r} {rest[0]}")
                 raise RuntimeError(f"{name!r} could not run: {rest[0]}")
         except OSError as error:
             if self._alive:
                 raise
-            raise WorkerLost(f"the worker of {name!r} died with its cluster.") from error
+            raise RayWorkerLostError(f"the worker of {name!r} died with its cluster.") from error
         finally:
             self._streams.pop(number, None)
             if not ended and self._alive:  # The reader gave up: cancel the task.
@@ -228,7 +228,7 @@ class _Driver:
         self._lose_all()
 
     def _lose_all(self) -> None:
-        """Marks the cluster as dead, and ends every stream with `WorkerLost`."""
+        """Marks the cluster as dead, and ends every stream with `RayWorkerLostError`."""
         with self._registering:
             self._alive = False
             for items in self._streams.values():

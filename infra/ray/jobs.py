@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from infra.processes.signals import wait_if_stopping
 from infra.ray.devices import worker_environment
-from infra.ray.lost import WorkerLost
+from infra.ray.errors import RayWorkerLostError
 from infra.store.sources import lay_out
 
 Device = Literal["cpu", "gpu", "tpu"]
@@ -126,7 +126,7 @@ class JobServer:
 
         Raises:
           RuntimeError: if there is no job server, or it refuses the job.
-          WorkerLost: if the job server does not answer any more.
+          RayWorkerLostError: if the job server does not answer any more.
         """
         self._connect()
         resources = self._resources(num_cpus, num_gpus)
@@ -168,7 +168,7 @@ class JobServer:
 
         Raises:
           RuntimeError: if no node of the cluster is large enough for it; it is then stopped.
-          WorkerLost: if the job server does not answer any more.
+          RayWorkerLostError: if the job server does not answer any more.
         """
         info = self._info(job)
         wait_if_stopping()  # A job that this process cancels must not be reported as lost.
@@ -209,7 +209,7 @@ class JobServer:
 
         Raises:
           RuntimeError: if there is no job server.
-          WorkerLost: if the job server does not answer any more.
+          RayWorkerLostError: if the job server does not answer any more.
         """
         self._connect()
         jobs = [
@@ -345,7 +345,7 @@ class JobServer:
                     raise
                 reason = error
             if time.monotonic() - began > _SILENCE:
-                raise WorkerLost(
+                raise RayWorkerLostError(
                     f"the job server of {self._address} did not answer for {_SILENCE:.0f} s: "
                     f"{reason}"
                 ) from reason

@@ -13,8 +13,8 @@ from flows.steps.job import Report, command
 from flows.steps.workers import JobWorkers, Joined, LocalWorkers
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
+from infra.ray.errors import RayWorkerLostError
 from infra.ray.jobs import Job, JobServer
-from infra.ray.lost import WorkerLost
 from infra.store.manifest import Recipe
 from infra.store.store import JOBS, Attempt, Store
 
@@ -29,13 +29,13 @@ def test_the_next_try_of_a_lost_worker_is_told_whose_lease_is_lost(tmp_path: Pat
         *_, token, lost = args
         calls.append((token, lost))
         if len(calls) < 3:
-            raise WorkerLost("it died")
+            raise RayWorkerLostError("it died")
         yield worker.Made(name="cell")
 
     cluster = cast(Cluster, SimpleNamespace(stream=stream, num_cpus=1))
     workers = LocalWorkers(cluster, Store(tmp_path))
     for _ in range(2):
-        with pytest.raises(WorkerLost):
+        with pytest.raises(RayWorkerLostError):
             list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
     assert list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
     first, second, third = (token for token, _ in calls)
@@ -79,7 +79,7 @@ def test_a_job_tells_through_the_store_and_one_that_tells_no_more_is_lost(tmp_pa
     words = server.command.split(" ")
     assert words[:3] == ["python", "-m", "flows.steps.job"]
     assert words[-1] == "cell-1.now"  # Its lease need not lapse.
-    with pytest.raises(WorkerLost, match="the worker of 'cell' died with its node"):
+    with pytest.raises(RayWorkerLostError, match="the worker of 'cell' died with its node"):
         list(told)
 
 
@@ -87,7 +87,7 @@ def test_a_job_that_found_no_free_node_in_time_is_submitted_again(tmp_path: Path
     server = Server("failed: it waited", "failed: it waited", "failed: killed")
     server.given_up = 2
     workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
-    with pytest.raises(WorkerLost, match="killed"):
+    with pytest.raises(RayWorkerLostError, match="killed"):
         list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
     assert len(server.asked) == 3
 

@@ -11,7 +11,7 @@ import pytest
 
 from infra.ray.cluster import Cluster
 from infra.ray.devices import devices, usable_gpus
-from infra.ray.lost import WorkerLost
+from infra.ray.errors import RayWorkerLostError
 from tests.processes import LOOPBACK, command_line, listened
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def test_streams_items_errors_and_lost_workers(cluster: Cluster):
     assert next(items) == 1
     with pytest.raises(KeyError, match="no such thing"):
         next(items)
-    with pytest.raises(WorkerLost, match="'dying'"):
+    with pytest.raises(RayWorkerLostError, match="'dying'"):
         list(cluster.stream(dying, num_cpus=1, name="dying"))
 
 
@@ -114,7 +114,7 @@ def test_a_dead_head_is_a_lost_worker_and_the_next_try_starts_a_fresh_one(
     assert next(items) == 0
     killed(victim)
     began = time.monotonic()
-    with pytest.raises(WorkerLost, match="'long' died"):
+    with pytest.raises(RayWorkerLostError, match="'long' died"):
         list(items)
     assert time.monotonic() - began < 10
     assert list(cluster.stream(counted, 2, num_cpus=1, name="again")) == [0, 1]
