@@ -159,7 +159,7 @@ class JobWorkers:
             yield Joined(job=job.id)
         try:
             while True:
-                why = self._server.why_ended(
+                why = self._server.end_reason(
                     job
                 )  # Before the report: an ended job has written its last.
                 report = Report.read(self._store.fleeting, job.name)
@@ -170,7 +170,7 @@ class JobWorkers:
                 if report.is_ended:
                     break
                 # Ray gives up a job that finds no free node: no failure, so it is submitted again.
-                if why is not None and self._server.was_given_up(job):
+                if why is not None and self._server.timed_out_unscheduled(job):
                     job, told = submit(), 0
                 elif why is not None:
                     raise RayWorkerLostError(f"the worker of {name!r} {why}")

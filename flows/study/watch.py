@@ -71,7 +71,7 @@ def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
         return
     server = JobServer(address, code={}, node_wait=0.0)
     try:
-        stopped = server.stop_of(str(run.id))
+        stopped = server.stop_run_jobs(str(run.id))
     except (RuntimeError, RayWorkerLostError) as error:
         yield f"run {run.name} ({run.id}): could not ask for its Ray Jobs: {error}"
         return

@@ -122,7 +122,7 @@ class JobServer:
           num_cpus: cores of one node.
           num_gpus: GPUs of one node, if the cluster has any; below 1 several jobs share one. If it
             has TPUs instead, a job that wants GPUs takes all chips of one host.
-          run: run that submits the job, see `stop_of`.
+          run: run that submits the job, see `stop_run_jobs`.
 
         Raises:
           RuntimeError: if there is no job server, or it refuses the job.
@@ -163,7 +163,7 @@ class JobServer:
                 return dataclasses.replace(job, found=True)
             attempt += 1
 
-    def why_ended(self, job: Job) -> str | None:
+    def end_reason(self, job: Job) -> str | None:
         """Returns why a job has ended; None while it runs or waits for its turn.
 
         Raises:
@@ -183,7 +183,7 @@ class JobServer:
             self._check_place(job, info)
         return None
 
-    def was_given_up(self, job: Job) -> bool:
+    def timed_out_unscheduled(self, job: Job) -> bool:
         """Whether Ray gave a job up because no node was free for 15 minutes."""
         info = self._info(job)
         return info is not None and info.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
@@ -204,7 +204,7 @@ class JobServer:
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(self._stop, jobs))
 
-    def stop_of(self, run: str) -> list[str]:
+    def stop_run_jobs(self, run: str) -> list[str]:
         """Stops all jobs that a run submitted and that have not ended; returns their ids.
 
         Raises:

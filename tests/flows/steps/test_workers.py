@@ -58,10 +58,10 @@ class Server:
         self.run = resources["run"]
         return self.job
 
-    def why_ended(self, job: Job) -> str | None:
+    def end_reason(self, job: Job) -> str | None:
         return self.ends.pop(0)
 
-    def was_given_up(self, job: Job) -> bool:
+    def timed_out_unscheduled(self, job: Job) -> bool:
         self.given_up -= 1
         return self.given_up >= 0
 

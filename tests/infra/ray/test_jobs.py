@@ -63,7 +63,7 @@ def python(code: str, *words: object) -> Callable[[Job], str]:
 
 def end_of(server: JobServer, job: Job) -> str:
     deadline = time.monotonic() + 60
-    while (why := server.why_ended(job)) is None:
+    while (why := server.end_reason(job)) is None:
         assert time.monotonic() < deadline
         server.wait(1)
     return why
@@ -156,10 +156,10 @@ def test_who_knows_a_run_only_can_stop_all_that_it_submitted(connect: Callable[[
     mine = [server.submit(name, ENDLESS, num_cpus=1, run="mine") for name in ("a", "b")]
     other = server.submit("c", ENDLESS, num_cpus=1, run="another's")
     late = connect()
-    assert sorted(late.stop_of("mine")) == ["a-1", "b-1"]
+    assert sorted(late.stop_run_jobs("mine")) == ["a-1", "b-1"]
     assert all(end_of(late, job).startswith("stopped") for job in mine)
-    assert late.stop_of("mine") == []
-    assert late.why_ended(other) is None
+    assert late.stop_run_jobs("mine") == []
+    assert late.end_reason(other) is None
     late.stop([other])
 
 
@@ -176,10 +176,10 @@ def test_ray_gives_up_a_job_that_waits_for_long_and_it_can_be_told_from_one_that
     first = server.submit("first", ENDLESS, num_cpus=5)
     second = server.submit("second", ENDLESS, num_cpus=5)
     assert end_of(server, second).startswith("failed")
-    assert server.was_given_up(second)
+    assert server.timed_out_unscheduled(second)
     server.stop([first])
     end_of(server, first)
-    assert not server.was_given_up(first)
+    assert not server.timed_out_unscheduled(first)
 
 
 def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Path):
