@@ -159,7 +159,7 @@ def _middle(cfg: ModelConfig) -> int:
 
 
 def _history(origin: Origin) -> list[Artifact]:
-    visits = history(origin.store.at_once(), origin.checkpoint.key)
+    visits = history(origin.store.snapshot(), origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
 
@@ -169,7 +169,7 @@ def _learned(origin: Origin) -> list[Artifact]:
     Datasets that were only watched, probed or screened against are left out.
     """
     found, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
-    view = origin.store.at_once()
+    view = origin.store.snapshot()
     while waiting:
         artifact = view.recall(waiting.pop())
         if artifact.key in seen:

@@ -19,7 +19,7 @@ def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]
       form: "openlineage" gives the two events of every step, one line each, oldest step first;
         "croissant" gives a description of each prepared dataset.
     """
-    view, seen = store.at_once(), set[str]()
+    view, seen = store.snapshot(), set[str]()
     met = [
         visit.artifact
         for root in what.artifacts

@@ -82,7 +82,7 @@ def _origin(store: Store, name: str) -> Origin:
         )
     # A key without its last part names the evaluation whatever code made it; the newest wins.
     evaluated = {}
-    for artifact in sorted(store.at_once().artifacts("predictions"), key=_started):
+    for artifact in sorted(store.snapshot().artifacts("predictions"), key=_started):
         if artifact.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
     return Origin(

@@ -26,7 +26,7 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
       samples: number of source samples shown per dataset, and per file of predictions.
     """
     whole = any(artifact.manifest.kind == "results" for artifact in what.artifacts)
-    view = store.at_once() if whole else store
+    view = store.snapshot() if whole else store
     kept, seen, guides = accepted_codes(view), set[str](), [""]
     if what.seeds:
         yield what.name

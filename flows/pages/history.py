@@ -179,7 +179,7 @@ class Uses:
                     for product in gone & users.keys():
                         del users[product]
             if new := there - self._seen:
-                view = self._store.at_once()
+                view = self._store.snapshot()
                 for product in new:
                     try:
                         manifest = view.recall(product).manifest

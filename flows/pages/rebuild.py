@@ -42,7 +42,7 @@ _CELL = re.compile(rf"\[([^\]]*)\]\({re.escape(page_link(''))}([\w-]+)\)")
 
 def rebuild(store: Store) -> int:
     """Publishes every lineage page and every run's results page; returns the number of pages."""
-    view = store.at_once()
+    view = store.snapshot()
     published, uses, cards = 0, Uses(view).of_all(), Cards(view)
     for artifact in view.artifacts():
         _publish(view, artifact, uses.get(artifact.key, {}), cards, reused=True)

@@ -243,7 +243,7 @@ def carry_out(
     Raises:
       NotApprovedError: if approval is refused.
     """
-    explanation = Explanation(opened.at_once(), graph)
+    explanation = Explanation(opened.snapshot(), graph)
     gate = gate or Gate()
     gate.held = held(explanation)
     explanation.check(config.compute.rebuild_limit, rebuild, gate.held)
@@ -274,7 +274,7 @@ def carry_out(
         session = Session(
             study=config.name,
             store=opened,
-            view=opened.at_once(),
+            view=opened.snapshot(),
             foreseen=foreseen,
             kept=explanation.accepted,
             workers=workers,

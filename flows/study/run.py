@@ -111,7 +111,7 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
     if result.results:
         record = find_run(store, config.name)
         keys = [*record["artifacts"], *record[LET_GO]]
-        console.print(told_of_keys(store.at_once(), keys, config.keep), soft_wrap=True)
+        console.print(told_of_keys(store.snapshot(), keys, config.keep), soft_wrap=True)
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         method = config.methods[-1]

@@ -30,11 +30,11 @@ import google_crc32c
 
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.files import MANIFESTS, Content, Files, Receipt, Stat
-from infra.store.glance import Glance, Records
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
 from infra.store.ranged import Blocks, Ranged
 from infra.store.regions import check_region, region_of_machine
+from infra.store.snapshot import RecordCache, StoreSnapshot
 
 _URI = re.compile(r"gs://(?P<bucket>[a-z0-9][\w.-]{1,220}[a-z0-9])(?:/(?P<prefix>.*?))?/*")
 _AT_ONCE = 16
@@ -218,11 +218,11 @@ class Bucket:
     def put(self, name: str, data: bytes) -> None:
         self._write(name, data, None)
 
-    def at_once(self) -> Files:
+    def snapshot(self) -> Files:
         there = self._below("")
         manifests = {name: stat for name, stat in there.items() if name.startswith(MANIFESTS)}
-        memory = Records(self.state / "cache" / "manifests.sqlite")
-        return Glance(self, there, memory.get(manifests, self.read))
+        memory = RecordCache(self.state / "cache" / "manifests.sqlite")
+        return StoreSnapshot(self, there, memory.get(manifests, self.read))
 
     def now(self) -> int:
         date = email.utils.parsedate_to_datetime(self._probe()["Date"])

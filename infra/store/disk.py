@@ -181,7 +181,7 @@ class Disk:
             os.replace(partial, path)
         self._sync_folder(path.parent)
 
-    def at_once(self) -> Files:
+    def snapshot(self) -> Files:
         return self  # Look-ups on a disk are fast.
 
     def now(self) -> int:

@@ -181,8 +181,8 @@ class Files(Protocol):
         """Writes a file, and replaces one that is there."""
         ...
 
-    def at_once(self) -> "Files":
-        """Returns a snapshot of these files, for many look-ups; see `glance`."""
+    def snapshot(self) -> "Files":
+        """Returns a snapshot of these files, for many look-ups; see `snapshot`."""
         ...
 
     def now(self) -> int:

@@ -225,10 +225,10 @@ class Store:
         self._identities: dict[str, dict[str, list[str]]] | None = None
         self._check_format()
 
-    def at_once(self) -> "Store":
-        """Returns a snapshot of this store, for many look-ups; see `glance`."""
+    def snapshot(self) -> "Store":
+        """Returns a snapshot of this store, for many look-ups; see `snapshot`."""
         view = copy.copy(self)
-        view.files = self.files.at_once()
+        view.files = self.files.snapshot()
         view._identities = {}
         return view
 

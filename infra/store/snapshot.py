@@ -12,7 +12,7 @@ _AT_ONCE = 96
 """Files read at a time."""
 
 
-class Glance:
+class StoreSnapshot:
     """A snapshot of files; writes and copies go to the files themselves.
 
     Files that were added later are not seen, and files that were deleted since still are. So a
@@ -62,7 +62,7 @@ class Glance:
                     break  # The folders above it are known, too.
                 known.add(last)
 
-    def at_once(self) -> Files:
+    def snapshot(self) -> Files:
         return self
 
     def read(self, name: str) -> bytes:
@@ -96,7 +96,7 @@ class Glance:
         return Stat(size=sum(stat.size for stat in below), modified=newest, version=())
 
 
-class Records:
+class RecordCache:
     """A cache of small files by name and version, on this machine; it may be deleted at any time.
 
     Args:
