@@ -24,7 +24,7 @@ from typing import Any
 
 from flows.steps.worker import Made, make_apart
 from infra.progress import Progress
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.manifest import Recipe
 from infra.store.store import JOBS, Store
 

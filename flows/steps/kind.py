@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from infra.progress import Progress
 from infra.references import in_module
+from infra.store.backend import Content
 from infra.store.digest import canonical_json, settings_json
-from infra.store.files import Content
 from infra.store.manifest import File, Recipe
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store

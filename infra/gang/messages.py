@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from infra.progress import Progress
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.places import BUCKET, open_files
 
 FAILED, PEER_LOST, PREEMPTED = 1, 17, 143

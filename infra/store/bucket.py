@@ -28,8 +28,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import google_crc32c
 
+from infra.store.backend import MANIFESTS, Content, Files, Receipt, Stat
 from infra.store.digest import file_sha256, listing_sha256
-from infra.store.files import MANIFESTS, Content, Files, Receipt, Stat
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
 from infra.store.ranged import Blocks, Ranged

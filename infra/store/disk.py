@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
+from infra.store.backend import Content, Files, Receipt, Stat
 from infra.store.digest import file_sha256
-from infra.store.files import Content, Files, Receipt, Stat
 from infra.store.manifest import File
 
 PARTIAL = "partial"

@@ -24,8 +24,8 @@ import dataclasses
 import graphlib
 from collections.abc import Iterable, Iterator, Mapping
 
+from infra.store.backend import MANIFESTS, Files, Stat
 from infra.store.disk import PARTIAL
-from infra.store.files import MANIFESTS, Files, Stat
 from infra.store.history import ARTIFACTS, Begun, read_history
 from infra.store.lease import Holding, hold, holdings, take
 from infra.store.manifest import KEY, Manifest

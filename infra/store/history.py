@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.holder import Holder
 from infra.store.manifest import checked_key
 

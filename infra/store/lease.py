@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.holder import Holder
 from infra.store.manifest import checked_key
 

@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.lease import Held, Holding, hold, holdings, take
 from infra.store.manifest import checked_key
 

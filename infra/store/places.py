@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from infra.store.backend import Files
 from infra.store.disk import Disk
-from infra.store.files import Files
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
 from infra.store.range_cache import RangeCache, range_cache

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
-from infra.store.files import Stat
+from infra.store.backend import Stat
 from infra.store.places import BUCKET
 from infra.store.ranged import Blocks, Ranged
 

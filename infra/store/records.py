@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.manifest import KEY
 
 RUNS, ACCEPTED = "runs", "accepted"

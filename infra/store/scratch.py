@@ -19,8 +19,8 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from infra.store.backend import Files
 from infra.store.digest import file_sha256
-from infra.store.files import Files
 from infra.store.manifest import File, checked_path
 
 SCRATCH = "scratch"

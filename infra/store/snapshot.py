@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from infra.store.files import Files, Stat
+from infra.store.backend import Files, Stat
 
 _AT_ONCE = 96
 """Files read at a time."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from infra.store.backend import Files
 from infra.store.digest import canonical_json
-from infra.store.files import Files
 from infra.store.manifest import checked_path
 
 SOURCES = "sources"

@@ -37,10 +37,10 @@ from pathlib import Path
 from typing import Any
 
 from infra.store import sources
+from infra.store.backend import MANIFESTS, Content, Files, Receipt
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import environment
-from infra.store.files import MANIFESTS, Content, Files, Receipt
 from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
 from infra.store.holder import Holder
 from infra.store.lease import TTL, Holding, hold, holdings

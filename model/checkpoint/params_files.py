@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from infra.store.files import Content
+from infra.store.backend import Content
 from infra.store.places import Place
 from model.checkpoint.array_files import DTYPES, Arrays, Entry, Shape, safetensors_header
 from model.checkpoint.digest import flatten

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from infra.store.files import Content, Files
+from infra.store.backend import Content, Files
 from infra.store.places import BUCKET, open_files
 from model.checkpoint.params_files import ParamsReader, write_arrays
 

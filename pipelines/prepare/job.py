@@ -38,7 +38,7 @@ import google_crc32c
 
 import infra
 import pipelines
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.manifest import File
 from infra.store.places import open_files
 from infra.store.raw_path import raw_path

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.places import open_files
 from pipelines.prepare.job import Desk, PartShard, Report
 from pipelines.prepare.listing import work_file

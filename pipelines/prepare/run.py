@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from infra.store.backend import Files
 from infra.store.digest import value_sha256
-from infra.store.files import Files
 from infra.store.manifest import File
 from infra.store.places import open_files
 from pipelines.prepare.config import PrepareConfig

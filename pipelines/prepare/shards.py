@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from infra.store.backend import Files
 from infra.store.disk import Disk
-from infra.store.files import Files
 from infra.store.manifest import File
 from pipelines.prepare.job import Desk, PartShard, Report
 from pipelines.prepare.listing import found_in, line_of, work_file

@@ -12,7 +12,7 @@ from typing import Any
 
 import google_crc32c
 
-from infra.store.files import Files
+from infra.store.backend import Files
 from infra.store.raw_path import local_copy
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Item, Media

@@ -19,8 +19,8 @@ from infra.gang.local import LocalGang
 from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
 from infra.progress import Progress
+from infra.store.backend import Content
 from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
-from infra.store.files import Content
 from infra.store.manifest import File
 from infra.store.places import BUCKET, open_files, open_place
 from model import files
