@@ -24,7 +24,7 @@ from typing import Any
 
 from flows.steps.worker import Made, make_apart
 from infra.progress import Progress
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.manifest import Recipe
 from infra.store.store import JOBS, Store
 
@@ -47,13 +47,13 @@ class Report:
     ends: list[Made] = dataclasses.field(default_factory=list)
     is_ended: bool = False
 
-    def write(self, files: Files, job: str) -> None:
+    def write(self, files: StoreBackend, job: str) -> None:
         """Writes the report to the store."""
         text = json.dumps(dataclasses.asdict(self))
         files.put(f"{JOBS}/{job}/report.json", text.encode())
 
     @classmethod
-    def read(cls, files: Files, job: str) -> "Report":
+    def read(cls, files: StoreBackend, job: str) -> "Report":
         """Returns the report of a job; an empty one if it has not written any."""
         try:
             raw: dict[str, Any] = json.loads(files.read(f"{JOBS}/{job}/report.json"))

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from infra.progress import Progress
 from infra.references import in_module
-from infra.store.backend import Content
+from infra.store.backend import ByteSource
 from infra.store.digest import canonical_json, settings_json
 from infra.store.manifest import File, Recipe
 from infra.store.redact import redact
@@ -63,7 +63,7 @@ class Work:
         store: Store,
         out: Path,
         scratch: Path,
-        put: Callable[[str, Content], None] | None = None,
+        put: Callable[[str, ByteSource], None] | None = None,
         shared: str = "",
         adopt: Callable[[str, str, File], None] | None = None,
         processes: int = 1,

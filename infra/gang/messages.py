@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from infra.progress import Progress
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.places import BUCKET, open_files
 
 FAILED, PEER_LOST, PREEMPTED = 1, 17, 143
@@ -152,5 +152,5 @@ def _is_bucket(place: Place) -> bool:
 
 
 @functools.lru_cache(maxsize=4)
-def _files(place: str) -> Files:
+def _files(place: str) -> StoreBackend:
     return open_files(place)

@@ -22,7 +22,7 @@ MANIFESTS = "manifests"
 
 
 @dataclasses.dataclass(frozen=True)
-class Stat:
+class FileStat:
     """A file as a listing shows it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Stat:
     crc32c: str = ""
 
 
-class Content(Protocol):
+class ByteSource(Protocol):
     """Bytes that can be read repeatedly, wherever they are.
 
     Attributes:
@@ -67,7 +67,7 @@ class Receipt:
     generation: str = ""
 
 
-class Files(Protocol):
+class StoreBackend(Protocol):
     """Files below one place, with names such as "leases/x.json".
 
     Attributes:
@@ -122,11 +122,11 @@ class Files(Protocol):
         """
         ...
 
-    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
+    def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
         """Yields every file below a folder, by its path in it; none if it does not exist."""
         ...
 
-    def stat(self, name: str) -> Stat:
+    def stat(self, name: str) -> FileStat:
         """Returns a file's size and version.
 
         Raises:
@@ -134,7 +134,7 @@ class Files(Protocol):
         """
         ...
 
-    def listing(self, folder: str) -> dict[str, Stat]:
+    def listing(self, folder: str) -> dict[str, FileStat]:
         """Returns the files directly in a folder by name, sorted; none if it does not exist."""
         ...
 
@@ -142,7 +142,7 @@ class Files(Protocol):
         """Returns the names of the folders directly in a folder; none if it does not exist."""
         ...
 
-    def measure(self, name: str) -> Stat:
+    def measure(self, name: str) -> FileStat:
         """Returns the size of a file, or of all below a folder, and the time of its last change.
 
         Both are 0 if there is no such file.
@@ -181,7 +181,7 @@ class Files(Protocol):
         """Writes a file, and replaces one that is there."""
         ...
 
-    def snapshot(self) -> "Files":
+    def snapshot(self) -> "StoreBackend":
         """Returns a snapshot of these files, for many look-ups; see `snapshot`."""
         ...
 
@@ -193,7 +193,7 @@ class Files(Protocol):
         """Stores a local file of any size under a name that nobody else writes to."""
         ...
 
-    def send(self, name: str, data: Content) -> Receipt:
+    def send(self, name: str, data: ByteSource) -> Receipt:
         """Stores bytes of any size under a name that nobody else writes to, and digests them."""
         ...
 

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import google_crc32c
 
-from infra.store.backend import MANIFESTS, Content, Files, Receipt, Stat
+from infra.store.backend import MANIFESTS, ByteSource, FileStat, Receipt, StoreBackend
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
@@ -60,7 +60,7 @@ class BucketError(OSError):
 
 
 class Bucket:
-    """Files below a prefix of a bucket; `Files` documents the methods.
+    """Files below a prefix of a bucket; `StoreBackend` documents the methods.
 
     Args:
       uri: gs://bucket or gs://bucket/prefix.
@@ -142,24 +142,24 @@ class Bucket:
             raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
         return Receipt(file, there["crc32c"], there["generation"])
 
-    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
+    def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
         prefix = self._folder(folder)
         for item in self._items(prefix):
             yield item["name"].removeprefix(prefix), _stat(item)
 
-    def stat(self, name: str) -> Stat:
+    def stat(self, name: str) -> FileStat:
         return _stat(self._metadata(name))
 
-    def listing(self, folder: str) -> dict[str, Stat]:
+    def listing(self, folder: str) -> dict[str, FileStat]:
         return self.entries(folder)[0]
 
     def folders(self, folder: str) -> list[str]:
         return self.entries(folder)[1]
 
-    def entries(self, folder: str) -> tuple[dict[str, Stat], list[str]]:
+    def entries(self, folder: str) -> tuple[dict[str, FileStat], list[str]]:
         """Returns the files and the folders directly in a folder, both sorted by name."""
         prefix = self._folder(folder)
-        files: dict[str, Stat] = {}
+        files: dict[str, FileStat] = {}
         folders: list[str] = []
         for page in self._pages(prefix, delimiter="/"):
             for item in page.get("items", ()):
@@ -167,12 +167,12 @@ class Bucket:
             folders += [n.removeprefix(prefix).rstrip("/") for n in page.get("prefixes", ())]
         return files, sorted(folders)
 
-    def measure(self, name: str) -> Stat:
+    def measure(self, name: str) -> FileStat:
         found = [*self._below(name).values()]
         with contextlib.suppress(FileNotFoundError):
             found.append(self.stat(name))
         newest = max((stat.modified for stat in found), default=0)
-        return Stat(size=sum(stat.size for stat in found), modified=newest, version=())
+        return FileStat(size=sum(stat.size for stat in found), modified=newest, version=())
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
         there = self._below(folder)
@@ -218,7 +218,7 @@ class Bucket:
     def put(self, name: str, data: bytes) -> None:
         self._write(name, data, None)
 
-    def snapshot(self) -> Files:
+    def snapshot(self) -> StoreBackend:
         there = self._below("")
         manifests = {name: stat for name, stat in there.items() if name.startswith(MANIFESTS)}
         memory = RecordCache(self.state / "cache" / "manifests.sqlite")
@@ -236,7 +236,7 @@ class Bucket:
         with path.open("rb") as file:
             self.send(name, _OnDisk(file))
 
-    def send(self, name: str, data: Content) -> Receipt:
+    def send(self, name: str, data: ByteSource) -> Receipt:
         sha256, crc32c = hashlib.sha256(), google_crc32c.Checksum()
         for start in range(0, data.size, _PART):
             part = data.read(start, _PART)
@@ -381,7 +381,7 @@ class Bucket:
                 return False
         return True
 
-    def _upload(self, name: str, data: Content) -> None:
+    def _upload(self, name: str, data: ByteSource) -> None:
         """Stores a new object, part by part; in one try.
 
         Raises:
@@ -412,7 +412,7 @@ class Bucket:
     def _metadata(self, name: str) -> dict[str, Any]:
         return self._json("GET", *self._object(name))
 
-    def _below(self, folder: str) -> dict[str, Stat]:
+    def _below(self, folder: str) -> dict[str, FileStat]:
         """Returns all files below a folder by their path in it."""
         prefix = self._folder(folder)
         return {item["name"].removeprefix(prefix): _stat(item) for item in self._items(prefix)}
@@ -530,9 +530,9 @@ def _listing(files: Mapping[str, File]) -> str:
     return listing_sha256({name: file.sha256 for name, file in files.items()})
 
 
-def _stat(item: Mapping[str, Any]) -> Stat:
+def _stat(item: Mapping[str, Any]) -> FileStat:
     modified = datetime.datetime.fromisoformat(item["updated"])
-    return Stat(
+    return FileStat(
         size=int(item["size"]),
         modified=int(modified.timestamp() * 1e9),
         version=(int(item["generation"]),),

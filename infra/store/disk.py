@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
-from infra.store.backend import Content, Files, Receipt, Stat
+from infra.store.backend import ByteSource, FileStat, Receipt, StoreBackend
 from infra.store.digest import file_sha256
 from infra.store.manifest import File
 
@@ -30,7 +30,7 @@ _GUARD = ".guard"
 
 
 class Disk:
-    """Files below one folder; `Files` documents the methods.
+    """Files below one folder; `StoreBackend` documents the methods.
 
     Args:
       root: the folder.
@@ -80,7 +80,7 @@ class Disk:
                 shutil.copyfile(self._root / source, partial)
         return Receipt(file)
 
-    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
+    def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
         waiting, seen = [("", self._root / folder)], set[str]()
         while waiting:
             prefix, path = waiting.pop()
@@ -100,10 +100,10 @@ class Disk:
                         with contextlib.suppress(FileNotFoundError):
                             yield name, _stat(entry.stat())
 
-    def stat(self, name: str) -> Stat:
+    def stat(self, name: str) -> FileStat:
         return _stat(os.stat(self._named + name))
 
-    def listing(self, folder: str) -> dict[str, Stat]:
+    def listing(self, folder: str) -> dict[str, FileStat]:
         found = {}
         try:
             with os.scandir(self._root / folder) as entries:
@@ -181,7 +181,7 @@ class Disk:
             os.replace(partial, path)
         self._sync_folder(path.parent)
 
-    def snapshot(self) -> Files:
+    def snapshot(self) -> StoreBackend:
         return self  # Look-ups on a disk are fast.
 
     def now(self) -> int:
@@ -190,12 +190,12 @@ class Disk:
         path.touch()
         return path.stat().st_mtime_ns
 
-    def measure(self, name: str) -> Stat:
+    def measure(self, name: str) -> FileStat:
         size = modified = 0
         for found in _stats(self._root / name):
             modified = max(modified, found.st_mtime_ns)
             size += 0 if stat.S_ISDIR(found.st_mode) else found.st_size
-        return Stat(size=size, modified=modified, version=())
+        return FileStat(size=size, modified=modified, version=())
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
         found = {}
@@ -225,7 +225,7 @@ class Disk:
         path.mkdir(parents=True)
         return path
 
-    def send(self, name: str, data: Content) -> Receipt:
+    def send(self, name: str, data: ByteSource) -> Receipt:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
@@ -299,9 +299,9 @@ class Disk:
             return False
 
 
-def _stat(found: os.stat_result) -> Stat:
+def _stat(found: os.stat_result) -> FileStat:
     version = (found.st_ino, found.st_mtime_ns, found.st_size)
-    return Stat(size=found.st_size, modified=found.st_mtime_ns, version=version)
+    return FileStat(size=found.st_size, modified=found.st_mtime_ns, version=version)
 
 
 def _stats(path: Path) -> Iterator[os.stat_result]:

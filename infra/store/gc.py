@@ -24,7 +24,7 @@ import dataclasses
 import graphlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from infra.store.backend import MANIFESTS, Files, Stat
+from infra.store.backend import MANIFESTS, FileStat, StoreBackend
 from infra.store.disk import PARTIAL
 from infra.store.history import ARTIFACTS, Begun, read_history
 from infra.store.lease import Holding, hold, holdings, take
@@ -272,7 +272,7 @@ class _View:
         """Returns the age of a manifest [s]; 0 if it was deleted meanwhile."""
         return self._age(self._records[record]) if record in self._records else 0.0
 
-    def _age(self, stat: Stat) -> float:
+    def _age(self, stat: FileStat) -> float:
         return _age(self._now, stat)
 
 
@@ -289,12 +289,12 @@ def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]
     return needed
 
 
-def _age(now: int, stat: Stat) -> float:
+def _age(now: int, stat: FileStat) -> float:
     """Returns the time since something was last written [s]; `now` in [ns]."""
     return max(0, now - stat.modified) / 1e9
 
 
-def _place(store: Store, sort: str) -> Files:
+def _place(store: Store, sort: str) -> StoreBackend:
     """Returns the files with a sort of garbage: progress is on this machine, all else stored."""
     return store.here if sort == "scratch" else store.files
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.holder import Holder
 from infra.store.manifest import checked_key
 
@@ -43,23 +43,23 @@ class Begun:
         return {"id": self.id, "started": self.started, **who}
 
 
-def note_begin(files: Files, key: str, begun: Begun) -> None:
+def note_begin(files: StoreBackend, key: str, begun: Begun) -> None:
     """Notes an attempt at a key, and so which process its folder belongs to."""
     files.create(_name(key, begun), _text(begun))
 
 
-def note_end(files: Files, key: str, begun: Begun, ended: str, *, stopped: bool) -> None:
+def note_end(files: StoreBackend, key: str, begun: Begun, ended: str, *, stopped: bool) -> None:
     """Notes that an attempt is over; `stopped` as in `Begun`."""
     over = dataclasses.replace(begun, ended=ended, stopped=stopped)
     files.swap(_name(key, begun), _text(begun), _text(over))
 
 
-def attempts(files: Files, key: str) -> list[Begun]:
+def attempts(files: StoreBackend, key: str) -> list[Begun]:
     """Returns every attempt in the history of a key that can be read, oldest first."""
     return read_history(files, key)[0]
 
 
-def read_history(files: Files, key: str) -> tuple[list[Begun], list[str]]:
+def read_history(files: StoreBackend, key: str) -> tuple[list[Begun], list[str]]:
     """Returns the attempts in the history of a key, oldest first, and the files that are none."""
     folder = f"{ARTIFACTS}/{key}/{HISTORY}"
     found: list[Begun] = []

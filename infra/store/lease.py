@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.holder import Holder
 from infra.store.manifest import checked_key
 
@@ -76,7 +76,7 @@ class Held:
       lost: whether another process has taken it.
     """
 
-    def __init__(self, files: Files, name: str, lease: Lease) -> None:
+    def __init__(self, files: StoreBackend, name: str, lease: Lease) -> None:
         self.lost = False
         self._files, self._name, self._lease = files, name, lease
         self._changing, self._ended = threading.Lock(), threading.Event()
@@ -142,7 +142,7 @@ class Held:
 
 @contextlib.contextmanager
 def hold(
-    files: Files,
+    files: StoreBackend,
     name: str,
     *,
     ttl: float = TTL,
@@ -159,7 +159,7 @@ def hold(
 
 
 def take(
-    files: Files,
+    files: StoreBackend,
     name: str,
     *,
     ttl: float = TTL,
@@ -249,7 +249,7 @@ class Holding:
         return not holder.is_gone if holder.is_here else self.age <= self.lease.ttl + grace
 
 
-def holdings(files: Files, folder: str) -> list[Holding]:
+def holdings(files: StoreBackend, folder: str) -> list[Holding]:
     """Returns the leases of a folder, by key."""
     found, now = [], files.now()
     for name, stat in files.listing(folder).items():

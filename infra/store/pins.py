@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.lease import Held, Holding, hold, holdings, take
 from infra.store.manifest import checked_key
 
@@ -45,7 +45,7 @@ class Pin:
       run: the run's id.
     """
 
-    def __init__(self, files: Files, run: str) -> None:
+    def __init__(self, files: StoreBackend, run: str) -> None:
         self._files, self._run = files, run
         self._held: list[Held] = []
         self._known: set[str] = set()
@@ -90,7 +90,7 @@ class Pin:
 
 
 @contextlib.contextmanager
-def pin(files: Files, run: str) -> Iterator[Pin]:
+def pin(files: StoreBackend, run: str) -> Iterator[Pin]:
     """Holds the pin of a run.
 
     Args:
@@ -109,6 +109,6 @@ def pin(files: Files, run: str) -> Iterator[Pin]:
         held.release()
 
 
-def pins(files: Files) -> list[Holding]:
+def pins(files: StoreBackend) -> list[Holding]:
     """Returns the pins of all runs, live or not."""
     return holdings(files, PINS)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.disk import Disk
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
@@ -27,7 +27,7 @@ class Place:
       is_local: whether reading costs no request.
     """
 
-    def __init__(self, files: Files, folder: str, listed: Mapping[str, File] | None) -> None:
+    def __init__(self, files: StoreBackend, folder: str, listed: Mapping[str, File] | None) -> None:
         """Opens a folder of `files`.
 
         Args:
@@ -94,7 +94,7 @@ class Place:
         return self._ranges.get(sha256, start, length, asked, fresh=fresh)
 
 
-def open_files(uri: str) -> Files:
+def open_files(uri: str) -> StoreBackend:
     """Returns the files below a folder of this machine, or below gs://bucket/prefix.
 
     Raises:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
-from infra.store.backend import Stat
+from infra.store.backend import FileStat
 from infra.store.places import BUCKET
 from infra.store.ranged import Blocks, Ranged
 
@@ -125,7 +125,7 @@ class _BucketPath(PurePosixPath):
         """Returns its text."""
         return io.TextIOWrapper(io.BytesIO(self.read_bytes()), encoding).read()
 
-    def state(self) -> Stat:
+    def state(self) -> FileStat:
         """Returns size, generation and checksum.
 
         Raises:
@@ -181,10 +181,10 @@ class _BucketPath(PurePosixPath):
     def _name(self) -> str:
         return "/".join(self.parts[2:])
 
-    def _look(self) -> tuple[dict[str, Stat], list[str]]:
+    def _look(self) -> tuple[dict[str, FileStat], list[str]]:
         return self._folders.look(self._name)
 
-    def _files_beside(self) -> dict[str, Stat]:
+    def _files_beside(self) -> dict[str, FileStat]:
         if len(self.parts) < 3:
             return {}
         return self._folders.look("/".join(self.parts[2:-1]))[0]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.manifest import KEY
 
 RUNS, ACCEPTED = "runs", "accepted"
@@ -25,7 +25,7 @@ FORMAT = 1
 class RecordError(ValueError):
     """A record, pin or lease cannot be read; the message is one line with its name and the cure."""
 
-    def __init__(self, files: Files, name: str, why: str) -> None:
+    def __init__(self, files: StoreBackend, name: str, why: str) -> None:
         super().__init__(
             f"{files.uri}/{name} cannot be read: {why}; restore it, or move it out of the store: "
             f"gc then deletes what it alone keeps."
@@ -62,7 +62,7 @@ _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 """The same for fields that older records lack."""
 
 
-def read_run(files: Files, run: str) -> dict[str, Any]:
+def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
     """Returns the record of a run, by its full name.
 
     Raises:
@@ -83,7 +83,7 @@ def read_run(files: Files, run: str) -> dict[str, Any]:
     return record
 
 
-def run_records(files: Files) -> dict[str, dict[str, Any]]:
+def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
     """Returns full name -> record of every run.
 
     Raises:
@@ -93,7 +93,7 @@ def run_records(files: Files) -> dict[str, dict[str, Any]]:
     return {name: read_run(files, name) for name in names}
 
 
-def named_keys(files: Files) -> tuple[set[str], set[str]]:
+def named_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
     """Returns the keys that records name in any field, path or link; and those they let go.
 
     Raises:
@@ -122,7 +122,7 @@ def named_keys(files: Files) -> tuple[set[str], set[str]]:
     return named, let_go
 
 
-def _read(files: Files, name: str) -> dict[str, Any]:
+def _read(files: StoreBackend, name: str) -> dict[str, Any]:
     try:
         data = files.read(name)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.digest import file_sha256
 from infra.store.manifest import File, checked_path
 
@@ -41,7 +41,7 @@ class Scratch:
     """
 
     def __init__(
-        self, files: Files, key: str, token: str, is_held: Callable[[], bool] = lambda: True
+        self, files: StoreBackend, key: str, token: str, is_held: Callable[[], bool] = lambda: True
     ) -> None:
         self._is_held = is_held
         self.path = files.state / SCRATCH / key / token

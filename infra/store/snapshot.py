@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from infra.store.backend import Files, Stat
+from infra.store.backend import FileStat, StoreBackend
 
 _AT_ONCE = 96
 """Files read at a time."""
@@ -25,7 +25,7 @@ class StoreSnapshot:
     """
 
     def __init__(
-        self, files: Files, there: Mapping[str, Stat], records: Mapping[str, bytes]
+        self, files: StoreBackend, there: Mapping[str, FileStat], records: Mapping[str, bytes]
     ) -> None:
         self.uri, self.state = files.uri, files.state
         self.create, self.swap, self.drop, self.put = (
@@ -50,7 +50,7 @@ class StoreSnapshot:
         )
         self.sha256, self.now, self._read = files.sha256, files.now, files.read
         self._there, self._records = there, records
-        self._names: dict[str, dict[str, Stat]] = {}
+        self._names: dict[str, dict[str, FileStat]] = {}
         self._folders: dict[str, set[str]] = {}
         for name, stat in there.items():
             folder, _, last = name.rpartition("/")
@@ -62,20 +62,20 @@ class StoreSnapshot:
                     break  # The folders above it are known, too.
                 known.add(last)
 
-    def snapshot(self) -> Files:
+    def snapshot(self) -> StoreBackend:
         return self
 
     def read(self, name: str) -> bytes:
         known = self._records.get(name)
         return self._read(name) if known is None else known
 
-    def stat(self, name: str) -> Stat:
+    def stat(self, name: str) -> FileStat:
         try:
             return self._there[name]
         except KeyError:
             raise FileNotFoundError(f"{self.uri}/{name}") from None
 
-    def listing(self, folder: str) -> dict[str, Stat]:
+    def listing(self, folder: str) -> dict[str, FileStat]:
         return dict(sorted(self._names.get(folder, {}).items()))
 
     def folders(self, folder: str) -> list[str]:
@@ -85,7 +85,7 @@ class StoreSnapshot:
         stats = {name: self._there.get(f"{folder}/{name}") for name in names}
         return {name: stat.size for name, stat in stats.items() if stat}
 
-    def measure(self, name: str) -> Stat:
+    def measure(self, name: str) -> FileStat:
         below = [self._there[name]] if name in self._there else []
         waiting = [name]
         while waiting:
@@ -93,7 +93,7 @@ class StoreSnapshot:
             below += self._names.get(folder, {}).values()
             waiting += [f"{folder}/{inner}" for inner in self._folders.get(folder, ())]
         newest = max((stat.modified for stat in below), default=0)
-        return Stat(size=sum(stat.size for stat in below), modified=newest, version=())
+        return FileStat(size=sum(stat.size for stat in below), modified=newest, version=())
 
 
 class RecordCache:
@@ -106,7 +106,7 @@ class RecordCache:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def get(self, wanted: Mapping[str, Stat], read: Callable[[str], bytes]) -> dict[str, bytes]:
+    def get(self, wanted: Mapping[str, FileStat], read: Callable[[str], bytes]) -> dict[str, bytes]:
         """Returns the bytes of files, reading those that are new or changed, many at a time.
 
         Files that are no longer asked for are removed from the cache.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.digest import canonical_json
 from infra.store.manifest import checked_path
 
@@ -19,7 +19,7 @@ SOURCES = "sources"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def keep(files: Files, tree: Mapping[str, bytes]) -> str:
+def keep(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
     """Stores a tree of path -> bytes, and returns the digest that names it."""
     there = files.listing(SOURCES)
     listing = {checked_path(path): _sha256(data) for path, data in sorted(tree.items())}
@@ -53,7 +53,7 @@ class Source(Mapping[str, bytes]):
       FileNotFoundError: if a file that the listing names was lost.
     """
 
-    def __init__(self, files: Files, digest: str) -> None:
+    def __init__(self, files: StoreBackend, digest: str) -> None:
         self._files = files
         try:
             text = _read(files, digest)
@@ -75,7 +75,7 @@ class Source(Mapping[str, bytes]):
         return len(self.digests)
 
 
-def _read(files: Files, digest: str) -> bytes:
+def _read(files: StoreBackend, digest: str) -> bytes:
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ValueError(f"a source's digest must be 64 hex digits, got {digest!r}.")
     data = files.read(f"{SOURCES}/{digest}")

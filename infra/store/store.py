@@ -17,7 +17,7 @@
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
 
-<store> is a folder or gs://bucket/prefix, behind the same operations (see `files`). <state> is a
+<store> is a folder or gs://bucket/prefix, behind the same operations (see `backend`). <state> is a
 folder on this machine: the store itself if that is a folder.
 
 The holder of a step deletes its own scratch, and folders of attempts whose process has ended and
@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.store import sources
-from infra.store.backend import MANIFESTS, Content, Files, Receipt
+from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import environment
@@ -58,7 +58,7 @@ ATTEMPTS = "attempts"
 class Artifact:
     """A committed artifact."""
 
-    def __init__(self, files: Files, manifest: Manifest) -> None:
+    def __init__(self, files: StoreBackend, manifest: Manifest) -> None:
         self.manifest = manifest
         self.folder = f"{ARTIFACTS}/{manifest.key}/{manifest.folder}"
         self._files = files
@@ -81,7 +81,7 @@ class Artifact:
         return self._files.place(self.folder, self.manifest.files)
 
     @property
-    def files(self) -> Files:
+    def files(self) -> StoreBackend:
         """The files of the store it is in."""
         return self._files
 
@@ -129,7 +129,7 @@ class Attempt:
         self.path = store.files.workplace(self._folder)
         self._sent: dict[str, Receipt] = {}
 
-    def put(self, name: str, data: Content) -> None:
+    def put(self, name: str, data: ByteSource) -> None:
         """Stores a file of the attempt directly in the store; several threads may do so.
 
         Args:
@@ -207,8 +207,8 @@ class Store:
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         place = full_uri(uri)
-        self.files: Files
-        self.fleeting: Files
+        self.files: StoreBackend
+        self.fleeting: StoreBackend
         if place.startswith("gs://"):
             from infra.store.bucket import Bucket
 

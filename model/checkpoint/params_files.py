@@ -19,13 +19,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from infra.store.backend import Content
+from infra.store.backend import ByteSource
 from infra.store.places import Place
 from model.checkpoint.array_files import DTYPES, Arrays, Entry, Shape, safetensors_header
 from model.checkpoint.digest import flatten
 from model.files import PARAMS
 
-Put = Callable[[str, Content], None]
+Put = Callable[[str, ByteSource], None]
 """Stores a file under a name."""
 
 FILE_BYTES = 2**30
@@ -299,7 +299,7 @@ class StoredArray:
 def put_into(folder: Path) -> Put:
     """Returns a function that stores files in a local folder."""
 
-    def put(name: str, data: Content) -> None:
+    def put(name: str, data: ByteSource) -> None:
         with (folder / name).open("wb") as file:
             for start in range(0, data.size, _READ):
                 file.write(data.read(start, _READ))

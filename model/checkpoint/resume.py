@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from infra.store.backend import Content, Files
+from infra.store.backend import ByteSource, StoreBackend
 from infra.store.places import BUCKET, open_files
 from model.checkpoint.params_files import ParamsReader, write_arrays
 
@@ -199,7 +199,7 @@ class ResumePoints:
         named = {f"{part.path} {list(part.start)}": part for part in parts}
         sizes = {}
 
-        def put(file: str, data: Content) -> None:
+        def put(file: str, data: ByteSource) -> None:
             self._check_held()
             sizes[file] = self._files.send(f"{name}/{self._rank}-{file}", data).file.size
 
@@ -245,7 +245,7 @@ class _Point:
       ValueError: if it is not complete.
     """
 
-    def __init__(self, files: Files, name: str) -> None:
+    def __init__(self, files: StoreBackend, name: str) -> None:
         there = files.listing(name)
         indices: dict[int, dict[str, Any]] = {}
         for rank in _ranks(there):
@@ -327,7 +327,9 @@ class _Point:
 class _Source:
     """A reader of the files that one process wrote for a point; see `params_files.Source`."""
 
-    def __init__(self, files: Files, point: str, rank: int, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, files: StoreBackend, point: str, rank: int, sizes: Mapping[str, int]
+    ) -> None:
         self.uri, self.is_local = f"{files.uri}/{point}", not files.uri.startswith(BUCKET)
         self._files, self._begins, self._sizes = files, f"{point}/{rank}-", sizes
 

@@ -38,7 +38,7 @@ import google_crc32c
 
 import infra
 import pipelines
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.manifest import File
 from infra.store.places import open_files
 from infra.store.raw_path import raw_path
@@ -226,7 +226,7 @@ class Desk:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.files: Files = open_files(job.work)
+        self.files: StoreBackend = open_files(job.work)
         if job.code != code_sha256():
             error = RuntimeError(
                 f"worker on {socket.gethostname()} runs a different version of the pipelines' "
@@ -310,7 +310,7 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def work_counts(files: Files) -> dict[str, int]:
+def work_counts(files: StoreBackend) -> dict[str, int]:
     """Returns the number of receipts in each folder."""
     folders = ("names", "found", "lists", "todo", "pieces", "shards")
     return {f: sum(n.endswith(".json") for n in files.listing(f)) for f in folders}

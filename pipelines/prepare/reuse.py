@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.places import open_files
 from pipelines.prepare.job import Desk, PartShard, Report
 from pipelines.prepare.listing import work_file
@@ -96,7 +96,7 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
     return True
 
 
-def _shaped(store: Files, shard: str, called: str) -> str:
+def _shaped(store: StoreBackend, shard: str, called: str) -> str:
     """Returns a part's `shaped` name; all its records have as many images as the first."""
     with store.open(shard) as file:
         _, data = next(read_frames(file))

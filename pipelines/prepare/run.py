@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from infra.store.backend import Files
+from infra.store.backend import StoreBackend
 from infra.store.digest import value_sha256
 from infra.store.manifest import File
 from infra.store.places import open_files
@@ -164,7 +164,7 @@ def _forget_other_code(desk: Desk) -> None:
     desk.files.put(_CODE, own)
 
 
-def _claim(files: Files, work: str, request: str) -> None:
+def _claim(files: StoreBackend, work: str, request: str) -> None:
     there = {*files.listing(""), *files.folders("")}
     if not there or _is_ours(files, request):
         open_files(work).put(_REQUEST, request.encode())
@@ -176,7 +176,7 @@ def _claim(files: Files, work: str, request: str) -> None:
     )
 
 
-def _is_ours(files: Files, request: str) -> bool:
+def _is_ours(files: StoreBackend, request: str) -> bool:
     try:
         return files.read(f"{_WORK}/{_REQUEST}") == request.encode()
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from infra.gang.local import LocalGang
 from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
 from infra.progress import Progress
-from infra.store.backend import Content
+from infra.store.backend import ByteSource
 from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
 from infra.store.manifest import File
 from infra.store.places import BUCKET, open_files, open_place
@@ -234,7 +234,7 @@ class _Sent:
         self._files = open_files(place)
         self._sent: dict[str, tuple[str, int]] = {}
 
-    def put(self, name: str, data: Content) -> None:
+    def put(self, name: str, data: ByteSource) -> None:
         """Sends a file; called by several threads."""
         file = self._files.send(name, data).file
         self._sent[name] = file.sha256, file.size
