@@ -136,7 +136,7 @@ def _make_piece(
     for group in _groups(recipes):
         began, name = time.monotonic(), _piece_name(group, number, num_pieces)
         make_piece = KINDS[group[0].kind].make_piece
-        if make_piece is None or store.fleeting.measure(name).size:
+        if make_piece is None or store.volatile.measure(name).size:
             continue
         try:
             with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +151,7 @@ def _make_piece(
                         yield group[0].name, next(making)
                     except StopIteration as end:
                         took = f"{time.monotonic() - began:.3f}\n"
-                        store.fleeting.put(name, took.encode() + end.value)
+                        store.volatile.put(name, took.encode() + end.value)
                         break
         except Exception as error:  # As text, as in `make`.
             yield Made(name=group[0].name, error=reason_of(error), traceback=traceback.format_exc())
@@ -166,12 +166,12 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
 def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
     """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
     folder = _piece_name(group, 0, 0).rpartition("/")[0]
-    there = sorted(store.fleeting.listing(folder))
+    there = sorted(store.volatile.listing(folder))
     # Two runs may have cut the group into different numbers of pieces, which do not mix: the number
     # with most pieces made is taken.
     ways = {name.partition("-of-")[2] for name in there}
     chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in there), default="")
-    told = [store.fleeting.read(f"{folder}/{n}") for n in there if n.endswith(f"-of-{chosen}")]
+    told = [store.volatile.read(f"{folder}/{n}") for n in there if n.endswith(f"-of-{chosen}")]
     seconds = sum(float(text.partition(b"\n")[0]) for text in told)
     return [text.partition(b"\n")[2] for text in told], seconds
 

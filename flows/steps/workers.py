@@ -162,7 +162,7 @@ class JobWorkers:
                 why = self._server.end_reason(
                     job
                 )  # Before the report: an ended job has written its last.
-                report = Report.read(self._store.fleeting, job.name)
+                report = Report.read(self._store.volatile, job.name)
                 if report.progress is not None and not report.is_ended:
                     yield report.step, report.progress
                 yield from report.ends[told:]

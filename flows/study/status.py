@@ -20,7 +20,7 @@ _RUNS = 5
 
 def status(store: Store) -> Iterator[str]:
     """Yields lines: runs under way, leases, and how the last runs ended."""
-    held, leases = pins(store.fleeting), store.leases()
+    held, leases = pins(store.volatile), store.leases()
     running = [pin for pin in held if pin.is_live()]
     yield f"store {store.uri}: {len(store.keys())} artifacts"
     yield f"runs under way: {len(running) or 'none'}"

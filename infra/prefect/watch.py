@@ -106,7 +106,7 @@ class Watch:
         now, before = time.monotonic(), self._seen
         self._seen = {}
         held: dict[str, list[Holding]] = {}
-        for pin in pins(self._store.fleeting):
+        for pin in pins(self._store.volatile):
             held.setdefault(pin.key.rpartition(".")[0], []).append(pin)
             text, since = before.get(pin.key, (b"", now))
             self._seen[pin.key] = (pin.text, since if text == pin.text else now)

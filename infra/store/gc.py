@@ -113,7 +113,7 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
       OSError, ValueError: as in `find`; nothing is deleted then.
       RuntimeError: if this process was stopped for so long that a run took the lease.
     """
-    with hold(store.fleeting, DECIDING) as deciding:
+    with hold(store.volatile, DECIDING) as deciding:
         view = _View(store, older_than)
         rest = [*view.aside(), *view.attempts(), *view.scratch(), *view.jobs(), *view.partials()]
         loose, let_go = list(view.sources()), list(view.files())
@@ -128,9 +128,9 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
             store.files.create(gone_name(store.get(found.name)), b"")
             store.files.remove(found.path)
     for folder in (PINS, LEASES):
-        for held in holdings(store.fleeting, folder):
+        for held in holdings(store.volatile, folder):
             if not held.is_live(_GRACE):
-                store.fleeting.drop(f"{folder}/{held.key}.json", held.text)
+                store.volatile.drop(f"{folder}/{held.key}.json", held.text)
     return loose + let_go + [found for found in (*hidden, *rest) if _remove(store, found)]
 
 
@@ -209,9 +209,9 @@ class _View:
 
     def scratch(self) -> Iterator[Garbage]:
         """Yields resumable progress that no process holds."""
-        for key in self._store.here.folders(SCRATCH):
+        for key in self._store.node_local.folders(SCRATCH):
             yield from self._unless_busy("scratch", f"{SCRATCH}/{key}", key)
-        if self._store.is_elsewhere:
+        if self._store.is_remote:
             for key in self._store.files.folders(SCRATCH):
                 yield from self._unless_busy("copy of scratch", f"{SCRATCH}/{key}", key)
 
@@ -296,7 +296,7 @@ def _age(now: int, stat: FileStat) -> float:
 
 def _place(store: Store, sort: str) -> StoreBackend:
     """Returns the files with a sort of garbage: progress is on this machine, all else stored."""
-    return store.here if sort == "scratch" else store.files
+    return store.node_local if sort == "scratch" else store.files
 
 
 def _live(store: Store, folder: str) -> list[Holding]:
@@ -305,11 +305,11 @@ def _live(store: Store, folder: str) -> list[Holding]:
     Raises:
       RecordError: if one of them cannot be read, since nobody knows what it holds.
     """
-    live = [held for held in holdings(store.fleeting, folder) if held.is_live(_GRACE)]
+    live = [held for held in holdings(store.volatile, folder) if held.is_live(_GRACE)]
     for held in live:
         if not held.lease.is_known:
             raise RecordError(
-                store.fleeting, f"{folder}/{held.key}.json", f"no lease, and {held.age:.0f} s old"
+                store.volatile, f"{folder}/{held.key}.json", f"no lease, and {held.age:.0f} s old"
             )
     return live
 
@@ -361,7 +361,7 @@ def _remove(store: Store, found: Garbage) -> bool:
     if found.sort in ("partial", "job"):
         place.remove(found.path)
         return True
-    held = take(store.fleeting, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
+    held = take(store.volatile, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
     if held is None:
         return False  # A process has started on it: leave it to the next gc.
     try:

@@ -46,19 +46,19 @@ class Scratch:
         self._is_held = is_held
         self.path = files.state / SCRATCH / key / token
         self._files, self._folder, self._token = files, f"{SCRATCH}/{key}", token
-        self._is_elsewhere = files.uri != str(files.state)
+        self._is_remote = files.uri != str(files.state)
 
     @property
     def shared(self) -> str:
         """Name in the store of the folder that workers of any machine may write to."""
-        own = self._folder if self._is_elsewhere else f"{self._folder}/{self._token}"
+        own = self._folder if self._is_remote else f"{self._folder}/{self._token}"
         return f"{own}/{_SHARED}"
 
     def take(self) -> None:
         """Makes the folder, with the newest progress of earlier holders of the step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         left = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        stored = self._stored() if self._is_elsewhere else []
+        stored = self._stored() if self._is_remote else []
         # A holding's local folder is at least as new as its copy: fetch only a copy without one.
         if stored and stored[-1] not in [path.name for path in left]:
             self.path.mkdir()
@@ -79,7 +79,7 @@ class Scratch:
         Raises:
           FileNotFoundError: if the lease was lost, and the folder with it.
         """
-        if not self._is_elsewhere:
+        if not self._is_remote:
             return
         # A holder that was stopped still has its folder if its successor is on another machine, so
         # the lease is checked, too.
@@ -103,7 +103,7 @@ class Scratch:
     def clear(self) -> None:
         """Deletes the folder, and its copy."""
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._is_elsewhere:
+        if self._is_remote:
             for folder in (self._token, _SHARED):
                 with contextlib.suppress(OSError):  # gc deletes it later.
                     self._files.remove(f"{self._folder}/{folder}")

@@ -208,18 +208,18 @@ class Store:
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         place = full_uri(uri)
         self.files: StoreBackend
-        self.fleeting: StoreBackend
+        self.volatile: StoreBackend
         if place.startswith("gs://"):
             from infra.store.bucket import Bucket
 
-            self.files = self.fleeting = Bucket(place)
+            self.files = self.volatile = Bucket(place)
         else:
             root = Path(place)
             root.mkdir(parents=True, exist_ok=True)
-            self.files, self.fleeting = Disk(root), Disk(root, durable=False)
+            self.files, self.volatile = Disk(root), Disk(root, durable=False)
         self.uri, self.state = self.files.uri, self.files.state
-        self.here = Disk(self.state, durable=False)
-        self.is_elsewhere = self.uri != str(self.state)
+        self.node_local = Disk(self.state, durable=False)
+        self.is_remote = self.uri != str(self.state)
         self._read: dict[str, tuple[tuple[int, ...], Manifest]] = {}
         self._begun: dict[str, list[Begun]] = {}
         self._identities: dict[str, dict[str, list[str]]] | None = None
@@ -368,7 +368,7 @@ class Store:
         """
         checked_key(key)
         name = f"{LEASES}/{key}.json"
-        with hold(self.fleeting, name, ttl=ttl, token=token, lost=lost) as held:
+        with hold(self.volatile, name, ttl=ttl, token=token, lost=lost) as held:
             self._sweep(key)
             scratch = Scratch(self.files, key, held.token, held.renew)
             scratch.take()
@@ -385,11 +385,11 @@ class Store:
 
     def leases(self) -> list[Holding]:
         """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
-        return holdings(self.fleeting, LEASES)
+        return holdings(self.volatile, LEASES)
 
     def pinned(self, run: str) -> contextlib.AbstractContextManager[Pin]:
         """Returns a context in which `gc` deletes nothing that a run relies on; see `pins`."""
-        return pin(self.fleeting, run)
+        return pin(self.volatile, run)
 
     def keep(self, tree: Mapping[str, bytes]) -> str:
         """Stores a source tree of path -> bytes, and returns the digest that names it.
@@ -436,7 +436,7 @@ class Store:
 
     def begin(self, key: str, begun: Begun) -> None:
         """Notes an attempt at a key."""
-        note_begin(self.fleeting, key, begun)
+        note_begin(self.volatile, key, begun)
         self._begun.get(key, []).append(begun)
 
     def begun_keys(self) -> set[str]:
@@ -514,7 +514,7 @@ class Store:
         ended = _utc().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
             for attempt in begun:
-                note_end(self.fleeting, key, attempt, ended, stopped=stopped)
+                note_end(self.volatile, key, attempt, ended, stopped=stopped)
 
 
 def full_uri(uri: str | os.PathLike[str]) -> str:

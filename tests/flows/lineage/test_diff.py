@@ -128,7 +128,7 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
       plant: in what it differs.
       alike: whether what differs has no effect on the contents.
     """
-    store.files = store.fleeting  # Outlives no power cut, and need not.
+    store.files = store.volatile  # Outlives no power cut, and need not.
     graph = graph_of(load(CONFIG, [f"data_root={data}", f"name={name}", *plant.overrides]))
     tree = checkout().files
     if plant.edit:

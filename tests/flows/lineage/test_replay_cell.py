@@ -27,7 +27,7 @@ SPEC = FilesSpec(files=(("a.txt", "0" * 64, 1),))
 def quick(folder: Path) -> Store:
     """A store that outlives no power cut: of a source tree every file would be synced."""
     store = Store(folder)
-    store.files = store.fleeting
+    store.files = store.volatile
     return store
 
 

@@ -74,7 +74,7 @@ def test_a_job_tells_through_the_store_and_one_that_tells_no_more_is_lost(tmp_pa
     workers = JobWorkers(cast(JobServer, server), store)
     told = workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0)
     report = Report(step="cell", progress=Progress(done=1, total=3, loss=0.5))
-    report.write(store.fleeting, server.job.name)
+    report.write(store.volatile, server.job.name)
     assert next(told) == ("cell", Progress(done=1, total=3, loss=0.5))
     words = server.command.split(" ")
     assert words[:3] == ["python", "-m", "flows.steps.job"]
@@ -95,7 +95,7 @@ def test_a_job_that_found_no_free_node_in_time_is_submitted_again(tmp_path: Path
 def test_a_job_found_under_way_is_told_and_one_submitted_knows_its_run(tmp_path: Path):
     server = Server("succeeded")
     server.job = Job(id="cell-2", cluster="now", attempt=2, found=True)
-    Report(is_ended=True).write(Store(tmp_path).fleeting, server.job.name)
+    Report(is_ended=True).write(Store(tmp_path).volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
     context = {"prefect": {"flow_run_id": "a-run"}}
     told = list(workers.make("cell", [RECIPE.key], [RECIPE], context, cpus=1, gpus=0))
@@ -109,7 +109,7 @@ def test_a_job_found_under_way_may_have_been_asked_for_less(tmp_path: Path):
         Attempt(store, OTHER).commit({})
     server = Server("succeeded")
     end = worker.Made(name="cell", error="no such thing", traceback="line 1")
-    Report(ends=[end], is_ended=True).write(store.fleeting, server.job.name)
+    Report(ends=[end], is_ended=True).write(store.volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), store)
     keys = [RECIPE.key, OTHER.key]
     told = list(workers.make("cell", keys, [RECIPE, OTHER], {}, cpus=1, gpus=0))
@@ -120,7 +120,7 @@ def test_the_same_step_of_another_store_is_another_job(tmp_path: Path):
     asked = set()
     for name in ("one", "two"):
         store, server = Store(tmp_path / name), Server("succeeded")
-        Report(is_ended=True).write(store.fleeting, server.job.name)
+        Report(is_ended=True).write(store.volatile, server.job.name)
         workers = JobWorkers(cast(JobServer, server), store)
         list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
         asked |= set(server.asked)
@@ -151,7 +151,7 @@ def test_work_that_was_changed_in_the_store_is_not_done(
 
     store = Store(tmp_path)
     words = command(store, "cell-1.now", [], [RECIPE], {}).split(" ")
-    store.fleeting.put(f"{JOBS}/cell-1.now/work-{words[-1]}", b"something else")
+    store.volatile.put(f"{JOBS}/cell-1.now/work-{words[-1]}", b"something else")
     monkeypatch.setattr("sys.argv", words[2:])
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit, match="is not what was submitted"):

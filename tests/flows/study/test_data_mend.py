@@ -125,7 +125,7 @@ def test_repaired_files_make_another_dataset_that_shares_what_stayed(
     assert fresh.manifest.files == after.manifest.files
     assert opened.find(key)
     assert prepared(opened, corpus).key == key  # As a run would find it.
-    if not opened.is_elsewhere:
+    if not opened.is_remote:
         same = [
             name
             for name in after.manifest.files

@@ -435,9 +435,9 @@ def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
 
     def slow(*args):
         # A run waits for the lease, takes it since it lapsed, and pins; then gc goes on.
-        text = store.fleeting.read(DECIDING)
-        assert store.fleeting.drop(DECIDING, text)
-        with hold(store.fleeting, DECIDING):
+        text = store.volatile.read(DECIDING)
+        assert store.volatile.drop(DECIDING, text)
+        with hold(store.volatile, DECIDING):
             pass
         return hide(*args)
 

@@ -218,7 +218,7 @@ def test_who_lost_its_lease_writes_no_more_to_its_scratch(tmp_path: Path):
         text = leases.read_bytes()
         lost = dataclasses.replace(Holder.here(), began=1)  # As if it were of a dead process.
         dead = Lease(token=json.loads(text)["token"], holder=lost, since="", ttl=1)
-        assert store.fleeting.swap(NAME, text, dead.to_json())
+        assert store.volatile.swap(NAME, text, dead.to_json())
         with other.lock(STEP.key) as theirs:
             assert (theirs.path / "progress").read_text() == "5"
             with pytest.raises(FileNotFoundError):
