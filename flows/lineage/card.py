@@ -281,7 +281,7 @@ def _contamination(data: Sequence[Artifact]) -> Iterator[str]:
     for artifact in screened:
         manifest = artifact.manifest
         found: dict[str, int] = {}
-        for match in read_matches(open_place(artifact.place).whole(MATCHES)):
+        for match in read_matches(open_place(artifact.uri).whole(MATCHES)):
             if match.kind == CONTAMINATION:
                 found[match.dataset] = found.get(match.dataset, 0) + 1
         against = ", ".join(role for role in sorted(manifest.inputs) if role != "dataset")

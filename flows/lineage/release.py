@@ -42,7 +42,7 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
     try:
         with whole(out) as target:
             target.mkdir()
-            place = folder if origin is None else origin.checkpoint.place
+            place = folder if origin is None else origin.checkpoint.uri
             cfg = write_release(place, target, _DTYPES[dtype])
             text = card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
             (target / CARD).write_text(text, encoding="utf-8")

@@ -227,7 +227,7 @@ class _Search:
     def _steps_of(
         self, data: Sequence[str], config: BatchConfig, seed: int | None, num_steps: int
     ) -> tuple[int, ...]:
-        places = [self._store.recall(key).place for key in data]
+        places = [self._store.recall(key).uri for key in data]
         examples = Examples(places, config, Seeds.of(seed or 0))
         steps: list[int] = []
         before: collections.Counter[str] = collections.Counter()
@@ -250,7 +250,7 @@ class _Search:
 
 def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
     """Yields the places of a dataset's records that are the sample, by bisection in each shard."""
-    dataset = Dataset(artifact.place)
+    dataset = Dataset(artifact.uri)
     for name, part in sorted(dataset.parts.items()):
         ends = [0, *itertools.accumulate(dataset.info.parts[name].num_records)]
         for start, stop in itertools.pairwise(ends):

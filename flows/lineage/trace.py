@@ -87,5 +87,5 @@ def _prediction_rows(artifact: Artifact) -> Iterator[str]:
 def _dataset_rows(artifact: Artifact) -> Iterator[str]:
     from pipelines.records.dataset import Dataset
 
-    for record in Dataset(artifact.place).records():
+    for record in Dataset(artifact.uri).records():
         yield f"{record.id} ← {record.source} sha256:{record.source_sha256[:SHORT]}"

@@ -71,7 +71,7 @@ def _seen(artifacts: Mapping[str, Artifact]) -> set[str]:
     ids: dict[str, set[str]] = {}
     for role, artifact in artifacts.items():
         if role.startswith(SCREENED):
-            for match in read_matches(open_place(artifact.place).whole(MATCHES)):
+            for match in read_matches(open_place(artifact.uri).whole(MATCHES)):
                 if match.kind == CONTAMINATION:
                     row = match.dataset.removesuffix("/eval")
                     ids.setdefault(row, set()).add(match.match)

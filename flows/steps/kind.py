@@ -78,7 +78,7 @@ class Work:
         self.cache = store.cache
         read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
         self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)
-        self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.place)
+        self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.uri)
         self.stored: Mapping[str, str] = _WhenAsked(
             read, lambda artifact: f"{artifact.files.uri}/{artifact.folder}"
         )

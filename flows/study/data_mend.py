@@ -94,7 +94,7 @@ def _made(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Ar
 
 
 def _told(before: Artifact, after: Artifact) -> Iterator[str]:
-    was, now = (Dataset(artifact.place) for artifact in (before, after))
+    was, now = (Dataset(artifact.uri) for artifact in (before, after))
     yield f"{before.key}: {_counts(was)}"
     if after.key == before.key:
         yield "its raw files have not changed; these inputs are rejected:"

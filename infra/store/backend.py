@@ -232,7 +232,7 @@ class StoreBackend(Protocol):
         """
         ...
 
-    def place(self, folder: str, files: Mapping[str, File]) -> str:
+    def folder_uri(self, folder: str, files: Mapping[str, File]) -> str:
         """Returns the address for reading a stored folder in ranges: a local path, or gs://….
 
         Args:

@@ -308,7 +308,7 @@ class Bucket:
 
         return self._cache.get(_listing(files), sum(file.size for file in files.values()), fill)
 
-    def place(self, folder: str, files: Mapping[str, File]) -> str:
+    def folder_uri(self, folder: str, files: Mapping[str, File]) -> str:
         there = self._cache.find(_listing(files))
         return f"{self.uri}/{folder}" if there is None else str(there)
 

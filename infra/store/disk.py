@@ -254,7 +254,7 @@ class Disk:
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
         return self._root / folder
 
-    def place(self, folder: str, files: Mapping[str, File]) -> str:
+    def folder_uri(self, folder: str, files: Mapping[str, File]) -> str:
         return str(self._root / folder)
 
     def remove(self, folder: str) -> None:

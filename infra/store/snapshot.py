@@ -41,7 +41,7 @@ class StoreSnapshot:
             files.remove,
         )
         self.upload, self.download, self.send = files.upload, files.download, files.send
-        self.read_range, self.place = files.read_range, files.place
+        self.read_range, self.folder_uri = files.read_range, files.folder_uri
         self.open, self.writing, self.link, self.walk = (
             files.open,
             files.writing,

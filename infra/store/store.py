@@ -73,12 +73,12 @@ class Artifact:
         return self._files.local(self.folder, self.manifest.files)
 
     @property
-    def place(self) -> str:
+    def uri(self) -> str:
         """Address for reading its files in ranges, for `open_place`; nothing is copied.
 
         A local folder, or gs://… if this machine has no copy.
         """
-        return self._files.place(self.folder, self.manifest.files)
+        return self._files.folder_uri(self.folder, self.manifest.files)
 
     @property
     def files(self) -> StoreBackend:

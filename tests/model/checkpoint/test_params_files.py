@@ -143,7 +143,7 @@ def test_a_checkpoint_goes_straight_to_the_bucket_and_comes_from_there(
     assert store.get(key).manifest.files == here.manifest.files  # Byte for byte.
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "reader"))
     gcs.fail(Rule(action="corrupt", verb="media", name="*params-*", times=3))
-    place = Store("gs://testing/studies").get(key).place
+    place = Store("gs://testing/studies").get(key).uri
     assert place.startswith("gs://")
     assert load_config(place) == MODEL
     assert params_digest(load_params(place)) == store.get(key).manifest.content
