@@ -15,10 +15,10 @@ from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
 from infra.reason import ConfigError
-from infra.store.places import BUCKET, open_files
 from infra.store.raw_files import RawFiles
 from infra.store.raw_path import raw_path
 from infra.store.store import Store
+from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.config import ModelConfig
 from model.connector.routing import KINDS
 from model.files import CONFIG, DIGEST, TOKENIZER
@@ -141,12 +141,12 @@ def folders_of(config: StudyConfig) -> set[str]:
 
 
 def _check_exists(data_root: str) -> None:
-    if not data_root.startswith(BUCKET):
+    if not data_root.startswith(BUCKET_SCHEME):
         if not Path(data_root).is_dir():
             raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
         return
     try:
-        found = next(open_files(data_root).walk(""), None)
+        found = next(open_backend(data_root).walk(""), None)
     except (OSError, ValueError) as error:
         raise ConfigError(f"data_root cannot be read, got {data_root}: {error}") from error
     if found is None:

@@ -15,8 +15,8 @@ from flows.report.interval import Interval, Paired, estimate
 from flows.report.items import read_items
 from infra.store.graph import history
 from infra.store.manifest import Manifest
-from infra.store.places import open_place
 from infra.store.store import Artifact, Store
+from infra.store.stored_folder import open_stored_folder
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.files import PREDICTIONS, SCORE
@@ -281,7 +281,7 @@ def _contamination(data: Sequence[Artifact]) -> Iterator[str]:
     for artifact in screened:
         manifest = artifact.manifest
         found: dict[str, int] = {}
-        for match in read_matches(open_place(artifact.uri).whole(MATCHES)):
+        for match in read_matches(open_stored_folder(artifact.uri).local_folder(MATCHES)):
             if match.kind == CONTAMINATION:
                 found[match.dataset] = found.get(match.dataset, 0) + 1
         against = ", ".join(role for role in sorted(manifest.inputs) if role != "dataset")

@@ -11,8 +11,8 @@ from flows.study.explain import Explanation
 from infra.reason import reason_of
 from infra.store.digest import value_sha256
 from infra.store.environment import environment
-from infra.store.places import open_files
 from infra.store.store import Store
+from infra.store.stored_folder import open_backend
 from pipelines.prepare.sample import Estimate, Sample, sample
 
 _FOLDER = "samples"
@@ -76,7 +76,7 @@ class Samples:
             return None, reason_of(error)
         kept = Kept(asked=count, cpu=environment()["hardware"]["cpu"], sample=found)
         text = json.dumps(dataclasses.asdict(kept))
-        open_files(str(self._folder)).put(self._path(step).name, text.encode())
+        open_backend(str(self._folder)).put(self._path(step).name, text.encode())
         return kept, ""
 
     def _path(self, step: Step) -> Path:

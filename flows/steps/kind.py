@@ -41,7 +41,7 @@ class Work:
       shared: folder that workers on any machine can use, as durable as `scratch` [path or URI].
       inputs: role -> local folder of the input artifact; it is copied from a store elsewhere on
         first access.
-      places: role -> place of the input artifact for `open_place`, which reads ranges of its files;
+      places: role -> place of the input artifact for `open_stored_folder`, which reads ranges of its files;
         nothing is copied.
       stored: role -> place of the input artifact in the store, for any machine; `places` may name
         this machine's copy.

@@ -34,7 +34,7 @@ from infra.gang.messages import (
     write_failure_reason,
 )
 from infra.reason import reason_of
-from infra.store.places import open_files
+from infra.store.stored_folder import open_backend
 
 _HEARTBEAT = 10
 """A member that is silent for this long is lost [s]; one that exits is noticed at once."""
@@ -145,7 +145,7 @@ def join(coordinator: str, size: int, rank: int) -> None:
 
 def _task(place: str, sha256: str) -> bytes:
     folder, _, name = place.rpartition("/")
-    task = open_files(folder).read(name)
+    task = open_backend(folder).read(name)
     if hashlib.sha256(task).hexdigest() != sha256:
         raise ValueError(
             f"{place} must be the task whose SHA-256 is in the command, got other bytes."

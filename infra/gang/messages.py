@@ -22,7 +22,7 @@ from pathlib import Path
 
 from infra.progress import Progress
 from infra.store.backend import StoreBackend
-from infra.store.places import BUCKET, open_files
+from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 
 FAILED, PEER_LOST, PREEMPTED = 1, 17, 143
 """Exit codes of a member: its own error, another member was lost, and it was asked to leave."""
@@ -148,9 +148,9 @@ def poll_interval(place: Place) -> float:
 
 
 def _is_bucket(place: Place) -> bool:
-    return os.fspath(place).startswith(BUCKET)
+    return os.fspath(place).startswith(BUCKET_SCHEME)
 
 
 @functools.lru_cache(maxsize=4)
 def _files(place: str) -> StoreBackend:
-    return open_files(place)
+    return open_backend(place)

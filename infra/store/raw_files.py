@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from infra.store.digest import value_sha256
-from infra.store.places import open_files
+from infra.store.stored_folder import open_backend
 
 _SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change identifies its content [ns]. Two writes within one tick of
@@ -142,7 +142,7 @@ class RawState:
     """
 
     def __init__(self, data_root: str) -> None:
-        self._files = open_files(data_root)
+        self._files = open_backend(data_root)
         self._known: dict[str, int] = {}
 
     def sha256(self, folders: Iterable[str]) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 from infra.store.backend import FileStat
-from infra.store.places import BUCKET
 from infra.store.ranged import Blocks, Ranged
+from infra.store.stored_folder import BUCKET_SCHEME
 
 if TYPE_CHECKING:
     from infra.store.bucket import Bucket
@@ -36,12 +36,12 @@ def raw_path(place: str | os.PathLike[str]) -> Path:
       OSError: if the bucket cannot be read.
     """
     text = os.fspath(place)
-    if not text.startswith(BUCKET):
+    if not text.startswith(BUCKET_SCHEME):
         return Path(text)
     from infra.store.bucket import Bucket
 
-    bucket, _, prefix = text.removeprefix(BUCKET).partition("/")
-    folders = _Folders(Bucket(f"{BUCKET}{bucket}"))
+    bucket, _, prefix = text.removeprefix(BUCKET_SCHEME).partition("/")
+    folders = _Folders(Bucket(f"{BUCKET_SCHEME}{bucket}"))
     # The connection is an attribute of a new class, since paths derived from a path get its class.
     kind = type("BucketPath", (_BucketPath,), {"_folders": folders})
     return cast(Path, kind("/", bucket, prefix))

@@ -74,7 +74,7 @@ class Artifact:
 
     @property
     def uri(self) -> str:
-        """Address for reading its files in ranges, for `open_place`; nothing is copied.
+        """Address for reading its files in ranges, for `open_stored_folder`; nothing is copied.
 
         A local folder, or gs://… if this machine has no copy.
         """

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from infra.store.backend import ByteSource
-from infra.store.places import Place
+from infra.store.stored_folder import StoredFolder
 from model.checkpoint.array_files import DTYPES, Arrays, Entry, Shape, safetensors_header
 from model.checkpoint.digest import flatten
 from model.files import PARAMS
@@ -137,7 +137,7 @@ class _Range:
 
 
 class Source(Protocol):
-    """A reader of files in ranges, such as a `Place`.
+    """A reader of files in ranges, such as a `StoredFolder`.
 
     Attributes:
       uri: address of the files, for messages.
@@ -156,13 +156,13 @@ class Source(Protocol):
         ...
 
 
-def read_index(place: Place) -> dict[str, Any]:
+def read_index(place: StoredFolder) -> dict[str, Any]:
     """Returns the index of a checkpoint's parameters.
 
     Raises:
       FileNotFoundError: if it has none.
     """
-    return json.loads((place.whole(PARAMS) / PARAMS).read_text())
+    return json.loads((place.local_folder(PARAMS) / PARAMS).read_text())
 
 
 class ParamsReader:

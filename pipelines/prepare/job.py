@@ -40,9 +40,9 @@ import infra
 import pipelines
 from infra.store.backend import StoreBackend
 from infra.store.manifest import File
-from infra.store.places import open_files
 from infra.store.raw_path import raw_path
 from infra.store.store import full_uri
+from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.own_source import OwnSource
@@ -226,7 +226,7 @@ class Desk:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.files: StoreBackend = open_files(job.work)
+        self.files: StoreBackend = open_backend(job.work)
         if job.code != code_sha256():
             error = RuntimeError(
                 f"worker on {socket.gethostname()} runs a different version of the pipelines' "

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from infra.store.backend import StoreBackend
 from infra.store.digest import value_sha256
 from infra.store.manifest import File
-from infra.store.places import open_files
+from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import Desk, Earlier, Job, Report, begun, grouped, place_of, work_counts
 from pipelines.prepare.listing import listed
@@ -91,13 +91,13 @@ def prepare(
     where |= {"data_root": data_root, "path": path, "features": features or {}}
     get(source).parse(split)
     out = place_of("out", out)
-    files, work = open_files(out), f"{out}/{_WORK}"
+    files, work = open_backend(out), f"{out}/{_WORK}"
     _claim(files, work, value_sha256([config, where]))
     try:
         made = make(config, **where, work=work, on_progress=on_progress)
     except (ValueError, FileNotFoundError):
         # Nothing was done, so the request itself was wrong; a corrected one may use this folder.
-        if not any(work_counts(open_files(work)).values()):
+        if not any(work_counts(open_backend(work)).values()):
             files.remove(_WORK)
         raise
     for name, (stored, file) in sorted(made.files.items(), key=lambda one: one[0] == DESCRIPTION):
@@ -167,7 +167,7 @@ def _forget_other_code(desk: Desk) -> None:
 def _claim(files: StoreBackend, work: str, request: str) -> None:
     there = {*files.listing(""), *files.folders("")}
     if not there or _is_ours(files, request):
-        open_files(work).put(_REQUEST, request.encode())
+        open_backend(work).put(_REQUEST, request.encode())
         return
     left = ", which another request left unfinished" if _WORK in there else ""
     raise ValueError(

@@ -22,7 +22,7 @@ from infra.progress import Progress
 from infra.store.backend import ByteSource
 from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
 from infra.store.manifest import File
-from infra.store.places import BUCKET, open_files, open_place
+from infra.store.stored_folder import BUCKET_SCHEME, open_backend, open_stored_folder
 from model import files
 from model.config import ModelConfig
 from model.train.config import TrainConfig
@@ -108,7 +108,7 @@ def make(work: Work) -> Iterator[Progress]:
 
     spec: FitSpec = work.config
     # Hosts that a launcher reaches need share nothing but the bucket.
-    is_apart = work.processes > 1 and bool(work.launcher) and work.shared.startswith(BUCKET)
+    is_apart = work.processes > 1 and bool(work.launcher) and work.shared.startswith(BUCKET_SCHEME)
     places = work.stored if is_apart else work.places
     stage = Stage(
         spec=spec,
@@ -220,7 +220,7 @@ def train(
 
 def _file(place: str, name: str) -> str:
     """Returns the path of a small file of an artifact, copied to this machine if need be."""
-    return str(open_place(place).whole(name) / name)
+    return str(open_stored_folder(place).local_folder(name) / name)
 
 
 class _Sent:
@@ -231,7 +231,7 @@ class _Sent:
     """
 
     def __init__(self, place: str) -> None:
-        self._files = open_files(place)
+        self._files = open_backend(place)
         self._sent: dict[str, tuple[str, int]] = {}
 
     def put(self, name: str, data: ByteSource) -> None:
@@ -256,7 +256,7 @@ def _fetch(work: Work, ended: str) -> None:
       ended: folder in `work.shared` where the members reported.
     """
     source = f"{ended}/{_OUT}"
-    sent = open_files(f"{work.shared}/{source}")
+    sent = open_backend(f"{work.shared}/{source}")
     for name, (sha256, size) in json.loads(sent.read(_ALL)).items():
         file = File(sha256=sha256, size=size)
         if name.endswith(".safetensors"):
@@ -287,7 +287,7 @@ def train_together(
       GangFailedError: if they fail, or are lost again and again.
     """
     task = pickle.dumps(stage)
-    open_files(place).put("task", task)
+    open_backend(place).put("task", task)
     words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]
 
     def start(here: str) -> Gang:

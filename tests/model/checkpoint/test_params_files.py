@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.store.manifest import Recipe
-from infra.store.places import open_place
 from infra.store.store import Attempt, Store
+from infra.store.stored_folder import open_stored_folder
 from model.checkpoint import params_files
 from model.checkpoint.array_files import read_safetensors
 from model.checkpoint.digest import flatten, params_digest
@@ -53,7 +53,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reader(folder: Path) -> ParamsReader:
-    place = open_place(folder)
+    place = open_stored_folder(folder)
     return ParamsReader(place, read_index(place))
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra.store.manifest import Recipe
-from infra.store.places import open_place
 from infra.store.store import Artifact, Attempt, Store
+from infra.store.stored_folder import open_stored_folder
 from pipelines.records import dataset as datasets
 from pipelines.records.blocks import Blocks
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
@@ -129,9 +129,9 @@ def test_who_made_it_or_has_a_copy_reads_that(stored: Artifact, gcs: GCS):
 def test_what_is_no_artifact_is_refused(stored: Artifact):
     wrong = stored.uri[:-3] + "xyz"
     with pytest.raises(ValueError, match="xyz is not an artifact of a store"):
-        open_place(wrong)
+        open_stored_folder(wrong)
     with pytest.raises(ValueError, match="gs://testing/x is not an artifact of a store"):
-        open_place("gs://testing/x")
+        open_stored_folder("gs://testing/x")
 
 
 def test_a_machine_reads_each_block_once_whatever_its_processes(

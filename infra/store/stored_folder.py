@@ -15,11 +15,11 @@ from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
 from infra.store.range_cache import RangeCache, range_cache
 
-BUCKET = "gs://"
+BUCKET_SCHEME = "gs://"
 """Prefix of places that are not on this machine."""
 
 
-class Place:
+class StoredFolder:
     """A folder of files that do not change. Safe to share between threads.
 
     Attributes:
@@ -45,7 +45,7 @@ class Place:
             size = sum(file.size for file in listed.values())
             self._ranges = ranges if ranges.takes(size) else None
 
-    def whole(self, ending: str | tuple[str, ...]) -> Path:
+    def local_folder(self, ending: str | tuple[str, ...]) -> Path:
         """Returns a local folder with at least the files that have an ending, or one of several.
 
         Files in a bucket are copied to this machine's cache and compared with their digests.
@@ -94,21 +94,21 @@ class Place:
         return self._ranges.get(sha256, start, length, asked, fresh=fresh)
 
 
-def open_files(uri: str) -> StoreBackend:
+def open_backend(uri: str) -> StoreBackend:
     """Returns the files below a folder of this machine, or below gs://bucket/prefix.
 
     Raises:
       ValueError: if it is neither.
       OSError: if the bucket cannot be read.
     """
-    if not uri.startswith(BUCKET):
+    if not uri.startswith(BUCKET_SCHEME):
         return Disk(Path(uri).absolute(), durable=False)
     from infra.store.bucket import Bucket  # Here, because its libraries are slow to import.
 
     return Bucket(uri)
 
 
-def open_place(place: str | os.PathLike[str] | Place) -> Place:
+def open_stored_folder(place: str | os.PathLike[str] | StoredFolder) -> StoredFolder:
     """Opens a folder, or an artifact of a store in a bucket, for reading.
 
     A place that is open already is returned as it is.
@@ -117,11 +117,11 @@ def open_place(place: str | os.PathLike[str] | Place) -> Place:
       ValueError: if it is in a bucket, and not an artifact of a store.
       OSError: if the bucket cannot be read.
     """
-    if isinstance(place, Place):
+    if isinstance(place, StoredFolder):
         return place
     text = os.fspath(place)
-    if not text.startswith(BUCKET):
-        return Place(Disk(Path(text).absolute(), durable=False), "", None)
+    if not text.startswith(BUCKET_SCHEME):
+        return StoredFolder(Disk(Path(text).absolute(), durable=False), "", None)
     from infra.store.store import Store  # It imports what imports this.
 
     root, _, rest = text.rpartition(f"/{ARTIFACTS}/")
@@ -131,4 +131,4 @@ def open_place(place: str | os.PathLike[str] | Place) -> Place:
         artifact = None
     if artifact is None or f"{ARTIFACTS}/{rest}" != artifact.folder:
         raise ValueError(f"{text} is not an artifact of a store; name a folder, or a store's own.")
-    return Place(artifact.files, artifact.folder, artifact.manifest.files)
+    return StoredFolder(artifact.files, artifact.folder, artifact.manifest.files)
