@@ -171,7 +171,7 @@ def _learned(origin: Origin) -> list[Artifact]:
     found, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
     view = origin.store.snapshot()
     while waiting:
-        artifact = view.recall(waiting.pop())
+        artifact = view.get_cached(waiting.pop())
         if artifact.key in seen:
             continue
         seen.add(artifact.key)
@@ -192,7 +192,7 @@ def _scored(origin: Origin) -> Iterator[_Scored]:
         manifest = artifact.manifest
         said = json.loads((artifact.path / SCORE).read_text())
         items, _ = read_items(artifact.path / PREDICTIONS, said["score"])
-        split = origin.store.recall(manifest.inputs["data"].key).manifest.name
+        split = origin.store.get_cached(manifest.inputs["data"].key).manifest.name
         yield _Scored(
             benchmark=split.removeprefix("prepare ").removesuffix("/eval"),
             budget=manifest.config["budget"],

@@ -181,7 +181,7 @@ class _Walk:
             entries = was.inputs.get(role), now.inputs.get(role)
             if entries[0] != entries[1]:
                 first, second = (
-                    entry and store.recall(entry.key).manifest
+                    entry and store.get_cached(entry.key).manifest
                     for store, entry in zip(self._stores, entries, strict=True)
                 )
                 yield role, first, second

@@ -59,6 +59,6 @@ def _cell(store: Store, results: Artifact, cell: str, name: str) -> Named:
         )
     return Named(
         name=name,
-        artifacts=tuple(map(store.recall, wanted.values())),
+        artifacts=tuple(map(store.get_cached, wanted.values())),
         seeds=tuple(key.seed for key in wanted),
     )

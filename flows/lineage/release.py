@@ -75,7 +75,7 @@ def _origin(store: Store, name: str) -> Origin:
             f"one: {', '.join(f'{name}/{seed}' for seed in what.seeds)}."
         )
     (key,) = keys
-    if store.let_go(key) is not None:
+    if store.find_pruned(key) is not None:
         raise ConfigError(
             f"checkpoint {key} was not kept (keep.transfers), or gc let its files go; `parcel "
             f"lineage replay {key} --into DIR` makes it again."
@@ -88,7 +88,7 @@ def _origin(store: Store, name: str) -> Origin:
     return Origin(
         store=store,
         name=name,
-        checkpoint=store.recall(key),
+        checkpoint=store.get_cached(key),
         predictions=tuple(evaluated.values()),
         cells=_cells(store, name) if what.seeds else (),
     )

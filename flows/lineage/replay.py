@@ -212,7 +212,7 @@ def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
         reads.setdefault(artifact.key, set())
         for below, _, product in edges(store, artifact.key):
             reads.setdefault(product.key, set()).add(below.key)
-    return [store.recall(key) for key in graphlib.TopologicalSorter(reads).static_order()]
+    return [store.get_cached(key) for key in graphlib.TopologicalSorter(reads).static_order()]
 
 
 def _borrow(fresh: Store, artifact: Artifact) -> Artifact:

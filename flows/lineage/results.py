@@ -43,7 +43,7 @@ def show_results(
     if run is not None and scores is None:
         results = results_of(store, run)
         if form == "cells":
-            return cells_to_csv(*report_of(store, results, mixed=mixed), store.recall)
+            return cells_to_csv(*report_of(store, results, mixed=mixed), store.get_cached)
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
             return asked_to_csv(report, plan, results.manifest.inputs, store.get)
@@ -97,5 +97,5 @@ def _gathered(
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
     artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
-    report = gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed)
+    report = gather(spec.plan, spec.accepted, artifacts, store.get_cached, mixed=mixed)
     return report, spec.plan, artifacts

@@ -207,7 +207,7 @@ class _Search:
 
     def _ways(self, key: str) -> frozenset[str]:
         """Returns the kinds of steps (keys of `HOW`) that brought the sample into an artifact."""
-        manifest = self._store.recall(key).manifest
+        manifest = self._store.get_cached(key).manifest
         if manifest.kind in _DATASETS:
             return frozenset()
         above = [self.ways(entry.key) for entry in manifest.inputs.values()]
@@ -219,7 +219,7 @@ class _Search:
 
     def _places(self, key: str) -> tuple[Place, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
-        artifact = self._store.recall(key)
+        artifact = self._store.get_cached(key)
         if artifact.manifest.kind not in _DATASETS:
             return ()
         return tuple(_found(artifact, self._sample))
@@ -227,7 +227,7 @@ class _Search:
     def _steps_of(
         self, data: Sequence[str], config: BatchConfig, seed: int | None, num_steps: int
     ) -> tuple[int, ...]:
-        places = [self._store.recall(key).uri for key in data]
+        places = [self._store.get_cached(key).uri for key in data]
         examples = Examples(places, config, Seeds.of(seed or 0))
         steps: list[int] = []
         before: collections.Counter[str] = collections.Counter()

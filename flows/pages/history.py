@@ -182,7 +182,7 @@ class Uses:
                 view = self._store.snapshot()
                 for product in new:
                     try:
-                        manifest = view.recall(product).manifest
+                        manifest = view.get_cached(product).manifest
                     except KeyError:
                         continue  # gc removed it since `keys`.
                     for entry in manifest.inputs.values():

@@ -92,7 +92,7 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
         return ["Nothing: the lineage begins here."]
     rows = ["| role | artifact | content |", "|---|---|---|"]
     for role, entry in sorted(manifest.inputs.items())[:_INPUTS]:
-        name = store.recall(entry.key).manifest.name
+        name = store.get_cached(entry.key).manifest.name
         rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:SHORT]}` |")
     if len(manifest.inputs) > _INPUTS:
         rows.append(f"| | and {len(manifest.inputs) - _INPUTS} more | |")

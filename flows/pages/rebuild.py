@@ -81,7 +81,7 @@ def publish_results(store: Store, name: str, key: str) -> None:
         is_transfer = bool(_predictions(uses[manifest.key])) and manifest.kind == "checkpoint"
         if manifest.kind in _SHOWN and (maker == run or not is_transfer):
             users = uses[manifest.key]
-            _publish(store, store.recall(manifest.key), users, cards, reused=maker != run)
+            _publish(store, store.get_cached(manifest.key), users, cards, reused=maker != run)
 
 
 def _publish(
@@ -101,7 +101,7 @@ def _samples(
     """Yields sample records, or for a checkpoint sample answers at its largest budget."""
     if artifact.manifest.kind != "checkpoint":
         yield from cards.samples(artifact, _SAMPLES)
-    elif predictions := [store.recall(key) for key in _predictions(users)]:
+    elif predictions := [store.get_cached(key) for key in _predictions(users)]:
         best = max(predictions, key=lambda one: one.manifest.config.get("budget", 0))
         yield from cards.samples(best, _SAMPLES)
 

@@ -104,7 +104,7 @@ def study_of(store: Store, run: str) -> Study:
         record = None
     if record is None or not record["results"]:
         record = find_run(store, run)
-    results = store.recall(record["results"])
+    results = store.get_cached(record["results"])
     report = json.loads((results.path / "results.json").read_text(encoding="utf-8"))
     name = f"{record['name']}-{results.key.removeprefix('results-')}"
     return Study(run=name, record=record, results=results, report=report)

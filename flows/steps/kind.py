@@ -83,7 +83,7 @@ class Work:
             read, lambda artifact: f"{artifact.files.uri}/{artifact.folder}"
         )
         self.artifacts = read
-        self.recall = store.recall
+        self.recall = store.get_cached
         self.config = recipe.config
         self.seed = recipe.seed
         self.location = recipe.location
@@ -124,12 +124,12 @@ class Work:
         for key in store.keys(recipe.kind):
             if key.endswith(recipe.code_suffix):
                 with contextlib.suppress(KeyError):  # gc deleted it meanwhile.
-                    found = store.recall(key)
+                    found = store.get_cached(key)
                     known = found.manifest
                     if (known.config, known.seed, known.code, known.libraries) == wanted:
                         alike.append(found)
         newest = sorted(alike, key=lambda artifact: artifact.manifest.started, reverse=True)
-        whole = next((artifact for artifact in newest if store.is_whole(artifact)), None)
+        whole = next((artifact for artifact in newest if store.has_all_files(artifact)), None)
         return None if whole is None else (store.uri, whole.folder)
 
 

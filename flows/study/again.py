@@ -76,7 +76,7 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
     The failures of a node's inputs count as its own. An attempt that was killed, by the loss of its
     machine say, is no failure.
     """
-    begun = store.begun_keys()
+    begun = store.attempted_keys()
     found: dict[Node, int] = {}
     upstream = explanation.graph.upstream
     for node in explanation.graph.nodes:

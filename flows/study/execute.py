@@ -241,7 +241,7 @@ def _find(session: Session, node: Node) -> bool:
             if any(s not in found and s not in session.artifacts for s in step.inputs.values()):
                 return False
             key = session.foreseen[step]
-            artifact = session.view.find(key) or session.view.let_go(key)
+            artifact = session.view.find(key) or session.view.find_pruned(key)
             if artifact is None:
                 return False
             found[step] = artifact

@@ -184,7 +184,7 @@ class _View:
         Their files are deleted and their manifests stay.
         """
         for key in sorted(self._let_go & self._needed & self._made.keys()):
-            if self._store.is_whole(self._made[key]):
+            if self._store.has_all_files(self._made[key]):
                 yield self._artifact("files", self._made[key], manifest_name(key))
 
     def aside(self) -> Iterator[Garbage]:

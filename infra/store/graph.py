@@ -51,7 +51,7 @@ def history(
     waiting = [(0, role, key, True)]
     while waiting:
         depth, role, key, is_last = waiting.pop()
-        artifact = store.recall(key)
+        artifact = store.get_cached(key)
         yield Visit(depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in met)
         if key in met:
             continue
@@ -68,9 +68,9 @@ def edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
     found: list[tuple[Manifest, str, Manifest]] = []
     waiting, seen = [key], {key}
     while waiting:
-        product = store.recall(waiting.pop()).manifest
+        product = store.get_cached(waiting.pop()).manifest
         for role, entry in sorted(product.inputs.items()):
-            found.append((store.recall(entry.key).manifest, role, product))
+            found.append((store.get_cached(entry.key).manifest, role, product))
             if entry.key not in seen:
                 seen.add(entry.key)
                 waiting.append(entry.key)
@@ -109,7 +109,7 @@ def verify(
     except ValueError as error:
         yield Problem(key=key, path="manifest", reason=str(error))
         return
-    manifest, sound = artifact.manifest, store.let_go(key) is None
+    manifest, sound = artifact.manifest, store.find_pruned(key) is None
     for name, file in manifest.files.items() if sound else ():
         try:
             stored = store.files.sha256(f"{artifact.folder}/{name}")

@@ -15,7 +15,7 @@ from infra.store.manifest import KEY
 
 RUNS, ACCEPTED = "runs", "accepted"
 
-LET_GO = "let_go"
+PRUNED = "let_go"
 """Field of a run's record: keys of artifacts of which it keeps the manifest, but not the files."""
 
 FORMAT = 1
@@ -55,7 +55,7 @@ _RUN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 """Field of a run's record -> its check, and what it accepts."""
 
 _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    LET_GO: (_are_keys, "a list of keys"),
+    PRUNED: (_are_keys, "a list of keys"),
     "given_up": (_are_texts, "a list of texts"),
     "flow_run_id": (lambda value: isinstance(value, str), "text"),
 }
@@ -109,7 +109,7 @@ def named_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
             text = files.read(name).decode(errors="replace")
         elif name.startswith(f"{RUNS}/"):
             record = read_run(files, name.removeprefix(f"{RUNS}/").removesuffix(".json"))
-            let_go |= set(record.pop(LET_GO, ()))
+            let_go |= set(record.pop(PRUNED, ()))
             text = json.dumps(record)
         else:
             note = _read(files, name)

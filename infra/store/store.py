@@ -245,7 +245,7 @@ class Store:
             artifact = self.get(key)
         except KeyError:
             return None
-        return artifact if self.is_whole(artifact) else None
+        return artifact if self.has_all_files(artifact) else None
 
     def get(self, key: str) -> Artifact:
         """Returns a committed artifact, without looking at its files.
@@ -259,7 +259,7 @@ class Store:
         except FileNotFoundError:
             raise KeyError(f"no artifact {key} in {self.uri}") from None
 
-    def recall(self, key: str) -> Artifact:
+    def get_cached(self, key: str) -> Artifact:
         """Returns an artifact as this process last saw it; one not seen before is read.
 
         For walks of the lineage of committed artifacts, which does not change.
@@ -270,7 +270,7 @@ class Store:
         known = self._read.get(manifest_name(key))
         return Artifact(self.files, known[1]) if known else self.get(key)
 
-    def is_whole(self, artifact: Artifact) -> bool:
+    def has_all_files(self, artifact: Artifact) -> bool:
         """Whether every file of an artifact exists with its size.
 
         Raises:
@@ -280,7 +280,7 @@ class Store:
         sizes = self.files.sizes(artifact.folder, files)
         return all(sizes.get(name) == file.size for name, file in files.items())
 
-    def let_go(self, key: str) -> Artifact | None:
+    def find_pruned(self, key: str) -> Artifact | None:
         """Returns an artifact whose files `gc` deleted because no run keeps them; else None.
 
         Its manifest stays for artifacts that were made from it, but it is no hit for a step that
@@ -294,7 +294,7 @@ class Store:
             self.files.stat(gone_name(artifact))
         except (KeyError, FileNotFoundError):
             return None
-        return None if self.is_whole(artifact) else artifact
+        return None if self.has_all_files(artifact) else artifact
 
     def resolve(self, prefix: str) -> Artifact:
         """Returns the one artifact whose key begins with `prefix`.
@@ -325,20 +325,20 @@ class Store:
             with contextlib.suppress(KeyError):  # gc deleted it meanwhile.
                 yield self.get(key)
 
-    def of_identity(self, identity: str) -> list[Artifact]:
+    def artifacts_of_identity(self, identity: str) -> list[Artifact]:
         """Returns the artifacts of one identity, made by any code; the newest first.
 
         Their files are not looked at: `find` does that.
         """
         found: list[tuple[str, int, Artifact]] = []
-        for key in self._of_identity(kind_of(f"{identity}-"), identity):
+        for key in self._keys_of_identity(kind_of(f"{identity}-"), identity):
             with contextlib.suppress(KeyError, FileNotFoundError):  # gc deleted it meanwhile.
                 artifact = self.get(key)
                 listed = self.files.stat(manifest_name(key)).modified
                 found.append((artifact.manifest.started, listed, artifact))
         return [artifact for *_, artifact in sorted(found, key=lambda f: f[:2], reverse=True)]
 
-    def _of_identity(self, kind: str, identity: str) -> list[str]:
+    def _keys_of_identity(self, kind: str, identity: str) -> list[str]:
         """Returns the keys of an identity; a snapshot lists each kind only once."""
         known = None if self._identities is None else self._identities.get(kind)
         if known is None:
@@ -417,7 +417,7 @@ class Store:
             except FileNotFoundError:
                 continue  # gc deleted it meanwhile.
             winner = self._parsed(name, there)
-            if self.is_whole(winner):
+            if self.has_all_files(winner):
                 return winner
             # A record of the damaged winner comes first, since only gc deletes the files it names.
             self.files.create(aside_name(winner.key, winner.manifest.attempt), there)
@@ -439,11 +439,11 @@ class Store:
         note_begin(self.volatile, key, begun)
         self._begun.get(key, []).append(begun)
 
-    def begun_keys(self) -> set[str]:
+    def attempted_keys(self) -> set[str]:
         """Returns every key at which an attempt was ever made."""
         return set(self.files.folders(ARTIFACTS))
 
-    def failures(self, key: str) -> int:
+    def count_failures(self, key: str) -> int:
         """Returns the number of attempts that their holders gave up, at a key without artifact."""
         return sum(bool(a.ended) and not a.stopped for a in attempts(self.files, key))
 

@@ -14,7 +14,7 @@ from flows.study.explain import Explanation
 from flows.study.graph import graph_of
 from infra.reason import ConfigError
 from infra.store import gc
-from infra.store.records import LET_GO
+from infra.store.records import PRUNED
 from infra.store.store import Store
 from tests.flows.study.test_explain import fill, study, told
 
@@ -58,7 +58,7 @@ def test_after_a_failure_everything_stays(store: Store):
     fill(store, study())
     finish(store, "evaluate parcel: no memory")
     (record,) = records(store).values()
-    assert record[LET_GO] == []
+    assert record[PRUNED] == []
 
 
 def test_explain_tells_what_will_be_left(store: Store):

@@ -19,7 +19,7 @@ from infra.store.holder import Holder
 from infra.store.lease import Lease, hold
 from infra.store.manifest import Recipe
 from infra.store.pins import DECIDING
-from infra.store.records import LET_GO, RecordError
+from infra.store.records import PRUNED, RecordError
 from infra.store.store import Artifact, Attempt, Store, manifest_name
 from tests.gcs.faults import Rule
 from tests.gcs.server import GCS
@@ -97,7 +97,7 @@ def test_what_a_run_names_and_all_it_was_made_from_stays(store: Store):
         "results",
         "other results",
     }
-    assert all(store.is_whole(found) for found in store.artifacts())
+    assert all(store.has_all_files(found) for found in store.artifacts())
     assert store.find(spare.key) is None
     assert not (store.state / "artifacts" / spare.key).exists()
     assert gc.find(store, older_than=0) == []
@@ -307,7 +307,7 @@ def test_any_record_that_is_damaged_stops_it_before_it_deletes_anything(
         ("results", 3, "results must be a key or null, got 3"),
         ("artifacts", "dataset", 'artifacts must be a list of keys, got "dataset"'),
         ("artifacts", ["dataset-01"], 'artifacts must be a list of keys, got \\["dataset-01"\\]'),
-        (LET_GO, {}, "let_go must be a list of keys, got {}"),
+        (PRUNED, {}, "let_go must be a list of keys, got {}"),
         ("config", "demo", 'config must be an object, got "demo"'),
         ("name", None, "name must be text, got null"),
     ],
@@ -511,7 +511,7 @@ def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
     note_run(store, scores)
     path = store.state / "runs" / "r.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {LET_GO: [checkpoint.key]}))
+    path.write_text(json.dumps(record | {PRUNED: [checkpoint.key]}))
     assert names(gc.find(store, older_than=0)) == [("files", "checkpoint")]
     assert store.find(checkpoint.key) is not None
     assert gc.find(store, older_than=DAY) == []
@@ -520,7 +520,7 @@ def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
         assert gc.delete(store, older_than=0) == []
     assert names(gc.delete(store, older_than=0)) == [("files", "checkpoint")]
     assert store.find(checkpoint.key) is None
-    gone = store.let_go(checkpoint.key)
+    gone = store.find_pruned(checkpoint.key)
     assert gone is not None
     assert gone.as_input == checkpoint.as_input
     assert list(verify(store, checkpoint.key)) == []
@@ -529,14 +529,14 @@ def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
     assert gc.delete(store, older_than=0) == []
     again = make(store, "checkpoint", raw)
     assert store.find(again.key) is not None
-    assert store.let_go(again.key) is None
+    assert store.find_pruned(again.key) is None
 
 
 def test_what_another_run_keeps_is_not_let_go(store: Store):
     checkpoint = make(store, "checkpoint")
     note_run(store, make(store, "scores", checkpoint))
-    lets = record_of(None, **{LET_GO: [checkpoint.key]})
+    lets = record_of(None, **{PRUNED: [checkpoint.key]})
     (store.state / "runs" / "s.json").write_text(json.dumps(lets))
-    keeps = record_of(None, artifacts=[checkpoint.key], **{LET_GO: []})
+    keeps = record_of(None, artifacts=[checkpoint.key], **{PRUNED: []})
     (store.state / "runs" / "t.json").write_text(json.dumps(keeps))
     assert gc.find(store, older_than=0) == []
