@@ -204,7 +204,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
         assert context.flow_run is not None
         run_id = str(context.flow_run.id)
         workers = SimulatedCluster(store.uri, slots, deaths)
-        with store.pinned(run_id) as pin, recorded(store.state, run_id) as journal:
+        with store.pin_run(run_id) as pin, recorded(store.state, run_id) as journal:
             config, graph = study_of(cells)
             result = carry_out(config, store, graph, workers, pin, journal)
             journal.close("failed" if result.failed else "completed", result.why)

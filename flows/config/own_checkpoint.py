@@ -29,7 +29,7 @@ def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
         if artifact and not Path(artifact).is_dir():
             opened = Store(store)
             if source := opened.resolve(artifact).manifest.source:
-                tree = opened.source(source)
+                tree = opened.open_source(source)
                 take_over(tree)
                 if not is_taken(tree):
                     raise ConfigError(

@@ -216,7 +216,7 @@ class _Walk:
         key = was.source, now.source, was.kind, was.code, now.code
         if key not in self._patches:
             trees = [
-                Tree(store.source(m.source))
+                Tree(store.open_source(m.source))
                 for store, m in zip(self._stores, (was, now), strict=True)
             ]
             self._patches[key] = list(_patches(trees, was, now))

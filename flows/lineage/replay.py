@@ -159,7 +159,7 @@ def replay(
             if entry.key not in made:
                 made[entry.key] = _borrow(fresh, store.get(entry.key))
             inputs[role] = made[entry.key].as_input
-        tree = store.source(manifest.source)
+        tree = store.open_source(manifest.source)
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
             if own_modules(manifest.kind, manifest.config):

@@ -244,7 +244,9 @@ class _Search:
     def _changed_since(self, source: str) -> tuple[str, ...]:
         """Returns the functions of the loader that have changed since a kept source tree."""
         return (
-            tuple(changes(Tree(self._store.source(source)), checkout(), _LOADER)) if source else ()
+            tuple(changes(Tree(self._store.open_source(source)), checkout(), _LOADER))
+            if source
+            else ()
         )
 
 

@@ -283,7 +283,7 @@ def _take_over_own(store: Store, recipe: Recipe) -> None:
     from flows.steps.registry import own_modules
 
     if recipe.source and any(m not in checkout() for m in own_modules(recipe.kind, recipe.config)):
-        take_over(store.source(recipe.source))
+        take_over(store.open_source(recipe.source))
 
 
 def _check_code(store: Store, recipe: Recipe) -> None:
@@ -302,7 +302,7 @@ def _check_code(store: Store, recipe: Recipe) -> None:
     here = bind(recipe.kind, recipe.config)
     if recipe.code == code_sha256(here):
         return
-    asked = code_of(recipe.kind, recipe.config, Tree(store.source(recipe.source)))
+    asked = code_of(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
     differ = sorted(name for name in asked | here if asked.get(name) != here.get(name))
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "

@@ -67,7 +67,10 @@ def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
         location=step.location,
     )
     ends = []
-    for when, tree in (("the old", store.source(manifest.source)), ("today's", checkout().files)):
+    for when, tree in (
+        ("the old", store.open_source(manifest.source)),
+        ("today's", checkout().files),
+    ):
         try:
             ends.append(replay(store, recipe, tree, units))
         except ReplayError as error:

@@ -61,7 +61,7 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
         inputs={"raw": files},
         location=data_root,
     )
-    with opened.pinned(f"mend-{before.key}") as pin:
+    with opened.pin_run(f"mend-{before.key}") as pin:
         pin.add(before.key, raw.key)
         noted = _made(opened, files, {}, pin)
         after = _made(opened, dataset, {"raw": noted}, pin)
@@ -83,7 +83,7 @@ def _dataset(store: Store, name: str) -> Artifact:
 
 def _made(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Artifact:
     """Returns the artifact of a step, and makes it in this process if the store has none."""
-    source = store.keep(checkout().files)
+    source = store.save_source(checkout().files)
     found = look_up(store, step, inputs, set(), source=source, pin=pin.add)
     if found.artifact is not None and found.state in ("reused", "accepted"):
         return found.artifact

@@ -105,7 +105,7 @@ class Session:
     @functools.cached_property
     def source(self) -> str:
         """Digest of this run's source tree, a copy of which is put in the store."""
-        return self.store.keep(checkout().files)
+        return self.store.save_source(checkout().files)
 
     def look_up(self, step: Step) -> Found:
         """Looks a step up in the store.

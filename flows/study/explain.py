@@ -277,7 +277,7 @@ class Explanation:
             return "its code"
         key = recipe.kind, recipe.code, manifest.code
         if key not in self._changes:
-            then, now = Tree(self._store.source(manifest.source)), checkout()
+            then, now = Tree(self._store.open_source(manifest.source)), checkout()
             reached = code_of(recipe.kind, recipe.config, then) | code_of(
                 recipe.kind, recipe.config, now
             )

@@ -179,7 +179,7 @@ def run_passes(
     # The pin encloses all else: its lease shows others that this run is alive (see
     # `infra.prefect.watch`), so it must still be held while the journal is closed.
     with (
-        opened.pinned(run_id or uuid.uuid4().hex) as pin,
+        opened.pin_run(run_id or uuid.uuid4().hex) as pin,
         recorded(opened.state, run_id, cancel=cancel) as journal,
     ):
         try:

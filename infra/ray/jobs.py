@@ -26,7 +26,7 @@ from typing import Any, Literal
 from infra.processes.signals import wait_if_stopping
 from infra.ray.devices import worker_environment
 from infra.ray.errors import RayWorkerLostError
-from infra.store.sources import lay_out
+from infra.store.sources import write_tree
 
 Device = Literal["cpu", "gpu", "tpu"]
 
@@ -250,7 +250,7 @@ class JobServer:
                 ) from error
             # Jobs run these bytes, which the keys of the run's steps name, and not what is in the
             # checkout by now. A job imports from its working folder before anything of its node.
-            lay_out(self._code, Path(self._folder.name))
+            write_tree(self._code, Path(self._folder.name))
             self._client = client
 
     def _resources(self, num_cpus: int, num_gpus: float) -> dict[str, float]:

@@ -227,7 +227,7 @@ class _View:
         used: set[str] = set()
         for listing in {artifact.manifest.source for artifact in every} - {""}:
             with contextlib.suppress(KeyError):  # A lost listing names no files.
-                used |= {listing, *self._store.source(listing).digests.values()}
+                used |= {listing, *self._store.open_source(listing).digests.values()}
         for name in self._store.files.listing(SOURCES):
             if name not in used:
                 yield from self._old("source", f"{SOURCES}/{name}", name)

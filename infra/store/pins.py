@@ -1,6 +1,6 @@
 """Pins: the artifacts that a run under way relies on, which `gc` does not delete meanwhile.
 
-    with store.pinned(run_id) as pin:      # before anything of the run is looked up or kept
+    with store.pin_run(run_id) as pin:      # before anything of the run is looked up or kept
         pin.add(step.key)                  # before the hit is relied on ...
         hit = store.find(step.key)         # ... and what is found now stays until the end
 

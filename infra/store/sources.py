@@ -19,7 +19,7 @@ SOURCES = "sources"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def keep(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
+def save_tree(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
     """Stores a tree of path -> bytes, and returns the digest that names it."""
     there = files.listing(SOURCES)
     listing = {checked_path(path): _sha256(data) for path, data in sorted(tree.items())}
@@ -32,7 +32,7 @@ def keep(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
     return _sha256(text)
 
 
-def lay_out(tree: Mapping[str, bytes], folder: Path) -> None:
+def write_tree(tree: Mapping[str, bytes], folder: Path) -> None:
     """Writes a tree of path -> bytes into a folder, to be run from there."""
     for name, data in tree.items():
         path = folder / name
@@ -40,12 +40,12 @@ def lay_out(tree: Mapping[str, bytes], folder: Path) -> None:
         path.write_bytes(data)
 
 
-class Source(Mapping[str, bytes]):
+class SourceTree(Mapping[str, bytes]):
     """A tree that was kept; files are read, and verified, when asked for.
 
     Args:
       files: the store's files.
-      digest: digest that `keep` returned.
+      digest: digest that `save_tree` returned.
 
     Raises:
       KeyError: if the store has no such tree, or the tree no such path.

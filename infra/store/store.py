@@ -387,20 +387,20 @@ class Store:
         """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
         return holdings(self.volatile, LEASES)
 
-    def pinned(self, run: str) -> contextlib.AbstractContextManager[Pin]:
+    def pin_run(self, run: str) -> contextlib.AbstractContextManager[Pin]:
         """Returns a context in which `gc` deletes nothing that a run relies on; see `pins`."""
         return pin(self.volatile, run)
 
-    def keep(self, tree: Mapping[str, bytes]) -> str:
+    def save_source(self, tree: Mapping[str, bytes]) -> str:
         """Stores a source tree of path -> bytes, and returns the digest that names it.
 
-        Call it within `pinned` only: `gc` may delete a tree that no manifest names yet.
+        Call it within `pin_run` only: `gc` may delete a tree that no manifest names yet.
         """
-        return sources.keep(self.files, tree)
+        return sources.save_tree(self.files, tree)
 
-    def source(self, digest: str) -> sources.Source:
+    def open_source(self, digest: str) -> sources.SourceTree:
         """Returns a source tree that was kept; its files are read, and verified, when asked for."""
-        return sources.Source(self.files, digest)
+        return sources.SourceTree(self.files, digest)
 
     def cache(self, name: str) -> Path:
         """Returns a local folder for files that can be made again at any time."""

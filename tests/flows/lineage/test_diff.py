@@ -135,7 +135,7 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
         path, old, new = plant.edit
         edited = tree[path].decode().replace(old, new, 1)
         tree = {**tree, path: edited.encode()}
-    source, code = store.keep(tree) if plant.edit or not plant.told[0] else "", Tree(tree)
+    source, code = store.save_source(tree) if plant.edit or not plant.told[0] else "", Tree(tree)
     recorded, found = environment(), dict[Step, Artifact]()
     for step in graph.steps:
         read = {role: found[s] for role, s in step.inputs.items()}

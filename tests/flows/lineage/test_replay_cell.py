@@ -55,7 +55,9 @@ def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str)
     assert old in source
     tree = {**checkout().files, MAKER: source.replace(old, new, 1).encode()}
     code = code_sha256(code_of("files", SPEC, Tree(tree)))
-    recipe = Recipe(kind="files", name="files x", config=SPEC, code=code, source=store.keep(tree))
+    recipe = Recipe(
+        kind="files", name="files x", config=SPEC, code=code, source=store.save_source(tree)
+    )
     attempt = Attempt(store, recipe)
     (attempt.path / "files.txt").write_text(text)
     noted = environment()["hardware"] | hardware

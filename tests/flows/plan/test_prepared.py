@@ -49,7 +49,7 @@ def rows(config, store: Store, count: int | None = None) -> dict[str, ToPrepare]
 def prepare(config, store: Store, *names: str) -> None:
     """Prepares some datasets of a study, as a run does."""
     made: dict[str, Artifact] = {}
-    source = store.keep(checkout().files)
+    source = store.save_source(checkout().files)
     for step in graph_of(config).steps:
         if step.name in {*names, *(name.replace("prepare", "files") for name in names)}:
             inputs = {role: made[read.name] for role, read in step.inputs.items()}

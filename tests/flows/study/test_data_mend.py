@@ -83,7 +83,7 @@ def prepared(store: Store, corpus: Path) -> Artifact:
         inputs={"raw": files},
         location=str(corpus),
     )
-    with store.pinned("test") as pin:
+    with store.pin_run("test") as pin:
         return _made(store, dataset, {"raw": _made(store, files, {}, pin)}, pin)
 
 

@@ -37,7 +37,7 @@ def fill(
     """Commits an artifact for every step, as if its function had run; some steps did not."""
     keys = {step: key for key, step in graph.cells.items()}
     made: dict[Step, Artifact] = {}
-    source = store.keep(checkout().files)
+    source = store.save_source(checkout().files)
     for step in graph.steps:
         inputs = {role: made[read] for role, read in step.inputs.items() if read in made}
         if but(step) or len(inputs) < len(step.inputs):

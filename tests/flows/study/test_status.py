@@ -47,7 +47,7 @@ def under_way(uri: str) -> Iterator[Store]:
         journal.started(name)
     journal.ended("corpus", "made")
     journal.ended("broken", "failed", "no such file")
-    with store.pinned(RUN) as pin, store.lock(STEP):
+    with store.pin_run(RUN) as pin, store.lock(STEP):
         pin.add(STEP)
         yield store
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 HOLDER = """
 import sys, time
 from infra.store.store import Store
-with Store(sys.argv[1]).pinned(sys.argv[2]):
+with Store(sys.argv[1]).pin_run(sys.argv[2]):
     print("held", flush=True)
     time.sleep(1000)
 """

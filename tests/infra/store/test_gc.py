@@ -117,7 +117,7 @@ def test_what_is_young_stays_with_what_it_was_made_from(store: Store):
 def test_what_a_live_run_pinned_stays_and_goes_after_it(store: Store):
     raw = make(store, "raw")
     top = make(store, "top", raw)
-    with store.pinned("run-1") as pin:
+    with store.pin_run("run-1") as pin:
         pin.add(top.key)
         assert gc.delete(store, older_than=0) == []
     assert len(gc.delete(store, older_than=0)) == 2
@@ -195,15 +195,15 @@ def test_attempt_of_a_living_process_stays(store: Store):
 
 
 def test_source_goes_when_no_manifest_names_it_and_nothing_runs(store: Store):
-    used = store.keep({"a.py": b"a", "b.py": b"b"})
+    used = store.save_source({"a.py": b"a", "b.py": b"b"})
     note_run(store, make(store, "made", source=used))
-    with store.pinned("run-1"):
-        spare = store.keep({"a.py": b"a", "b.py": b"changed"})
+    with store.pin_run("run-1"):
+        spare = store.save_source({"a.py": b"a", "b.py": b"changed"})
         assert gc.delete(store, older_than=0) == []
     assert [each.sort for each in gc.delete(store, older_than=0)] == ["source"] * 2
-    assert dict(store.source(used)) == {"a.py": b"a", "b.py": b"b"}
+    assert dict(store.open_source(used)) == {"a.py": b"a", "b.py": b"b"}
     with pytest.raises(KeyError):
-        store.source(spare)
+        store.open_source(spare)
 
 
 @pytest.mark.parametrize("place", ["manifests", "runs"])
@@ -238,7 +238,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     This process holds its pin and its lease; it lives, so they do in a copy of the store, too.
     """
     store = Store(tmp_path_factory.mktemp("busy") / "store")
-    with store.pinned("run-1") as pin:
+    with store.pin_run("run-1") as pin:
         raw = make(store, "raw")
         damaged = make(store, "damaged")
         (damaged.path / "a.txt").unlink()
@@ -358,7 +358,7 @@ def test_records_behind_a_link_that_leads_nowhere_are_unknown_not_absent(
 
 
 def test_a_listing_of_sources_that_is_damaged_stops_it(store: Store):
-    source = store.keep({"a.py": b"a"})
+    source = store.save_source({"a.py": b"a"})
     note_run(store, make(store, "made", source=source))
     (store.state / "sources" / source).write_text("{")
     before = snapshot(store.state)
@@ -457,7 +457,7 @@ def _study(root: str, seed: int, ready, told) -> None:
     store, draws, hits, lost = Store(root), random.Random(seed), 0, []
     ready.wait()
     for i in range(ROUNDS):
-        with store.pinned(f"run-{seed}-{i}") as pin:
+        with store.pin_run(f"run-{seed}-{i}") as pin:
             found = []
             for name in draws.sample(NAMES, 3):
                 pin.add(step_of(name).key)
@@ -515,7 +515,7 @@ def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
     assert names(gc.find(store, older_than=0)) == [("files", "checkpoint")]
     assert store.find(checkpoint.key) is not None
     assert gc.find(store, older_than=DAY) == []
-    with store.pinned("other") as pin:
+    with store.pin_run("other") as pin:
         pin.add(checkpoint.key)
         assert gc.delete(store, older_than=0) == []
     assert names(gc.delete(store, older_than=0)) == [("files", "checkpoint")]
