@@ -27,9 +27,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from infra.store.backend import MANIFESTS, FileStat, StoreBackend
 from infra.store.disk import PARTIAL
 from infra.store.history import ARTIFACTS, Begun, read_history
-from infra.store.lease import Holding, hold, holdings, take
+from infra.store.lease import LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import KEY, Manifest
-from infra.store.pins import DECIDING, PINS
+from infra.store.pins import GC_LEASE, PINS
 from infra.store.records import RecordError, named_keys
 from infra.store.scratch import SCRATCH
 from infra.store.sources import SOURCES
@@ -113,7 +113,7 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
       OSError, ValueError: as in `find`; nothing is deleted then.
       RuntimeError: if this process was stopped for so long that a run took the lease.
     """
-    with hold(store.volatile, DECIDING) as deciding:
+    with hold_lease(store.volatile, GC_LEASE) as deciding:
         view = _View(store, older_than)
         rest = [*view.aside(), *view.attempts(), *view.scratch(), *view.jobs(), *view.partials()]
         loose, let_go = list(view.sources()), list(view.files())
@@ -128,7 +128,7 @@ def delete(store: Store, *, older_than: float) -> list[Garbage]:
             store.files.create(gone_name(store.get(found.name)), b"")
             store.files.remove(found.path)
     for folder in (PINS, LEASES):
-        for held in holdings(store.volatile, folder):
+        for held in list_leases(store.volatile, folder):
             if not held.is_live(_GRACE):
                 store.volatile.drop(f"{folder}/{held.key}.json", held.text)
     return loose + let_go + [found for found in (*hidden, *rest) if _remove(store, found)]
@@ -299,13 +299,13 @@ def _place(store: Store, sort: str) -> StoreBackend:
     return store.node_local if sort == "scratch" else store.files
 
 
-def _live(store: Store, folder: str) -> list[Holding]:
+def _live(store: Store, folder: str) -> list[LeaseView]:
     """Returns the pins, or leases, whose holders may be alive.
 
     Raises:
       RecordError: if one of them cannot be read, since nobody knows what it holds.
     """
-    live = [held for held in holdings(store.volatile, folder) if held.is_live(_GRACE)]
+    live = [held for held in list_leases(store.volatile, folder) if held.is_live(_GRACE)]
     for held in live:
         if not held.lease.is_known:
             raise RecordError(
@@ -361,7 +361,7 @@ def _remove(store: Store, found: Garbage) -> bool:
     if found.sort in ("partial", "job"):
         place.remove(found.path)
         return True
-    held = take(store.volatile, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
+    held = acquire_lease(store.volatile, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
     if held is None:
         return False  # A process has started on it: leave it to the next gc.
     try:

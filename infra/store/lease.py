@@ -69,7 +69,7 @@ class Lease:
         return (json.dumps(dataclasses.asdict(self), sort_keys=True) + "\n").encode()
 
 
-class Held:
+class HeldLease:
     """A lease that this process holds: a thread renews it until it is released, or found lost.
 
     Attributes:
@@ -141,16 +141,16 @@ class Held:
 
 
 @contextlib.contextmanager
-def hold(
+def hold_lease(
     files: StoreBackend,
     name: str,
     *,
     ttl: float = TTL,
     token: str | None = None,
     lost: Collection[str] = (),
-) -> Iterator[Held]:
-    """Holds a lease, after waiting until it is free; see `take`."""
-    held = take(files, name, ttl=ttl, token=token, lost=lost)
+) -> Iterator[HeldLease]:
+    """Holds a lease, after waiting until it is free; see `acquire_lease`."""
+    held = acquire_lease(files, name, ttl=ttl, token=token, lost=lost)
     assert held is not None  # None is returned only if `keep_waiting` says so.
     try:
         yield held
@@ -158,7 +158,7 @@ def hold(
         held.release()
 
 
-def take(
+def acquire_lease(
     files: StoreBackend,
     name: str,
     *,
@@ -167,7 +167,7 @@ def take(
     keep_waiting: Callable[[], bool] = lambda: True,
     token: str | None = None,
     lost: Collection[str] = (),
-) -> Held | None:
+) -> HeldLease | None:
     """Takes a lease, waiting while `keep_waiting` says so; returns None if it gave up.
 
     Args:
@@ -207,7 +207,7 @@ def take(
             return None
         time.sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT)
-    return Held(files, name, lease)
+    return HeldLease(files, name, lease)
 
 
 def _parse(text: bytes) -> Lease:
@@ -226,7 +226,7 @@ def _parse(text: bytes) -> Lease:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Holding:
+class LeaseView:
     """A lease as others see it.
 
     Attributes:
@@ -249,7 +249,7 @@ class Holding:
         return not holder.is_gone if holder.is_here else self.age <= self.lease.ttl + grace
 
 
-def holdings(files: StoreBackend, folder: str) -> list[Holding]:
+def list_leases(files: StoreBackend, folder: str) -> list[LeaseView]:
     """Returns the leases of a folder, by key."""
     found, now = [], files.now()
     for name, stat in files.listing(folder).items():
@@ -260,5 +260,5 @@ def holdings(files: StoreBackend, folder: str) -> list[Holding]:
             continue  # Given back meanwhile.
         renewed = datetime.datetime.fromtimestamp(stat.modified / 1e9, datetime.UTC)
         key, age = name.removesuffix(".json"), (now - stat.modified) / 1e9
-        found.append(Holding(key=key, lease=_parse(text), renewed=renewed, age=age, text=text))
+        found.append(LeaseView(key=key, lease=_parse(text), renewed=renewed, age=age, text=text))
     return found

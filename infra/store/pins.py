@@ -19,11 +19,11 @@ import uuid
 from collections.abc import Iterator
 
 from infra.store.backend import StoreBackend
-from infra.store.lease import Held, Holding, hold, holdings, take
+from infra.store.lease import HeldLease, LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import checked_key
 
 PINS = "pins"
-DECIDING = "gc.json"
+GC_LEASE = "gc.json"
 """Lease of a process that changes pins, and of `gc` while it decides what to delete."""
 
 TTL = 40.0
@@ -47,11 +47,11 @@ class Pin:
 
     def __init__(self, files: StoreBackend, run: str) -> None:
         self._files, self._run = files, run
-        self._held: list[Held] = []
+        self._held: list[HeldLease] = []
         self._known: set[str] = set()
         self._waiting: dict[str, None] = {}
         self._adding = threading.Lock()
-        with hold(files, DECIDING):
+        with hold_lease(files, GC_LEASE):
             self._take()
 
     def add(self, *keys: str) -> None:
@@ -68,7 +68,7 @@ class Pin:
             new = [key for key in batch if key not in self._known]
             if not new:
                 return
-            with hold(self._files, DECIDING):
+            with hold_lease(self._files, GC_LEASE):
                 for start in range(0, len(new), _KEYS):
                     if len(self._held[-1].keys) >= _KEYS:
                         self._take()
@@ -84,13 +84,15 @@ class Pin:
 
     def _take(self) -> None:
         # The random part is for the several leases of a run, and for those of its earlier tries.
-        held = take(self._files, f"{PINS}/{self._run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL)
+        held = acquire_lease(
+            self._files, f"{PINS}/{self._run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL
+        )
         assert held is not None  # Nobody else has that name.
         self._held.append(held)
 
 
 @contextlib.contextmanager
-def pin(files: StoreBackend, run: str) -> Iterator[Pin]:
+def pin_run(files: StoreBackend, run: str) -> Iterator[Pin]:
     """Holds the pin of a run.
 
     Args:
@@ -109,6 +111,6 @@ def pin(files: StoreBackend, run: str) -> Iterator[Pin]:
         held.release()
 
 
-def pins(files: StoreBackend) -> list[Holding]:
+def list_pins(files: StoreBackend) -> list[LeaseView]:
     """Returns the pins of all runs, live or not."""
-    return holdings(files, PINS)
+    return list_leases(files, PINS)

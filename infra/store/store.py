@@ -43,9 +43,9 @@ from infra.store.disk import Disk
 from infra.store.environment import environment
 from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
 from infra.store.holder import Holder
-from infra.store.lease import TTL, Holding, hold, holdings
+from infra.store.lease import TTL, LeaseView, hold_lease, list_leases
 from infra.store.manifest import File, Input, Manifest, Recipe, checked_key, checked_path, kind_of
-from infra.store.pins import Pin, pin
+from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
 
 FORMAT = 2
@@ -368,7 +368,7 @@ class Store:
         """
         checked_key(key)
         name = f"{LEASES}/{key}.json"
-        with hold(self.volatile, name, ttl=ttl, token=token, lost=lost) as held:
+        with hold_lease(self.volatile, name, ttl=ttl, token=token, lost=lost) as held:
             self._sweep(key)
             scratch = Scratch(self.files, key, held.token, held.renew)
             scratch.take()
@@ -383,13 +383,13 @@ class Store:
                 self._note_ends(key, self._begun.pop(key), stopped=stopped)
                 scratch.leave()
 
-    def leases(self) -> list[Holding]:
+    def leases(self) -> list[LeaseView]:
         """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
-        return holdings(self.volatile, LEASES)
+        return list_leases(self.volatile, LEASES)
 
     def pin_run(self, run: str) -> contextlib.AbstractContextManager[Pin]:
         """Returns a context in which `gc` deletes nothing that a run relies on; see `pins`."""
-        return pin(self.volatile, run)
+        return pin_run(self.volatile, run)
 
     def save_source(self, tree: Mapping[str, bytes]) -> str:
         """Stores a source tree of path -> bytes, and returns the digest that names it.

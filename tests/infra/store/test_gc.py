@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from infra.store import gc
 from infra.store.graph import verify
 from infra.store.holder import Holder
-from infra.store.lease import Lease, hold
+from infra.store.lease import Lease, hold_lease
 from infra.store.manifest import Recipe
-from infra.store.pins import DECIDING
+from infra.store.pins import GC_LEASE
 from infra.store.records import PRUNED, RecordError
 from infra.store.store import Artifact, Attempt, Store, manifest_name
 from tests.gcs.faults import Rule
@@ -435,9 +435,9 @@ def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
 
     def slow(*args):
         # A run waits for the lease, takes it since it lapsed, and pins; then gc goes on.
-        text = store.volatile.read(DECIDING)
-        assert store.volatile.drop(DECIDING, text)
-        with hold(store.volatile, DECIDING):
+        text = store.volatile.read(GC_LEASE)
+        assert store.volatile.drop(GC_LEASE, text)
+        with hold_lease(store.volatile, GC_LEASE):
             pass
         return hide(*args)
 
