@@ -103,7 +103,7 @@ def _run_id(pin: LeaseView) -> str:
 def _holder(holding: LeaseView) -> str:
     """Returns who holds a lease, since when, and whether the holder is alive."""
     holder, since = holding.lease.holder, holding.lease.since
-    if holder.is_gone:
+    if holder.has_ended:
         alive = "process gone; the lease is free"
     elif holding.is_live():
         alive = f"renewed {_span(holding.age)} ago"

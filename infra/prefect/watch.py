@@ -142,7 +142,7 @@ class Watch:
         if pin.is_live():
             return False
         still = time.monotonic() - self._seen[pin.key][1]
-        return pin.lease.holder.is_here or still >= _STILL
+        return pin.lease.holder.is_on_this_machine or still >= _STILL
 
     def _tell_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
         looked, last = self._progress.get(run.id, (-math.inf, _LONG_AGO))

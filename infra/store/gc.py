@@ -332,7 +332,9 @@ def _at_work(store: Store, key: str) -> set[str]:
     Attempts on another machine are protected by their lease instead.
     """
     return {
-        begun.id for begun in _history(store, key) if begun.holder.is_here and not begun.is_over
+        begun.id
+        for begun in _history(store, key)
+        if begun.holder.is_on_this_machine and not begun.is_over
     }
 
 

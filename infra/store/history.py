@@ -34,7 +34,7 @@ class Begun:
     @property
     def is_over(self) -> bool:
         """Whether it is certain that no process writes to it any more."""
-        return bool(self.ended) or self.holder.is_gone
+        return bool(self.ended) or self.holder.has_ended
 
     @property
     def shown(self) -> dict[str, str]:

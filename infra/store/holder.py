@@ -27,7 +27,7 @@ class Holder:
     began: int
 
     @classmethod
-    def here(cls) -> "Holder":
+    def this_process(cls) -> "Holder":
         """Returns this process."""
         pid = os.getpid()
         return cls(host=os.uname().nodename, machine=_machine(), pid=pid, began=_began(pid) or 0)
@@ -48,14 +48,14 @@ class Holder:
         return holder
 
     @property
-    def is_here(self) -> bool:
+    def is_on_this_machine(self) -> bool:
         """Whether it is, or was, a process of this machine."""
         return self.machine == _machine()
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has certainly ended; a process of another machine may always be running."""
-        return self.is_here and _began(self.pid) != self.began
+        return self.is_on_this_machine and _began(self.pid) != self.began
 
 
 @functools.cache

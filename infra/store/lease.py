@@ -181,7 +181,7 @@ def acquire_lease(
     """
     lease = Lease(
         token=token or uuid.uuid4().hex,
-        holder=Holder.here(),
+        holder=Holder.this_process(),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         ttl=ttl,
         keys=tuple(keys),
@@ -199,7 +199,7 @@ def acquire_lease(
         # Both must hold: after a sleep of this machine, live leases look lapsed for an interval.
         still = time.monotonic() - seen_since >= found.ttl / _RENEWALS_PER_TTL
         lapsed = still and files.now() - modified > found.ttl * 1e9
-        if found.holder.is_gone or lapsed or found.token in lost:
+        if found.holder.has_ended or lapsed or found.token in lost:
             if files.swap(name, there, text):
                 break
             continue
@@ -246,7 +246,11 @@ class LeaseView:
     def is_live(self, grace: float = 0.0) -> bool:
         """Whether its holder may be alive; on another machine, until `ttl` and `grace` are over."""
         holder = self.lease.holder
-        return not holder.is_gone if holder.is_here else self.age <= self.lease.ttl + grace
+        return (
+            not holder.has_ended
+            if holder.is_on_this_machine
+            else self.age <= self.lease.ttl + grace
+        )
 
 
 def list_leases(files: StoreBackend, folder: str) -> list[LeaseView]:

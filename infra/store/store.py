@@ -124,7 +124,7 @@ class Attempt:
         # The note comes first: without it, nobody would know which process the folder belongs to.
         store.begin(
             step.key,
-            Begun(id=self.id, started=self._started, holder=Holder.here(), inputs=inputs),
+            Begun(id=self.id, started=self._started, holder=Holder.this_process(), inputs=inputs),
         )
         self.path = store.files.workplace(self._folder)
         self._sent: dict[str, Receipt] = {}

@@ -125,7 +125,7 @@ def test_what_a_live_run_pinned_stays_and_goes_after_it(store: Store):
 
 def test_pin_of_a_dead_process_counts_for_nothing(store: Store):
     made = make(store, "made")
-    dead = Holder(**{**vars(Holder.here()), "began": 1})
+    dead = Holder(**{**vars(Holder.this_process()), "began": 1})
     lease = Lease(token="t", holder=dead, since="", ttl=1000, keys=(made.key,))
     store.files.create("pins/run.json", lease.to_json())
     assert names(gc.delete(store, older_than=0)) == [("artifact", "made")]

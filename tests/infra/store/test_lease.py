@@ -84,13 +84,15 @@ def test_who_holds_what_is_told(tmp_path: Path, holder):
 
 
 def test_number_of_a_process_given_to_another_one_is_not_the_holder(tmp_path: Path):
-    here = Holder.here()
+    here = Holder.this_process()
     leave(tmp_path, dataclasses.replace(here, began=here.began - 1), ttl=1000)
     assert acquire_lease(files_of(tmp_path), NAME, keep_waiting=lambda: False) is not None
 
 
 def test_process_of_another_container_is_not_looked_up_here(tmp_path: Path):
-    leave(tmp_path, dataclasses.replace(Holder.here(), machine="another", began=1), ttl=1000)
+    leave(
+        tmp_path, dataclasses.replace(Holder.this_process(), machine="another", began=1), ttl=1000
+    )
     assert acquire_lease(files_of(tmp_path), NAME, keep_waiting=lambda: False) is None
 
 
@@ -192,7 +194,7 @@ def test_two_never_hold_it_at_once(tmp_path: Path):
 
 
 def test_of_many_that_find_a_dead_holder_one_takes_its_place(tmp_path: Path):
-    here = Holder.here()
+    here = Holder.this_process()
     leave(tmp_path, dataclasses.replace(here, began=here.began - 1), ttl=1000)
     got, barrier = [], threading.Barrier(8)
 
@@ -216,7 +218,9 @@ def test_who_lost_its_lease_writes_no_more_to_its_scratch(tmp_path: Path):
         (mine.path / "progress").write_text("5")
         leases = tmp_path / NAME
         text = leases.read_bytes()
-        lost = dataclasses.replace(Holder.here(), began=1)  # As if it were of a dead process.
+        lost = dataclasses.replace(
+            Holder.this_process(), began=1
+        )  # As if it were of a dead process.
         dead = Lease(token=json.loads(text)["token"], holder=lost, since="", ttl=1)
         assert store.volatile.swap(NAME, text, dead.to_json())
         with other.lock(STEP.key) as theirs:
