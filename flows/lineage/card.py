@@ -13,7 +13,7 @@ from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import Interval, Paired, estimate
 from flows.report.items import read_items
-from infra.store.graph import history
+from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from infra.store.stored_folder import open_stored_folder
@@ -159,7 +159,7 @@ def _middle(cfg: ModelConfig) -> int:
 
 
 def _history(origin: Origin) -> list[Artifact]:
-    visits = history(origin.store.snapshot(), origin.checkpoint.key)
+    visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from flows.lineage.named import Named
-from infra.store.graph import history
+from infra.store.lineage import walk_lineage
 from infra.store.store import Store
 
 Format = Literal["openlineage", "croissant"]
@@ -23,7 +23,7 @@ def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]
     met = [
         visit.artifact
         for root in what.artifacts
-        for visit in history(view, root.key, seen=seen)
+        for visit in walk_lineage(view, root.key, seen=seen)
         if not visit.is_again
     ]
     if form == "openlineage":

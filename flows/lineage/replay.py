@@ -31,7 +31,7 @@ from flows.steps.registry import own_modules
 from flows.steps.replay import ReplayError, remake
 from infra.reason import ConfigError
 from infra.store.digest import canonical_json
-from infra.store.graph import edges
+from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
 from model.files import PREDICTIONS
@@ -210,7 +210,7 @@ def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
     reads: dict[str, set[str]] = {}
     for artifact in what.artifacts:
         reads.setdefault(artifact.key, set())
-        for below, _, product in edges(store, artifact.key):
+        for below, _, product in lineage_edges(store, artifact.key):
             reads.setdefault(product.key, set()).add(below.key)
     return [store.get_cached(key) for key in graphlib.TopologicalSorter(reads).static_order()]
 

@@ -17,7 +17,7 @@ from flows.report.cells import CellKey
 from flows.report.columns import listed
 from flows.steps.code import Tree, changes, checkout
 from infra.reason import ConfigError
-from infra.store.graph import history
+from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from model.data.config import BatchConfig
@@ -137,7 +137,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     met = [
         visit.artifact
         for root in what.artifacts
-        for visit in history(store, root.key, seen=seen)
+        for visit in walk_lineage(store, root.key, seen=seen)
         if not visit.is_again
     ]
     datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]

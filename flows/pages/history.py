@@ -6,7 +6,7 @@ import textwrap
 import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from infra.store.graph import edges
+from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
@@ -71,7 +71,7 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
       store: the store of the history.
       artifacts: artifacts that the page is about; at least one.
     """
-    found = [edge for top in artifacts for edge in edges(store, top.key)]
+    found = [edge for top in artifacts for edge in lineage_edges(store, top.key)]
     manifests = {top.key: top.manifest for top in artifacts}
     manifests |= {source.key: source for source, *_ in found}
     box_of = _shared_boxes(manifests)

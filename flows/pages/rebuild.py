@@ -21,7 +21,7 @@ from flows.pages.history import Uses
 from flows.pages.lineage import page as lineage_page
 from flows.pages.page import Page, address, are_beside
 from flows.report.links import page_key, page_link
-from infra.store.graph import edges
+from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
@@ -72,7 +72,7 @@ def publish_results(store: Store, name: str, key: str) -> None:
     run = str(context.flow_run.id) if context and context.flow_run else None
     uses: dict[str, dict[str, str]] = collections.defaultdict(dict)
     found: dict[str, Manifest] = {}
-    for source, _, product in edges(store, key):
+    for source, _, product in lineage_edges(store, key):
         uses[source.key][product.key] = product.name
         found[source.key] = source
     cards = Cards(store)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.store import gc
-from infra.store.graph import verify
 from infra.store.holder import Holder
 from infra.store.lease import Lease, hold_lease
+from infra.store.lineage import verify_artifact
 from infra.store.manifest import Recipe
 from infra.store.pins import GC_LEASE
 from infra.store.records import PRUNED, RecordError
@@ -523,7 +523,7 @@ def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
     gone = store.find_pruned(checkpoint.key)
     assert gone is not None
     assert gone.as_input == checkpoint.as_input
-    assert list(verify(store, checkpoint.key)) == []
+    assert list(verify_artifact(store, checkpoint.key)) == []
     assert store.find(raw.key)
     assert store.find(scores.key)
     assert gc.delete(store, older_than=0) == []

@@ -12,7 +12,7 @@ _OTHER_BYTES = "bytes differ from the manifest"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Visit:
+class LineageVisit:
     """An artifact met on a walk down a history.
 
     Attributes:
@@ -30,9 +30,9 @@ class Visit:
     is_again: bool
 
 
-def history(
+def walk_lineage(
     store: Store, key: str, role: str = "", *, seen: set[str] | None = None
-) -> Iterator[Visit]:
+) -> Iterator[LineageVisit]:
     """Yields everything an artifact was made from, depth first, inputs by role.
 
     A history is a graph; as a tree it could double in size with every step. So the inputs of each
@@ -52,7 +52,9 @@ def history(
     while waiting:
         depth, role, key, is_last = waiting.pop()
         artifact = store.get_cached(key)
-        yield Visit(depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in met)
+        yield LineageVisit(
+            depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in met
+        )
         if key in met:
             continue
         met.add(key)
@@ -63,7 +65,7 @@ def history(
         waiting += reversed(below)
 
 
-def edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
+def lineage_edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
     """Returns (input, role, product) for every step of an artifact's history, each once."""
     found: list[tuple[Manifest, str, Manifest]] = []
     waiting, seen = [key], {key}
@@ -78,7 +80,7 @@ def edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem:
+class StoreProblem:
     """A difference between the store and a manifest."""
 
     key: str
@@ -86,11 +88,11 @@ class Problem:
     reason: str
 
 
-def verify(
+def verify_artifact(
     store: Store,
     key: str,
     contents: Mapping[str, Callable[[Path], str]] | None = None,
-) -> Iterator[Problem]:
+) -> Iterator[StoreProblem]:
     """Yields every difference between an artifact and its manifest.
 
     Every file is digested again. If the artifact's maker stated a logical digest (Orbax files carry
@@ -107,7 +109,7 @@ def verify(
     try:
         artifact = store.get(key)
     except ValueError as error:
-        yield Problem(key=key, path="manifest", reason=str(error))
+        yield StoreProblem(key=key, path="manifest", reason=str(error))
         return
     manifest, sound = artifact.manifest, store.find_pruned(key) is None
     for name, file in manifest.files.items() if sound else ():
@@ -118,24 +120,28 @@ def verify(
             reason = "missing"
         if reason:
             sound = False
-            yield Problem(key=artifact.key, path=name, reason=reason)
+            yield StoreProblem(key=artifact.key, path=name, reason=reason)
     if sound and manifest.content != _listing(manifest):
         recompute = (contents or {}).get(manifest.kind)
         if recompute is not None and recompute(artifact.path) != manifest.content:
-            yield Problem(
+            yield StoreProblem(
                 key=artifact.key, path="content", reason="is not what the manifest states"
             )
     for role, entry in manifest.inputs.items():
         try:
             content = store.get(entry.key).manifest.content
         except KeyError:
-            yield Problem(key=artifact.key, path=f"input {role}", reason=f"{entry.key} is missing")
+            yield StoreProblem(
+                key=artifact.key, path=f"input {role}", reason=f"{entry.key} is missing"
+            )
             continue
         except ValueError as error:
-            yield Problem(key=artifact.key, path=f"input {role}", reason=str(error))
+            yield StoreProblem(key=artifact.key, path=f"input {role}", reason=str(error))
             continue
         if content != entry.content:
-            yield Problem(key=artifact.key, path=f"input {role}", reason=f"{entry.key} changed")
+            yield StoreProblem(
+                key=artifact.key, path=f"input {role}", reason=f"{entry.key} changed"
+            )
 
 
 def _listing(manifest: Manifest) -> str:
