@@ -15,7 +15,7 @@ from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
 from infra.reason import ConfigError
-from infra.store.raw_files import RawFiles
+from infra.store.raw_files import RawDigestCache
 from infra.store.raw_path import raw_path
 from infra.store.store import Store
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend
@@ -94,9 +94,9 @@ def _model_of(key: str, path: Path) -> ModelConfig:
         raise ConfigError(f"{key} cannot be read, got {path}: {error}") from None
 
 
-def raw_files(store: Store) -> RawFiles:
+def raw_files(store: Store) -> RawDigestCache:
     """Returns the store's memory of the digests of files outside it."""
-    return RawFiles(store.cache("raw_files") / MEMORY)
+    return RawDigestCache(store.cache("raw_files") / MEMORY)
 
 
 def _check_data_root(config: StudyConfig) -> None:
@@ -153,11 +153,11 @@ def _check_exists(data_root: str) -> None:
         raise ConfigError(f"data_root must be the beginning of objects' names, got {data_root}.")
 
 
-def files_of(path: Path, known: RawFiles | None = None) -> FilesSpec:
+def files_of(path: Path, known: RawDigestCache | None = None) -> FilesSpec:
     """Returns the digests of a file, or of all files in a folder."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     root = path.parent if path.is_file() else path
-    digests = (known or RawFiles()).digests(files)
+    digests = (known or RawDigestCache()).digests(files)
     return FilesSpec(
         files=tuple(
             (file.relative_to(root).as_posix(), digest.sha256, digest.size)

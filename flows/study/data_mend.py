@@ -13,7 +13,7 @@ from flows.steps.lookup import look_up
 from flows.study.graph import raw_files_spec
 from infra.reason import ConfigError
 from infra.store.pins import Pin
-from infra.store.raw_files import RawState
+from infra.store.raw_files import RawFingerprint
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Reject
@@ -51,7 +51,7 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
     files = Step(
         kind="raw_files",
         name=raw.manifest.name,
-        config=raw_files_spec(spec, RawState(data_root)),
+        config=raw_files_spec(spec, RawFingerprint(data_root)),
         location=data_root,
     )
     dataset = Step(

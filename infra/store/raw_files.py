@@ -1,6 +1,6 @@
 """Digests of files outside of the store, remembered so that no unchanged file is read twice.
 
-`RawState` shows whether anything changed, without reading files; `RawFiles` then reads those that
+`RawFingerprint` shows whether anything changed, without reading files; `RawDigestCache` then reads those that
 changed.
 """
 
@@ -53,7 +53,7 @@ class _State(NamedTuple):
         return cls(stat.st_size, stat.st_mtime_ns, str(stat.st_ino))
 
 
-class RawFiles:
+class RawDigestCache:
     """A memory of digests by path, size, time of change and inode, shared by processes.
 
     It may be deleted at any time: then files are read again.
@@ -134,7 +134,7 @@ class RawFiles:
         )
 
 
-class RawState:
+class RawFingerprint:
     """Digests of names, sizes and times in the folders of a data root; each is walked once.
 
     Args:

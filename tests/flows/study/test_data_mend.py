@@ -15,7 +15,7 @@ from flows.steps.kinds.dataset import DatasetSpec
 from flows.study.data_mend import _made
 from flows.study.graph import raw_files_spec
 from infra.reason import ConfigError
-from infra.store.raw_files import RawState
+from infra.store.raw_files import RawFingerprint
 from infra.store.store import Artifact, Store
 from parcel.cli.main import app
 from pipelines.prepare.config import PrepareConfig
@@ -73,7 +73,7 @@ def prepared(store: Store, corpus: Path) -> Artifact:
     files = Step(
         kind="raw_files",
         name="files own",
-        config=raw_files_spec(spec, RawState(str(corpus))),
+        config=raw_files_spec(spec, RawFingerprint(str(corpus))),
         location=str(corpus),
     )
     dataset = Step(
