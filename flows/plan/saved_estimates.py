@@ -10,7 +10,7 @@ from flows.steps.registry import code_digest, libraries_of
 from flows.study.explain import Explanation
 from infra.reason import reason_of
 from infra.store.digest import value_sha256
-from infra.store.environment import environment
+from infra.store.environment import execution_environment
 from infra.store.store import Store
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.sample import Estimate, Sample, sample
@@ -74,7 +74,7 @@ class Samples:
             )
         except (OSError, ValueError, RuntimeError) as error:
             return None, reason_of(error)
-        kept = Kept(asked=count, cpu=environment()["hardware"]["cpu"], sample=found)
+        kept = Kept(asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=found)
         text = json.dumps(dataclasses.asdict(kept))
         open_backend(str(self._folder)).put(self._path(step).name, text.encode())
         return kept, ""

@@ -17,7 +17,7 @@ from infra.progress import Progress
 from infra.reason import reason_of
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
-from infra.store.programs import share_programs
+from infra.store.programs import share_compiled_programs
 from infra.store.scratch import Scratch
 from infra.store.store import JOBS, Attempt, Store
 
@@ -117,7 +117,7 @@ def make_apart(
     if time.time() >= closes:
         yield from (Made(name=recipe.name, held=True) for recipe in recipes)
         return
-    share_programs(Store(store).cache("jax"))
+    share_compiled_programs(Store(store).cache("jax"))
     if piece is not None:
         yield from _make_piece(Store(store), recipes, *piece)
     else:

@@ -25,7 +25,7 @@ from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool,
 from infra.prefect.server import ui_of
 from infra.reason import ConfigError
 from infra.references import entry_points, in_file, in_module
-from infra.store.store import full_uri
+from infra.store.store import canonical_uri
 from model.connector.routing import KINDS
 
 _RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
@@ -125,7 +125,7 @@ def _register(
 
 def _store_of(store: str) -> str:
     try:
-        return full_uri(store)
+        return canonical_uri(store)
     except ValueError as error:
         raise ConfigError(f"--store: {error}") from None
 

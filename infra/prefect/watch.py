@@ -36,7 +36,7 @@ from infra.prefect.rows import settle
 from infra.processes.identity import ProcessNote
 from infra.store.lease import LeaseView
 from infra.store.pins import list_pins
-from infra.store.store import Store, full_uri
+from infra.store.store import Store, canonical_uri
 
 PROGRESS = "parcel.run.progress"
 """Event of a run that made progress; its resource is the run."""
@@ -155,7 +155,7 @@ class Watch:
 
     def _is_ours(self, run: FlowRun) -> bool:
         try:
-            return full_uri(run.parameters["store"]) == self._store.uri
+            return canonical_uri(run.parameters["store"]) == self._store.uri
         except (KeyError, TypeError, ValueError):
             return False
 

@@ -34,7 +34,7 @@ PACKAGES = (
 _ROOT = Path(__file__).parents[2]
 
 
-def environment(accelerator: str = "") -> dict[str, Any]:
+def execution_environment(accelerator: str = "") -> dict[str, Any]:
     """Returns git commit and dirty-diff digest, package versions and hardware of this process.
 
     The only environment variables noted are `XLA_FLAGS` and `NPROC` (XLA's number of threads),

@@ -26,7 +26,7 @@ _LIMIT_GB = 20.0
 """Default of PARCEL_PROGRAMS_GB: largest size of all compiled programs on this disk [GB]."""
 
 
-def share_programs(cache: Path) -> None:
+def share_compiled_programs(cache: Path) -> None:
     """Makes this process share compiled programs with others; call it before JAX is imported.
 
     A folder that the user names (JAX_COMPILATION_CACHE_DIR) is used as it is.

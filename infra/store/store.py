@@ -40,7 +40,7 @@ from infra.store import sources
 from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
-from infra.store.environment import environment
+from infra.store.environment import execution_environment
 from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
 from infra.store.holder import Holder
 from infra.store.lease import TTL, LeaseView, hold_lease, list_leases
@@ -103,7 +103,7 @@ class Attempt:
       step: recipe of the artifact.
       id: id of the attempt.
       counts, content: values for the manifest.
-      accelerator: kind of device, as `environment` takes it.
+      accelerator: kind of device, as `execution_environment` takes it.
       earlier_seconds: time of the attempts that it resumes [s].
       share: its part of the time, if several artifacts are made together [fraction].
       path: folder that its files are written to.
@@ -181,7 +181,7 @@ class Attempt:
             files=files,
             counts=self.counts,
             attempts=[begun.shown for begun in attempts(self._store.files, step.key)],
-            environment={**environment(self.accelerator), **context},
+            environment={**execution_environment(self.accelerator), **context},
             started=self._started,
             seconds=round(self.share * (self.earlier_seconds + time.monotonic() - self._clock), 3),
         )
@@ -206,7 +206,7 @@ class Store:
     """
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
-        place = full_uri(uri)
+        place = canonical_uri(uri)
         self.files: StoreBackend
         self.volatile: StoreBackend
         if place.startswith("gs://"):
@@ -517,7 +517,7 @@ class Store:
                 note_end(self.volatile, key, attempt, ended, stopped=stopped)
 
 
-def full_uri(uri: str | os.PathLike[str]) -> str:
+def canonical_uri(uri: str | os.PathLike[str]) -> str:
     """Returns a store's URI in its only form: an absolute path, or gs://bucket/prefix.
 
     Raises:

@@ -41,7 +41,7 @@ import pipelines
 from infra.store.backend import StoreBackend
 from infra.store.manifest import File
 from infra.store.raw_path import raw_path
-from infra.store.store import full_uri
+from infra.store.store import canonical_uri
 from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.corpus import Corpus, Spool
@@ -335,6 +335,6 @@ def place_of(field: str, uri: str) -> str:
       ValueError: if it is neither, naming the field.
     """
     try:
-        return full_uri(uri)
+        return canonical_uri(uri)
     except ValueError:
         raise ValueError(f"{field} must be a folder or gs://bucket/prefix, got {uri!r}.") from None

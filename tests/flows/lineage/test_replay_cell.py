@@ -16,7 +16,7 @@ from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
 from infra.reason import ConfigError
 from infra.store.digest import canonical_json, value_sha256
-from infra.store.environment import environment
+from infra.store.environment import execution_environment
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
@@ -60,7 +60,7 @@ def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str)
     )
     attempt = Attempt(store, recipe)
     (attempt.path / "files.txt").write_text(text)
-    noted = environment()["hardware"] | hardware
+    noted = execution_environment()["hardware"] | hardware
     return attempt.commit({"hardware": noted})
 
 
@@ -100,7 +100,7 @@ def test_what_a_processor_made_is_made_by_one(
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
     assert again.is_same
-    here = environment()["hardware"]
+    here = execution_environment()["hardware"]
     assert f"made again on {here['cpu']}, {here['threads']} threads, in" in again.line()
 
 
@@ -110,7 +110,7 @@ def test_other_bytes_of_another_kind_of_machine_are_told_and_are_near(store: Sto
     (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
     assert not again.is_same
     assert again.is_near(0.0)  # It has no score to lie off.
-    here = environment()["hardware"]["cpu"]
+    here = execution_environment()["hardware"]["cpu"]
     assert again.line().endswith(f"other contents; another kind of machine: cpu Abacus → {here}")
     scored = dataclasses.replace(again, score=(50.0, 50.4, 0.9))
     assert (scored.is_near(0.3), scored.is_near(0.5)) == (False, True)
