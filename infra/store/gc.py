@@ -66,7 +66,7 @@ class Garbage:
       sort: "artifact", "files" (of an artifact whose manifest stays), "set aside", "attempt",
         "scratch", "copy of scratch", "source", "job" or "partial".
       name: the artifact's key, or the file's name.
-      told: name for people: the step's name, if it is known.
+      title: name for people: the step's name, if it is known.
       size: size of its data [bytes].
       age: time since it was last written [s].
       path: path of its data below the store.
@@ -74,13 +74,13 @@ class Garbage:
 
     sort: str
     name: str
-    told: str = ""
+    title: str = ""
     size: int
     age: float
     path: str
 
 
-def find(store: Store, *, older_than: float) -> list[Garbage]:
+def find_garbage(store: Store, *, older_than: float) -> list[Garbage]:
     """Returns the garbage, without changing anything.
 
     Args:
@@ -102,15 +102,15 @@ def find(store: Store, *, older_than: float) -> list[Garbage]:
     return [found for sort in (*every, view.jobs(), view.partials()) for found in sort]
 
 
-def delete(store: Store, *, older_than: float) -> list[Garbage]:
+def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
     """Deletes the garbage, safely beside running studies; returns what was deleted.
 
     Args:
       store: the store.
-      older_than: as in `find` [s].
+      older_than: as in `find_garbage` [s].
 
     Raises:
-      OSError, ValueError: as in `find`; nothing is deleted then.
+      OSError, ValueError: as in `find_garbage`; nothing is deleted then.
       RuntimeError: if this process was stopped for so long that a run took the lease.
     """
     with hold_lease(store.volatile, GC_LEASE) as deciding:
@@ -259,7 +259,7 @@ class _View:
         return Garbage(
             sort=sort,
             name=artifact.key,
-            told=artifact.manifest.name,
+            title=artifact.manifest.name,
             size=sum(file.size for file in artifact.manifest.files.values()),
             age=self._age_of(record),
             path=artifact.folder,

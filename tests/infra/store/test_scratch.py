@@ -93,9 +93,9 @@ def test_copies_that_nobody_goes_on_with_are_garbage(machine: Callable[[str], St
     with store.lock(KEY) as first:
         (first.path / "log").write_text("saved")
         first.save()
-        assert gc.find(store, older_than=0) == []
+        assert gc.find_garbage(store, older_than=0) == []
     other = machine("b")
-    assert [(found.sort, found.name) for found in gc.delete(other, older_than=0)] == [
+    assert [(found.sort, found.name) for found in gc.delete_garbage(other, older_than=0)] == [
         ("copy of scratch", KEY)
     ]
     assert other.files.folders("scratch") == []
