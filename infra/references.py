@@ -22,13 +22,13 @@ _FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _NAMED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 
-def in_file(reference: str) -> tuple[Path, str] | None:
+def file_reference(reference: str) -> tuple[Path, str] | None:
     """Returns the file and the name in it; None if the reference is of another form."""
     found = _FILE.fullmatch(reference)
     return (Path(found[1]), found[2]) if found else None
 
 
-def in_module(reference: str) -> tuple[str, str] | None:
+def module_reference(reference: str) -> tuple[str, str] | None:
     """Returns the module and the name in it; None if the reference is of another form."""
     found = _NAMED.fullmatch(reference)
     return (found[1], found[2]) if found and not reference.endswith(".py") else None
@@ -41,13 +41,13 @@ def entry_points(group: str) -> dict[str, str]:
     return {point.name: point.value for point in sorted(found, key=lambda p: (p.name, p.value))}
 
 
-def load(reference: str) -> Any:
+def load_reference(reference: str) -> Any:
     """Returns the object that "module:name" refers to.
 
     Raises:
       ValueError: if the module cannot be imported, or lacks the name; the message is one line.
     """
-    named = in_module(reference)
+    named = module_reference(reference)
     if named is None:
         raise ValueError(f"a function must be named as module:function, got {reference!r}.")
     module, name = named
@@ -66,7 +66,7 @@ def load(reference: str) -> Any:
     return getattr(found, name)
 
 
-def provide(files: Mapping[str, bytes]) -> None:
+def add_sources(files: Mapping[str, bytes]) -> None:
     """Makes modules importable in this process from their sources; imported ones stay as they are.
 
     Args:

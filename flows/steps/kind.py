@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.progress import Progress
-from infra.references import in_module
+from infra.references import module_reference
 from infra.store.backend import ByteSource
 from infra.store.digest import canonical_json, settings_json
 from infra.store.manifest import File, Recipe
@@ -189,7 +189,7 @@ class Kind:
 
 @functools.lru_cache(4096)
 def _own_modules(functions: Callable[[Any], Iterable[str]], config: str) -> tuple[str, ...]:
-    named = map(in_module, functions(json.loads(config)))
+    named = map(module_reference, functions(json.loads(config)))
     return tuple(found[0] for found in named if found)
 
 

@@ -35,7 +35,7 @@ from infra.prefect.live import Live
 from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
-from infra.references import load
+from infra.references import load_reference
 from infra.store.pins import Pin
 from infra.store.store import Store
 
@@ -261,7 +261,7 @@ def carry_out(
     reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
-        told = load(_APPROVAL)(config, opened, explanation)
+        told = load_reference(_APPROVAL)(config, opened, explanation)
         wait_for_approval(journal.flow_run_id, told)
     expected = Expected()
     for step, artifact in explanation.found().items():

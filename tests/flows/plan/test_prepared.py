@@ -203,7 +203,7 @@ def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: S
         drawn, "compute.topology=h100:8", "stage1.batch_size=8", "intermediary.batch_size=8"
     )
     prepared(config, store, count=10)
-    approval_text = references.load(_APPROVAL)
+    approval_text = references.load_reference(_APPROVAL)
     page = approval_text(config, store, Explanation(store.snapshot(), graph_of(config)))
     assert "| prepare chartqa/train | " in page
     assert "| sample of 1" in page
