@@ -47,7 +47,7 @@ class Collective(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class ProgramCost:
     """Cost of one run of a program, for each chip.
 
     Attributes:
@@ -88,7 +88,7 @@ class Cost:
         )
 
 
-def read(hlo: str, *, num_chips: int, open_trips: int = 1) -> Cost:
+def read_program_cost(hlo: str, *, num_chips: int, open_trips: int = 1) -> ProgramCost:
     """Returns the cost of a compiled program.
 
     Args:
@@ -103,7 +103,7 @@ def read(hlo: str, *, num_chips: int, open_trips: int = 1) -> Cost:
     cycles, traffic = program.cost(program.entry)
     if not cycles:
         raise ValueError("program has no estimated cycles; only those compiled by libtpu do.")
-    return Cost(cycles, dict(traffic))
+    return ProgramCost(cycles, dict(traffic))
 
 
 class _Program:
