@@ -14,7 +14,7 @@ from flows.config.server_limits import check_function
 from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.raw_files import RawDigestCache
 from infra.store.raw_path import raw_path
 from infra.store.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.references import file_reference
 from pipelines.benchmarks.registry import BENCHMARKS
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from flows.steps.own_code import is_taken, take_over
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.folder import load_config
 from model.config import ModelConfig

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import canonical_uri
 from pipelines.prepare.config import PrepareConfig
 

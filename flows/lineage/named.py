@@ -10,7 +10,7 @@ import dataclasses
 
 from flows.lineage.runs import results_of
 from flows.report.cells import CellKey
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 
 

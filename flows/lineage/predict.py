@@ -10,7 +10,7 @@ import numpy as np
 
 from flows.config.own_checkpoint import config_of
 from flows.lineage.runs import folder_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.folder import stated_digest
 from model.data.pixels import decode_images

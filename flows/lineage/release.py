@@ -12,7 +12,7 @@ from flows.lineage.open_store import open_store
 from flows.lineage.results import report_of
 from flows.lineage.runs import results_of
 from flows.report.cells import Cell, CellKey
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.release import write_release

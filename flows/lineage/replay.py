@@ -29,7 +29,7 @@ from flows.steps.kinds.router import RouterSpec
 from flows.steps.own_code import take_over
 from flows.steps.registry import own_modules
 from flows.steps.replay import ReplayError, remake
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest, Recipe

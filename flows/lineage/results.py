@@ -12,7 +12,7 @@ from flows.report.render import FORMATS, comparisons_to_csv, render
 from flows.report.routed import SECTIONS, judge, to_csv
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.steps.kinds.results import ResultsSpec
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 
 OF_RUNS = ("comparisons", "cells", "asked", "auto")

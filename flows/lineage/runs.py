@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.disk_use import KeepConfig, let_go_by
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.records import FORMAT, PRUNED, RUNS, run_records
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store

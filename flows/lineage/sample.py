@@ -16,7 +16,7 @@ from flows.lineage.named import Named
 from flows.report.cells import CellKey
 from flows.report.columns import listed
 from flows.steps.code import Tree, changes, checkout
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store

@@ -17,7 +17,7 @@ from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.report.cells import Comparison
 from flows.report.markdown import comparison_text
-from infra.reason import reason_of
+from infra.errors import one_line_message
 from infra.store.store import Store
 
 _HERE = Path(__file__).parent
@@ -105,7 +105,7 @@ class Site:
         except KeyError as error:
             raise NoPageError(str(error.args[0])) from error
         except (ValueError, FileNotFoundError) as error:  # A malformed name, or gc let it go.
-            raise NoPageError(reason_of(error)) from error
+            raise NoPageError(one_line_message(error)) from error
         return self._templates.get_template(f"{page.kind}.html").render(page=page, **given)
 
     def lost(self, why: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.lineage.runs import find_run
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.records import read_run
 from infra.store.store import Artifact, Store
 

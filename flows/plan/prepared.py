@@ -14,7 +14,7 @@ from flows.steps.lookup import device_seconds
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, graph_of
 from flows.study.reading import parts_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Store

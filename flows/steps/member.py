@@ -23,6 +23,7 @@ from flows.steps.code import code_sha256
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.own_code import take_over
 from flows.steps.worker import OtherCodeError, bind
+from infra.errors import one_line_message
 from infra.gang.launcher import launcher_rank, rendezvous
 from infra.gang.local import exit_on_stdin_close
 from infra.gang.messages import (
@@ -33,7 +34,6 @@ from infra.gang.messages import (
     write_exit_code,
     write_failure_reason,
 )
-from infra.reason import reason_of
 from infra.store.stored_folder import open_backend
 
 _HEARTBEAT = 10
@@ -109,7 +109,7 @@ def _run(asked: argparse.Namespace) -> int:
     except Exception as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
-            write_failure_reason(asked.supervised, asked.rank, reason_of(error))
+            write_failure_reason(asked.supervised, asked.rank, one_line_message(error))
         return PEER_LOST if _is_of_runtime(error) else FAILED
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.steps.kind import Work
+from infra.errors import one_line_message
 from infra.progress import Progress
-from infra.reason import reason_of
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
 from infra.store.programs import share_compiled_programs
@@ -79,7 +79,7 @@ def make(
                     told.add(item.name)
                 yield item
         except Exception as error:  # As text: not every exception survives pickling.
-            reason, where = reason_of(error), traceback.format_exc()
+            reason, where = one_line_message(error), traceback.format_exc()
             for recipe in group:
                 if recipe.name not in told:
                     yield Made(name=recipe.name, error=reason, traceback=where)
@@ -154,7 +154,9 @@ def _make_piece(
                         store.volatile.put(name, took.encode() + end.value)
                         break
         except Exception as error:  # As text, as in `make`.
-            yield Made(name=group[0].name, error=reason_of(error), traceback=traceback.format_exc())
+            yield Made(
+                name=group[0].name, error=one_line_message(error), traceback=traceback.format_exc()
+            )
 
 
 def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:

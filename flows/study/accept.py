@@ -8,7 +8,7 @@ from flows.steps.kind import Step
 from flows.steps.registry import code_digest
 from flows.steps.replay import ReplayError, replay
 from flows.study.explain import Explanation
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 

@@ -6,7 +6,7 @@ from flows.lineage.runs import records
 from flows.report.columns import listed
 from flows.study.explain import Explanation
 from flows.study.graph import Node
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 
 Held = Callable[[Explanation], Mapping[Node, str]]

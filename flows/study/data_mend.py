@@ -11,7 +11,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import look_up
 from flows.study.graph import raw_files_spec
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.pins import Pin
 from infra.store.raw_files import RawFingerprint
 from infra.store.store import Artifact, Store

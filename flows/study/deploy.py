@@ -18,12 +18,12 @@ from flows.config.study import StudyConfig
 from flows.study.allowance import Allowance
 from flows.study.form import deployments_of, described, told_of_next
 from flows.study.sweep import Firing
+from infra.errors import ConfigError
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.deployed import DeploymentError, describe, register, set_schedule
 from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
-from infra.reason import ConfigError
 from infra.references import entry_points, file_reference, module_reference
 from infra.store.store import canonical_uri
 from model.connector.routing import KINDS

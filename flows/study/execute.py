@@ -28,13 +28,13 @@ from flows.study.allowance import Gate, HeldError
 from flows.study.display import Display
 from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
+from infra.errors import one_line_message
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
 from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
 from infra.ray.errors import RayWorkerLostError
-from infra.reason import reason_of
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
@@ -267,7 +267,7 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
             outcome, detail = "not run", str(error)
             session.held[node] = detail
         except BaseException as error:
-            outcome, detail = "failed", reason_of(error)
+            outcome, detail = "failed", one_line_message(error)
             if isinstance(error, RayWorkerLostError) and attempt <= session.retries:
                 session.display.finish(node.name, outcome="again", detail=f": {detail}")
                 session.live.log(f"{node.name}: again: {detail}", node.name, failed=True)

@@ -21,7 +21,7 @@ from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
 from flows.study.reading import told_of_reading
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store

@@ -48,7 +48,7 @@ from flows.steps.kinds.results import ResultsSpec
 from flows.steps.kinds.routed import RoutedSpec
 from flows.steps.kinds.router import RouterSpec
 from flows.study.costs import costs_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawDigestCache, RawFingerprint
 from model.connector.routing import KINDS

@@ -5,7 +5,7 @@ from flows.config.load import check
 from flows.lineage.runs import records
 from flows.steps.kind import Step
 from flows.study.graph import graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.records import PRUNED
 from infra.store.store import Store
 

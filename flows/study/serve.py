@@ -11,10 +11,10 @@ from rich.console import Console
 
 from flows.config.server_limits import limits
 from flows.pages.app import beside
+from infra.errors import ConfigError
 from infra.prefect.server import ServerConflict, auth_file, is_loopback, running, server_of
 from infra.prefect.settings import apply
 from infra.processes.signals import add_exit_hook, install_signal_handlers
-from infra.reason import ConfigError
 from infra.store.store import Store
 
 DEFAULT_PORT = 4200

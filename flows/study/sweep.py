@@ -25,7 +25,7 @@ from flows.report.decision import Decision, decide
 from flows.study.again import MAX_TRIES, failures
 from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.benchmarks.registry import BENCHMARKS
 

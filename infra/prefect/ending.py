@@ -5,12 +5,12 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from infra.errors import one_line_message
 from infra.prefect import journal as journals
 from infra.prefect.journal import Journal
 from infra.prefect.published import published
 from infra.prefect.rows import flush, is_cancelling, settle
 from infra.processes.signals import add_exit_hook, install_signal_handlers
-from infra.reason import reason_of
 
 _LAST_PATIENCE = 1.5
 """Time for the server to write the rows of a run that a signal ends [s]. The next command on the
@@ -45,7 +45,7 @@ def recorded(
     try:
         yield journal
     except BaseException as error:
-        reason = reason_of(error)
+        reason = one_line_message(error)
         journal.close("failed" if isinstance(error, Exception) else "crashed", reason)
         raise
     finally:

@@ -63,7 +63,7 @@ def gc(
 
 def _seconds(age: str) -> float:
     """Returns an age such as "7d" in seconds."""
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([dhms])", age)
     if not match:

@@ -72,7 +72,7 @@ def predict(
     import json
 
     from flows.lineage import predict as prediction
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     if budget != "auto" and not budget.isdecimal():
         raise ConfigError(f"--budget must be a number of soft tokens, or auto, got {budget!r}.")

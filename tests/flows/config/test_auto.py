@@ -5,7 +5,7 @@ import pytest
 from flows.config.auto import parted
 from flows.config.load import load
 from flows.study.graph import graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from model.router.files import ANSWERS
 

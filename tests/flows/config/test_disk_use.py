@@ -12,7 +12,7 @@ from flows.config.load import load
 from flows.lineage.runs import note_run, records
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store import gc
 from infra.store.records import PRUNED
 from infra.store.store import Store

@@ -24,7 +24,7 @@ from flows.steps.lookup import look_up
 from flows.study.deploy import Target, check_code
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, decode_of, graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store

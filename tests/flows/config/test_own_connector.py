@@ -30,7 +30,7 @@ from flows.study.deploy import Target, check_code
 from flows.study.form import deployments_of
 from flows.study.graph import graph_of
 from flows.study.sweep import Firing, Sweep
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
 from tests.flows.steps.test_own_code import install

@@ -14,7 +14,7 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import KINDS, code_of
 from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json, value_sha256
 from infra.store.environment import execution_environment
 from infra.store.manifest import Recipe

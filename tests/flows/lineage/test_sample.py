@@ -4,7 +4,7 @@ import pytest
 
 from flows.lineage.named import Named
 from flows.lineage.sample import sightings
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.data.loader import samples_of_step
 from model.seeds import Seeds

@@ -16,7 +16,7 @@ from flows.report.gather import gather
 from flows.report.render import render
 from flows.steps.kind import Work
 from flows.steps.kinds import results
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match

@@ -14,7 +14,7 @@ from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.study.data_mend import _made
 from flows.study.graph import raw_files_spec
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.raw_files import RawFingerprint
 from infra.store.store import Artifact, Store
 from parcel.cli.main import app

@@ -18,7 +18,7 @@ from flows.study import explain
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
 from flows.study.graph import Graph, graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Attempt, Store
 
 
