@@ -177,7 +177,7 @@ def replay(
             seed=manifest.seed,
             libraries=manifest.libraries,
             code=manifest.code,
-            source=fresh.keep(tree),
+            source=fresh.save_source(tree),
             location=step.location,
         )
         try:

@@ -41,8 +41,8 @@ class Work:
       shared: folder that workers on any machine can use, as durable as `scratch` [path or URI].
       inputs: role -> local folder of the input artifact; it is copied from a store elsewhere on
         first access.
-      places: role -> place of the input artifact for `open_stored_folder`, which reads ranges of its files;
-        nothing is copied.
+      places: role -> place of the input artifact for `open_stored_folder`, which reads ranges of
+        its files; nothing is copied.
       stored: role -> place of the input artifact in the store, for any machine; `places` may name
         this machine's copy.
       artifacts: role -> the input artifact, with its manifest.

@@ -81,7 +81,10 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
     upstream = explanation.graph.upstream
     for node in explanation.graph.nodes:
         keys = {explanation.steps[step].key for step in node.steps} & begun
-        counts = [*map(store.failures, keys), *(found.get(read, 0) for read in upstream[node])]
+        counts = [
+            *map(store.count_failures, keys),
+            *(found.get(read, 0) for read in upstream[node]),
+        ]
         if count := max(counts, default=0):
             found[node] = count
     return found

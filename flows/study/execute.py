@@ -442,7 +442,8 @@ def _make_pieces(
     A piece that fails is only logged: the step then answers those items itself, or fails.
 
     Raises:
-      RayWorkerLostError: if a worker died; the next attempt finds the pieces that other workers made.
+      RayWorkerLostError: if a worker died; the next attempt finds the pieces that other workers
+        made.
     """
 
     def make(number: int) -> None:

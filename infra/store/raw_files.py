@@ -1,7 +1,7 @@
 """Digests of files outside of the store, remembered so that no unchanged file is read twice.
 
-`RawFingerprint` shows whether anything changed, without reading files; `RawDigestCache` then reads those that
-changed.
+`RawFingerprint` shows whether anything changed, without reading files; `RawDigestCache` then reads
+those that changed.
 """
 
 import hashlib

@@ -7,8 +7,9 @@ tokenizer.model  where there is one: a converted checkpoint may lack it
 mask_codec.npz   where there is one
 digest.txt       content digest of the parameters
 
-Functions that read a checkpoint take a folder, or a place in a bucket (see `infra.store.stored_folder`).
-In a bucket, the parameters are read in place, all other files from this machine's cache.
+Functions that read a checkpoint take a folder, or a place in a bucket (see
+`infra.store.stored_folder`). In a bucket, the parameters are read in place, all other files from
+this machine's cache.
 """
 
 import shutil

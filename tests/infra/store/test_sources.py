@@ -59,4 +59,4 @@ def test_unknown_and_malformed_digests_are_refused(tmp_path: Path):
 @pytest.mark.parametrize("path", ["../a.py", "/a.py", "", "a//b.py", "./a.py"])
 def test_path_out_of_the_tree_is_refused(tmp_path: Path, path: str):
     with pytest.raises(ValueError, match="plain path below its folder"):
-        Store(tmp_path).keep({path: b""})
+        Store(tmp_path).save_source({path: b""})
