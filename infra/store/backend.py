@@ -105,7 +105,7 @@ class StoreBackend(Protocol):
         """
         ...
 
-    def writing(self, name: str) -> AbstractContextManager[Path]:
+    def atomic_write(self, name: str) -> AbstractContextManager[Path]:
         """Yields a local path to write to; the file appears only once all of it is stored.
 
         Two processes may write the same bytes under one name. Nothing is stored if the body raises.

@@ -118,7 +118,7 @@ class Bucket:
         )
 
     @contextlib.contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
+    def atomic_write(self, name: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
             path = Path(folder) / "file"
             yield path

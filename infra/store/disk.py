@@ -60,7 +60,7 @@ class Disk:
         return (self._root / name).open("rb")
 
     @contextlib.contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
+    def atomic_write(self, name: str) -> Iterator[Path]:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.{PARTIAL}")
@@ -73,7 +73,7 @@ class Disk:
     def link(self, source: str, name: str, file: File) -> Receipt:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self.writing(name) as partial:
+        with self.atomic_write(name) as partial:
             try:
                 os.link(self._root / source, partial)
             except OSError:  # This file system may have no links; a failed copy says why.

@@ -42,9 +42,9 @@ class StoreSnapshot:
         )
         self.upload, self.download, self.send = files.upload, files.download, files.send
         self.read_range, self.folder_uri = files.read_range, files.folder_uri
-        self.open, self.writing, self.link, self.walk = (
+        self.open, self.atomic_write, self.link, self.walk = (
             files.open,
-            files.writing,
+            files.atomic_write,
             files.link,
             files.walk,
         )

@@ -317,7 +317,7 @@ def _write_rejects(desk: Desk, files: list[str]) -> File:
     digest, size = hashlib.sha256(), 0
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.writing(REJECTS) as path,
+        desk.files.atomic_write(REJECTS) as path,
         path.open("wb") as out,
     ):
         for line in sorted_lines(lines, _order_of_rejects, folder):

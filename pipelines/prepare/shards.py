@@ -185,11 +185,11 @@ def _indexed(files: StoreBackend, name: str, frames: Frames) -> PartShard:
 
 @contextlib.contextmanager
 def _bytes(files: StoreBackend, name: str) -> Iterator[BinaryIO]:
-    with files.writing(name) as path, path.open("wb") as file:
+    with files.atomic_write(name) as path, path.open("wb") as file:
         yield file
 
 
 @contextlib.contextmanager
 def _text(files: StoreBackend, name: str) -> Iterator[TextIO]:
-    with files.writing(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+    with files.atomic_write(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
         yield file
