@@ -220,7 +220,7 @@ def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
     folder = fresh.state / artifact.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.symlink_to(artifact.path, target_is_directory=True)
-    fresh.files.create(manifest_name(artifact.key), artifact.manifest.to_json().encode())
+    fresh.files.create_if_absent(manifest_name(artifact.key), artifact.manifest.to_json().encode())
     return fresh.get(artifact.key)
 
 

@@ -136,7 +136,7 @@ def _make_piece(
     for group in _groups(recipes):
         began, name = time.monotonic(), _piece_name(group, number, num_pieces)
         make_piece = KINDS[group[0].kind].make_piece
-        if make_piece is None or store.volatile.measure(name).size:
+        if make_piece is None or store.volatile.total_stat(name).size:
             continue
         try:
             with tempfile.TemporaryDirectory() as folder:

@@ -142,7 +142,7 @@ class StoreBackend(Protocol):
         """Returns the names of the folders directly in a folder; none if it does not exist."""
         ...
 
-    def measure(self, name: str) -> FileStat:
+    def total_stat(self, name: str) -> FileStat:
         """Returns the size of a file, or of all below a folder, and the time of its last change.
 
         Both are 0 if there is no such file.
@@ -161,7 +161,7 @@ class StoreBackend(Protocol):
         """
         ...
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create_if_absent(self, name: str, data: bytes) -> bool:
         """Creates a file atomically; returns whether it holds these bytes now.
 
         False means that another writer was first. A call that raises may have written the file
@@ -169,11 +169,11 @@ class StoreBackend(Protocol):
         """
         ...
 
-    def swap(self, name: str, old: bytes, new: bytes) -> bool:
+    def compare_and_swap(self, name: str, old: bytes, new: bytes) -> bool:
         """Replaces a file if it holds `old`; returns whether it did."""
         ...
 
-    def drop(self, name: str, old: bytes) -> bool:
+    def compare_and_delete(self, name: str, old: bytes) -> bool:
         """Deletes a file if it holds `old`; returns whether it did."""
         ...
 

@@ -167,7 +167,7 @@ class Bucket:
             folders += [n.removeprefix(prefix).rstrip("/") for n in page.get("prefixes", ())]
         return files, sorted(folders)
 
-    def measure(self, name: str) -> FileStat:
+    def total_stat(self, name: str) -> FileStat:
         found = [*self._below(name).values()]
         with contextlib.suppress(FileNotFoundError):
             found.append(self.stat(name))
@@ -184,7 +184,7 @@ class Bucket:
             self._tried(lambda: self._opened().get_file(self._place(name), str(path)))
             return file_sha256(path)
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create_if_absent(self, name: str, data: bytes) -> bool:
         try:
             return self._write(name, data, 0)
         except BucketError:
@@ -193,14 +193,14 @@ class Bucket:
                 return self.read(name) == data
             raise
 
-    def swap(self, name: str, old: bytes, new: bytes) -> bool:
+    def compare_and_swap(self, name: str, old: bytes, new: bytes) -> bool:
         try:
             there, generation = self._read(name)
         except FileNotFoundError:
             return False
         return there == old and self._write(name, new, generation)
 
-    def drop(self, name: str, old: bytes) -> bool:
+    def compare_and_delete(self, name: str, old: bytes) -> bool:
         try:
             there, generation = self._read(name)
         except FileNotFoundError:

@@ -136,7 +136,7 @@ class Disk:
         if path.is_symlink():
             raise OSError(f"{path} is a link that leads nowhere.")
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create_if_absent(self, name: str, data: bytes) -> bool:
         path = self._root / name
         with self._written(path, data) as partial:
             try:
@@ -156,7 +156,7 @@ class Disk:
         self._sync_folder(path.parent)
         return True
 
-    def swap(self, name: str, old: bytes, new: bytes) -> bool:
+    def compare_and_swap(self, name: str, old: bytes, new: bytes) -> bool:
         path = self._root / name
         with self._written(path, new) as partial:
             with self._guarded():
@@ -166,7 +166,7 @@ class Disk:
             self._sync_folder(path.parent)
         return True
 
-    def drop(self, name: str, old: bytes) -> bool:
+    def compare_and_delete(self, name: str, old: bytes) -> bool:
         path = self._root / name
         with self._guarded():
             if not self._holds(path, old):
@@ -190,7 +190,7 @@ class Disk:
         path.touch()
         return path.stat().st_mtime_ns
 
-    def measure(self, name: str) -> FileStat:
+    def total_stat(self, name: str) -> FileStat:
         size = modified = 0
         for found in _stats(self._root / name):
             modified = max(modified, found.st_mtime_ns)

@@ -125,12 +125,12 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
         for found in loose:  # Under the lease, so that no run begins and stores its source.
             store.files.remove(found.path)
         for found in let_go:  # Under the lease, too. A reader finds the whole artifact or a note.
-            store.files.create(gone_name(store.get(found.name)), b"")
+            store.files.create_if_absent(gone_name(store.get(found.name)), b"")
             store.files.remove(found.path)
     for folder in (PINS, LEASES):
         for held in list_leases(store.volatile, folder):
             if not held.is_live(_GRACE):
-                store.volatile.drop(f"{folder}/{held.key}.json", held.text)
+                store.volatile.compare_and_delete(f"{folder}/{held.key}.json", held.text)
     return loose + let_go + [found for found in (*hidden, *rest) if _remove(store, found)]
 
 
@@ -235,13 +235,13 @@ class _View:
     def jobs(self) -> Iterator[Garbage]:
         """Yields the folders of jobs; a young job may still wait for its turn."""
         for name in self._store.files.folders(JOBS):
-            if self._age(self._store.files.measure(f"{JOBS}/{name}")) >= _JOB_AGE:
+            if self._age(self._store.files.total_stat(f"{JOBS}/{name}")) >= _JOB_AGE:
                 yield from self._old("job", f"{JOBS}/{name}", name)
 
     def partials(self) -> Iterator[Garbage]:
         """Yields records whose writer was killed."""
         for name in self._store.files.listing(PARTIAL):
-            stat = self._store.files.measure(f"{PARTIAL}/{name}")
+            stat = self._store.files.total_stat(f"{PARTIAL}/{name}")
             if self._age(stat) >= _PARTIAL_AGE:
                 yield from self._old("partial", f"{PARTIAL}/{name}", name)
 
@@ -250,7 +250,7 @@ class _View:
             yield from self._old(sort, path, key)
 
     def _old(self, sort: str, path: str, name: str) -> Iterator[Garbage]:
-        stat = _place(self._store, sort).measure(path)
+        stat = _place(self._store, sort).total_stat(path)
         age = self._age(stat)
         if age >= self._older_than:
             yield Garbage(sort=sort, name=name, size=stat.size, age=age, path=path)
@@ -347,14 +347,16 @@ def _hide(store: Store, found: Garbage) -> bool:
         return False
     if not found.path.endswith(f"/{Manifest.from_json(text.decode()).attempt}"):
         return False
-    return store.files.create(_aside(found), text) and store.files.drop(place, text)
+    return store.files.create_if_absent(_aside(found), text) and store.files.compare_and_delete(
+        place, text
+    )
 
 
 def _restore(store: Store, found: Garbage) -> None:
     place = manifest_name(found.name)
     text = store.files.read(_aside(found))
-    if store.files.create(place, text):
-        store.files.drop(_aside(found), text)
+    if store.files.create_if_absent(place, text):
+        store.files.compare_and_delete(_aside(found), text)
 
 
 def _remove(store: Store, found: Garbage) -> bool:
@@ -368,7 +370,7 @@ def _remove(store: Store, found: Garbage) -> bool:
         return False  # A process has started on it: leave it to the next gc.
     try:
         is_work = found.sort in ("attempt", *_PROGRESS)
-        if is_work and _age(place.now(), place.measure(found.path)) < found.age:
+        if is_work and _age(place.now(), place.total_stat(found.path)) < found.age:
             return False  # It was written to since.
         if found.sort in _PROGRESS:
             place.remove(found.path)
@@ -387,7 +389,7 @@ def _remove_attempt(store: Store, found: Garbage) -> bool:
     else:
         # The record goes first: if gc is killed here, it leaves an attempt that no manifest names.
         with contextlib.suppress(FileNotFoundError):
-            store.files.drop(_aside(found), store.files.read(_aside(found)))
+            store.files.compare_and_delete(_aside(found), store.files.read(_aside(found)))
     kept |= (named := store.named_attempts(found.name))
     if found.path.rpartition("/")[2] in kept:
         return False

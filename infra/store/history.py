@@ -45,13 +45,13 @@ class Begun:
 
 def note_begin(files: StoreBackend, key: str, begun: Begun) -> None:
     """Notes an attempt at a key, and so which process its folder belongs to."""
-    files.create(_name(key, begun), _text(begun))
+    files.create_if_absent(_name(key, begun), _text(begun))
 
 
 def note_end(files: StoreBackend, key: str, begun: Begun, ended: str, *, stopped: bool) -> None:
     """Notes that an attempt is over; `stopped` as in `Begun`."""
     over = dataclasses.replace(begun, ended=ended, stopped=stopped)
-    files.swap(_name(key, begun), _text(begun), _text(over))
+    files.compare_and_swap(_name(key, begun), _text(begun), _text(over))
 
 
 def attempts(files: StoreBackend, key: str) -> list[Begun]:

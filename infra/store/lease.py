@@ -105,7 +105,7 @@ class HeldLease:
             renewals=self._lease.renewals + 1,
             keys=tuple(dict.fromkeys((*self._lease.keys, *keys))),
         )
-        swapped = self._files.swap(self._name, self._lease.to_json(), lease.to_json())
+        swapped = self._files.compare_and_swap(self._name, self._lease.to_json(), lease.to_json())
         if swapped:
             self._lease = lease
         return swapped
@@ -129,7 +129,7 @@ class HeldLease:
         self._thread.join()
         # An error must not fail finished work: the lease ends with this process at the latest.
         with contextlib.suppress(OSError):
-            self._files.drop(self._name, self._lease.to_json())
+            self._files.compare_and_delete(self._name, self._lease.to_json())
 
     def _keep(self) -> None:
         while not self._ended.wait(self._lease.ttl / _RENEWALS_PER_TTL):
@@ -188,7 +188,7 @@ def acquire_lease(
     )
     text, wait = lease.to_json(), _FIRST_WAIT
     seen, seen_since = b"", 0.0
-    while not files.create(name, text):
+    while not files.create_if_absent(name, text):
         try:
             there, modified = files.read(name), files.stat(name).modified
         except FileNotFoundError:
@@ -200,7 +200,7 @@ def acquire_lease(
         still = time.monotonic() - seen_since >= found.ttl / _RENEWALS_PER_TTL
         lapsed = still and files.now() - modified > found.ttl * 1e9
         if found.holder.has_ended or lapsed or found.token in lost:
-            if files.swap(name, there, text):
+            if files.compare_and_swap(name, there, text):
                 break
             continue
         if not keep_waiting():

@@ -28,12 +28,9 @@ class StoreSnapshot:
         self, files: StoreBackend, there: Mapping[str, FileStat], records: Mapping[str, bytes]
     ) -> None:
         self.uri, self.state = files.uri, files.state
-        self.create, self.swap, self.drop, self.put = (
-            files.create,
-            files.swap,
-            files.drop,
-            files.put,
-        )
+        self.create_if_absent, self.put = files.create_if_absent, files.put
+        self.compare_and_swap = files.compare_and_swap
+        self.compare_and_delete = files.compare_and_delete
         self.workplace, self.settle, self.local, self.remove = (
             files.workplace,
             files.settle,
@@ -85,7 +82,7 @@ class StoreSnapshot:
         stats = {name: self._there.get(f"{folder}/{name}") for name in names}
         return {name: stat.size for name, stat in stats.items() if stat}
 
-    def measure(self, name: str) -> FileStat:
+    def total_stat(self, name: str) -> FileStat:
         below = [self._there[name]] if name in self._there else []
         waiting = [name]
         while waiting:

@@ -28,7 +28,7 @@ def save_tree(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
     for data in (*tree.values(), text):
         digest = _sha256(data)
         if digest not in there:
-            files.create(f"{SOURCES}/{digest}", data)
+            files.create_if_absent(f"{SOURCES}/{digest}", data)
     return _sha256(text)
 
 

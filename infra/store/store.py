@@ -411,7 +411,7 @@ class Store:
     def publish(self, manifest: Manifest) -> Artifact:
         """Publishes a manifest unless a whole artifact is there; returns the published one."""
         name, text = manifest_name(manifest.key), manifest.to_json().encode()
-        while not self.files.create(name, text):
+        while not self.files.create_if_absent(name, text):
             try:
                 there = self.files.read(name)
             except FileNotFoundError:
@@ -420,8 +420,8 @@ class Store:
             if self.has_all_files(winner):
                 return winner
             # A record of the damaged winner comes first, since only gc deletes the files it names.
-            self.files.create(aside_name(winner.key, winner.manifest.attempt), there)
-            if self.files.swap(name, there, text):
+            self.files.create_if_absent(aside_name(winner.key, winner.manifest.attempt), there)
+            if self.files.compare_and_swap(name, there, text):
                 break
         return self._artifact(name)
 
@@ -489,7 +489,7 @@ class Store:
                     text = b'{"format": 1}'
             else:
                 text = json.dumps({"format": FORMAT}).encode() + b"\n"
-                if not self.files.create(name, text):
+                if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
             found = json.loads(text)["format"]

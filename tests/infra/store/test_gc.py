@@ -127,7 +127,7 @@ def test_pin_of_a_dead_process_counts_for_nothing(store: Store):
     made = make(store, "made")
     dead = Holder(**{**vars(Holder.this_process()), "began": 1})
     lease = Lease(token="t", holder=dead, since="", ttl=1000, keys=(made.key,))
-    store.files.create("pins/run.json", lease.to_json())
+    store.files.create_if_absent("pins/run.json", lease.to_json())
     assert names(gc.delete_garbage(store, older_than=0)) == [("artifact", "made")]
     assert store.files.listing("pins") == {}
 
@@ -136,7 +136,7 @@ def test_pin_of_another_machine_counts_long_after_it_lapsed(store: Store):
     made = make(store, "made")
     far = Holder(host="far", machine="far", pid=1, began=1)
     lease = Lease(token="t", holder=far, since="", ttl=1, keys=(made.key,))
-    store.files.create("pins/run.json", lease.to_json())
+    store.files.create_if_absent("pins/run.json", lease.to_json())
     make_old(store.state / "pins" / "run.json", days=0.5 / 24)
     assert gc.delete_garbage(store, older_than=0) == []
     make_old(store.state / "pins" / "run.json")
@@ -436,7 +436,7 @@ def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
     def slow(*args):
         # A run waits for the lease, takes it since it lapsed, and pins; then gc goes on.
         text = store.volatile.read(GC_LEASE)
-        assert store.volatile.drop(GC_LEASE, text)
+        assert store.volatile.compare_and_delete(GC_LEASE, text)
         with hold_lease(store.volatile, GC_LEASE):
             pass
         return hide(*args)

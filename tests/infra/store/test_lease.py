@@ -31,7 +31,7 @@ def files_of(root: Path) -> Disk:
 def leave(root: Path, holder: Holder, ttl: float) -> bytes:
     """Leaves the lease of another process behind."""
     text = Lease(token="t", holder=holder, since="2026-11-22", ttl=ttl).to_json()
-    assert files_of(root).create(NAME, text)
+    assert files_of(root).create_if_absent(NAME, text)
     return text
 
 
@@ -123,7 +123,9 @@ def test_lapsed_lease_whose_holder_wakes_is_left_to_it(tmp_path: Path):
 
     def waiting() -> bool:
         if next(looks) == 0:
-            assert files.swap(NAME, text, lease.to_json())  # It renews, a moment after our look.
+            assert files.compare_and_swap(
+                NAME, text, lease.to_json()
+            )  # It renews, a moment after our look.
         return next(looks) < 6
 
     assert acquire_lease(files, NAME, keep_waiting=waiting) is None
@@ -154,7 +156,7 @@ def test_renewal_whose_reply_was_lost_is_looked_up(tmp_path: Path, monkeypatch: 
 def test_holder_that_was_stopped_learns_that_it_lost(tmp_path: Path):
     files = files_of(tmp_path)
     with hold_lease(files, NAME) as held:
-        assert files.swap(NAME, files.read(NAME), b"another's")
+        assert files.compare_and_swap(NAME, files.read(NAME), b"another's")
         assert not held.renew()
         assert held.lost
     assert files.read(NAME) == b"another's"  # It is not given back by who lost it.
@@ -162,7 +164,7 @@ def test_holder_that_was_stopped_learns_that_it_lost(tmp_path: Path):
 
 def test_half_of_a_lease_left_by_a_power_cut_lapses(tmp_path: Path):
     files = files_of(tmp_path)
-    files.create(NAME, b'{"token"')
+    files.create_if_absent(NAME, b'{"token"')
     assert acquire_lease(files, NAME, keep_waiting=lambda: False) is None
     (held,) = list_leases(files, "leases")
     assert held.is_live()
@@ -222,7 +224,7 @@ def test_who_lost_its_lease_writes_no_more_to_its_scratch(tmp_path: Path):
             Holder.this_process(), began=1
         )  # As if it were of a dead process.
         dead = Lease(token=json.loads(text)["token"], holder=lost, since="", ttl=1)
-        assert store.volatile.swap(NAME, text, dead.to_json())
+        assert store.volatile.compare_and_swap(NAME, text, dead.to_json())
         with other.lock(STEP.key) as theirs:
             assert (theirs.path / "progress").read_text() == "5"
             with pytest.raises(FileNotFoundError):

@@ -83,7 +83,7 @@ def test_its_own_machine_needs_no_copy(machine: Callable[[str], Store], gcs: GCS
 
 def test_a_copy_that_is_half_there_is_none(machine: Callable[[str], Store], gcs: GCS):
     store = machine("a")
-    store.files.create(f"scratch/{KEY}/0123/files/{'0' * 64}", b"x")
+    store.files.create_if_absent(f"scratch/{KEY}/0123/files/{'0' * 64}", b"x")
     with machine("b").lock(KEY) as second:
         assert list(second.path.iterdir()) == []
 

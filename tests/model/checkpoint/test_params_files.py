@@ -170,7 +170,7 @@ def test_what_was_replaced_or_lost_is_not_committed(
         )
         path = f"artifacts/{attempt.step.key}/attempts/{name}/x"
         data = store.files.read(path)
-        store.files.drop(path, data)
+        store.files.compare_and_delete(path, data)
         if spoil == "replace":
             store.files.put(path, data)  # The same bytes, of another writer.
         with pytest.raises(OSError, match="does not hold what was sent"):
