@@ -189,15 +189,15 @@ class StoreBackend(Protocol):
         """Returns the present time by the clock that dates the files [ns since 1970]."""
         ...
 
-    def upload(self, path: Path, name: str) -> None:
+    def upload_file(self, path: Path, name: str) -> None:
         """Stores a local file of any size under a name that nobody else writes to."""
         ...
 
-    def send(self, name: str, data: ByteSource) -> Receipt:
+    def upload_bytes(self, name: str, data: ByteSource) -> Receipt:
         """Stores bytes of any size under a name that nobody else writes to, and digests them."""
         ...
 
-    def download(self, name: str, file: File, path: Path) -> None:
+    def download_file(self, name: str, file: File, path: Path) -> None:
         """Copies a stored file to a local path, whose folder is made.
 
         Raises:

@@ -123,7 +123,7 @@ class Bucket:
             path = Path(folder) / "file"
             yield path
             with path.open("rb") as file:
-                self.send(name, _OnDisk(file))
+                self.upload_bytes(name, _OnDisk(file))
 
     def link(self, source: str, name: str, file: File) -> Receipt:
         path = "b/{}/o/{}/rewriteTo/b/{}/o/{}"
@@ -228,15 +228,15 @@ class Bucket:
         date = email.utils.parsedate_to_datetime(self._probe()["Date"])
         return int(date.timestamp() * 1e9)
 
-    def upload(self, path: Path, name: str) -> None:
+    def upload_file(self, path: Path, name: str) -> None:
         if path.stat().st_size < _AT_A_TIME:
             if not self._write(name, path.read_bytes(), 0):
                 raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
             return
         with path.open("rb") as file:
-            self.send(name, _OnDisk(file))
+            self.upload_bytes(name, _OnDisk(file))
 
-    def send(self, name: str, data: ByteSource) -> Receipt:
+    def upload_bytes(self, name: str, data: ByteSource) -> Receipt:
         sha256, crc32c = hashlib.sha256(), google_crc32c.Checksum()
         for start in range(0, data.size, _PART):
             part = data.read(start, _PART)
@@ -260,7 +260,7 @@ class Bucket:
 
         return self._tried(put)
 
-    def download(self, name: str, file: File, path: Path) -> None:
+    def download_file(self, name: str, file: File, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
 
         def get() -> None:
@@ -280,7 +280,7 @@ class Bucket:
     def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
         path = self.state / "work" / folder
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda name: self.upload(path / name, f"{folder}/{name}"), files))
+            list(pool.map(lambda name: self.upload_file(path / name, f"{folder}/{name}"), files))
         prefix = self._folder(folder)
         wanted = {name: (_file_crc32c(path / name), "") for name in files}
         wanted |= {name: (receipt.crc32c, receipt.generation) for name, receipt in sent.items()}
@@ -301,7 +301,7 @@ class Bucket:
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
         def fill(path: Path) -> None:
             def fetch(name: str) -> None:
-                self.download(f"{folder}/{name}", files[name], path / name)
+                self.download_file(f"{folder}/{name}", files[name], path / name)
 
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 list(pool.map(fetch, files))

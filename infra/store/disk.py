@@ -209,12 +209,12 @@ class Disk:
     def sha256(self, name: str) -> str:
         return file_sha256(self._root / name)
 
-    def upload(self, path: Path, name: str) -> None:
+    def upload_file(self, path: Path, name: str) -> None:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
 
-    def download(self, name: str, file: File, path: Path) -> None:
+    def download_file(self, name: str, file: File, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self._root / name, path)
         if file_sha256(path) != file.sha256:
@@ -225,7 +225,7 @@ class Disk:
         path.mkdir(parents=True)
         return path
 
-    def send(self, name: str, data: ByteSource) -> Receipt:
+    def upload_bytes(self, name: str, data: ByteSource) -> Receipt:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()

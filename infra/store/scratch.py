@@ -91,7 +91,7 @@ class Scratch:
             digests = dict(zip(paths, pool.map(file_sha256, paths), strict=True))
             there = self._files.listing(f"{own}/files")
             new = {digest: path for path, digest in digests.items() if digest not in there}
-            list(pool.map(lambda d: self._files.upload(new[d], f"{own}/files/{d}"), new))
+            list(pool.map(lambda d: self._files.upload_file(new[d], f"{own}/files/{d}"), new))
         kept = {
             path.relative_to(self.path).as_posix(): (digest, path.stat().st_size)
             for path, digest in digests.items()
@@ -130,7 +130,9 @@ class Scratch:
         def fetch(name: str) -> None:
             sha256, size = kept[name]
             file = File(sha256=sha256, size=size)
-            self._files.download(f"{folder}/files/{sha256}", file, self.path / checked_path(name))
+            self._files.download_file(
+                f"{folder}/files/{sha256}", file, self.path / checked_path(name)
+            )
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(fetch, kept))

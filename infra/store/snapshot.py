@@ -37,7 +37,8 @@ class StoreSnapshot:
             files.local,
             files.remove,
         )
-        self.upload, self.download, self.send = files.upload, files.download, files.send
+        self.upload_file, self.upload_bytes = files.upload_file, files.upload_bytes
+        self.download_file = files.download_file
         self.read_range, self.folder_uri = files.read_range, files.folder_uri
         self.open, self.atomic_write, self.link, self.walk = (
             files.open,

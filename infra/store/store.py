@@ -136,7 +136,9 @@ class Attempt:
           name: path of the file in the artifact.
           data: bytes of the file.
         """
-        self._sent[name] = self._store.files.send(f"{self._folder}/{checked_path(name)}", data)
+        self._sent[name] = self._store.files.upload_bytes(
+            f"{self._folder}/{checked_path(name)}", data
+        )
 
     def adopt(self, name: str, source: str, file: File) -> None:
         """Adds a file that workers left elsewhere in the store.

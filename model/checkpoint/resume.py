@@ -201,7 +201,7 @@ class ResumePoints:
 
         def put(file: str, data: ByteSource) -> None:
             self._check_held()
-            sizes[file] = self._files.send(f"{name}/{self._rank}-{file}", data).file.size
+            sizes[file] = self._files.upload_bytes(f"{name}/{self._rank}-{file}", data).file.size
 
         index = write_arrays({key: part.data for key, part in named.items()}, put)
         index["of"], index["notes"], index["sizes"] = self._size, notes, sizes

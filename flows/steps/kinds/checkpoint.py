@@ -236,14 +236,14 @@ class _Sent:
 
     def put(self, name: str, data: ByteSource) -> None:
         """Sends a file; called by several threads."""
-        file = self._files.send(name, data).file
+        file = self._files.upload_bytes(name, data).file
         self._sent[name] = file.sha256, file.size
 
     def finish(self, out: Path) -> None:
         """Sends the files of a folder, and last the list of all files that were sent."""
         for path in sorted(path for path in out.rglob("*") if path.is_file()):
             name = path.relative_to(out).as_posix()
-            self._files.upload(path, name)
+            self._files.upload_file(path, name)
             self._sent[name] = file_sha256(path), path.stat().st_size
         self._files.put(_ALL, json.dumps(self._sent).encode())
 
@@ -262,7 +262,7 @@ def _fetch(work: Work, ended: str) -> None:
         if name.endswith(".safetensors"):
             work.adopt(name, f"{source}/{name}", file)
         else:
-            sent.download(name, file, work.out / name)
+            sent.download_file(name, file, work.out / name)
     for name in (files.METRICS, files.WATCH):  # The event file is made from them.
         if (work.out / name).exists():
             shutil.copyfile(work.out / name, work.scratch / name)

@@ -185,7 +185,7 @@ def test_a_large_file_is_sent_in_parts(gcs: GCS, tmp_path: Path, monkeypatch: py
     store = Store("gs://testing/studies")
     file = params_files.ParamsFile({"x": RNG.normal(size=150_000)})
     gcs.fail(Rule(action="tear", verb="chunk"), Rule(action="short", verb="chunk"))
-    receipt = store.files.send("big", file)
+    receipt = store.files.upload_bytes("big", file)
     assert gcs.faults.fired() == [1, 1]
     assert store.files.read("big") == file.read(0, file.size)
     assert receipt.file.sha256 == store.files.sha256("big")
