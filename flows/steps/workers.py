@@ -145,7 +145,7 @@ class JobWorkers:
         def submit() -> Job:
             job = self._server.submit(
                 work,
-                lambda job: command(self._store, job.name, job.earlier, recipes, context),
+                lambda job: command(self._store, job.name, job.earlier_attempts, recipes, context),
                 num_cpus=cpus,
                 num_gpus=gpus,
                 run=context.get("prefect", {}).get("flow_run_id"),
@@ -155,7 +155,7 @@ class JobWorkers:
             return job
 
         job, told = submit(), 0
-        if job.found:
+        if job.reattached:
             yield Joined(job=job.id)
         try:
             while True:

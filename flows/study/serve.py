@@ -101,7 +101,7 @@ def auth_of(given: str | None) -> str | None:
 def _end_runs(number: signal.Signals) -> None:
     """Ends the runs by a signal of their own, while the server can still take their last rows."""
     mine = {
-        process.pid for process in install_signal_handlers().members()
+        process.pid for process in install_signal_handlers().processes()
     }  # Not the guardian: it ends last.
     children = [child for child in psutil.Process().children() if child.pid in mine]
     for child in children:

@@ -41,12 +41,12 @@ class Family:
         )
         os.environ[MARK] = ":".join(filter(None, [outer, self.mark]))
 
-    def members(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Returns the living processes of the family, without this one."""
-        return members(self.mark)
+        return family_processes(self.mark)
 
 
-def members(mark: str) -> list[psutil.Process]:
+def family_processes(mark: str) -> list[psutil.Process]:
     """Returns the processes that have a mark, and their children, which may have dropped it."""
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
@@ -63,7 +63,7 @@ def _guard(mark: str) -> None:
     """Waits until the command has ended, then kills what is left of its family."""
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _GIVE_UP
-    while time.monotonic() < deadline and (left := members(mark)):
+    while time.monotonic() < deadline and (left := family_processes(mark)):
         for process in left:
             try:
                 process.kill()

@@ -51,13 +51,13 @@ class Job:
       id: Ray's submission id: the work's name and the attempt.
       cluster: session of the cluster; each session counts attempts from 1.
       attempt: number of the attempt, counted from 1.
-      found: whether it was under way already.
+      reattached: whether it was under way already.
     """
 
     id: str
     cluster: str
     attempt: int
-    found: bool = dataclasses.field(default=False, compare=False)
+    reattached: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class Job:
         return f"{self.id}.{self.cluster}"
 
     @property
-    def earlier(self) -> list[str]:
+    def earlier_attempts(self) -> list[str]:
         """The names of the attempts before this one; all of them have ended."""
         work = self.id.rpartition("-")[0]
         return [f"{work}-{n}.{self.cluster}" for n in range(1, self.attempt)]
@@ -160,7 +160,7 @@ class JobServer:
                         raise
                 return job
             if not info.status.is_terminal() and not self._lost(info):
-                return dataclasses.replace(job, found=True)
+                return dataclasses.replace(job, reattached=True)
             attempt += 1
 
     def end_reason(self, job: Job) -> str | None:

@@ -94,7 +94,7 @@ def test_a_job_that_found_no_free_node_in_time_is_submitted_again(tmp_path: Path
 
 def test_a_job_found_under_way_is_told_and_one_submitted_knows_its_run(tmp_path: Path):
     server = Server("succeeded")
-    server.job = Job(id="cell-2", cluster="now", attempt=2, found=True)
+    server.job = Job(id="cell-2", cluster="now", attempt=2, reattached=True)
     Report(is_ended=True).write(Store(tmp_path).volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
     context = {"prefect": {"flow_run_id": "a-run"}}

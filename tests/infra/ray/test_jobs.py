@@ -140,14 +140,14 @@ def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
         one.leave()
     job = late.submit("same", ENDLESS, num_cpus=1)
     assert job == jobs[0]
-    assert job.found
+    assert job.reattached
     assert [one.found for one in jobs].count(False) >= 1
     began = time.monotonic()
     late.stop([job])
     assert end_of(late, job).startswith("stopped")
     assert time.monotonic() - began < 30
     again = late.submit("same", python("print('done')"), num_cpus=1)
-    assert (again.id, again.earlier) == ("same-2", [job.name])
+    assert (again.id, again.earlier_attempts) == ("same-2", [job.name])
     assert end_of(late, again).startswith("succeeded")
 
 
