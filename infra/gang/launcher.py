@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from infra.gang.local import own_path
+from infra.gang.local import python_path
 from infra.gang.messages import Place, poll_interval, read_exit_codes, read_message, write_message
 from infra.gang.supervise import LAUNCHER, GangFailedError
 
@@ -24,8 +24,8 @@ RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Environment variables that hold a process's rank under Slurm, Open MPI and other MPIs."""
 ADDRESS = "PARCEL_ADDRESS"
 """Environment variable with the address of a member's host; not every host's name resolves."""
-_MEETING = "coordinator"
-_TO_END = 10.0
+_COORDINATOR = "coordinator"
+_EXIT_TIMEOUT = 10.0
 """Time for members to end after their input closes, before their launcher is killed [s]."""
 _LOG = "launcher.log"
 
@@ -51,16 +51,16 @@ class LauncherGang:
         self, launcher: str, command: Sequence[str], size: int, place: Place, logs: Path
     ) -> None:
         self._place = place
-        first, *options = shlex.split(launcher)
-        words = [*(_RAY if first == "ray" else (first,)), *options, "-n", str(size), *command]
+        program, *options = shlex.split(launcher)
+        argv = [*(_RAY if program == "ray" else (program,)), *options, "-n", str(size), *command]
         with (logs / _LOG).open("wb") as log:
             try:
                 self._launcher = subprocess.Popen(
-                    words,
+                    argv,
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, "PYTHONPATH": own_path()},
+                    env={**os.environ, "PYTHONPATH": python_path()},
                 )
             except FileNotFoundError:
                 raise GangFailedError(
@@ -72,8 +72,10 @@ class LauncherGang:
 
         A member that is killed writes nothing; its launcher then ends, and names it in its log.
         """
-        ended = self._launcher.poll()  # First: once it has ended, members write no more codes.
-        return {LAUNCHER: ended, **read_exit_codes(self._place)}
+        launcher_code = (
+            self._launcher.poll()
+        )  # First: once it has ended, members write no more codes.
+        return {LAUNCHER: launcher_code, **read_exit_codes(self._place)}
 
     def notify_preemption(self, seconds: float) -> None:
         """Notifies all members that their machine is being preempted, and waits for them."""
@@ -85,7 +87,7 @@ class LauncherGang:
         """Ends all members; a stopped one (SIGSTOP) ends when it continues."""
         if self._launcher.stdin is not None:
             self._launcher.stdin.close()
-        self._wait(_TO_END)
+        self._wait(_EXIT_TIMEOUT)
         self._launcher.kill()
         self._launcher.wait()
 
@@ -97,8 +99,8 @@ class LauncherGang:
 
 def launcher_rank(environment: Mapping[str, str]) -> int | None:
     """Returns the rank that a launcher gave this process; None if none did."""
-    found = (environment[name] for name in RANKS if name in environment)
-    return next(map(int, found), None)
+    ranks = (environment[name] for name in RANKS if name in environment)
+    return next(map(int, ranks), None)
 
 
 def rendezvous(place: Place, rank: int, seconds: float) -> str:
@@ -117,11 +119,11 @@ def rendezvous(place: Place, rank: int, seconds: float) -> str:
             probe.bind(("", 0))
             host = os.environ.get(ADDRESS) or socket.gethostname()
             address = f"{host}:{probe.getsockname()[1]}"
-        write_message(place, _MEETING, address)
+        write_message(place, _COORDINATOR, address)
         return address
     deadline = time.monotonic() + seconds
-    while (found := read_message(place, _MEETING)) is None:
+    while (address_of_rank_0 := read_message(place, _COORDINATOR)) is None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"rank 0 did not come to {place} within {seconds:.0f} s.")
         time.sleep(poll_interval(place))
-    return found
+    return address_of_rank_0

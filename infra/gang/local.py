@@ -63,40 +63,42 @@ class LocalGang:
                 member.stdin.close()
 
 
-def member_environment(rank: int, size: int, own: Mapping[str, str]) -> dict[str, str]:
+def member_environment(rank: int, size: int, inherited: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a member: its share of the worker's cores and GPUs.
 
     Args:
       rank: rank of the member.
       size: size of the gang.
-      own: environment of the worker; see `infra.ray.devices`.
+      inherited: environment of the worker; see `infra.ray.devices`.
 
     Raises:
       ValueError: if the GPUs cannot be divided evenly.
     """
-    threads = max(1, int(own.get("NPROC") or os.cpu_count() or 1) // size)
+    threads = max(1, int(inherited.get("NPROC") or os.cpu_count() or 1) // size)
     multi = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
-    found = {
-        **own,
+    environment = {
+        **inherited,
         "NPROC": str(threads),
         "OMP_NUM_THREADS": str(threads),
-        "XLA_FLAGS": " ".join([own.get("XLA_FLAGS", ""), multi]).strip(),
-        "PYTHONPATH": own_path(),
+        "XLA_FLAGS": " ".join([inherited.get("XLA_FLAGS", ""), multi]).strip(),
+        "PYTHONPATH": python_path(),
         # NCCL, which connects GPUs, would take a network's interface before loopback.
-        "NCCL_SOCKET_IFNAME": own.get("NCCL_SOCKET_IFNAME", "lo"),
+        "NCCL_SOCKET_IFNAME": inherited.get("NCCL_SOCKET_IFNAME", "lo"),
     }
-    if gpus := [gpu for gpu in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]:
+    if gpus := [gpu for gpu in inherited.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]:
         if len(gpus) % size:
             raise ValueError(
                 f"processes must divide the GPUs that they share, {len(gpus)}, got {size}; set "
                 f"compute.gpus_per_stage or gpus_per_cell to a multiple of it, or to 0."
             )
-        each = len(gpus) // size
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[rank * each : (rank + 1) * each])
-    return found
+        gpus_per_member = len(gpus) // size
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(
+            gpus[rank * gpus_per_member : (rank + 1) * gpus_per_member]
+        )
+    return environment
 
 
-def own_path() -> str:
+def python_path() -> str:
     """Returns a PYTHONPATH with which other processes find the code that this one runs."""
     return os.pathsep.join(map(os.path.abspath, sys.path))
 

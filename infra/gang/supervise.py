@@ -13,17 +13,17 @@ from typing import Protocol
 from infra.gang.messages import FAILED, PREEMPTED, ProgressReader, poll_interval
 from infra.progress import Progress
 
-_LOOK_EVERY = 0.02
+_POLL_INTERVAL = 0.02
 """Interval between two looks at the members [s]."""
-_LOSSES = 3
+_MAX_LOSSES = 3
 """Losses in a row, without a further saved state in between, after which a gang has failed."""
-_TO_LEAVE = 2.0
+_SAVE_TIMEOUT = 2.0
 """Time for members to save their state when the supervisor must stop; Ray gives it 3 s [s]."""
 
 _SAVED = "its machine is taken away; the state was saved"
 LAUNCHER = -1
 """Rank that stands for the launcher, where one started the members."""
-_REASON = 300
+_MAX_REASON_LENGTH = 300
 """Longest reason of a member's end in one line of progress [characters]."""
 
 
@@ -68,33 +68,33 @@ def supervise(
       GangFailedError: if a member failed by its own error, or the gang was lost too often.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    number = losses = furthest = 0
+    number = losses = best_point = 0
     while True:
-        here = f"{place}/{number}"
-        listener = ProgressReader(here, logs)
-        gang = start(here)
+        message_folder = f"{place}/{number}"
+        reader = ProgressReader(message_folder, logs)
+        gang = start(message_folder)
         try:
-            lost = yield from _follow(gang, listener, max(_LOOK_EVERY, poll_interval(place)))
+            loss = yield from _follow(gang, reader, max(_POLL_INTERVAL, poll_interval(place)))
         # The reader or this process must stop (`flows.steps.job`), and so must the members.
         except (GeneratorExit, SystemExit, KeyboardInterrupt):
-            gang.notify_preemption(_TO_LEAVE)
+            gang.notify_preemption(_SAVE_TIMEOUT)
             raise
         finally:
             gang.kill()
-        if not lost:
-            return here
+        if not loss:
+            return message_folder
         number += 1
-        losses = 0 if listener.point > furthest else losses + 1
-        furthest = max(furthest, listener.point)
-        if losses >= _LOSSES:
+        losses = 0 if reader.resume_point > best_point else losses + 1
+        best_point = max(best_point, reader.resume_point)
+        if losses >= _MAX_LOSSES:
             raise GangFailedError(
-                f"{lost}; the gang was lost {losses} times without getting further."
+                f"{loss}; the gang was lost {losses} times without getting further."
             )
-        note = f"{lost}; all members are restarted"
-        yield dataclasses.replace(listener.last, resumable=False, note=note, happened=True)
+        note = f"{loss}; all members are restarted"
+        yield dataclasses.replace(reader.last, resumable=False, note=note, happened=True)
 
 
-def _follow(gang: Gang, listener: ProgressReader, pause: float) -> Generator[Progress, None, str]:
+def _follow(gang: Gang, reader: ProgressReader, pause: float) -> Generator[Progress, None, str]:
     """Yields progress while the members live; returns how they were lost, "" if all ended well.
 
     Raises:
@@ -102,34 +102,38 @@ def _follow(gang: Gang, listener: ProgressReader, pause: float) -> Generator[Pro
     """
     while True:
         codes = gang.exit_codes()
-        for progress in listener.news():  # Read after the codes, so that no last report is missed.
+        for (
+            progress
+        ) in reader.read_new():  # Read after the codes, so that no last report is missed.
             yield progress
-            listener.deal_with()
-        ended = {rank: code for rank, code in codes.items() if code}
+            reader.acknowledge()
+        failures = {rank: code for rank, code in codes.items() if code}
         # Survivors of a lost member end or are aborted by JAX (SIGABRT) a little later, so they
         # are not the cause.
-        killed = [r for r, code in ended.items() if code < 0 and code != -signal.SIGABRT]
+        killed = [r for r, code in failures.items() if code < 0 and code != -signal.SIGABRT]
         failed = sorted(
-            (r for r, code in ended.items() if code == FAILED), key=lambda rank: rank == LAUNCHER
+            (r for r, code in failures.items() if code == FAILED), key=lambda rank: rank == LAUNCHER
         )
         if failed and not killed:
-            raise GangFailedError(f"{_who(failed[0])}: {listener.reason(failed[0])}")
-        if ended:
-            left = [r for r, code in ended.items() if code == PREEMPTED and r != LAUNCHER]
-            rank = (killed or left or list(ended))[0]
-            how = _SAVED if rank in left else _how(ended[rank], listener.reason(rank))
-            return f"{_who(rank)} was lost ({how})"
+            raise GangFailedError(f"{_member_name(failed[0])}: {reader.reason(failed[0])}")
+        if failures:
+            preempted = [r for r, code in failures.items() if code == PREEMPTED and r != LAUNCHER]
+            rank = (killed or preempted or list(failures))[0]
+            cause = (
+                _SAVED if rank in preempted else _cause_text(failures[rank], reader.reason(rank))
+            )
+            return f"{_member_name(rank)} was lost ({cause})"
         if None not in codes.values():
             return ""
         time.sleep(pause)
 
 
-def _who(rank: int) -> str:
+def _member_name(rank: int) -> str:
     return "a process of the launcher" if rank == LAUNCHER else f"rank {rank}"
 
 
-def _how(code: int, reason: str) -> str:
+def _cause_text(code: int, reason: str) -> str:
     # A member that JAX aborts logs the reason last; one that is killed cannot log any.
     if code < 0 and code != -signal.SIGABRT:
         return signal.Signals(-code).name
-    return f"exit code {code}: {reason[-_REASON:]}"
+    return f"exit code {code}: {reason[-_MAX_REASON_LENGTH:]}"

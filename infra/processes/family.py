@@ -48,23 +48,23 @@ class Family:
 
 def family_processes(mark: str) -> list[psutil.Process]:
     """Returns the processes that have a mark, and their children, which may have dropped it."""
-    found: dict[int, psutil.Process] = {}
+    by_pid: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
             if mark in process.environ().get(MARK, "").split(":"):
-                found[process.pid] = process
-                found |= {child.pid: child for child in process.children(recursive=True)}
+                by_pid[process.pid] = process
+                by_pid |= {child.pid: child for child in process.children(recursive=True)}
         except psutil.Error:  # It ended meanwhile, or is another user's.
             continue
-    return [process for pid, process in found.items() if pid != os.getpid()]
+    return [process for pid, process in by_pid.items() if pid != os.getpid()]
 
 
-def _guard(mark: str) -> None:
-    """Waits until the command has ended, then kills what is left of its family."""
+def _kill_family_after_exit(mark: str) -> None:
+    """Waits until the command has ended, then kills what is survivors of its family."""
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _GIVE_UP
-    while time.monotonic() < deadline and (left := family_processes(mark)):
-        for process in left:
+    while time.monotonic() < deadline and (survivors := family_processes(mark)):
+        for process in survivors:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
@@ -77,4 +77,4 @@ if __name__ == "__main__":
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _guard(sys.argv[1])
+    _kill_family_after_exit(sys.argv[1])

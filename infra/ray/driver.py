@@ -25,9 +25,9 @@ from typing import Any
 
 import cloudpickle
 
-_LOOK_EVERY = 0.5
+_POLL_INTERVAL = 0.5
 """Interval between two looks at the head's processes [s]."""
-_COUNTED = ("CPU", "GPU", "TPU")
+_RESOURCES = ("CPU", "GPU", "TPU")
 
 
 def main() -> None:
@@ -42,8 +42,8 @@ def main() -> None:
     try:
         import ray
 
-        _connect(link.recv())
-        send("ready", {name: int(ray.cluster_resources().get(name, 0)) for name in _COUNTED})
+        _connect_to_ray(link.recv())
+        send("ready", {name: int(ray.cluster_resources().get(name, 0)) for name in _RESOURCES})
     except Exception as error:
         send("failed", f"{type(error).__name__}: {error}")
         os._exit(1)
@@ -57,7 +57,7 @@ def main() -> None:
         match order:
             case ("run", number, payload, options):
                 work = (number, payload, options, tasks, send)
-                threading.Thread(target=_run, args=work, daemon=True).start()
+                threading.Thread(target=_stream_task, args=work, daemon=True).start()
             case ("cancel", number):
                 if number in tasks:
                     ray.cancel(tasks[number], force=True)
@@ -66,7 +66,7 @@ def main() -> None:
                 os._exit(0)
 
 
-def _connect(options: dict[str, Any]) -> None:
+def _connect_to_ray(options: dict[str, Any]) -> None:
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -88,11 +88,11 @@ def _watch_head() -> None:
     started = node.all_processes
     vital = [info.process for name in ("gcs_server", "raylet") for info in started.get(name, [])]
     while all(process.poll() is None for process in vital):
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL_INTERVAL)
     os._exit(3)
 
 
-def _run(
+def _stream_task(
     number: int, payload: bytes, options: dict[str, Any], tasks: dict[int, Any], send: Any
 ) -> None:
     import ray
@@ -128,12 +128,14 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
     except Exception as error:
         text = traceback.format_exc()
         try:
-            told = cloudpickle.dumps(("error", error, text))
-            pickle.loads(told)  # Fails for exceptions that cannot be made from their arguments.
+            pickled_error = cloudpickle.dumps(("error", error, text))
+            pickle.loads(
+                pickled_error
+            )  # Fails for exceptions that cannot be made from their arguments.
         except Exception:
             plain = RuntimeError(f"{type(error).__name__}: {error}")
-            told = cloudpickle.dumps(("error", plain, text))
-        yield told
+            pickled_error = cloudpickle.dumps(("error", plain, text))
+        yield pickled_error
 
 
 def connect_pair() -> tuple[Connection, int]:

@@ -32,7 +32,7 @@ Device = Literal["cpu", "gpu", "tpu"]
 
 _SILENCE = 90.0
 """Time without an answer after which a job server is given up [s]; its jobs may well continue."""
-_NODES_FRESH = 1.0
+_NODES_MAX_AGE = 1.0
 """Time for which one answer about the nodes serves all callers [s]."""
 _REQUESTS = 50.0
 """Highest rate of questions about jobs, over all waiting threads [1/s]."""
@@ -40,7 +40,7 @@ _HOST_CHIPS = 4
 """Chips of a TPU host, assumed while the cluster has none: an autoscaler will bring one."""
 _RUN = "run"
 """Key in a job's metadata: the run that submitted it."""
-_COUNTED = ("CPU", "GPU", "TPU")
+_RESOURCES = ("CPU", "GPU", "TPU")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,10 +135,10 @@ class JobServer:
         # The first attempt that is under way or new is the job; earlier ones have ended.
         while True:
             job = Job(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
-            info = self._info(job)
+            info = self._job_info(job)
             wait_if_stopping()  # A job that was just stopped must not be started again.
             if info is None:
-                words = {
+                request = {
                     "submission_id": job.id,
                     "entrypoint": command(job),
                     "runtime_env": {
@@ -153,13 +153,15 @@ class JobServer:
                     "entrypoint_resources": {"TPU": tpus} if tpus else None,
                 }
                 try:
-                    self._ask(lambda words=words: self._client.submit_job(**words))
+                    self._request_with_retries(
+                        lambda request=request: self._client.submit_job(**request)
+                    )
                 except RuntimeError as error:
                     # Submitted by another process, or by an earlier try whose reply was lost.
                     if "already exists" not in str(error):
                         raise
                 return job
-            if not info.status.is_terminal() and not self._lost(info):
+            if not info.status.is_terminal() and not self._node_is_gone(info):
                 return dataclasses.replace(job, reattached=True)
             attempt += 1
 
@@ -170,22 +172,22 @@ class JobServer:
           RuntimeError: if no node of the cluster is large enough for it; it is then stopped.
           RayWorkerLostError: if the job server does not answer any more.
         """
-        info = self._info(job)
+        info = self._job_info(job)
         wait_if_stopping()  # A job that this process cancels must not be reported as lost.
         if info is None:
             return "is not known to the cluster"
         if info.status.is_terminal():
             self._waiting.pop(job.id, None)
             return f"{info.status.value.lower()}: {info.message}"
-        if self._lost(info):
+        if self._node_is_gone(info):
             return "died with its node"
         if info.status == "PENDING":
-            self._check_place(job, info)
+            self._check_feasible(job, info)
         return None
 
     def timed_out_unscheduled(self, job: Job) -> bool:
         """Whether Ray gave a job up because no node was free for 15 minutes."""
-        info = self._info(job)
+        info = self._job_info(job)
         return info is not None and info.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
 
     def wait(self, waiting: int) -> None:
@@ -214,7 +216,7 @@ class JobServer:
         self._connect()
         jobs = [
             job.submission_id
-            for job in self._ask(lambda: self._client.list_jobs())
+            for job in self._request_with_retries(lambda: self._client.list_jobs())
             if (job.metadata or {}).get(_RUN) == run and not job.status.is_terminal()
         ]
         self.stop([Job(id=job, cluster=self._cluster, attempt=0) for job in jobs])
@@ -229,7 +231,7 @@ class JobServer:
         with self._locked:
             if self._client is not None:
                 return
-            url = _url(self._address)
+            url = _job_server_url(self._address)
             # For Ray's clients this variable overrides their own argument.
             os.environ["RAY_API_SERVER_ADDRESS"] = url
             from ray.job_submission import JobSubmissionClient
@@ -255,82 +257,82 @@ class JobServer:
 
     def _resources(self, num_cpus: int, num_gpus: float) -> dict[str, float]:
         """Returns the numbers of CPUs, GPUs and TPU chips that a job takes."""
-        nodes = self._living().values()
-        most = {name: max((node[name] for node in nodes), default=0) for name in _COUNTED}
+        nodes = self._alive_nodes().values()
+        most = {name: max((node[name] for node in nodes), default=0) for name in _RESOURCES}
         device = self._device or ("gpu" if most["GPU"] else "tpu" if most["TPU"] else "cpu")
         if device == "gpu" and math.isinf(num_gpus):
             num_gpus = max(1, most["GPU"])
-        wants = bool(num_gpus)
+        wants_accelerator = bool(num_gpus)
         return {
             "CPU": num_cpus,
             "GPU": num_gpus if device == "gpu" else 0,
-            "TPU": (most["TPU"] or _HOST_CHIPS) if device == "tpu" and wants else 0,
+            "TPU": (most["TPU"] or _HOST_CHIPS) if device == "tpu" and wants_accelerator else 0,
         }
 
-    def _info(self, job: Job) -> Any:
+    def _job_info(self, job: Job) -> Any:
         """Returns the server's record of a job; None if it has none of that id."""
         try:
-            return self._ask(lambda: self._client.get_job_info(job.id))
+            return self._request_with_retries(lambda: self._client.get_job_info(job.id))
         except RuntimeError as error:
             if "status code 404" in str(error):
                 return None
             raise
 
-    def _lost(self, info: Any) -> bool:
+    def _node_is_gone(self, info: Any) -> bool:
         """Whether a job's node is gone; Ray reports some of these jobs much later, or never."""
-        return bool(info.driver_node_id) and info.driver_node_id not in self._living()
+        return bool(info.driver_node_id) and info.driver_node_id not in self._alive_nodes()
 
-    def _living(self) -> dict[str, dict[str, int]]:
+    def _alive_nodes(self) -> dict[str, dict[str, int]]:
         """Returns node id -> total CPUs, GPUs and TPU chips, for every living node."""
         from ray.util.state.common import ListApiOptions, StateResource
 
         with self._locked:
-            asked, nodes = self._nodes
-            if time.monotonic() - asked > _NODES_FRESH:
-                every: Any = ListApiOptions
-                options = every(limit=10_000)
-                listed = self._ask(
+            updated, nodes = self._nodes
+            if time.monotonic() - updated > _NODES_MAX_AGE:
+                options_type: Any = ListApiOptions
+                options = options_type(limit=10_000)
+                node_states = self._request_with_retries(
                     lambda: self._state.list(
                         StateResource.NODES, options=options, raise_on_missing_output=False
                     )
                 )
                 nodes = {
                     node.node_id: {
-                        name: int(node.resources_total.get(name, 0)) for name in _COUNTED
+                        name: int(node.resources_total.get(name, 0)) for name in _RESOURCES
                     }
-                    for node in listed
+                    for node in node_states
                     if node.state == "ALIVE"
                 }
                 self._nodes = time.monotonic(), nodes
             return nodes
 
-    def _check_place(self, job: Job, info: Any) -> None:
+    def _check_feasible(self, job: Job, info: Any) -> None:
         """Stops a job that no node could run, even if idle, once it has waited long enough.
 
         Raises:
           RuntimeError: if it was stopped.
         """
-        wanted = {name: float(info.metadata[name]) for name in _COUNTED}
-        nodes = self._living().values()
-        if any(all(node[name] >= n for name, n in wanted.items()) for node in nodes):
+        requested = {name: float(info.metadata[name]) for name in _RESOURCES}
+        nodes = self._alive_nodes().values()
+        if any(all(node[name] >= n for name, n in requested.items()) for node in nodes):
             self._waiting.pop(job.id, None)
             return
         since = self._waiting.setdefault(job.id, time.monotonic())
         if time.monotonic() - since < self._node_wait:
             return
         self._stop(job)
-        there = collections.Counter(_words(node) for node in nodes)
-        found = ", ".join(f"{count} with {words}" for words, count in there.items())
+        node_counts = collections.Counter(_resources_text(node) for node in nodes)
+        nodes_text = ", ".join(f"{count} with {words}" for words, count in node_counts.items())
         raise RuntimeError(
-            f"no node of the cluster has {_words(wanted)}, and none came in "
-            f"{self._node_wait:.0f} s (compute.node_wait); there are {found or 'no nodes'}."
+            f"no node of the cluster has {_resources_text(requested)}, and none came in "
+            f"{self._node_wait:.0f} s (compute.node_wait); there are {nodes_text or 'no nodes'}."
         )
 
     def _stop(self, job: Job) -> None:
         with contextlib.suppress(Exception):  # It has ended, or its cluster has.
             self._client.stop_job(job.id)
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _request_with_retries(self, question: Callable[[], Any]) -> Any:
         """Asks the server, and retries for a while if it does not answer."""
         import requests
 
@@ -353,13 +355,13 @@ class JobServer:
             pause = min(2 * pause, 5.0)
 
     def _pause(self, seconds: float) -> None:
-        left = self._ended.wait(seconds)
+        is_detached = self._ended.wait(seconds)
         wait_if_stopping()
-        if left:
+        if is_detached:
             raise RuntimeError("the run is being stopped; its jobs are left as they are.")
 
 
-def _url(address: str) -> str:
+def _job_server_url(address: str) -> str:
     """Returns the address of a cluster's job server.
 
     Raises:
@@ -378,5 +380,5 @@ def _url(address: str) -> str:
         ) from error
 
 
-def _words(resources: Mapping[str, float]) -> str:
+def _resources_text(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{n:g} {name}" for name, n in resources.items() if n) or "0 CPU"

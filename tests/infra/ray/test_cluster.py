@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from infra.ray.cluster import Cluster
-from infra.ray.devices import devices, usable_gpus
+from infra.ray.devices import device_environment, usable_gpus
 from infra.ray.errors import RayWorkerLostError
 from tests.processes import LOOPBACK, command_line, listened
 
@@ -138,11 +138,11 @@ def test_stopped_twice_and_from_two_threads_it_leaves_no_process(cluster: Cluste
 
 
 def test_the_users_own_platform_wins():
-    assert devices(1, 0, {"JAX_PLATFORMS": "cpu"})["JAX_PLATFORMS"] == "cpu"
-    assert devices(0, 4, {}) == {"JAX_PLATFORMS": "tpu,cpu"}
-    assert devices(1 / 3, 0, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.30"
+    assert device_environment(1, 0, {"JAX_PLATFORMS": "cpu"})["JAX_PLATFORMS"] == "cpu"
+    assert device_environment(0, 4, {}) == {"JAX_PLATFORMS": "tpu,cpu"}
+    assert device_environment(1 / 3, 0, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.30"
     own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
-    assert devices(0.5, 0, own)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
+    assert device_environment(0.5, 0, own)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
 
 
 def test_no_gpu_is_taken_from_a_user_who_keeps_to_the_cpu(monkeypatch: pytest.MonkeyPatch):

@@ -187,7 +187,7 @@ def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Pa
     second = psutil.Process(node(home, *words).pid)
     try:
         job = server.submit("cell", ENDLESS, num_cpus=6)
-        while server._info(job).status != "RUNNING":
+        while server._job_info(job).status != "RUNNING":
             server.wait(1)
         for process in [second, *second.children(recursive=True)]:
             process.send_signal(signal.SIGSTOP)
