@@ -107,7 +107,7 @@ def read_program_cost(hlo: str, *, num_chips: int, open_trips: int = 1) -> Progr
 
 
 class _Program:
-    """A program's text, split into computations: name -> lines of (type, operation, the attributes)."""
+    """A program's text, split into computations: name -> [(type, operation, attributes), ...]."""
 
     def __init__(self, hlo: str, num_chips: int, open_trips: int) -> None:
         self._num_chips, self._open_trips = num_chips, open_trips
@@ -144,12 +144,9 @@ class _Program:
         if operation == "fusion" and "calls=%all-reduce-scatter" in attributes:
             # The compiler's other form of a reduce-scatter, used if rows do not fill whole tiles.
             inner = self._computations[_computation_name("calls", attributes)]
-            shape, _, attributes = next(
-                instruction for instruction in inner if instruction[1] == "all-reduce"
-            )
-            return Collective(
-                "reduce-scatter", self._group_size(attributes), hidden=False
-            ), _shape_bytes(shape)
+            shape, _, attributes = next(line for line in inner if line[1] == "all-reduce")
+            group = self._group_size(attributes)
+            return Collective("reduce-scatter", group, hidden=False), _shape_bytes(shape)
         collective = operation.removesuffix("-start")
         if collective not in _TRAFFIC:
             return None
@@ -164,10 +161,8 @@ class _Program:
 
     def _called_computations(self, operation: str, attributes: str) -> list[tuple[str, int]]:
         if operation == "while":
-            condition, body = (
-                _computation_name("condition", attributes),
-                _computation_name("body", attributes),
-            )
+            condition = _computation_name("condition", attributes)
+            body = _computation_name("body", attributes)
             return [(body, self._loop_iterations(condition))]
         if operation == "call":
             return [(_computation_name("to_apply", attributes), 1)]

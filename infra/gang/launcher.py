@@ -72,9 +72,8 @@ class LauncherGang:
 
         A member that is killed writes nothing; its launcher then ends, and names it in its log.
         """
-        launcher_code = (
-            self._launcher.poll()
-        )  # First: once it has ended, members write no more codes.
+        # Polled before the codes are read: once the launcher has ended, members write no more codes.
+        launcher_code = self._launcher.poll()
         return {LAUNCHER: launcher_code, **read_exit_codes(self._place)}
 
     def notify_preemption(self, seconds: float) -> None:

@@ -102,9 +102,8 @@ def _follow(gang: Gang, reader: ProgressReader, pause: float) -> Generator[Progr
     """
     while True:
         codes = gang.exit_codes()
-        for (
-            progress
-        ) in reader.read_new():  # Read after the codes, so that no last report is missed.
+        # Read after the codes: a member reports before it ends, so no last report is missed.
+        for progress in reader.read_new():
             yield progress
             reader.acknowledge()
         failures = {rank: code for rank, code in codes.items() if code}

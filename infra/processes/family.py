@@ -60,7 +60,7 @@ def family_processes(mark: str) -> list[psutil.Process]:
 
 
 def _kill_family_after_exit(mark: str) -> None:
-    """Waits until the command has ended, then kills what is survivors of its family."""
+    """Waits until the command has ended, then kills what is left of its family."""
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _GIVE_UP
     while time.monotonic() < deadline and (survivors := family_processes(mark)):

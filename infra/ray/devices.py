@@ -20,8 +20,8 @@ def worker_environment(
       num_cpus: cores of the task.
       num_gpus: GPUs of the task; below 1 it shares one.
       tpus: TPU chips of the task.
-      user_environment: environment whose settings of devices win; empty for a worker on another machine, about
-        whose devices this machine's environment says nothing.
+      user_environment: environment whose settings of devices win; empty for a worker on another
+        machine, about whose devices this machine's environment says nothing.
     """
     multi = f"--xla_cpu_multi_thread_eigen={'true' if num_cpus > 1 else 'false'}"
     return {
@@ -40,7 +40,7 @@ def worker_environment(
 def device_environment(
     num_gpus: float, tpus: int, user_environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns the environment that keeps JAX to a task's devices; X settings win.
+    """Returns the environment that keeps JAX to a task's devices; the user's own settings win.
 
     Ray decides which of them a task sees (CUDA_VISIBLE_DEVICES, TPU_VISIBLE_CHIPS).
 
@@ -59,7 +59,7 @@ def device_environment(
 def usable_gpus(requested: int | None) -> int | None:
     """Returns the number of GPUs of a cluster on this machine; None for all that Ray finds.
 
-    It is as requested, if anything was. Else it is 0 if JAX has no CUDA or the user's JAX_PLATFORMS
+    It is `requested`, if that is a number. Else it is 0 if JAX has no CUDA or the user's JAX_PLATFORMS
     excludes GPUs.
     """
     if requested is not None:

@@ -129,9 +129,8 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
         text = traceback.format_exc()
         try:
             pickled_error = cloudpickle.dumps(("error", error, text))
-            pickle.loads(
-                pickled_error
-            )  # Fails for exceptions that cannot be made from their arguments.
+            # Fails for exceptions that cannot be made from their arguments.
+            pickle.loads(pickled_error)
         except Exception:
             plain = RuntimeError(f"{type(error).__name__}: {error}")
             pickled_error = cloudpickle.dumps(("error", plain, text))

@@ -170,8 +170,8 @@ def _await_nodes(size: int, resources: Mapping[str, int], seconds: float) -> Non
         time.sleep(_POLL_INTERVAL)
     requested = " and ".join(f"{count} {name}" for name, count in resources.items())
     print(
-        f"the cluster has room for {capacity} processes with {requested} each, of {size}, beside the "
-        f"step's own core, and no more came in {seconds:.0f} s (compute.node_wait)",
+        f"the cluster has room for {capacity} processes with {requested} each, of {size}, beside "
+        f"the step's own core, and no more came in {seconds:.0f} s (compute.node_wait)",
         flush=True,
     )
     os._exit(1)
