@@ -72,7 +72,7 @@ class LauncherGang:
 
         A member that is killed writes nothing; its launcher then ends, and names it in its log.
         """
-        # Polled before the codes are read: once the launcher has ended, members write no more codes.
+        # Polled first: once the launcher has ended, its members write no more codes.
         launcher_code = self._launcher.poll()
         return {LAUNCHER: launcher_code, **read_exit_codes(self._place)}
 

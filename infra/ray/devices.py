@@ -59,8 +59,8 @@ def device_environment(
 def usable_gpus(requested: int | None) -> int | None:
     """Returns the number of GPUs of a cluster on this machine; None for all that Ray finds.
 
-    It is `requested`, if that is a number. Else it is 0 if JAX has no CUDA or the user's JAX_PLATFORMS
-    excludes GPUs.
+    It is `requested`, if that is a number. Else it is 0 if JAX has no CUDA or the user's
+    JAX_PLATFORMS excludes GPUs.
     """
     if requested is not None:
         return requested
