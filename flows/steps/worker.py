@@ -15,9 +15,9 @@ from typing import Any
 from flows.steps.kind import Work
 from infra.errors import one_line_message
 from infra.progress import Progress
+from infra.store.compiled_programs import share_compiled_programs
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
-from infra.store.programs import share_compiled_programs
 from infra.store.scratch import Scratch
 from infra.store.store import JOBS, Attempt, Store
 

@@ -206,15 +206,17 @@ class StoreBackend(Protocol):
         """
         ...
 
-    def workplace(self, folder: str) -> Path:
+    def make_workspace(self, folder: str) -> Path:
         """Makes an empty local folder, to be filled by one process and then stored as `folder`."""
         ...
 
-    def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
+    def publish_folder(
+        self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]
+    ) -> None:
         """Stores the files of a workplace durably; afterwards everybody can read them.
 
         Args:
-          folder: name of the folder, as given to `workplace`.
+          folder: name of the folder, as given to `make_workspace`.
           files: path in it -> digest and size.
           sent: path in it -> receipt of a file that is stored already.
 

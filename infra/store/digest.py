@@ -42,14 +42,14 @@ def canonical_json(value: object) -> str:
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,
-        default=_plain,
+        default=_plain_dataclass,
     )
 
 
-_KNOWN = 4096
+_MAX_CACHED = 4096
 """Number of objects whose JSON is remembered."""
 
-_texts: dict[int, tuple[object, str]] = {}
+_json_by_id: dict[int, tuple[object, str]] = {}
 """id of an object -> the object, so that its id is not given to another one, and its JSON."""
 
 
@@ -62,12 +62,12 @@ def settings_json(value: object) -> str:
     parameters = getattr(type(value), "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         return canonical_json(value)
-    known = _texts.get(id(value))
-    if known is None:
-        if len(_texts) >= _KNOWN:
-            _texts.clear()
-        known = _texts[id(value)] = value, canonical_json(value)
-    return known[1]
+    cached = _json_by_id.get(id(value))
+    if cached is None:
+        if len(_json_by_id) >= _MAX_CACHED:
+            _json_by_id.clear()
+        cached = _json_by_id[id(value)] = value, canonical_json(value)
+    return cached[1]
 
 
 def members_sha256(members: Mapping[str, object]) -> str:
@@ -86,17 +86,17 @@ def listing_sha256(files: Mapping[str, str]) -> str:
     return value_sha256(dict(files))
 
 
-def _plain(value: object) -> object:
+def _plain_dataclass(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: getattr(value, field.name)
             for field in dataclasses.fields(value)
-            if _counts(field, value)
+            if _is_identity_field(field, value)
         }
     raise TypeError(f"{type(value).__name__} cannot be part of a step key: {value!r}.")
 
 
-def _counts(field: "dataclasses.Field[Any]", owner: object) -> bool:
+def _is_identity_field(field: "dataclasses.Field[Any]", owner: object) -> bool:
     """Whether a field of a config is part of a step's identity."""
     rule = field.metadata.get("identity", True)
     if rule != UNLESS_DEFAULT["identity"]:

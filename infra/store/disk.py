@@ -19,7 +19,7 @@ from infra.store.manifest import File
 PARTIAL = "partial"
 """Folder of records that are being written; what a killed process leaves there is garbage."""
 
-_SYNCS = 8
+_MAX_SYNCS = 8
 """Files synced at a time."""
 
 _PART = 16 * 2**20
@@ -41,7 +41,8 @@ class Disk:
     def __init__(self, root: Path, *, durable: bool = True) -> None:
         self.uri, self.state = str(root), root
         self._root, self._durable = root, durable
-        self._named = f"{root}/"  # For thousands of look-ups; a `Path` takes ten times as long.
+        # A text, for thousands of look-ups; a `Path` takes ten times as long.
+        self._root_slash = f"{root}/"
 
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()
@@ -81,13 +82,13 @@ class Disk:
         return Receipt(file)
 
     def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
-        waiting, seen = [("", self._root / folder)], set[str]()
+        waiting, visited = [("", self._root / folder)], set[str]()
         while waiting:
             prefix, path = waiting.pop()
-            real = os.path.realpath(path)
-            if real in seen:  # Links may lead in a circle.
+            real_path = os.path.realpath(path)
+            if real_path in visited:  # Links may lead in a circle.
                 continue
-            seen.add(real)
+            visited.add(real_path)
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError),
                 os.scandir(path) as entries,
@@ -98,36 +99,36 @@ class Disk:
                         waiting.append((f"{name}/", Path(entry.path)))
                     elif entry.is_file():
                         with contextlib.suppress(FileNotFoundError):
-                            yield name, _stat(entry.stat())
+                            yield name, _file_stat(entry.stat())
 
     def stat(self, name: str) -> FileStat:
-        return _stat(os.stat(self._named + name))
+        return _file_stat(os.stat(self._root_slash + name))
 
     def listing(self, folder: str) -> dict[str, FileStat]:
-        found = {}
+        stats = {}
         try:
             with os.scandir(self._root / folder) as entries:
                 for entry in entries:
                     # A file that is deleted during the listing counts as absent.
                     with contextlib.suppress(FileNotFoundError):
                         if entry.is_file():
-                            found[entry.name] = _stat(entry.stat())
+                            stats[entry.name] = _file_stat(entry.stat())
                         elif entry.is_symlink() and not entry.is_dir():
                             raise OSError(f"{entry.path} is a link that leads nowhere.")
         except FileNotFoundError:
-            self._check_absent(folder)
+            self._check_not_dangling(folder)
             return {}
-        return dict(sorted(found.items()))
+        return dict(sorted(stats.items()))
 
     def folders(self, folder: str) -> list[str]:
         try:
             with os.scandir(self._root / folder) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
         except FileNotFoundError:
-            self._check_absent(folder)
+            self._check_not_dangling(folder)
             return []
 
-    def _check_absent(self, folder: str) -> None:
+    def _check_not_dangling(self, folder: str) -> None:
         """Raises an error if a folder is a link to a place that is not there, such as a lost mount.
 
         What would be there is not absent, but unknown.
@@ -138,7 +139,7 @@ class Disk:
 
     def create_if_absent(self, name: str, data: bytes) -> bool:
         path = self._root / name
-        with self._written(path, data) as partial:
+        with self._temporary_file(path, data) as partial:
             try:
                 os.link(partial, path)
             except OSError as error:
@@ -146,40 +147,40 @@ class Disk:
                 # lost the reply repeats the call, and reports our own file as "exists". So the
                 # content of the file decides.
                 try:
-                    there = path.read_bytes()
+                    current = path.read_bytes()
                 except FileNotFoundError:
                     if isinstance(error, FileExistsError):
                         return False  # Another process's file, deleted since.
                     raise error from None
-                if there != data:
+                if current != data:
                     return False
-        self._sync_folder(path.parent)
+        self._fsync_folder(path.parent)
         return True
 
     def compare_and_swap(self, name: str, old: bytes, new: bytes) -> bool:
         path = self._root / name
-        with self._written(path, new) as partial:
-            with self._guarded():
-                if not self._holds(path, old):
+        with self._temporary_file(path, new) as partial:
+            with self._compare_lock():
+                if not self._has_content(path, old):
                     return False
                 os.replace(partial, path)
-            self._sync_folder(path.parent)
+            self._fsync_folder(path.parent)
         return True
 
     def compare_and_delete(self, name: str, old: bytes) -> bool:
         path = self._root / name
-        with self._guarded():
-            if not self._holds(path, old):
+        with self._compare_lock():
+            if not self._has_content(path, old):
                 return False
             path.unlink()
-        self._sync_folder(path.parent)
+        self._fsync_folder(path.parent)
         return True
 
     def put(self, name: str, data: bytes) -> None:
         path = self._root / name
-        with self._written(path, data) as partial:
+        with self._temporary_file(path, data) as partial:
             os.replace(partial, path)
-        self._sync_folder(path.parent)
+        self._fsync_folder(path.parent)
 
     def snapshot(self) -> StoreBackend:
         return self  # Look-ups on a disk are fast.
@@ -192,19 +193,19 @@ class Disk:
 
     def total_stat(self, name: str) -> FileStat:
         size = modified = 0
-        for found in _stats(self._root / name):
-            modified = max(modified, found.st_mtime_ns)
-            size += 0 if stat.S_ISDIR(found.st_mode) else found.st_size
+        for stat_result in _tree_stats(self._root / name):
+            modified = max(modified, stat_result.st_mtime_ns)
+            size += 0 if stat.S_ISDIR(stat_result.st_mode) else stat_result.st_size
         return FileStat(size=size, modified=modified, version=())
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        found = {}
+        sizes = {}
         for name in names:
             try:
-                found[name] = os.stat(f"{self._named}{folder}/{name}").st_size
+                sizes[name] = os.stat(f"{self._root_slash}{folder}/{name}").st_size
             except FileNotFoundError:
                 continue
-        return found
+        return sizes
 
     def sha256(self, name: str) -> str:
         return file_sha256(self._root / name)
@@ -220,7 +221,7 @@ class Disk:
         if file_sha256(path) != file.sha256:
             raise OSError(f"{self._root / name} holds other bytes than its digest")
 
-    def workplace(self, folder: str) -> Path:
+    def make_workspace(self, folder: str) -> Path:
         path = self._root / folder
         path.mkdir(parents=True)
         return path
@@ -236,20 +237,22 @@ class Disk:
                 file.write(part)
         return Receipt(File(sha256=digest.hexdigest(), size=data.size))
 
-    def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
-        wanted = {**files, **{name: receipt.file for name, receipt in sent.items()}}
-        if self.sizes(folder, wanted) != {name: file.size for name, file in wanted.items()}:
+    def publish_folder(
+        self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]
+    ) -> None:
+        expected = {**files, **{name: receipt.file for name, receipt in sent.items()}}
+        if self.sizes(folder, expected) != {name: file.size for name, file in expected.items()}:
             raise OSError(f"{self._root / folder} does not hold what was written; try again.")
         # The workplace is the stored folder already, so it is only synced: bytes, then names.
         path = self._root / folder
-        found = list(os.walk(path, onerror=_raise))
-        written = [Path(below) / name for below, _, names in found for name in names]
+        tree = list(os.walk(path, onerror=_raise_walk_error))
+        paths = [Path(below) / name for below, _, names in tree for name in names]
         # In parallel, so that the disk's journal takes several at once, which takes 0.4 of the time
         # (150 artifacts).
-        with ThreadPoolExecutor(_SYNCS) as pool:
-            list(pool.map(_sync, written))
+        with ThreadPoolExecutor(_MAX_SYNCS) as pool:
+            list(pool.map(_fsync, paths))
             above = [upper for upper in path.parents if upper.is_relative_to(self._root)]
-            list(pool.map(_sync, [*(Path(below) for below, *_ in found), *above]))
+            list(pool.map(_fsync, [*(Path(below) for below, *_ in tree), *above]))
 
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
         return self._root / folder
@@ -265,7 +268,7 @@ class Disk:
             path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _written(self, path: Path, data: bytes) -> Iterator[Path]:
+    def _temporary_file(self, path: Path, data: bytes) -> Iterator[Path]:
         """Yields a temporary file of these bytes, on the disk of `path`, whose folder it makes."""
         _make_folder(path.parent)
         partial = self._root / PARTIAL / uuid.uuid4().hex
@@ -281,30 +284,30 @@ class Disk:
             partial.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _compare_lock(self) -> Iterator[None]:
         """Holds the lock of compare-and-replace, which the kernel frees if the process dies."""
         with (self._root / _GUARD).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _sync_folder(self, path: Path) -> None:
+    def _fsync_folder(self, path: Path) -> None:
         if self._durable:
-            _sync(path)
+            _fsync(path)
 
     @staticmethod
-    def _holds(path: Path, data: bytes) -> bool:
+    def _has_content(path: Path, data: bytes) -> bool:
         try:
             return path.read_bytes() == data
         except FileNotFoundError:
             return False
 
 
-def _stat(found: os.stat_result) -> FileStat:
-    version = (found.st_ino, found.st_mtime_ns, found.st_size)
-    return FileStat(size=found.st_size, modified=found.st_mtime_ns, version=version)
+def _file_stat(status: os.stat_result) -> FileStat:
+    version = (status.st_ino, status.st_mtime_ns, status.st_size)
+    return FileStat(size=status.st_size, modified=status.st_mtime_ns, version=version)
 
 
-def _stats(path: Path) -> Iterator[os.stat_result]:
+def _tree_stats(path: Path) -> Iterator[os.stat_result]:
     """Yields the state of a file, or of a folder and all below it; deleted ones are left out."""
     with contextlib.suppress(FileNotFoundError):
         yield os.stat(path)
@@ -314,7 +317,7 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
                 yield os.lstat(os.path.join(folder, name))
 
 
-def _raise(error: OSError) -> None:
+def _raise_walk_error(error: OSError) -> None:
     raise error
 
 
@@ -324,10 +327,10 @@ def _make_folder(path: Path) -> None:
         return
     _make_folder(path.parent)
     path.mkdir(exist_ok=True)
-    _sync(path.parent)
+    _fsync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     """Forces a file, or the names in a folder, onto the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

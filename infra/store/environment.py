@@ -83,29 +83,29 @@ def _accelerator() -> str:
 
 @functools.cache
 def _git() -> dict[str, str | None]:
-    def ask(*words: str) -> str | None:
+    def run_git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(_ROOT), *words], capture_output=True, text=True, timeout=20
+            process = subprocess.run(
+                ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, timeout=20
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return done.stdout if done.returncode == 0 else None
+        return process.stdout if process.returncode == 0 else None
 
-    commit = ask("rev-parse", "HEAD")
+    commit = run_git("rev-parse", "HEAD")
     if commit is None:
         return {"commit": None, "dirty": None}
-    diff = ask("diff", "HEAD", "--", "*.py")
+    diff = run_git("diff", "HEAD", "--", "*.py")
     dirty = hashlib.sha256(diff.encode()).hexdigest() if diff else None
     return {"commit": commit.strip(), "dirty": dirty}
 
 
 @functools.cache
 def _packages() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

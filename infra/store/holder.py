@@ -30,7 +30,9 @@ class Holder:
     def this_process(cls) -> "Holder":
         """Returns this process."""
         pid = os.getpid()
-        return cls(host=os.uname().nodename, machine=_machine(), pid=pid, began=_began(pid) or 0)
+        return cls(
+            host=os.uname().nodename, machine=_machine_id(), pid=pid, began=_start_time(pid) or 0
+        )
 
     @classmethod
     def read(cls, values: Any) -> "Holder":
@@ -50,16 +52,16 @@ class Holder:
     @property
     def is_on_this_machine(self) -> bool:
         """Whether it is, or was, a process of this machine."""
-        return self.machine == _machine()
+        return self.machine == _machine_id()
 
     @property
     def has_ended(self) -> bool:
         """Whether it has certainly ended; a process of another machine may always be running."""
-        return self.is_on_this_machine and _began(self.pid) != self.began
+        return self.is_on_this_machine and _start_time(self.pid) != self.began
 
 
 @functools.cache
-def _machine() -> str:
+def _machine_id() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -67,7 +69,7 @@ def _machine() -> str:
         return os.uname().nodename
 
 
-def _began(pid: int) -> int | None:
+def _start_time(pid: int) -> int | None:
     """Returns when a process began; None if it does not run. A zombie has ended already."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()

@@ -28,7 +28,7 @@ from typing import Any
 
 from infra.store.backend import StoreBackend
 from infra.store.holder import Holder
-from infra.store.manifest import checked_key
+from infra.store.manifest import validate_key
 
 TTL = 120.0
 """Time without renewal after which a lease has lapsed [s]. That a holder on this machine has ended
@@ -79,8 +79,10 @@ class HeldLease:
     def __init__(self, files: StoreBackend, name: str, lease: Lease) -> None:
         self.lost = False
         self._files, self._name, self._lease = files, name, lease
-        self._changing, self._ended = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"lease {name}", daemon=True)
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(
+            target=self._renew_until_released, name=f"lease {name}", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -95,11 +97,13 @@ class HeldLease:
 
     def renew(self, keys: Iterable[str] = ()) -> bool:
         """Renews the lease, adds `keys` to it, and returns whether it was still held."""
-        with self._changing:
-            self.lost = not (self._swap(keys) or (self._look_up() and self._swap(keys)))
+        with self._lock:
+            self.lost = not (
+                self._write_renewal(keys) or (self._resync() and self._write_renewal(keys))
+            )
             return not self.lost
 
-    def _swap(self, keys: Iterable[str]) -> bool:
+    def _write_renewal(self, keys: Iterable[str]) -> bool:
         lease = dataclasses.replace(
             self._lease,
             renewals=self._lease.renewals + 1,
@@ -110,18 +114,18 @@ class HeldLease:
             self._lease = lease
         return swapped
 
-    def _look_up(self) -> bool:
+    def _resync(self) -> bool:
         """Adopts the file's text if the lease is still ours, and returns whether it is.
 
         The text differs from the one known here if the reply to an earlier change was lost.
         """
         try:
-            there = _parse(self._files.read(self._name))
+            current = _parse_lease(self._files.read(self._name))
         except FileNotFoundError:
             return False
-        if there.token == self.token:
-            self._lease = there
-        return there.token == self.token
+        if current.token == self.token:
+            self._lease = current
+        return current.token == self.token
 
     def release(self) -> None:
         """Gives the lease back; a lost one is left to its new holder."""
@@ -131,7 +135,7 @@ class HeldLease:
         with contextlib.suppress(OSError):
             self._files.compare_and_delete(self._name, self._lease.to_json())
 
-    def _keep(self) -> None:
+    def _renew_until_released(self) -> None:
         while not self._ended.wait(self._lease.ttl / _RENEWALS_PER_TTL):
             # If the disk fails for a moment, the next renewal succeeds; if for long, the lease
             # lapses.
@@ -150,12 +154,12 @@ def hold_lease(
     lost: Collection[str] = (),
 ) -> Iterator[HeldLease]:
     """Holds a lease, after waiting until it is free; see `acquire_lease`."""
-    held = acquire_lease(files, name, ttl=ttl, token=token, lost=lost)
-    assert held is not None  # None is returned only if `keep_waiting` says so.
+    lease = acquire_lease(files, name, ttl=ttl, token=token, lost=lost)
+    assert lease is not None  # None is returned only if `keep_waiting` says so.
     try:
-        yield held
+        yield lease
     finally:
-        held.release()
+        lease.release()
 
 
 def acquire_lease(
@@ -187,20 +191,20 @@ def acquire_lease(
         keys=tuple(keys),
     )
     text, wait = lease.to_json(), _FIRST_WAIT
-    seen, seen_since = b"", 0.0
+    last_seen, last_seen_at = b"", 0.0
     while not files.create_if_absent(name, text):
         try:
-            there, modified = files.read(name), files.stat(name).modified
+            current, modified = files.read(name), files.stat(name).modified
         except FileNotFoundError:
             continue  # Given back just now: try again.
-        found = _parse(there)
-        if there != seen:
-            seen, seen_since = there, time.monotonic()
+        current_lease = _parse_lease(current)
+        if current != last_seen:
+            last_seen, last_seen_at = current, time.monotonic()
         # Both must hold: after a sleep of this machine, live leases look lapsed for an interval.
-        still = time.monotonic() - seen_since >= found.ttl / _RENEWALS_PER_TTL
-        lapsed = still and files.now() - modified > found.ttl * 1e9
-        if found.holder.has_ended or lapsed or found.token in lost:
-            if files.compare_and_swap(name, there, text):
+        is_unchanged = time.monotonic() - last_seen_at >= current_lease.ttl / _RENEWALS_PER_TTL
+        has_lapsed = is_unchanged and files.now() - modified > current_lease.ttl * 1e9
+        if current_lease.holder.has_ended or has_lapsed or current_lease.token in lost:
+            if files.compare_and_swap(name, current, text):
                 break
             continue
         if not keep_waiting():
@@ -210,11 +214,11 @@ def acquire_lease(
     return HeldLease(files, name, lease)
 
 
-def _parse(text: bytes) -> Lease:
+def _parse_lease(text: bytes) -> Lease:
     """Reads a lease; half of one, left by a power cut, counts as held by an unknown process."""
     try:
         raw: dict[str, Any] = json.loads(text)
-        holder, keys = Holder.read(raw.pop("holder")), tuple(map(checked_key, raw.pop("keys")))
+        holder, keys = Holder.read(raw.pop("holder")), tuple(map(validate_key, raw.pop("keys")))
         lease = Lease(holder=holder, keys=keys, **raw)
         texts = isinstance(lease.token, str) and isinstance(lease.since, str)
         if not (texts and isinstance(lease.ttl, int | float)):
@@ -255,7 +259,7 @@ class LeaseView:
 
 def list_leases(files: StoreBackend, folder: str) -> list[LeaseView]:
     """Returns the leases of a folder, by key."""
-    found, now = [], files.now()
+    leases, now = [], files.now()
     for name, stat in files.listing(folder).items():
         path = f"{folder}/{name}"
         try:
@@ -264,5 +268,7 @@ def list_leases(files: StoreBackend, folder: str) -> list[LeaseView]:
             continue  # Given back meanwhile.
         renewed = datetime.datetime.fromtimestamp(stat.modified / 1e9, datetime.UTC)
         key, age = name.removesuffix(".json"), (now - stat.modified) / 1e9
-        found.append(LeaseView(key=key, lease=_parse(text), renewed=renewed, age=age, text=text))
-    return found
+        leases.append(
+            LeaseView(key=key, lease=_parse_lease(text), renewed=renewed, age=age, text=text)
+        )
+    return leases

@@ -8,7 +8,7 @@ from infra.store.digest import listing_sha256
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
-_OTHER_BYTES = "bytes differ from the manifest"
+_DIFFERENT_BYTES = "bytes differ from the manifest"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,17 +47,17 @@ def walk_lineage(
     Raises:
       KeyError: if an artifact of the history is not in the store.
     """
-    met = set() if seen is None else seen
+    visited = set() if seen is None else seen
     waiting = [(0, role, key, True)]
     while waiting:
         depth, role, key, is_last = waiting.pop()
         artifact = store.get_cached(key)
         yield LineageVisit(
-            depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in met
+            depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in visited
         )
-        if key in met:
+        if key in visited:
             continue
-        met.add(key)
+        visited.add(key)
         inputs = sorted(artifact.manifest.inputs.items())
         below = [(depth + 1, name, entry.key, False) for name, entry in inputs]
         if below:
@@ -67,16 +67,16 @@ def walk_lineage(
 
 def lineage_edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
     """Returns (input, role, product) for every step of an artifact's history, each once."""
-    found: list[tuple[Manifest, str, Manifest]] = []
-    waiting, seen = [key], {key}
+    edges: list[tuple[Manifest, str, Manifest]] = []
+    waiting, visited = [key], {key}
     while waiting:
         product = store.get_cached(waiting.pop()).manifest
         for role, entry in sorted(product.inputs.items()):
-            found.append((store.get_cached(entry.key).manifest, role, product))
-            if entry.key not in seen:
-                seen.add(entry.key)
+            edges.append((store.get_cached(entry.key).manifest, role, product))
+            if entry.key not in visited:
+                visited.add(entry.key)
                 waiting.append(entry.key)
-    return found
+    return edges
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,17 +111,17 @@ def verify_artifact(
     except ValueError as error:
         yield StoreProblem(key=key, path="manifest", reason=str(error))
         return
-    manifest, sound = artifact.manifest, store.find_pruned(key) is None
-    for name, file in manifest.files.items() if sound else ():
+    manifest, is_intact = artifact.manifest, store.find_pruned(key) is None
+    for name, file in manifest.files.items() if is_intact else ():
         try:
-            stored = store.files.sha256(f"{artifact.folder}/{name}")
-            reason = "" if stored == file.sha256 else _OTHER_BYTES
+            sha256 = store.files.sha256(f"{artifact.folder}/{name}")
+            reason = "" if sha256 == file.sha256 else _DIFFERENT_BYTES
         except FileNotFoundError:
             reason = "missing"
         if reason:
-            sound = False
+            is_intact = False
             yield StoreProblem(key=artifact.key, path=name, reason=reason)
-    if sound and manifest.content != _listing(manifest):
+    if is_intact and manifest.content != _listing_digest(manifest):
         recompute = (contents or {}).get(manifest.kind)
         if recompute is not None and recompute(artifact.path) != manifest.content:
             yield StoreProblem(
@@ -144,5 +144,5 @@ def verify_artifact(
             )
 
 
-def _listing(manifest: Manifest) -> str:
+def _listing_digest(manifest: Manifest) -> str:
     return listing_sha256({name: file.sha256 for name, file in manifest.files.items()})

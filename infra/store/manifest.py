@@ -21,7 +21,7 @@ _KIND = re.compile(r"[a-z]+(?:_[a-z]+)*")
 _FOLDER = re.compile(r"attempts/[0-9A-Za-z-]+")
 
 
-def checked_key(key: str) -> str:
+def validate_key(key: str) -> str:
     """Returns a key after a check of its form, which matters because keys become paths.
 
     Raises:
@@ -34,12 +34,12 @@ def checked_key(key: str) -> str:
     return key
 
 
-def kind_of(key: str) -> str:
+def kind_of_key(key: str) -> str:
     """Returns the kind of artifact that a key names."""
-    return checked_key(key).rsplit("-", 2)[0].replace("-", "_")
+    return validate_key(key).rsplit("-", 2)[0].replace("-", "_")
 
 
-def checked_path(name: str) -> str:
+def validate_path(name: str) -> str:
     """Returns a file's path below its folder, after a check that it is in normal form.
 
     Raises:
@@ -159,14 +159,14 @@ class Manifest:
 
     def __post_init__(self) -> None:
         # Each of these becomes part of a path that is read, and later deleted.
-        if kind_of(self.key) != self.kind:
+        if kind_of_key(self.key) != self.kind:
             raise ValueError(f"key must begin with its kind {self.kind!r}, got {self.key!r}.")
         if not _FOLDER.fullmatch(self.folder):
             raise ValueError(f"folder must be attempts/<id>, got {self.folder!r}.")
         for name in self.files:
-            checked_path(name)
+            validate_path(name)
         for entry in self.inputs.values():
-            checked_key(entry.key)
+            validate_key(entry.key)
 
     @property
     def attempt(self) -> str:

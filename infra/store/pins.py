@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from infra.store.backend import StoreBackend
 from infra.store.lease import HeldLease, LeaseView, acquire_lease, hold_lease, list_leases
-from infra.store.manifest import checked_key
+from infra.store.manifest import validate_key
 
 PINS = "pins"
 GC_LEASE = "gc.json"
@@ -29,7 +29,7 @@ GC_LEASE = "gc.json"
 TTL = 40.0
 """Time without renewal after which a pin has lapsed [s]: a lost machine shows within a minute."""
 
-_KEYS = 256
+_MAX_KEYS = 256
 """Number of keys from which a lease gets no more: each change of a lease writes all of its keys."""
 
 _RUN = re.compile(r"\w[\w.-]*")
@@ -47,12 +47,12 @@ class Pin:
 
     def __init__(self, files: StoreBackend, run: str) -> None:
         self._files, self._run = files, run
-        self._held: list[HeldLease] = []
-        self._known: set[str] = set()
-        self._waiting: dict[str, None] = {}
-        self._adding = threading.Lock()
+        self._leases: list[HeldLease] = []
+        self._pinned: set[str] = set()
+        self._requested: dict[str, None] = {}
+        self._lock = threading.Lock()
         with hold_lease(files, GC_LEASE):
-            self._take()
+            self._acquire()
 
     def add(self, *keys: str) -> None:
         """Pins artifacts, whether they exist or not; those found afterwards are safe to rely on.
@@ -61,34 +61,34 @@ class Pin:
           RuntimeError: if the pin is gone: this process was stopped for so long that `gc` took it
             for dead.
         """
-        wanted = {checked_key(key): None for key in keys}
-        self._waiting.update(wanted)
-        with self._adding:  # The first thread pins for all that wait.
-            batch, self._waiting = self._waiting | wanted, {}
-            new = [key for key in batch if key not in self._known]
+        requested = {validate_key(key): None for key in keys}
+        self._requested.update(requested)
+        with self._lock:  # The first thread pins for all that wait.
+            batch, self._requested = self._requested | requested, {}
+            new = [key for key in batch if key not in self._pinned]
             if not new:
                 return
             with hold_lease(self._files, GC_LEASE):
-                for start in range(0, len(new), _KEYS):
-                    if len(self._held[-1].keys) >= _KEYS:
-                        self._take()
-                    self._held[-1].renew(new[start : start + _KEYS])
-                if any(held.lost for held in self._held):
+                for start in range(0, len(new), _MAX_KEYS):
+                    if len(self._leases[-1].keys) >= _MAX_KEYS:
+                        self._acquire()
+                    self._leases[-1].renew(new[start : start + _MAX_KEYS])
+                if any(lease.lost for lease in self._leases):
                     raise RuntimeError("this run's pin was lost; start the run again.")
-            self._known.update(new)
+            self._pinned.update(new)
 
     def release(self) -> None:
         """Gives up the pin and all of its leases."""
-        for held in self._held:
-            held.release()
+        for lease in self._leases:
+            lease.release()
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         # The random part is for the several leases of a run, and for those of its earlier tries.
-        held = acquire_lease(
+        lease = acquire_lease(
             self._files, f"{PINS}/{self._run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL
         )
-        assert held is not None  # Nobody else has that name.
-        self._held.append(held)
+        assert lease is not None  # Nobody else has that name.
+        self._leases.append(lease)
 
 
 @contextlib.contextmanager
@@ -104,11 +104,11 @@ def pin_run(files: StoreBackend, run: str) -> Iterator[Pin]:
     """
     if not _RUN.fullmatch(run):
         raise ValueError(f"run must be letters, digits, '.', '-' or '_', got {run!r}.")
-    held = Pin(files, run)
+    pin = Pin(files, run)
     try:
-        yield held
+        yield pin
     finally:
-        held.release()
+        pin.release()
 
 
 def list_pins(files: StoreBackend) -> list[LeaseView]:

@@ -21,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from infra.store.backend import StoreBackend
 from infra.store.digest import file_sha256
-from infra.store.manifest import File, checked_path
+from infra.store.manifest import File, validate_path
 
 SCRATCH = "scratch"
-_KEPT = "kept.json"
+_INDEX = "kept.json"
 _SHARED = "shared"
-_AT_ONCE = 8
+_MAX_TRANSFERS = 8
 """Files in transfer at a time."""
 
 
@@ -51,22 +51,22 @@ class Scratch:
     @property
     def shared(self) -> str:
         """Name in the store of the folder that workers of any machine may write to."""
-        own = self._folder if self._is_remote else f"{self._folder}/{self._token}"
-        return f"{own}/{_SHARED}"
+        folder = self._folder if self._is_remote else f"{self._folder}/{self._token}"
+        return f"{folder}/{_SHARED}"
 
-    def take(self) -> None:
+    def restore(self) -> None:
         """Makes the folder, with the newest progress of earlier holders of the step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        left = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        stored = self._stored() if self._is_remote else []
+        local_folders = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        stored = self._saved_tokens() if self._is_remote else []
         # A holding's local folder is at least as new as its copy: fetch only a copy without one.
-        if stored and stored[-1] not in [path.name for path in left]:
+        if stored and stored[-1] not in [path.name for path in local_folders]:
             self.path.mkdir()
-            self._fetch(stored[-1])
-        elif left:
-            left.pop().rename(self.path)
+            self._download_copy(stored[-1])
+        elif local_folders:
+            local_folders.pop().rename(self.path)
         self.path.mkdir(exist_ok=True)
-        for path in left:
+        for path in local_folders:
             shutil.rmtree(path, ignore_errors=True)
         if stored:  # The new copy is complete before the old ones are deleted.
             self.save()
@@ -85,20 +85,20 @@ class Scratch:
         # the lease is checked, too.
         if not self.path.is_dir() or not self._is_held():
             raise FileNotFoundError(f"{self.path} is another process's now.")
-        own = f"{self._folder}/{self._token}"
+        folder = f"{self._folder}/{self._token}"
         paths = [path for path in self.path.rglob("*") if path.is_file()]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
             digests = dict(zip(paths, pool.map(file_sha256, paths), strict=True))
-            there = self._files.listing(f"{own}/files")
-            new = {digest: path for path, digest in digests.items() if digest not in there}
-            list(pool.map(lambda d: self._files.upload_file(new[d], f"{own}/files/{d}"), new))
-        kept = {
+            stored = self._files.listing(f"{folder}/files")
+            new = {digest: path for path, digest in digests.items() if digest not in stored}
+            list(pool.map(lambda d: self._files.upload_file(new[d], f"{folder}/files/{d}"), new))
+        index = {
             path.relative_to(self.path).as_posix(): (digest, path.stat().st_size)
             for path, digest in digests.items()
         }
-        self._files.put(f"{own}/{_KEPT}", json.dumps(kept).encode())
-        for digest in there.keys() - set(digests.values()):
-            self._files.remove(f"{own}/files/{digest}")
+        self._files.put(f"{folder}/{_INDEX}", json.dumps(index).encode())
+        for digest in stored.keys() - set(digests.values()):
+            self._files.remove(f"{folder}/files/{digest}")
 
     def clear(self) -> None:
         """Deletes the folder, and its copy."""
@@ -108,31 +108,31 @@ class Scratch:
                 with contextlib.suppress(OSError):  # gc deletes it later.
                     self._files.remove(f"{self._folder}/{folder}")
 
-    def leave(self) -> None:
+    def remove_if_empty(self) -> None:
         """Deletes the folder if it is empty."""
         for folder in (self.path, self.path.parent):
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
-    def _stored(self) -> list[str]:
+    def _saved_tokens(self) -> list[str]:
         """Returns the holdings that left a copy, the newest last."""
-        found = []
+        dated = []
         for token in self._files.folders(self._folder):
             with contextlib.suppress(FileNotFoundError):  # Killed before its first copy was whole.
-                stat = self._files.stat(f"{self._folder}/{token}/{_KEPT}")
-                found.append((stat.modified, token))
-        return [token for _, token in sorted(found)]
+                stat = self._files.stat(f"{self._folder}/{token}/{_INDEX}")
+                dated.append((stat.modified, token))
+        return [token for _, token in sorted(dated)]
 
-    def _fetch(self, token: str) -> None:
+    def _download_copy(self, token: str) -> None:
         folder = f"{self._folder}/{token}"
-        kept = json.loads(self._files.read(f"{folder}/{_KEPT}"))
+        index = json.loads(self._files.read(f"{folder}/{_INDEX}"))
 
         def fetch(name: str) -> None:
-            sha256, size = kept[name]
+            sha256, size = index[name]
             file = File(sha256=sha256, size=size)
             self._files.download_file(
-                f"{folder}/files/{sha256}", file, self.path / checked_path(name)
+                f"{folder}/files/{sha256}", file, self.path / validate_path(name)
             )
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(fetch, kept))
+        with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
+            list(pool.map(fetch, index))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra.store.backend import FileStat, StoreBackend
 
-_AT_ONCE = 96
+_MAX_READS = 96
 """Files read at a time."""
 
 
@@ -20,20 +20,20 @@ class StoreSnapshot:
 
     Args:
       files: files behind the snapshot.
-      there: name -> state, of all the files.
+      stats: name -> state, of all the files.
       records: name -> bytes, of files that were read in advance.
     """
 
     def __init__(
-        self, files: StoreBackend, there: Mapping[str, FileStat], records: Mapping[str, bytes]
+        self, files: StoreBackend, stats: Mapping[str, FileStat], records: Mapping[str, bytes]
     ) -> None:
         self.uri, self.state = files.uri, files.state
         self.create_if_absent, self.put = files.create_if_absent, files.put
         self.compare_and_swap = files.compare_and_swap
         self.compare_and_delete = files.compare_and_delete
-        self.workplace, self.settle, self.local, self.remove = (
-            files.workplace,
-            files.settle,
+        self.make_workspace, self.publish_folder, self.local, self.remove = (
+            files.make_workspace,
+            files.publish_folder,
             files.local,
             files.remove,
         )
@@ -47,29 +47,29 @@ class StoreSnapshot:
             files.walk,
         )
         self.sha256, self.now, self._read = files.sha256, files.now, files.read
-        self._there, self._records = there, records
+        self._stats, self._records = stats, records
         self._names: dict[str, dict[str, FileStat]] = {}
         self._folders: dict[str, set[str]] = {}
-        for name, stat in there.items():
-            folder, _, last = name.rpartition("/")
-            self._names.setdefault(folder, {})[last] = stat
+        for name, stat in stats.items():
+            folder, _, base_name = name.rpartition("/")
+            self._names.setdefault(folder, {})[base_name] = stat
             while folder:
-                folder, _, last = folder.rpartition("/")
-                known = self._folders.setdefault(folder, set())
-                if last in known:
+                folder, _, base_name = folder.rpartition("/")
+                names = self._folders.setdefault(folder, set())
+                if base_name in names:
                     break  # The folders above it are known, too.
-                known.add(last)
+                names.add(base_name)
 
     def snapshot(self) -> StoreBackend:
         return self
 
     def read(self, name: str) -> bytes:
-        known = self._records.get(name)
-        return self._read(name) if known is None else known
+        record = self._records.get(name)
+        return self._read(name) if record is None else record
 
     def stat(self, name: str) -> FileStat:
         try:
-            return self._there[name]
+            return self._stats[name]
         except KeyError:
             raise FileNotFoundError(f"{self.uri}/{name}") from None
 
@@ -80,11 +80,11 @@ class StoreSnapshot:
         return sorted(self._folders.get(folder, ()))
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        stats = {name: self._there.get(f"{folder}/{name}") for name in names}
+        stats = {name: self._stats.get(f"{folder}/{name}") for name in names}
         return {name: stat.size for name, stat in stats.items() if stat}
 
     def total_stat(self, name: str) -> FileStat:
-        below = [self._there[name]] if name in self._there else []
+        below = [self._stats[name]] if name in self._stats else []
         waiting = [name]
         while waiting:
             folder = waiting.pop()
@@ -113,33 +113,35 @@ class RecordCache:
           wanted: name -> state, of the files.
           read: returns a file's bytes.
         """
-        found = {}
+        records = {}
         versions = {name: str(stat.version) for name, stat in wanted.items()}
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as memory:
-            memory.execute(
+        with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as database:
+            database.execute(
                 "CREATE TABLE IF NOT EXISTS records (name TEXT PRIMARY KEY, version TEXT, "
                 "data BLOB) WITHOUT ROWID"
             )
-            gone = []
-            for name, version, data in memory.execute("SELECT name, version, data FROM records"):
+            deleted = []
+            for name, version, data in database.execute("SELECT name, version, data FROM records"):
                 if versions.get(name) == version:
-                    found[name] = data
+                    records[name] = data
                 elif name not in versions:
-                    gone.append((name,))
-            missing = [name for name in wanted if name not in found]
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                for name, data in zip(missing, pool.map(_or_none(read), missing), strict=True):
+                    deleted.append((name,))
+            missing = [name for name in wanted if name not in records]
+            with ThreadPoolExecutor(_MAX_READS) as pool:
+                for name, data in zip(
+                    missing, pool.map(_none_if_missing(read), missing), strict=True
+                ):
                     if data is not None:
-                        found[name] = data
-            rows = [(name, versions[name], found[name]) for name in missing if name in found]
-            with memory:
-                memory.executemany("DELETE FROM records WHERE name = ?", gone)
-                memory.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", rows)
-        return found
+                        records[name] = data
+            rows = [(name, versions[name], records[name]) for name in missing if name in records]
+            with database:
+                database.executemany("DELETE FROM records WHERE name = ?", deleted)
+                database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", rows)
+        return records
 
 
-def _or_none(read: Callable[[str], bytes]) -> Callable[[str], bytes | None]:
+def _none_if_missing(read: Callable[[str], bytes]) -> Callable[[str], bytes | None]:
     def tried(name: str) -> bytes | None:
         with contextlib.suppress(FileNotFoundError):  # Gone since it was listed.
             return read(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from infra.store.backend import StoreBackend
 from infra.store.digest import canonical_json
-from infra.store.manifest import checked_path
+from infra.store.manifest import validate_path
 
 SOURCES = "sources"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -21,13 +21,13 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 def save_tree(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
     """Stores a tree of path -> bytes, and returns the digest that names it."""
-    there = files.listing(SOURCES)
-    listing = {checked_path(path): _sha256(data) for path, data in sorted(tree.items())}
+    stored = files.listing(SOURCES)
+    listing = {validate_path(path): _sha256(data) for path, data in sorted(tree.items())}
     text = canonical_json(listing).encode()
     # The listing is written last: if it is there, so are all files that it names.
     for data in (*tree.values(), text):
         digest = _sha256(data)
-        if digest not in there:
+        if digest not in stored:
             files.create_if_absent(f"{SOURCES}/{digest}", data)
     return _sha256(text)
 
@@ -56,17 +56,17 @@ class SourceTree(Mapping[str, bytes]):
     def __init__(self, files: StoreBackend, digest: str) -> None:
         self._files = files
         try:
-            text = _read(files, digest)
+            text = _read_blob(files, digest)
         except FileNotFoundError:
             raise KeyError(f"no source {digest} in {files.uri}") from None
         try:
             listing: dict[str, str] = json.loads(text)
-            self.digests = {checked_path(path): entry for path, entry in listing.items()}
+            self.digests = {validate_path(path): entry for path, entry in listing.items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise ValueError(f"{SOURCES}/{digest} is no listing of a tree: {error}") from None
 
     def __getitem__(self, path: str) -> bytes:
-        return _read(self._files, self.digests[path])
+        return _read_blob(self._files, self.digests[path])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.digests)
@@ -75,7 +75,7 @@ class SourceTree(Mapping[str, bytes]):
         return len(self.digests)
 
 
-def _read(files: StoreBackend, digest: str) -> bytes:
+def _read_blob(files: StoreBackend, digest: str) -> bytes:
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ValueError(f"a source's digest must be 64 hex digits, got {digest!r}.")
     data = files.read(f"{SOURCES}/{digest}")

@@ -41,17 +41,31 @@ from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
 from infra.store.environment import execution_environment
-from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
+from infra.store.history import (
+    ARTIFACTS,
+    AttemptNote,
+    list_attempts,
+    write_attempt_end,
+    write_attempt_start,
+)
 from infra.store.holder import Holder
 from infra.store.lease import TTL, LeaseView, hold_lease, list_leases
-from infra.store.manifest import File, Input, Manifest, Recipe, checked_key, checked_path, kind_of
+from infra.store.manifest import (
+    File,
+    Input,
+    Manifest,
+    Recipe,
+    kind_of_key,
+    validate_key,
+    validate_path,
+)
 from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
 
 FORMAT = 2
 """Number of the layout above. Layout 1 had its manifests beside the data, and no number."""
 
-ASIDE, GONE, LEASES, JOBS = "aside", "gone", "leases", "jobs"
+QUARANTINE, TOMBSTONES, LEASES, JOBS = "aside", "gone", "leases", "jobs"
 ATTEMPTS = "attempts"
 
 
@@ -117,17 +131,19 @@ class Attempt:
         self.accelerator = ""
         self.earlier_seconds, self.share = 0.0, 1.0
         self._store = store
-        self._folder = f"{ARTIFACTS}/{checked_key(step.key)}/{ATTEMPTS}/{self.id}"
+        self._folder = f"{ARTIFACTS}/{validate_key(step.key)}/{ATTEMPTS}/{self.id}"
         self._clock = time.monotonic()
         self._started = _utc().isoformat(timespec="seconds")
         inputs = tuple(sorted({entry.key for entry in step.inputs.values()}))
         # The note comes first: without it, nobody would know which process the folder belongs to.
-        store.begin(
+        store.record_attempt(
             step.key,
-            Begun(id=self.id, started=self._started, holder=Holder.this_process(), inputs=inputs),
+            AttemptNote(
+                id=self.id, started=self._started, holder=Holder.this_process(), inputs=inputs
+            ),
         )
-        self.path = store.files.workplace(self._folder)
-        self._sent: dict[str, Receipt] = {}
+        self.path = store.files.make_workspace(self._folder)
+        self._receipts: dict[str, Receipt] = {}
 
     def put(self, name: str, data: ByteSource) -> None:
         """Stores a file of the attempt directly in the store; several threads may do so.
@@ -136,8 +152,8 @@ class Attempt:
           name: path of the file in the artifact.
           data: bytes of the file.
         """
-        self._sent[name] = self._store.files.upload_bytes(
-            f"{self._folder}/{checked_path(name)}", data
+        self._receipts[name] = self._store.files.upload_bytes(
+            f"{self._folder}/{validate_path(name)}", data
         )
 
     def adopt(self, name: str, source: str, file: File) -> None:
@@ -148,8 +164,8 @@ class Attempt:
           source: name of the file in the store.
           file: digest and size of the file.
         """
-        place = f"{self._folder}/{checked_path(name)}"
-        self._sent[name] = self._store.files.link(source, place, file)
+        place = f"{self._folder}/{validate_path(name)}"
+        self._receipts[name] = self._store.files.link(source, place, file)
 
     def commit(self, context: Mapping[str, Any]) -> Artifact:
         """Publishes the attempt, unless another one already won; returns the winner.
@@ -163,9 +179,9 @@ class Attempt:
         Raises:
           OSError: if the disk fails. Nothing is deleted then, since the manifest may be in place.
         """
-        sent = {name: receipt.file for name, receipt in self._sent.items()}
-        local = _described(self.path, but=sent)
-        files = dict(sorted({**local, **sent}.items()))
+        uploaded = {name: receipt.file for name, receipt in self._receipts.items()}
+        local = _digest_folder(self.path, except_=uploaded)
+        files = dict(sorted({**local, **uploaded}.items()))
         listing = listing_sha256({name: file.sha256 for name, file in files.items()})
         step = self.step
         manifest = Manifest(
@@ -182,13 +198,13 @@ class Attempt:
             folder=f"{ATTEMPTS}/{self.id}",
             files=files,
             counts=self.counts,
-            attempts=[begun.shown for begun in attempts(self._store.files, step.key)],
+            attempts=[note.manifest_entry for note in list_attempts(self._store.files, step.key)],
             environment={**execution_environment(self.accelerator), **context},
             started=self._started,
             seconds=round(self.share * (self.earlier_seconds + time.monotonic() - self._clock), 3),
         )
         # Data first, so that a power cut never leaves a manifest without data.
-        self._store.files.settle(self._folder, local, self._sent)
+        self._store.files.publish_folder(self._folder, local, self._receipts)
         winner = self._store.publish(manifest)
         if winner.manifest.attempt != self.id:
             with contextlib.suppress(OSError):
@@ -222,16 +238,16 @@ class Store:
         self.uri, self.state = self.files.uri, self.files.state
         self.node_local = Disk(self.state, durable=False)
         self.is_remote = self.uri != str(self.state)
-        self._read: dict[str, tuple[tuple[int, ...], Manifest]] = {}
-        self._begun: dict[str, list[Begun]] = {}
-        self._identities: dict[str, dict[str, list[str]]] | None = None
+        self._manifests: dict[str, tuple[tuple[int, ...], Manifest]] = {}
+        self._attempt_notes: dict[str, list[AttemptNote]] = {}
+        self._keys_by_identity: dict[str, dict[str, list[str]]] | None = None
         self._check_format()
 
     def snapshot(self) -> "Store":
         """Returns a snapshot of this store, for many look-ups; see `snapshot`."""
         view = copy.copy(self)
         view.files = self.files.snapshot()
-        view._identities = {}
+        view._keys_by_identity = {}
         return view
 
     def find(self, key: str) -> Artifact | None:
@@ -257,7 +273,7 @@ class Store:
           OSError, ValueError: as `find` does.
         """
         try:
-            return self._artifact(manifest_name(key))
+            return self._read_artifact(manifest_name(key))
         except FileNotFoundError:
             raise KeyError(f"no artifact {key} in {self.uri}") from None
 
@@ -269,8 +285,8 @@ class Store:
         Raises:
           KeyError, OSError, ValueError: as `get` does.
         """
-        known = self._read.get(manifest_name(key))
-        return Artifact(self.files, known[1]) if known else self.get(key)
+        cached = self._manifests.get(manifest_name(key))
+        return Artifact(self.files, cached[1]) if cached else self.get(key)
 
     def has_all_files(self, artifact: Artifact) -> bool:
         """Whether every file of an artifact exists with its size.
@@ -293,7 +309,7 @@ class Store:
         """
         try:
             artifact = self.get(key)
-            self.files.stat(gone_name(artifact))
+            self.files.stat(tombstone_name(artifact))
         except (KeyError, FileNotFoundError):
             return None
         return None if self.has_all_files(artifact) else artifact
@@ -308,17 +324,17 @@ class Store:
         if prefix in keys:  # A whole key is not ambiguous, even if others begin with it.
             keys = [prefix]
         if len(keys) != 1:
-            found = ", ".join(keys[:5]) or "none"
+            matches = ", ".join(keys[:5]) or "none"
             raise KeyError(
                 f"artifact must be one key or an unambiguous beginning of one, "
-                f"got {prefix!r}; matches: {found}."
+                f"got {prefix!r}; matches: {matches}."
             )
         return self.get(keys[0])
 
     def keys(self, kind: str | None = None) -> list[str]:
         """Returns the keys of all committed artifacts, or of one kind, sorted."""
         kinds = self.files.folders(MANIFESTS) if kind is None else [kind]
-        names = (name for one in kinds for name in self.files.listing(f"{MANIFESTS}/{one}"))
+        names = (name for each in kinds for name in self.files.listing(f"{MANIFESTS}/{each}"))
         return sorted(name.removesuffix(".json") for name in names)
 
     def artifacts(self, kind: str | None = None) -> Iterator[Artifact]:
@@ -332,24 +348,26 @@ class Store:
 
         Their files are not looked at: `find` does that.
         """
-        found: list[tuple[str, int, Artifact]] = []
-        for key in self._keys_of_identity(kind_of(f"{identity}-"), identity):
+        dated: list[tuple[str, int, Artifact]] = []
+        for key in self._keys_of_identity(kind_of_key(f"{identity}-"), identity):
             with contextlib.suppress(KeyError, FileNotFoundError):  # gc deleted it meanwhile.
                 artifact = self.get(key)
-                listed = self.files.stat(manifest_name(key)).modified
-                found.append((artifact.manifest.started, listed, artifact))
-        return [artifact for *_, artifact in sorted(found, key=lambda f: f[:2], reverse=True)]
+                modified = self.files.stat(manifest_name(key)).modified
+                dated.append((artifact.manifest.started, modified, artifact))
+        return [artifact for *_, artifact in sorted(dated, key=lambda f: f[:2], reverse=True)]
 
     def _keys_of_identity(self, kind: str, identity: str) -> list[str]:
         """Returns the keys of an identity; a snapshot lists each kind only once."""
-        known = None if self._identities is None else self._identities.get(kind)
-        if known is None:
-            known = {}
+        keys_by_identity = (
+            None if self._keys_by_identity is None else self._keys_by_identity.get(kind)
+        )
+        if keys_by_identity is None:
+            keys_by_identity = {}
             for key in self.keys(kind):
-                known.setdefault(key.rpartition("-")[0], []).append(key)
-            if self._identities is not None:
-                self._identities[kind] = known
-        return known.get(identity, [])
+                keys_by_identity.setdefault(key.rpartition("-")[0], []).append(key)
+            if self._keys_by_identity is not None:
+                self._keys_by_identity[kind] = keys_by_identity
+        return keys_by_identity.get(identity, [])
 
     @contextlib.contextmanager
     def lock(
@@ -368,13 +386,13 @@ class Store:
             None draws one.
           lost: tokens of holders that are lost; nobody waits for them.
         """
-        checked_key(key)
+        validate_key(key)
         name = f"{LEASES}/{key}.json"
-        with hold_lease(self.volatile, name, ttl=ttl, token=token, lost=lost) as held:
-            self._sweep(key)
-            scratch = Scratch(self.files, key, held.token, held.renew)
-            scratch.take()
-            self._begun[key] = []
+        with hold_lease(self.volatile, name, ttl=ttl, token=token, lost=lost) as lease:
+            self._delete_dead_attempts(key)
+            scratch = Scratch(self.files, key, lease.token, lease.renew)
+            scratch.restore()
+            self._attempt_notes[key] = []
             stopped = False
             try:
                 yield scratch
@@ -382,8 +400,8 @@ class Store:
                 stopped = not isinstance(error, Exception)  # Such as SystemExit, by SIGTERM.
                 raise
             finally:
-                self._note_ends(key, self._begun.pop(key), stopped=stopped)
-                scratch.leave()
+                self._record_attempt_ends(key, self._attempt_notes.pop(key), stopped=stopped)
+                scratch.remove_if_empty()
 
     def leases(self) -> list[LeaseView]:
         """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
@@ -415,31 +433,33 @@ class Store:
         name, text = manifest_name(manifest.key), manifest.to_json().encode()
         while not self.files.create_if_absent(name, text):
             try:
-                there = self.files.read(name)
+                current = self.files.read(name)
             except FileNotFoundError:
                 continue  # gc deleted it meanwhile.
-            winner = self._parsed(name, there)
+            winner = self._parse_manifest(name, current)
             if self.has_all_files(winner):
                 return winner
             # A record of the damaged winner comes first, since only gc deletes the files it names.
-            self.files.create_if_absent(aside_name(winner.key, winner.manifest.attempt), there)
-            if self.files.compare_and_swap(name, there, text):
+            self.files.create_if_absent(
+                quarantine_name(winner.key, winner.manifest.attempt), current
+            )
+            if self.files.compare_and_swap(name, current, text):
                 break
-        return self._artifact(name)
+        return self._read_artifact(name)
 
-    def aside(self, key: str | None = None) -> dict[str, Artifact]:
+    def quarantined(self, key: str | None = None) -> dict[str, Artifact]:
         """Returns the artifacts that were set aside, of one key or all, by their record's name."""
-        found = {}
-        for name in (f"{ASIDE}/{listed}" for listed in self.files.listing(ASIDE)):
-            if key is None or name.startswith(f"{ASIDE}/{key}."):
+        artifacts = {}
+        for name in (f"{QUARANTINE}/{file_name}" for file_name in self.files.listing(QUARANTINE)):
+            if key is None or name.startswith(f"{QUARANTINE}/{key}."):
                 with contextlib.suppress(FileNotFoundError):  # gc deleted it meanwhile.
-                    found[name] = self._parsed(name, self.files.read(name))
-        return found
+                    artifacts[name] = self._parse_manifest(name, self.files.read(name))
+        return artifacts
 
-    def begin(self, key: str, begun: Begun) -> None:
+    def record_attempt(self, key: str, note: AttemptNote) -> None:
         """Notes an attempt at a key."""
-        note_begin(self.volatile, key, begun)
-        self._begun.get(key, []).append(begun)
+        write_attempt_start(self.volatile, key, note)
+        self._attempt_notes.get(key, []).append(note)
 
     def attempted_keys(self) -> set[str]:
         """Returns every key at which an attempt was ever made."""
@@ -447,24 +467,24 @@ class Store:
 
     def count_failures(self, key: str) -> int:
         """Returns the number of attempts that their holders gave up, at a key without artifact."""
-        return sum(bool(a.ended) and not a.stopped for a in attempts(self.files, key))
+        return sum(bool(note.ended) and not note.stopped for note in list_attempts(self.files, key))
 
     def named_attempts(self, key: str) -> set[str]:
         """Returns the attempts at a key that a manifest names, in place or set aside."""
-        named = {artifact.manifest.attempt for artifact in self.aside(key).values()}
+        attempt_ids = {artifact.manifest.attempt for artifact in self.quarantined(key).values()}
         with contextlib.suppress(KeyError):
-            named.add(self.get(key).manifest.attempt)
-        return named
+            attempt_ids.add(self.get(key).manifest.attempt)
+        return attempt_ids
 
-    def _artifact(self, name: str) -> Artifact:
+    def _read_artifact(self, name: str) -> Artifact:
         version = self.files.stat(name).version
-        known = self._read.get(name)
-        if known is None or known[0] != version:
-            known = version, self._parsed(name, self.files.read(name)).manifest
-            self._read[name] = known
-        return Artifact(self.files, known[1])
+        cached = self._manifests.get(name)
+        if cached is None or cached[0] != version:
+            cached = version, self._parse_manifest(name, self.files.read(name)).manifest
+            self._manifests[name] = cached
+        return Artifact(self.files, cached[1])
 
-    def _parsed(self, name: str, text: bytes) -> Artifact:
+    def _parse_manifest(self, name: str, text: bytes) -> Artifact:
         """Reads a manifest. A garbled one is an error, not a miss: it was whole when written."""
         key = Path(name).name.partition(".")[0]
         try:
@@ -494,29 +514,29 @@ class Store:
                 if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
-            found = json.loads(text)["format"]
+            format_ = json.loads(text)["format"]
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{self.uri}/{name} is not a store's; restore or delete it.") from None
-        if found != FORMAT:
+        if format_ != FORMAT:
             raise ValueError(
-                f"store {self.uri} has format {found}, and this version understands {FORMAT}: "
+                f"store {self.uri} has format {format_}, and this version understands {FORMAT}: "
                 f"name another folder, or use the version that made it."
             )
 
-    def _sweep(self, key: str) -> None:
+    def _delete_dead_attempts(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
         folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
-        if over := {begun.id for begun in attempts(self.files, key) if begun.is_over}:
-            for name in over - self.named_attempts(key):
+        if ended := {note.id for note in list_attempts(self.files, key) if note.is_over}:
+            for name in ended - self.named_attempts(key):
                 with contextlib.suppress(OSError):
                     self.files.remove(f"{folder}/{name}")
 
-    def _note_ends(self, key: str, begun: list[Begun], *, stopped: bool) -> None:
+    def _record_attempt_ends(self, key: str, notes: list[AttemptNote], *, stopped: bool) -> None:
         """Notes that this holder's attempts are over; if that fails, the process's end shows it."""
         ended = _utc().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
-            for attempt in begun:
-                note_end(self.volatile, key, attempt, ended, stopped=stopped)
+            for note in notes:
+                write_attempt_end(self.volatile, key, note, ended, stopped=stopped)
 
 
 def canonical_uri(uri: str | os.PathLike[str]) -> str:
@@ -533,14 +553,14 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
     return str(Path(text.removeprefix("file://")).expanduser().resolve())
 
 
-def aside_name(key: str, attempt: str) -> str:
+def quarantine_name(key: str, attempt: str) -> str:
     """Returns the name of the manifest of an attempt that is set aside."""
-    return f"{ASIDE}/{key}.{attempt}.json"
+    return f"{QUARANTINE}/{key}.{attempt}.json"
 
 
-def gone_name(artifact: Artifact) -> str:
+def tombstone_name(artifact: Artifact) -> str:
     """Returns the name of the note that an artifact's files were let go."""
-    return f"{GONE}/{artifact.key}.{artifact.manifest.attempt}"
+    return f"{TOMBSTONES}/{artifact.key}.{artifact.manifest.attempt}"
 
 
 def manifest_name(key: str) -> str:
@@ -549,16 +569,16 @@ def manifest_name(key: str) -> str:
     Raises:
       ValueError: if `key` does not have the form of one.
     """
-    return f"{MANIFESTS}/{kind_of(key)}/{key}.json"
+    return f"{MANIFESTS}/{kind_of_key(key)}/{key}.json"
 
 
-def _described(folder: Path, *, but: Collection[str] = ()) -> dict[str, File]:
-    """Returns path -> digest and size of the files in a folder, except those named in `but`.
+def _digest_folder(folder: Path, *, except_: Collection[str] = ()) -> dict[str, File]:
+    """Returns path -> digest and size of the files in a folder, except those named in `except_`.
 
     Raises:
       ValueError: if it holds a link, or anything else that is not a regular file.
     """
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
@@ -566,9 +586,9 @@ def _described(folder: Path, *, but: Collection[str] = ()) -> dict[str, File]:
         name = path.relative_to(folder).as_posix()
         if not stat.S_ISREG(mode):
             raise ValueError(f"an artifact holds files only, got {name!r}; copy what it links to.")
-        if name not in but:
-            found[name] = File(sha256=file_sha256(path), size=path.stat().st_size)
-    return found
+        if name not in except_:
+            files[name] = File(sha256=file_sha256(path), size=path.stat().st_size)
+    return files
 
 
 def _utc() -> datetime.datetime:

@@ -27,23 +27,25 @@ class StoredFolder:
       is_local: whether reading costs no request.
     """
 
-    def __init__(self, files: StoreBackend, folder: str, listed: Mapping[str, File] | None) -> None:
+    def __init__(
+        self, files: StoreBackend, folder: str, manifest_files: Mapping[str, File] | None
+    ) -> None:
         """Opens a folder of `files`.
 
         Args:
           files: files that the folder is part of.
           folder: name of the folder there; "" for all of them.
-          listed: path in it -> digest and size; None for a folder on this machine.
+          manifest_files: path in it -> digest and size; None for a folder on this machine.
         """
-        self.is_local = listed is None
+        self.is_local = manifest_files is None
         self.uri = f"{files.uri}/{folder}".rstrip("/")
-        self._files, self._folder, self._listed = files, folder, listed
-        self._whole: dict[str | tuple[str, ...], Path] = {}
+        self._files, self._folder, self._manifest_files = files, folder, manifest_files
+        self._local_folders: dict[str | tuple[str, ...], Path] = {}
         self._ranges: RangeCache | None = None
-        if listed is not None:
+        if manifest_files is not None:
             ranges = range_cache(files.state)
-            size = sum(file.size for file in listed.values())
-            self._ranges = ranges if ranges.takes(size) else None
+            size = sum(file.size for file in manifest_files.values())
+            self._ranges = ranges if ranges.accepts(size) else None
 
     def local_folder(self, ending: str | tuple[str, ...]) -> Path:
         """Returns a local folder with at least the files that have an ending, or one of several.
@@ -53,12 +55,14 @@ class StoredFolder:
         Raises:
           OSError: if what is stored is not what the manifest says.
         """
-        if self._listed is None:
+        if self._manifest_files is None:
             return Path(self.uri)
-        if ending not in self._whole:
-            wanted = {name: file for name, file in self._listed.items() if name.endswith(ending)}
-            self._whole[ending] = self._files.local(self._folder, wanted)
-        return self._whole[ending]
+        if ending not in self._local_folders:
+            selected = {
+                name: file for name, file in self._manifest_files.items() if name.endswith(ending)
+            }
+            self._local_folders[ending] = self._files.local(self._folder, selected)
+        return self._local_folders[ending]
 
     def size(self, name: str) -> int:
         """Returns a file's size [bytes].
@@ -66,11 +70,11 @@ class StoredFolder:
         Raises:
           FileNotFoundError: if there is no such file.
         """
-        if self._listed is None:
+        if self._manifest_files is None:
             return self._files.stat(name).size
-        if name not in self._listed:
+        if name not in self._manifest_files:
             raise FileNotFoundError(f"{self.uri}/{name}")
-        return self._listed[name].size
+        return self._manifest_files[name].size
 
     def read(self, name: str, start: int, length: int, *, fresh: bool = False) -> bytes:
         """Returns a range of a file's bytes, which the caller must compare with a checksum.
@@ -87,11 +91,11 @@ class StoredFolder:
           OSError: if it cannot be read.
         """
         path = f"{self._folder}/{name}" if self._folder else name
-        asked = functools.partial(self._files.read_range, path, start, length)
-        if self._listed is None or self._ranges is None:
-            return asked()
-        sha256 = self._listed[name].sha256
-        return self._ranges.get(sha256, start, length, asked, fresh=fresh)
+        fetch_range = functools.partial(self._files.read_range, path, start, length)
+        if self._manifest_files is None or self._ranges is None:
+            return fetch_range()
+        sha256 = self._manifest_files[name].sha256
+        return self._ranges.get(sha256, start, length, fetch_range, fresh=fresh)
 
 
 def open_backend(uri: str) -> StoreBackend:

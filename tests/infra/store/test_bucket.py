@@ -34,7 +34,7 @@ def files(gcs: GCS) -> Bucket:
 
 
 def written(files: Bucket, folder: str, **contents: bytes) -> dict[str, File]:
-    path = files.workplace(folder)
+    path = files.make_workspace(folder)
     found = {}
     for name, data in contents.items():
         (path / name).write_bytes(data)
@@ -101,7 +101,7 @@ def test_other_bytes_than_are_stored_are_read_again(files: Bucket, gcs: GCS):
     gcs.fail(Rule(action="corrupt", verb="media"))
     assert files.read("x") == b"one"
     noted = written(files, "d", a=b"hello" * 9)
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     gcs.fail(Rule(action="corrupt", verb="media"))
     assert (Bucket(files.uri).local("d", noted) / "a").read_bytes() == b"hello" * 9
 
@@ -115,7 +115,7 @@ def test_other_bytes_than_were_sent_are_sent_again(files: Bucket, gcs: GCS):
     assert files.read("x") == b"two"
     noted = written(files, "d", small=b"1" * 999, large=bytes(range(256)) * 50_000)
     gcs.fail(Rule(action="corrupt_upload", name="*small"), Rule(action="corrupt_upload"))
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     assert gcs.faults.fired() == [1, 1, 1, 1]
     assert {name: files.sha256(f"d/{name}") for name in noted} == {
         name: file.sha256 for name, file in noted.items()
@@ -125,7 +125,7 @@ def test_other_bytes_than_were_sent_are_sent_again(files: Bucket, gcs: GCS):
 def test_what_was_just_stored_may_not_be_listed_yet(files: Bucket, gcs: GCS):
     noted = written(files, "d", a=b"hello")
     gcs.fail(Rule(action="stale", seconds=60.0))
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     assert gcs.faults.fired() == [1]
     assert files.read("d/a") == b"hello"
 
@@ -162,7 +162,7 @@ def test_a_large_file_arrives_whole_whatever_happens(
 ):
     noted = written(files, "d", small=b"1", large=bytes(range(256)) * 50_000)
     gcs.fail(rule)
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     assert gcs.faults.fired() == [1]
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
     other = Bucket(files.uri)
@@ -173,7 +173,7 @@ def test_a_large_file_arrives_whole_whatever_happens(
 
 def test_what_is_not_what_the_manifest_says_is_refused(files: Bucket, tmp_path: Path, monkeypatch):
     noted = written(files, "d", a=b"hello")
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     assert files.compare_and_delete("d/a", b"hello")
     files.create_if_absent("d/a", b"jello")
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
@@ -194,7 +194,7 @@ def test_a_server_that_hangs_is_asked_again(
     files: Bucket, gcs: GCS, monkeypatch: pytest.MonkeyPatch, action: str
 ):
     noted = written(files, "d", a=b"hello" * 9)
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     monkeypatch.setattr("infra.store.bucket._TIMEOUT", 0.3)
     slow = Bucket(files.uri)
     gcs.fail(Rule(action=action, verb="media", seconds=3.0))

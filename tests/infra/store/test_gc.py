@@ -431,7 +431,7 @@ def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     made = make(store, "made")
-    hide = gc._hide
+    hide = gc._hide_manifest
 
     def slow(*args):
         # A run waits for the lease, takes it since it lapsed, and pins; then gc goes on.
@@ -441,11 +441,11 @@ def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
             pass
         return hide(*args)
 
-    monkeypatch.setattr(gc, "_hide", slow)
+    monkeypatch.setattr(gc, "_hide_manifest", slow)
     with pytest.raises(RuntimeError, match="put everything back"):
         gc.delete_garbage(store, older_than=0)
     assert store.find(made.key) is not None
-    assert store.aside() == {}
+    assert store.quarantined() == {}
 
 
 NAMES = [f"data {i}" for i in range(6)]

@@ -23,13 +23,13 @@ def files(tmp_path: Path) -> list[Path]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are read from now on."""
     names: list[str] = []
-    whole = raw_files._read
+    whole = raw_files._digest_file
 
     def noting(path: Path):
         names.append(path.name)
         return whole(path)
 
-    monkeypatch.setattr(raw_files, "_read", noting)
+    monkeypatch.setattr(raw_files, "_digest_file", noting)
     return names
 
 

@@ -186,7 +186,7 @@ def test_damaged_artifact_is_set_aside_whole_when_its_step_commits(tmp_path: Pat
     with store.lock(STEP.key):
         pass
     assert store.get(STEP.key).path == new.path
-    assert [kept.manifest for kept in store.aside(STEP.key).values()] == [old.manifest]
+    assert [kept.manifest for kept in store.quarantined(STEP.key).values()] == [old.manifest]
     assert (old.path / "other.txt").exists()
     assert [found.path for found in store.artifacts()] == [new.path]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.store.programs import share_compiled_programs
+from infra.store.compiled_programs import share_compiled_programs
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 
 
@@ -32,7 +32,7 @@ def test_the_users_own_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pyt
 
 CHILD = """
 import json, pathlib, sys
-from infra.store.programs import share_compiled_programs
+from infra.store.compiled_programs import share_compiled_programs
 data, tokenizer, out, *cache = sys.argv[1:]
 if cache:
     share_compiled_programs(pathlib.Path(cache[0]))
