@@ -184,7 +184,7 @@ def test_what_is_not_what_the_manifest_says_is_refused(files: Bucket, tmp_path: 
 def test_errors_are_not_absence(files: Bucket, gcs: GCS):
     files.create_if_absent("x", b"one")
     gcs.fail(Rule(action="answer", status=503, times=None))
-    for look in (files.read, files.stat, files.listing, files.folders, files.measure):
+    for look in (files.read, files.stat, files.listing, files.folders, files.total_stat):
         with pytest.raises(BucketError, match="gs://testing/some/where: "):
             look("x")
 
