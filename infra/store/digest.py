@@ -64,6 +64,7 @@ def settings_json(value: object) -> str:
         return canonical_json(value)
     cached = _json_by_id.get(id(value))
     if cached is None:
+        # Emptied as a whole, which is simpler than dropping the oldest, and seldom needed.
         if len(_json_by_id) >= _MAX_CACHED:
             _json_by_id.clear()
         cached = _json_by_id[id(value)] = value, canonical_json(value)
@@ -72,6 +73,8 @@ def settings_json(value: object) -> str:
 
 def members_sha256(members: Mapping[str, object]) -> str:
     """Returns the `value_sha256` of a dict, using the remembered JSON of its values."""
+    # Spelled as `canonical_json` spells a dict, so that the digest is that of the whole dict,
+    # although the JSON of each member comes from memory.
     texts = (f'"{name}":{settings_json(members[name])}' for name in sorted(members))
     return hashlib.sha256(f"{{{','.join(texts)}}}".encode()).hexdigest()
 
@@ -98,9 +101,15 @@ def _plain_dataclass(value: object) -> object:
 
 def _is_identity_field(field: "dataclasses.Field[Any]", owner: object) -> bool:
     """Whether a field of a config is part of a step's identity."""
+    #   metadata         value of the field   part of the identity
+    #   none             any                  yes
+    #   NOT_IDENTITY     any                  no
+    #   UNLESS_DEFAULT   its default          no: old keys are as before the field existed
+    #   UNLESS_DEFAULT   another              yes
     rule = field.metadata.get("identity", True)
     if rule != UNLESS_DEFAULT["identity"]:
         return bool(rule)
+    # So the default of such a field must never change: old keys would mean another value.
     plain = field.default_factory is dataclasses.MISSING
     default = field.default if plain else field.default_factory()  # type: ignore[misc]
     return getattr(owner, field.name) != default

@@ -52,6 +52,7 @@ def write_attempt_end(
     files: StoreBackend, key: str, note: AttemptNote, ended: str, *, stopped: bool
 ) -> None:
     """Notes that an attempt is over; `stopped` as in `AttemptNote`."""
+    # Swapped and not put: if gc deleted the history meanwhile, it does not come back.
     over = dataclasses.replace(note, ended=ended, stopped=stopped)
     files.compare_and_swap(_history_name(key, note), _note_bytes(note), _note_bytes(over))
 
@@ -94,5 +95,6 @@ def _parse_note(text: bytes) -> AttemptNote | None:
         note = AttemptNote(holder=holder, inputs=inputs, **raw)
     except (TypeError, KeyError, AttributeError, ValueError):
         return None
+    # A dataclass takes any types; the checks keep numbers and nulls out of paths and comparisons.
     are_texts = all(isinstance(value, str) for value in (note.id, note.started, note.ended))
     return note if are_texts and isinstance(note.stopped, bool) else None

@@ -29,6 +29,8 @@ class Holder:
     @classmethod
     def this_process(cls) -> "Holder":
         """Returns this process."""
+        # A pid alone is not enough: pids are given out again, after a reboot from 1 on, and every
+        # container counts its own. (machine, pid, start) is not given out twice.
         pid = os.getpid()
         return cls(
             host=os.uname().nodename, machine=_machine_id(), pid=pid, began=_start_time(pid) or 0
@@ -72,6 +74,8 @@ def _machine_id() -> str:
 def _start_time(pid: int) -> int | None:
     """Returns when a process began; None if it does not run. A zombie has ended already."""
     try:
+        # /proc counts from the boot. psutil adds the time of the boot, so its date moves when the
+        # clock is set, and a living process would look like another one.
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():

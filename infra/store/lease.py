@@ -98,6 +98,9 @@ class HeldLease:
     def renew(self, keys: Iterable[str] = ()) -> bool:
         """Renews the lease, adds `keys` to it, and returns whether it was still held."""
         with self._lock:
+            # If the swap fails, either another process took the lease, or the reply to our last
+            # change was lost and the file is one renewal ahead of us. Only the file can say which:
+            # read it, and try once more from its text.
             self.lost = not (
                 self._write_renewal(keys) or (self._resync() and self._write_renewal(keys))
             )
@@ -192,6 +195,17 @@ def acquire_lease(
     )
     text, wait = lease.to_json(), _FIRST_WAIT
     last_seen, last_seen_at = b"", 0.0
+    # With ttl = 120 s a holder renews every 20 s. Here A's machine sleeps from 45 s on, and B wants
+    # the lease at 60 s:
+    #
+    #   t [s]  0     20     40     45       60            160          300
+    #   A      take  renew  renew  (sleep)                             wakes, renews: swap fails,
+    #                                                                  `lost` is set
+    #   file   A 0   A 1    A 2                           B 0
+    #   B                                   sees A 2 ...  120 s after A 2: swaps A 2 for B 0
+    #
+    # If A finishes its step all the same, nothing breaks: its commit creates the manifest only if
+    # B's is not there yet, and whoever comes second throws its own files away.
     while not files.create_if_absent(name, text):
         try:
             current, modified = files.read(name), files.stat(name).modified
@@ -200,10 +214,14 @@ def acquire_lease(
         current_lease = _parse_lease(current)
         if current != last_seen:
             last_seen, last_seen_at = current, time.monotonic()
+        # Our own monotonic clock measures how long the text stood still; the store's clock measures
+        # how old it is. Clocks of two machines are never compared.
         # Both must hold: after a sleep of this machine, live leases look lapsed for an interval.
         is_unchanged = time.monotonic() - last_seen_at >= current_lease.ttl / _RENEWALS_PER_TTL
         has_lapsed = is_unchanged and files.now() - modified > current_lease.ttl * 1e9
         if current_lease.holder.has_ended or has_lapsed or current_lease.token in lost:
+            # Several processes may see the same lapsed lease. The swap names the text that each of
+            # them saw, so one wins, and the others look again at the winner's lease.
             if files.compare_and_swap(name, current, text):
                 break
             continue
@@ -224,6 +242,8 @@ def _parse_lease(text: bytes) -> Lease:
         if not (texts and isinstance(lease.ttl, int | float)):
             raise TypeError("token and since must be texts, and ttl a number")
     except (TypeError, KeyError, AttributeError, ValueError):
+        # No machine has the id "", so this holder never counts as ended: the lease must lapse
+        # first.
         nobody = Holder(host="unknown", machine="", pid=0, began=0)
         return Lease(token="", holder=nobody, since="", ttl=TTL)
     return lease
@@ -249,6 +269,8 @@ class LeaseView:
 
     def is_live(self, grace: float = 0.0) -> bool:
         """Whether its holder may be alive; on another machine, until `ttl` and `grace` are over."""
+        # The process table of this machine is certain; of another machine only its renewals are
+        # known.
         holder = self.lease.holder
         return (
             not holder.has_ended

@@ -10,6 +10,14 @@ from typing import Any
 from infra.store.digest import canonical_json, members_sha256
 from infra.store.redact import redact
 
+# A key, and what each part of it comes from:
+#
+#   checkpoint-3f9a2c41d07be865-9c1d44aa
+#   kind       identity         code
+#
+#   identity   hash of kind, contents of inputs, config, seed, libraries: what is made
+#   code       beginning of the code's digest: by which code. Two keys that differ only here are
+#              one identity, made anew by changed code.
 IDENTITY_LENGTH = 16
 """Hex digits of a step's identity in its key (64 bits)."""
 
@@ -93,6 +101,8 @@ class Recipe:
     @functools.cached_property
     def identity(self) -> str:
         """Name of what is made: kind, and hash of inputs' contents, config, seed and libraries."""
+        # Inputs count by content and not by key: an input that was made again with the same bytes,
+        # by other code say, gives this step the same identity, and so a hit.
         parts = {
             "kind": self.kind,
             "inputs": {role: entry.content for role, entry in self.inputs.items()},
@@ -175,6 +185,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the manifest's text, with anything that looks like a credential redacted."""
+        # Redacted here and not earlier: the identity is a hash of the true config, and only what is
+        # written down must not hold a credential.
         raw = json.loads(canonical_json(self))
         raw |= {part: redact(raw[part]) for part in ("config", "environment")}
         return json.dumps(raw, indent=1, sort_keys=True) + "\n"

@@ -135,6 +135,14 @@ class Attempt:
         self._clock = time.monotonic()
         self._started = _utc().isoformat(timespec="seconds")
         inputs = tuple(sorted({entry.key for entry in step.inputs.values()}))
+        # What is in the store after each step of an attempt, and what kill -9 right after it
+        # leaves:
+        #
+        #   history/<id>.json          begun    a note whose process is gone
+        #   attempts/<id>/...          written  a folder that no manifest names: swept by the next
+        #                                       holder of the step, or by gc
+        #   (the same, synced)         published folder: still nobody's, swept as well
+        #   manifests/<kind>/<key>     committed: the artifact, whole
         # The note comes first: without it, nobody would know which process the folder belongs to.
         store.record_attempt(
             step.key,
@@ -179,6 +187,8 @@ class Attempt:
         Raises:
           OSError: if the disk fails. Nothing is deleted then, since the manifest may be in place.
         """
+        # Two sorts of files: those in the workspace, digested here, and those that were stored
+        # directly (`put`, `adopt`), whose receipts hold their digests.
         uploaded = {name: receipt.file for name, receipt in self._receipts.items()}
         local = _digest_folder(self.path, except_=uploaded)
         files = dict(sorted({**local, **uploaded}.items()))
@@ -204,8 +214,11 @@ class Attempt:
             seconds=round(self.share * (self.earlier_seconds + time.monotonic() - self._clock), 3),
         )
         # Data first, so that a power cut never leaves a manifest without data.
+        # Fencing: a holder that lost its lease may get this far. Its folder is its own, so it
+        # disturbs nobody, and `publish` decides by one atomic create which attempt counts.
         self._store.files.publish_folder(self._folder, local, self._receipts)
         winner = self._store.publish(manifest)
+        # We lost: our folder is no artifact's. If it cannot be deleted now, gc does it later.
         if winner.manifest.attempt != self.id:
             with contextlib.suppress(OSError):
                 self._store.files.remove(self._folder)
@@ -245,6 +258,7 @@ class Store:
 
     def snapshot(self) -> "Store":
         """Returns a snapshot of this store, for many look-ups; see `snapshot`."""
+        # A shallow copy: look-ups go to the snapshot; leases, pins and writes to the store itself.
         view = copy.copy(self)
         view.files = self.files.snapshot()
         view._keys_by_identity = {}
@@ -361,6 +375,7 @@ class Store:
         keys_by_identity = (
             None if self._keys_by_identity is None else self._keys_by_identity.get(kind)
         )
+        # One listing of a kind answers for all of its identities: key = <identity>-<code>.
         if keys_by_identity is None:
             keys_by_identity = {}
             for key in self.keys(kind):
@@ -388,6 +403,8 @@ class Store:
         """
         validate_key(key)
         name = f"{LEASES}/{key}.json"
+        # Sweep first, while no attempt of ours exists: then every dead attempt at this key is an
+        # earlier holder's. Its progress, in scratch, is taken over and not swept.
         with hold_lease(self.volatile, name, ttl=ttl, token=token, lost=lost) as lease:
             self._delete_dead_attempts(key)
             scratch = Scratch(self.files, key, lease.token, lease.renew)
@@ -431,6 +448,17 @@ class Store:
     def publish(self, manifest: Manifest) -> Artifact:
         """Publishes a manifest unless a whole artifact is there; returns the published one."""
         name, text = manifest_name(manifest.key), manifest.to_json().encode()
+        # The usual case is the first create, which succeeds. Otherwise another attempt was first:
+        #
+        #   its files are all there      it is the winner, whatever bytes we made
+        #   some are missing or short    it was damaged after its commit; ours replaces it:
+        #
+        #     manifests/<key>   aside/<key>.<id>
+        #     old               -                    damaged
+        #     old               old                  recorded, so that gc still finds its files
+        #     new               old                  swapped, if it is still the one that was read
+        #
+        # A loop, since gc or another attempt may change the manifest between any two of these.
         while not self.files.create_if_absent(name, text):
             try:
                 current = self.files.read(name)
@@ -477,6 +505,8 @@ class Store:
         return attempt_ids
 
     def _read_artifact(self, name: str) -> Artifact:
+        # A manifest hardly ever changes, and is read by every look-up: so it is parsed once for
+        # each version of its file, and a stat tells whether that is still the version.
         version = self.files.stat(name).version
         cached = self._manifests.get(name)
         if cached is None or cached[0] != version:
@@ -503,6 +533,7 @@ class Store:
         try:
             text = self.files.read(name)
         except FileNotFoundError:
+            # No number. A store with artifacts is of layout 1, which had none; an empty one is new.
             if self.files.folders(ARTIFACTS):
                 # Another process may have made this store just now; it writes the number first.
                 try:
@@ -526,6 +557,9 @@ class Store:
     def _delete_dead_attempts(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
         folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
+        # Only attempts that are certainly over. One whose holder is on another machine and wrote no
+        # end may still be writing (it lost its lease, but does not know); gc takes it when it is
+        # old.
         if ended := {note.id for note in list_attempts(self.files, key) if note.is_over}:
             for name in ended - self.named_attempts(key):
                 with contextlib.suppress(OSError):
