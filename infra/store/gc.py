@@ -158,9 +158,9 @@ class _StoreView:
         self._store, self._older_than = store, older_than
         self._now = store.files.now()
         pins = _live_leases(store, PINS)
-        self._leased_keys = {lease.key for lease in _live_leases(store, LEASES)}
+        self._leased_keys = {view.key for view in _live_leases(store, LEASES)}
         self._is_idle = not pins and not self._leased_keys
-        roots = {key for lease in pins for key in lease.lease.keys} | self._leased_keys
+        roots = {key for view in pins for key in view.lease.keys} | self._leased_keys
         for key in self._leased_keys:
             roots.update(*(note.inputs for note in _attempts_of(store, key)))
         referenced, self._pruned = referenced_keys(store.files)
@@ -319,11 +319,11 @@ def _live_leases(store: Store, folder: str) -> list[LeaseView]:
     Raises:
       RecordError: if one of them cannot be read, since nobody knows what it holds.
     """
-    leases = [lease for lease in list_leases(store.volatile, folder) if lease.is_live(_GRACE)]
-    for lease in leases:
-        if not lease.lease.is_known:
+    leases = [view for view in list_leases(store.volatile, folder) if view.is_live(_GRACE)]
+    for view in leases:
+        if not view.lease.is_known:
             raise RecordError(
-                store.volatile, f"{folder}/{lease.key}.json", f"no lease, and {lease.age:.0f} s old"
+                store.volatile, f"{folder}/{view.key}.json", f"no lease, and {view.age:.0f} s old"
             )
     return leases
 
