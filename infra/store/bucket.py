@@ -85,6 +85,7 @@ class Bucket:
             self._probe()
         except FileNotFoundError:
             raise BucketError(f"there is no bucket gs://{self._bucket}; make it first.") from None
+        # A machine without a known region has nothing to compare, and saves the request.
         if region_of_machine() is not None:
             self._check_region()
 
@@ -126,6 +127,11 @@ class Bucket:
                 self.upload_bytes(name, _FileBytes(file))
 
     def link(self, source: str, name: str, file: File) -> Receipt:
+        # Copied inside the bucket. A large object takes several calls, each with the token of the
+        # one before:
+        #
+        #   POST rewriteTo                  -> done: false, rewriteToken: t1
+        #   POST rewriteTo, rewriteToken t1 -> done: true
         path = "b/{}/o/{}/rewriteTo/b/{}/o/{}"
         ends = *self._object_path(source)[1:], *self._object_path(name)[1:]
         token: dict[str, str] = {}
@@ -161,6 +167,9 @@ class Bucket:
         prefix = self._folder_prefix(folder)
         files: dict[str, FileStat] = {}
         folders: list[str] = []
+        # A bucket has no folders: with a delimiter, the names below one come back as one prefix.
+        #
+        #   a/x, a/b/y, a/b/z   listed below "a/":   items [a/x]   prefixes [a/b/]
         for page in self._list_pages(prefix, delimiter="/"):
             for item in page.get("items", ()):
                 files[item["name"].removeprefix(prefix)] = _object_stat(item)
@@ -187,6 +196,8 @@ class Bucket:
     def create_if_absent(self, name: str, data: bytes) -> bool:
         try:
             return self._write_object(name, data, 0)
+        # No answer at all, in any try. Then only the object tells; if that cannot be read either,
+        # the error goes up, and nobody may delete what the object names.
         except BucketError:
             # The write may have succeeded all the same.
             with contextlib.suppress(OSError):
@@ -221,6 +232,8 @@ class Bucket:
         self._write_object(name, data, None)
 
     def snapshot(self) -> StoreBackend:
+        # One listing of the whole prefix, in pages of a thousand names; then the manifests, of
+        # which this machine has most from the last time.
         stats = self._files_below("")
         manifests = {name: stat for name, stat in stats.items() if name.startswith(MANIFESTS)}
         cache = RecordCache(self.state / "cache" / "manifests.sqlite")
@@ -239,6 +252,8 @@ class Bucket:
             self.upload_bytes(name, _FileBytes(file))
 
     def upload_bytes(self, name: str, data: ByteSource) -> Receipt:
+        # Read twice, here and when it is sent: the bucket computes a CRC of what arrived, and it
+        # must be compared with one that was computed before anything could go wrong on the way.
         sha256, crc32c = hashlib.sha256(), google_crc32c.Checksum()
         for start in range(0, data.size, _PART):
             part = data.read(start, _PART)
@@ -253,6 +268,7 @@ class Bucket:
                 else:
                     self._upload_resumable(name, data)
             stored = self._metadata(name)
+            # Only the generation that was looked at is deleted, and not one that came after it.
             if stored["crc32c"] != checksum:
                 generation = stored["generation"]
                 self._request("DELETE", *self._object_path(name), ifGenerationMatch=generation)
@@ -286,6 +302,8 @@ class Bucket:
         with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
             list(pool.map(lambda name: self.upload_file(path / name, f"{folder}/{name}"), files))
         prefix = self._folder_prefix(folder)
+        # Everything in the stored folder must be ours, with the bytes that we have; a file too many
+        # is as wrong as one too few.
         expected = {name: (_file_crc32c(path / name), "") for name in files}
         expected |= {name: (receipt.crc32c, receipt.generation) for name, receipt in sent.items()}
 
@@ -300,6 +318,8 @@ class Bucket:
                 raise ConnectionError(f"{self.uri}/{folder} does not hold what was sent")
 
         self._with_retries(check)
+        # The workspace becomes the copy in this machine's cache: the next step here downloads
+        # nothing.
         self._cache.adopt(_content_name(files), path)
 
     def local(self, folder: str, files: Mapping[str, File]) -> Path:
@@ -364,6 +384,13 @@ class Bucket:
           data: bytes of the file.
           generation: generation that must be there; 0 for no object, None for any.
         """
+        # A condition makes it safe to send a write again. With generation 0, "only if absent":
+        #
+        #   we                                   the bucket
+        #   POST x, if generation is 0    ->     stores x as generation 7
+        #                                 X-     the reply is lost
+        #   POST x, if generation is 0    ->     412: x has generation 7
+        #   GET x                         ->     our bytes: it was us. Others': they were first
         condition = {} if generation is None else {"ifGenerationMatch": generation}
         # Sent with a checksum, so that the bucket refuses bytes that were damaged on their way.
         boundary = uuid.uuid4().hex
@@ -403,6 +430,12 @@ class Bucket:
             ifGenerationMatch=0,
             headers={"X-Upload-Content-Type": _BYTES, "Content-Type": "application/json"},
         )
+        #   PUT session, bytes 0-16777215/40000000          -> 308, Range: bytes=0-16777215
+        #   PUT session, bytes 16777216-33554431/40000000   -> 308, Range: bytes=0-29360127
+        #   PUT session, bytes 29360128-39999999/40000000   -> 200, and the object's metadata
+        #
+        # The bucket may keep less of a part than it was sent, as in the second line; its answer
+        # says where to go on. The object appears with the last part, or not at all.
         session, start, reply = headers["Location"], 0, b""
         try:
             while not reply:  # Until the last part, answers have no body, only the range received.
@@ -487,6 +520,8 @@ class Bucket:
             except (FileNotFoundError, FileExistsError):
                 raise
             except Exception as error:  # From aiohttp, requests, google.auth or gcsfs.
+                # Pauses of up to 2, 4, 8 s, drawn at random: many workers that were refused at the
+                # same moment do not come back at the same moment.
                 tries += 1
                 if tries == _MAX_TRIES or not _is_transient(error):
                     reason = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -113,6 +113,15 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
       OSError, ValueError: as in `find_garbage`; nothing is deleted then.
       RuntimeError: if this process was stopped for so long that a run took the lease.
     """
+    # Mark, hide, check, sweep:
+    #
+    #              while gc holds the lease                    after it
+    #   artifact   manifests/<k>  --moved-->  aside/<k>.<id>   aside/ deleted, then attempts/<id>
+    #   a run      waits to pin                                pins, looks up: a miss; makes it anew
+    #
+    # A run pins a key before it looks the key up, and pinning needs the same lease. So either gc
+    # has seen the pin and keeps the artifact, or the run looks after the manifest has moved. It
+    # never relies on an artifact whose files then go.
     with hold_lease(store.volatile, GC_LEASE) as deciding:
         view = _StoreView(store, older_than)
         rest = [
@@ -123,9 +132,13 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
             *view.old_partials(),
         ]
         sources, pruned = list(view.unnamed_sources()), list(view.pruned_files())
+        # Last under the lease, so that nothing slow lies between the first move and the check
+        # below.
         hidden_artifacts = [
             item for item in view.unreachable_artifacts() if _hide_manifest(store, item)
         ]
+        # A gc that was stopped (a laptop's lid) may have lost the lease without knowing, and a run
+        # may have pinned meanwhile what was just hidden. Hidden manifests can still be put back.
         if not deciding.renew():
             for item in hidden_artifacts:
                 _restore_manifest(store, item)
@@ -135,6 +148,8 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
         for item in pruned:  # Under the lease, too. A reader finds the whole artifact or a note.
             store.files.create_if_absent(tombstone_name(store.get(item.name)), b"")
             store.files.remove(item.path)
+    # What dead processes left. The text that was judged is named, so that a lease which was taken
+    # over since then stays.
     for folder in (PINS, LEASES):
         for lease in list_leases(store.volatile, folder):
             if not lease.is_live(_GRACE):
@@ -157,10 +172,19 @@ class _StoreView:
     def __init__(self, store: Store, older_than: float) -> None:
         self._store, self._older_than = store, older_than
         self._now = store.files.now()
+        # The order matters, since runs and steps go on while this reads:
+        #
+        #   a run    pin ............ record written, pin released
+        #   a step   lease .......... manifest written, lease released
+        #   gc            reads pins, leases     records     manifests
+        #
+        # Whoever finished between two reads is seen by the later one; nobody falls between them.
         pins = _live_leases(store, PINS)
         self._leased_keys = {view.key for view in _live_leases(store, LEASES)}
         self._is_idle = not pins and not self._leased_keys
         roots = {key for view in pins for key in view.lease.keys} | self._leased_keys
+        # A step under way has no manifest yet that would name its inputs: the notes of its attempts
+        # do.
         for key in self._leased_keys:
             roots.update(*(note.inputs for note in _attempts_of(store, key)))
         referenced, self._pruned = referenced_keys(store.files)
@@ -173,7 +197,9 @@ class _StoreView:
             for folder in folders
             for name, stat in store.files.listing(folder).items()
         }
+        # The young ones stay, too, whoever made them.
         roots |= {key for key in self._artifacts if not self._is_old(manifest_name(key))}
+        # Files that one run prunes stay as long as anything else names the artifact itself.
         self._pruned -= roots
         self._reachable = _with_ancestors(roots, self._artifacts)
 
@@ -189,6 +215,8 @@ class _StoreView:
             key: {entry.key for entry in artifact.manifest.inputs.values()} & spare.keys()
             for key, artifact in spare.items()
         }
+        # Products before inputs. In results <- predictions <- checkpoint, results goes first: if gc
+        # is killed then, the checkpoint and the predictions still have everything they came from.
         for key in reversed([*graphlib.TopologicalSorter(inputs).static_order()]):
             yield self._artifact_garbage("artifact", spare[key], manifest_name(key))
 
@@ -239,6 +267,7 @@ class _StoreView:
             return
         artifacts = (*self._artifacts.values(), *self._quarantined.values())
         used: set[str] = set()
+        # A manifest names the listing of its tree, and the listing the files: both are in use.
         for listing in {artifact.manifest.source for artifact in artifacts} - {""}:
             with contextlib.suppress(KeyError):  # A lost listing names no files.
                 used |= {listing, *self._store.open_source(listing).digests.values()}
@@ -293,6 +322,11 @@ class _StoreView:
 def _with_ancestors(roots: Iterable[str], artifacts: Mapping[str, Artifact]) -> set[str]:
     """Returns the keys, and those of all artifacts that they were made from."""
     reachable: set[str] = set()
+    # The mark of mark and sweep: a record names the results only, and
+    #
+    #   results -> predictions -> checkpoint -> dataset -> files
+    #
+    # are all reached from there.
     waiting = list(roots)
     while waiting:
         key = waiting.pop()
@@ -361,6 +395,8 @@ def _hide_manifest(store: Store, item: Garbage) -> bool:
         return False
     if not item.path.endswith(f"/{Manifest.from_json(text.decode()).attempt}"):
         return False
+    # Written there before it is deleted here: killed in between, gc leaves it in both places, and
+    # the artifact is a hit as before (`old_quarantine` skips it).
     return store.files.create_if_absent(
         _quarantine_record(item), text
     ) and store.files.compare_and_delete(name, text)
@@ -376,13 +412,18 @@ def _restore_manifest(store: Store, item: Garbage) -> None:
 def _delete_data(store: Store, item: Garbage) -> bool:
     """Deletes data after another check that they may go; returns whether it did."""
     backend = _backend_of(store, item.sort)
+    # These have no key that anybody could hold.
     if item.sort in ("partial", "job"):
         backend.remove(item.path)
         return True
+    # The lease of the step, as its makers hold it: nobody begins an attempt at this key while its
+    # old files are deleted.
     lease = acquire_lease(store.volatile, f"{LEASES}/{item.name}.json", keep_waiting=lambda: False)
     if lease is None:
         return False  # A process has started on it: leave it to the next gc.
     try:
+        # A holder may have come and gone since the marking. Then its work is younger than what was
+        # judged, and stays.
         is_work = item.sort in ("attempt", *_SCRATCH_SORTS)
         if is_work and _age(backend.now(), backend.total_stat(item.path)) < item.age:
             return False  # It was written to since.
