@@ -48,6 +48,12 @@ class BlockReader:
         Raises:
           RangeError: if it cannot be read, or it is the last of a file whose checksum differs.
         """
+        # Reading forward keeps one block ahead (*), and the one before for a reader that steps
+        # back:
+        #
+        #   block(0)   in memory: 0            not ahead yet, since a seek may follow
+        #   block(1)   in memory: 0 1 2*       0 was read, too: this goes forward
+        #   block(2)   in memory: 1 2 3*
         if number not in self._blocks:
             if number == 0:  # Another reading from the start is verified again.
                 self._sum, self._num_summed = google_crc32c.Checksum(), 0
@@ -62,6 +68,8 @@ class BlockReader:
         while len(self._blocks) > _MAX_BLOCKS:
             self._blocks.popitem(last=False)
         data = self._blocks[number].result()
+        # The checksum is of the whole file, so it can be compared only if every block was added
+        # once, in order. A reader that jumps about has checksums of its own.
         if number == self._num_summed:
             self._add_to_checksum(data)
         return data
@@ -72,6 +80,7 @@ class BlockReader:
         if any(number not in self._blocks for number in numbers):
             return None
         data = b"".join(self._blocks[number].result() for number in numbers)
+        # The range begins somewhere in its first block: shift by what lies before it.
         begin = start - numbers.start * BLOCK
         return data[begin : begin + length]
 
@@ -119,6 +128,7 @@ class RangedFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         if self._position >= self._blocks.size:
             return 0
+        # At most to the end of this block; a buffered reader asks again for the rest.
         number, begin = divmod(self._position, BLOCK)
         data = self._blocks.block(number)[begin : begin + len(buffer)]
         buffer[: len(data)] = data

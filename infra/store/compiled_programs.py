@@ -35,6 +35,8 @@ def share_compiled_programs(cache: Path) -> None:
       cache: folder for the programs of all kinds of processors.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        # A program is compiled for the features of this processor, and may crash on one without
+        # them.
         folder = cache / _processor_name()
         folder.mkdir(parents=True, exist_ok=True)
         evict_oldest_files(cache, 1e9 * float(os.environ.get("PARCEL_PROGRAMS_GB", _LIMIT_GB)))

@@ -64,6 +64,7 @@ class Disk:
     def atomic_write(self, name: str) -> Iterator[Path]:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the target, since a rename is atomic only within one file system.
         partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.{PARTIAL}")
         try:
             yield partial
@@ -85,6 +86,7 @@ class Disk:
         waiting, visited = [("", self._root / folder)], set[str]()
         while waiting:
             prefix, path = waiting.pop()
+            # By its real path: two links to one folder are one folder, which is listed once.
             real_path = os.path.realpath(path)
             if real_path in visited:  # Links may lead in a circle.
                 continue
@@ -141,6 +143,11 @@ class Disk:
         path = self._root / name
         with self._temporary_file(path, data) as partial:
             try:
+                # A link, since it fails where a name exists; a rename would replace what is there.
+                # The bytes are on the disk already, so the name never stands for half of them:
+                #
+                #   partial/<random>   written, synced
+                #   manifests/...      linked: there is the whole record, or none
                 os.link(partial, path)
             except OSError as error:
                 # The link may have been made although the call failed: a network file system that
@@ -160,6 +167,8 @@ class Disk:
     def compare_and_swap(self, name: str, old: bytes, new: bytes) -> bool:
         path = self._root / name
         with self._temporary_file(path, new) as partial:
+            # A disk cannot compare and replace in one step, so all who do it on this store take
+            # turns.
             with self._compare_lock():
                 if not self._has_content(path, old):
                     return False
@@ -188,6 +197,7 @@ class Disk:
     def now(self) -> int:
         # The time of the disk: on a shared one it is its server's, and hosts may differ by minutes.
         path = self._root / _GUARD
+        # Touched, then read back: the server of the disk writes its own time into the file.
         path.touch()
         return path.stat().st_mtime_ns
 
@@ -240,9 +250,12 @@ class Disk:
     def publish_folder(
         self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]
     ) -> None:
+        # The last look before a manifest states these sizes, and it is cheap.
         expected = {**files, **{name: receipt.file for name, receipt in sent.items()}}
         if self.sizes(folder, expected) != {name: file.size for name, file in expected.items()}:
             raise OSError(f"{self._root / folder} does not hold what was written; try again.")
+        # Bytes first, names second: the other way round, a power cut could leave a name whose file
+        # is empty.
         # The workplace is the stored folder already, so it is only synced: bytes, then names.
         path = self._root / folder
         tree = list(os.walk(path, onerror=_raise_walk_error))
@@ -286,6 +299,7 @@ class Disk:
     @contextlib.contextmanager
     def _compare_lock(self) -> Iterator[None]:
         """Holds the lock of compare-and-replace, which the kernel frees if the process dies."""
+        # `flock` and not a lock file: nothing is left behind by a process that was killed.
         with (self._root / _GUARD).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -95,6 +95,7 @@ def _git() -> dict[str, str | None]:
     commit = run_git("rev-parse", "HEAD")
     if commit is None:
         return {"commit": None, "dirty": None}
+    # Of Python files only: a note or a figure that was edited is no other code.
     diff = run_git("diff", "HEAD", "--", "*.py")
     dirty = hashlib.sha256(diff.encode()).hexdigest() if diff else None
     return {"commit": commit.strip(), "dirty": dirty}

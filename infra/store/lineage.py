@@ -47,6 +47,12 @@ def walk_lineage(
     Raises:
       KeyError: if an artifact of the history is not in the store.
     """
+    # What a walk yields, with `data` an input of two artifacts:
+    #
+    #   results            depth 0
+    #   |-- checkpoint           1
+    #   |   `-- data             2   is_last
+    #   `-- data                 1   is_last, is_again: its inputs were visited above
     visited = set() if seen is None else seen
     waiting = [(0, role, key, True)]
     while waiting:
@@ -62,6 +68,7 @@ def walk_lineage(
         below = [(depth + 1, name, entry.key, False) for name, entry in inputs]
         if below:
             below[-1] = (*below[-1][:3], True)
+        # The list is a stack, so the first input must be pushed last.
         waiting += reversed(below)
 
 
@@ -111,6 +118,8 @@ def verify_artifact(
     except ValueError as error:
         yield StoreProblem(key=key, path="manifest", reason=str(error))
         return
+    # Files that gc deleted on a run's word are no damage; the rest of the manifest is checked all
+    # the same.
     manifest, is_intact = artifact.manifest, store.find_pruned(key) is None
     for name, file in manifest.files.items() if is_intact else ():
         try:
@@ -121,12 +130,15 @@ def verify_artifact(
         if reason:
             is_intact = False
             yield StoreProblem(key=artifact.key, path=name, reason=reason)
+    # Only of sound files: over damaged ones the logical digest would differ, too, and say less.
     if is_intact and manifest.content != _listing_digest(manifest):
         recompute = (contents or {}).get(manifest.kind)
         if recompute is not None and recompute(artifact.path) != manifest.content:
             yield StoreProblem(
                 key=artifact.key, path="content", reason="is not what the manifest states"
             )
+    # An input is named by key and content. Its key may have been made again since, with other
+    # bytes: then this artifact was made from something that is no longer there.
     for role, entry in manifest.inputs.items():
         try:
             content = store.get(entry.key).manifest.content

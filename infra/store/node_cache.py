@@ -55,6 +55,11 @@ class NodeCache:
           fill: writes its files into an empty folder.
         """
         path = self._mark_used(name)
+        # Filled under another name, and renamed when whole. So a folder that is there is complete,
+        # however its filler ended:
+        #
+        #   <random>.partial/   being filled; nobody looks here
+        #   <name>/             whole. The loser of a race fails to rename, and uses this one
         if not path.is_dir():
             self._make_room(size)
             partial = self._root / f"{uuid.uuid4().hex}{_PARTIAL}"
@@ -85,6 +90,7 @@ class NodeCache:
         flat = name.replace("/", "+")
         path = self._root / flat
         process = self._root, os.getpid()
+        # The usual case takes no lock: this process has noted the folder before.
         if process in _uses and flat in _uses[process][1]:
             return path
         with self._locked():
@@ -98,6 +104,7 @@ class NodeCache:
             file.flush()
             names.add(flat)
             with contextlib.suppress(FileNotFoundError):
+                # The time of the folder is that of its last use, by which `_make_room` sorts.
                 os.utime(path)
         return path
 
@@ -106,6 +113,8 @@ class NodeCache:
         limit = 1e9 * float(os.environ.get("PARCEL_CACHE_GB", _LIMIT_GB))
         doomed = []
         with self._locked():
+            # Under the lock, so that nobody begins to use a folder between this look and the
+            # rename.
             used = self._in_use()
             folders = [path for path in self._root.iterdir() if path.is_dir()]
             filled = [p for p in folders if p.suffix != _PARTIAL and p != self._users]
@@ -118,6 +127,7 @@ class NodeCache:
                     # Renamed before it is deleted: half a folder would be taken for a whole one.
                     doomed.append(path.rename(self._root / f"{uuid.uuid4().hex}{_PARTIAL}"))
                     total -= sizes[path]
+        # Without the lock: deleting many gigabytes takes long, and others only want to note a use.
         for path in doomed:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -130,6 +140,7 @@ class NodeCache:
         for path in self._users.iterdir():
             with path.open("r+") as notes:
                 try:
+                    # Locked by its process while that lives. If we get the lock, it has ended.
                     fcntl.flock(notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
                     used |= set(notes.read().splitlines())

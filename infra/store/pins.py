@@ -63,6 +63,13 @@ class Pin:
         """
         requested = {validate_key(key): None for key in keys}
         self._requested.update(requested)
+        # A change of pins takes a lease of the store, some milliseconds on a bucket. Threads that
+        # come while one is at it only leave their keys, and the next holder of the lock pins all of
+        # them:
+        #
+        #   thread 1   pins a ..........
+        #   thread 2   leaves b, waits    pins b and c
+        #   thread 3   leaves c, waits                 finds nothing new to do
         with self._lock:  # The first thread pins for all that wait.
             batch, self._requested = self._requested | requested, {}
             new = [key for key in batch if key not in self._pinned]
@@ -73,6 +80,8 @@ class Pin:
                     if len(self._leases[-1].keys) >= _MAX_KEYS:
                         self._acquire()
                     self._leases[-1].renew(new[start : start + _MAX_KEYS])
+                # Checked after the renewal, under the lease that gc would need to delete anything:
+                # so if the pin is held here, what is found from now on stays.
                 if any(lease.lost for lease in self._leases):
                     raise RuntimeError("this run's pin was lost; start the run again.")
             self._pinned.update(new)

@@ -65,18 +65,22 @@ class RangeCache:
         if cached is not None:
             return cached
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Cells of a sweep that start together read the same first range: one fetches it, and the
+        # others find it in the cache when their turn comes.
         with _exclusive_fetch(path):
             cached = None if fresh else _read_range_file(path, length)
             if cached is not None:
                 return cached
             data = read()
             with contextlib.suppress(OSError):  # With a full disk the range is only not cached.
+                # Renamed when whole, so a reader never finds a part of a range.
                 partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
                 try:
                     partial.write_bytes(data)
                     partial.replace(path)
                 finally:
                     partial.unlink(missing_ok=True)
+        # Walking the cache for every range would cost more than the ranges: look only now and then.
         self._written += length
         if self._written >= _TIDIED_AFTER * self._limit:
             self._written = 0
@@ -109,6 +113,8 @@ def _exclusive_fetch(path: Path) -> Iterator[None]:
     claim = path.with_name(f"{path.name}.lock")
     deadline = time.monotonic() + _MAX_WAIT
     with claim.open("a") as lock:
+        # Polled, since `flock` cannot wait for a limited time. After the deadline the range is
+        # fetched by both, which costs a request and does no harm.
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

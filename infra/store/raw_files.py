@@ -74,6 +74,8 @@ class RawDigestCache:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for start in range(0, len(paths), _CHUNK):
                 chunk = [Path(os.path.abspath(path)) for path in paths[start : start + _CHUNK]]
+                # Looked up before the stat: a file that changes in between has another state than
+                # the saved one, and is read.
                 saved = self._load_digests(chunk)
                 states = [_FileState.of(path.stat()) for path in chunk]
                 current = {
@@ -162,10 +164,13 @@ class RawFingerprint:
     def _folder_sum(self, folder: str) -> int:
         """Returns a sum over the files' digests, which does not depend on their order."""
         if folder not in self._sums:
+            # A sum of digests and not a digest of a sorted list: files come in any order, and
+            # millions of names need no memory.
             total, now = 0, time.time_ns()
             for name, stat in self._files.walk(folder):
                 version = stat.version
                 if not stat.crc32c and now - stat.modified <= _SETTLED_NS:
+                    # May change again within this tick of the clock: never equal to another look.
                     version = (*version, now)
                 text = f"{name}\0{stat.size} {version} {stat.crc32c}"
                 digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
@@ -177,6 +182,14 @@ class RawFingerprint:
 def _digest_file(path: Path) -> tuple[_FileState | None, Digest]:
     """Returns a file's digest, and its state if the next change is sure to alter that."""
     with path.open("rb") as file:
+        # Why a file that was just written is not remembered. A file system's clock has ticks:
+        #
+        #   t = 10.1  written "1"   mtime 10
+        #   t = 10.4  read, digest of "1"
+        #   t = 10.8  written "2"   mtime 10 still, and the same size: the state shows no change
+        #
+        # So the state counts only if the file was at rest for two seconds before it was read, and
+        # did not change while it was.
         before = _FileState.of(os.fstat(file.fileno()))
         began = time.time_ns()
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()

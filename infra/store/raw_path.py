@@ -161,6 +161,8 @@ class _BucketPath(PurePosixPath):
 
     def glob(self, pattern: str) -> Iterator["_BucketPath"]:
         """Yields the paths below it that match, part by part."""
+        # One listing for each folder on the way: "*/images/*.jpg" lists the root, then `images` of
+        # each folder, and never the whole bucket.
         first, *rest = PurePosixPath(pattern).parts
         for path in self.iterdir():
             if fnmatch.fnmatchcase(path.name, first):

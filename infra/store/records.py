@@ -101,6 +101,8 @@ def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
       OSError: if the store does not answer.
     """
     referenced, pruned = set[str](), set[str]()
+    # Every text in a record that looks like a key counts, in whatever field: a field that a later
+    # version adds keeps its artifacts alive, too.
     for name in (
         f"{folder}/{each}" for folder in (RUNS, ACCEPTED) for each in files.listing(folder)
     ):
@@ -109,6 +111,7 @@ def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
             text = files.read(name).decode(errors="replace")
         elif name.startswith(f"{RUNS}/"):
             record = read_run(files, name.removeprefix(f"{RUNS}/").removesuffix(".json"))
+            # Taken out first: these keys are named only to say that their files may go.
             pruned |= set(record.pop(PRUNED, ()))
             text = json.dumps(record)
         else:

@@ -36,6 +36,7 @@ def redact(value: Any) -> Any:
     if isinstance(value, str):
         return _redact_text(value)
     if isinstance(value, list | tuple):
+        # ["--password", "x1"]: the secret is in an entry of its own, named by the entry before it.
         # Pairs each entry with the one before it, which may be a flag such as --password.
         before = ["", *value][: len(value)]
         return type(value)(
@@ -67,5 +68,6 @@ def _redact_text(text: str) -> str:
         name, sign, _ = match.groups()
         return f"{name}{sign}{REDACTED}" if _is_secret(name) else match[0]
 
+    # URLs first: in https://token:x1@host, the setting "token" would swallow the host, too.
     text = _USER_OF_URL.sub(rf"\1{REDACTED}@", text)
     return _FLAG.sub(blanked, _SETTING.sub(blanked, text))

@@ -79,6 +79,7 @@ def _metadata_region(host: str | None) -> str | None:
             zone = response.read().decode()
     except OSError:
         return None
+    # "projects/123/zones/us-central1-b" -> us-central1
     match = re.fullmatch(r"projects/\d+/zones/([a-z]+-[a-z]+\d+)-[a-z]", zone.strip())
     return match[1] if match else None
 
@@ -94,6 +95,8 @@ def _may_contain(location: Mapping[str, Any], region: str) -> bool:
     """Whether a bucket's location contains a region; an unknown location is assumed to."""
     name = location["location"].lower()
     locations = location.get("customPlacementConfig", {}).get("dataLocations", ())
+    # A dual-region that the user composed lists its regions; the predefined ones are in a table,
+    # and a multi-region is told by the beginning of the region's name.
     if locations:
         return region in {location_name.lower() for location_name in locations}
     if name in _MULTI:

@@ -59,6 +59,14 @@ class Scratch:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         local_folders = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         stored = self._saved_tokens() if self._is_remote else []
+        # What may be there, newest last, and what becomes of it:
+        #
+        #   local folders t1, t2   no copy         t2 is renamed to ours, t1 deleted
+        #   local folders t1, t2   copy of t2      the same: t2 is not older than its copy
+        #   local folder  t1       copy of t2      t2 ran on another machine: download it, delete t1
+        #   none                   copy of t2      download it
+        #
+        # The rename also tells the earlier holder, if it lives after all: its next write fails.
         # A holding's local folder is at least as new as its copy: fetch only a copy without one.
         if stored and stored[-1] not in [path.name for path in local_folders]:
             self.path.mkdir()
@@ -88,6 +96,14 @@ class Scratch:
         folder = f"{self._folder}/{self._token}"
         paths = [path for path in self.path.rglob("*") if path.is_file()]
         with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
+            # Files go by digest, so that a save sends only what changed since the last one:
+            #
+            #   files/<sha256 of a>, files/<sha256 of b>     kept.json  {"a": ..., "b": ...}
+            #   b changes: files/<sha256 of new b> is sent   kept.json  {"a": ..., "b": new}
+            #   files/<sha256 of old b> is deleted
+            #
+            # kept.json is replaced in between, at once: so wherever this is killed, the copy is the
+            # old state or the new one, and whole.
             digests = dict(zip(paths, pool.map(file_sha256, paths), strict=True))
             stored = self._files.listing(f"{folder}/files")
             new = {digest: path for path, digest in digests.items() if digest not in stored}
@@ -117,6 +133,7 @@ class Scratch:
     def _saved_tokens(self) -> list[str]:
         """Returns the holdings that left a copy, the newest last."""
         dated = []
+        # kept.json is written last, so its time is that of the last whole copy.
         for token in self._files.folders(self._folder):
             with contextlib.suppress(FileNotFoundError):  # Killed before its first copy was whole.
                 stat = self._files.stat(f"{self._folder}/{token}/{_INDEX}")

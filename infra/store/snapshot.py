@@ -28,6 +28,7 @@ class StoreSnapshot:
         self, files: StoreBackend, stats: Mapping[str, FileStat], records: Mapping[str, bytes]
     ) -> None:
         self.uri, self.state = files.uri, files.state
+        # Everything that changes files, and everything that reads data, goes to the real back end.
         self.create_if_absent, self.put = files.create_if_absent, files.put
         self.compare_and_swap = files.compare_and_swap
         self.compare_and_delete = files.compare_and_delete
@@ -50,6 +51,10 @@ class StoreSnapshot:
         self._stats, self._records = stats, records
         self._names: dict[str, dict[str, FileStat]] = {}
         self._folders: dict[str, set[str]] = {}
+        # The listing is flat; look-ups ask by folder. For "manifests/dataset/dataset-01.json":
+        #
+        #   _names    "manifests/dataset" -> {"dataset-01.json": its stat}
+        #   _folders  "manifests" -> {"dataset"},  "" -> {"manifests"}
         for name, stat in stats.items():
             folder, _, base_name = name.rpartition("/")
             self._names.setdefault(folder, {})[base_name] = stat
@@ -114,6 +119,8 @@ class RecordCache:
           read: returns a file's bytes.
         """
         records = {}
+        # Manifests hardly ever change, so nearly all of thousands come from this file, and the
+        # bucket is asked only for those that are new since the last command on this machine.
         versions = {name: str(stat.version) for name, stat in wanted.items()}
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(sqlite3.connect(self._path, timeout=60)) as database:
@@ -128,6 +135,7 @@ class RecordCache:
                 elif name not in versions:
                     deleted.append((name,))
             missing = [name for name in wanted if name not in records]
+            # Small files: the time is latency, so many at a time.
             with ThreadPoolExecutor(_MAX_READS) as pool:
                 for name, data in zip(
                     missing, pool.map(_none_if_missing(read), missing), strict=True
@@ -135,6 +143,8 @@ class RecordCache:
                     if data is not None:
                         records[name] = data
             rows = [(name, versions[name], records[name]) for name in missing if name in records]
+            # One transaction for both, after all reads: a process that is killed leaves the old
+            # cache.
             with database:
                 database.executemany("DELETE FROM records WHERE name = ?", deleted)
                 database.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", rows)

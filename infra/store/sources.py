@@ -21,6 +21,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 def save_tree(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
     """Stores a tree of path -> bytes, and returns the digest that names it."""
+    # One listing, so that a tree of which little changed costs a few requests and not hundreds.
     stored = files.listing(SOURCES)
     listing = {validate_path(path): _sha256(data) for path, data in sorted(tree.items())}
     text = canonical_json(listing).encode()

@@ -94,6 +94,8 @@ class StoredFolder:
         fetch_range = functools.partial(self._files.read_range, path, start, length)
         if self._manifest_files is None or self._ranges is None:
             return fetch_range()
+        # Cached by the file's digest and not by its name, so equal files of two artifacts are
+        # fetched once.
         sha256 = self._manifest_files[name].sha256
         return self._ranges.get(sha256, start, length, fetch_range, fresh=fresh)
 
@@ -128,11 +130,16 @@ def open_stored_folder(place: str | os.PathLike[str] | StoredFolder) -> StoredFo
         return StoredFolder(Disk(Path(text).absolute(), durable=False), "", None)
     from infra.store.store import Store  # It imports what imports this.
 
+    # The store and the artifact are in the address:
+    #
+    #   gs://bucket/studies/artifacts/<key>/attempts/<id>
+    #   root                          rest
     root, _, rest = text.rpartition(f"/{ARTIFACTS}/")
     try:
         artifact = Store(root).get(rest.partition("/")[0]) if root else None
     except KeyError:
         artifact = None
+    # The attempt must be the committed one: another attempt's files may be half written.
     if artifact is None or f"{ARTIFACTS}/{rest}" != artifact.folder:
         raise ValueError(f"{text} is not an artifact of a store; name a folder, or a store's own.")
     return StoredFolder(artifact.files, artifact.folder, artifact.manifest.files)
