@@ -59,6 +59,12 @@ def download(
         raise ValueError(f"digest must begin with {', '.join(_ALGORITHMS)}, got {digest!r}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
+    # Beside the file are, until it is complete:
+    #
+    #   <name>.partial           the bytes so far
+    #   <name>.partial-version   the server's ETag or date of that file, to resume by
+    #
+    # The digest is taken of the whole file at the end, since a part of it may be of an earlier try.
     _download_with_retries(address, partial, on_progress, pause)
     hashes = {name: hashlib.new(name) for name in {"sha256", algorithm or "sha256"}}
     with partial.open("rb") as file:
@@ -95,6 +101,8 @@ def _download_with_retries(
                 problem = f"{error.code} {error.reason}"
         except _BROKEN as error:
             problem = str(error) or type(error).__name__
+        # Only connections in a row that brought nothing count, so a slow line that breaks every
+        # minute still brings a large file.
         tries = 1 if _partial_size(partial) > num_received else tries + 1
         num_received = _partial_size(partial)
         if tries == _MAX_TRIES:
@@ -117,6 +125,7 @@ def _download_rest(address: str, partial: Path, on_progress: Callable[[int], Non
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
         if response.status != 206:  # The server sends the file from its first byte.
             offset = 0
+        # Noted before the first byte: should this break, the next try knows of what it has a part.
         version = _response_version(response)
         _version_file(partial).write_text(json.dumps(version))
         length = response.headers.get("Content-Length")
@@ -130,6 +139,7 @@ def _download_rest(address: str, partial: Path, on_progress: Callable[[int], Non
                     on_progress(offset)
             file.flush()
             os.fsync(file.fileno())
+    # A server that states no length closes the connection at the end; there is nothing to compare.
     return total is None or offset == total
 
 

@@ -55,6 +55,8 @@ def load_reference(reference: str) -> Any:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # The module's own code may raise anything.
         message = " ".join(str(error).split())
+        # Only if the module itself is missing: if it is there and one of its own imports fails,
+        # another place to look is no cure.
         is_missing = (
             isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         )
@@ -77,6 +79,8 @@ def add_sources(files: Mapping[str, bytes]) -> None:
     if files and not any(
         isinstance(finder, _SourceFinder) and finder.files == files for finder in sys.meta_path
     ):
+        # Before the finders of files, so that the code that was sent is the code that runs,
+        # although this machine may have a module of that name.
         sys.meta_path.insert(0, _SourceFinder(files))
 
 
@@ -85,6 +89,7 @@ class _SourceFinder(MetaPathFinder, InspectLoader):
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
+        # "my_package/__init__.py"  ->  my_package "my_package/scores.py"    ->  my_package.scores
         self._paths = {
             path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
             for path in files

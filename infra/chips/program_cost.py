@@ -114,6 +114,12 @@ class _Program:
         self._computations: dict[str, list[tuple[str, str, str]]] = {}
         self.entry = ""
         lines: list[tuple[str, str, str]] = []
+        # The text of a program, and how a line is cut (the cycles are libtpu's):
+        #
+        #   ENTRY %main.42 (p.0: bf16[8,16]) -> bf16[8,16] {
+        #     %fusion.3 = bf16[8,16]{1,0} fusion(%p.0), calls=%f.3, ... "estimated_cycles":"4711"
+        #                 shape           operation     attributes: all the rest
+        #   }
         for line in hlo.splitlines():
             if header := _COMPUTATION.match(line):
                 lines = self._computations.setdefault(header[2], [])
@@ -123,6 +129,7 @@ class _Program:
 
     def cost(self, name: str) -> tuple[float, dict[Collective, float]]:
         """Returns cycles and traffic of a computation and all it calls, with loops unrolled."""
+        # A loop counts as often as it runs: a model of 26 scanned layers is one body, 26 times.
         cycles, traffic = 0.0, collections.defaultdict[Collective, float](float)
         for shape, operation, attributes in self._computations[name]:
             if match := _CYCLES.search(attributes):
@@ -151,6 +158,12 @@ class _Program:
         if collective not in _TRAFFIC:
             return None
         group, size = self._group_size(attributes), _shape_bytes(shape)
+        # A collective that overlaps with computation comes as a pair, all-gather-start and -done;
+        # only the start counts. Shapes of the whole array, for a group of 4:
+        #
+        #   all-gather           f32[64]             the result is the whole
+        #   all-gather-start     (f32[16], f32[64])  shard and whole: 5/4 of it
+        #   reduce-scatter       f32[16]             the result is a shard
         if collective == "reduce-scatter":
             size *= group  # Its type is the shard of one chip.
         elif operation == "all-gather-start":
@@ -176,6 +189,7 @@ class _Program:
 
     def _loop_iterations(self, condition: str) -> int:
         """Returns a loop's iterations: it counts from 0 to the constant in its condition."""
+        # The condition of a scan over 26 layers has the line %constant.5 = s32[] constant(26).
         bounds = [
             int(attributes.partition(")")[0])
             for shape, operation, attributes in self._computations[condition]
@@ -201,6 +215,7 @@ def _computation_name(attribute: str, attributes: str) -> str:
 def _shape_bytes(shape: str) -> float:
     """Returns the size of an array, or of all arrays of a tuple."""
     size = 0.0
+    # "(bf16[8,16]{1,0}, f32[])" -> 8 * 16 * 2 + 4 bytes; a scalar has no sides, and one element.
     for dtype, sides in _ARRAY.findall(shape):
         count = 1
         for side in filter(None, sides.split(",")):

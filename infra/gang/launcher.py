@@ -53,6 +53,7 @@ class LauncherGang:
         self._place = place
         program, *options = shlex.split(launcher)
         argv = [*(_RAY if program == "ray" else (program,)), *options, "-n", str(size), *command]
+        # A pipe and not the terminal as input: it closes when this process ends, however it ends.
         with (logs / _LOG).open("wb") as log:
             try:
                 self._launcher = subprocess.Popen(
@@ -85,6 +86,8 @@ class LauncherGang:
     def kill(self) -> None:
         """Ends all members; a stopped one (SIGSTOP) ends when it continues."""
         if self._launcher.stdin is not None:
+            # Closing the pipe and not only killing the launcher: members on other hosts are not its
+            # children, and would go on.
             self._launcher.stdin.close()
         self._wait(_EXIT_TIMEOUT)
         self._launcher.kill()
@@ -113,6 +116,13 @@ def rendezvous(place: Place, rank: int, seconds: float) -> str:
     Raises:
       TimeoutError: if rank 0 has not published its address by then.
     """
+    # Rank 0 learns on which host it is only when it runs there, so nobody can be told beforehand:
+    #
+    #   rank 0                    the folder                    ranks 1 to n-1
+    #   picks a free port
+    #   writes its address   ->   coordinator: "node7:41873"
+    #                                                      <-   look again and again, then read it
+    #   all of them: jax.distributed connects to node7:41873
     if rank == 0:
         with socket.socket() as probe:
             probe.bind(("", 0))

@@ -27,6 +27,7 @@ class LocalGang:
     """
 
     def __init__(self, command: Command, size: int, folder: Path) -> None:
+        # All members are here, so the port of rank 0 can be picked before any of them starts.
         coordinator = f"127.0.0.1:{_free_port()}"
         self._members: list[subprocess.Popen[bytes]] = []
         for rank in range(size):
@@ -74,6 +75,10 @@ def member_environment(rank: int, size: int, inherited: Mapping[str, str]) -> di
     Raises:
       ValueError: if the GPUs cannot be divided evenly.
     """
+    # Members share what their worker has. With 8 cores, 4 GPUs and 2 members:
+    #
+    #   rank 0   NPROC=4   CUDA_VISIBLE_DEVICES=0,1
+    #   rank 1   NPROC=4   CUDA_VISIBLE_DEVICES=2,3
     threads = max(1, int(inherited.get("NPROC") or os.cpu_count() or 1) // size)
     multi = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     environment = {
@@ -110,6 +115,7 @@ def exit_on_stdin_close(code: int) -> None:
         # Not `sys.stdin`: a thread blocked in it makes Python abort at its exit.
         while os.read(0, 1):
             continue
+        # `sys.exit` would end this thread only, while the main one may wait for a lost member.
         os._exit(code)
 
     threading.Thread(target=wait, daemon=True, name="starter").start()

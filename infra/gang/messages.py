@@ -56,6 +56,13 @@ class ProgressWriter:
             return
         write_message(self._place, f"told/{self._num_written}", text)
         self._num_written += 1
+        # A resumable state is copied while nobody writes to the folder that holds it:
+        #
+        #   rank 0                          supervisor
+        #   told/0   step 10          ->    read, shown;                     heard = 1
+        #   told/1   step 20, saved   ->    read; the folder is copied;      heard = 2
+        #   waits until heard is 2
+        #   trains on
         waits = progress.resumable and not _is_bucket(self._place)
         while waits and int(read_message(self._place, "heard") or 0) < self._num_written:
             time.sleep(_POLL_INTERVAL)
@@ -123,6 +130,8 @@ class ProgressReader:
         """Returns why a member gave up: its own reason, or else the end of its log."""
         if (reason := read_message(self._place, f"reason-{rank}")) is not None:
             return reason
+        # A member that was killed gave no reason, but perhaps printed one. Under a launcher all of
+        # them print to one log.
         logs = (self._logs / f"{name}.log" for name in (rank, "launcher"))
         log = next((log for log in logs if log.exists()), self._logs)
         text = log.read_bytes()[-_LOG_TAIL:].decode(errors="replace") if log.is_file() else ""

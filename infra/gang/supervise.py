@@ -68,6 +68,13 @@ def supervise(
       GangFailedError: if a member failed by its own error, or the gang was lost too often.
     """
     logs.mkdir(parents=True, exist_ok=True)
+    # Each start of the gang has a folder of its own. Losses count only without progress in between,
+    # since a long training on machines that come and go is lost many times:
+    #
+    #   start 0   saves at 100, 200; lost   got further: 0 losses in a row
+    #   start 1   from 200, lost at 250     1
+    #   start 2   from 200, lost at 240     2
+    #   start 3   from 200, lost at 260     3: failed. Perhaps it runs out of memory there
     number = losses = best_point = 0
     while True:
         message_folder = f"{place}/{number}"
@@ -75,6 +82,7 @@ def supervise(
         gang = start(message_folder)
         try:
             loss = yield from _follow(gang, reader, max(_POLL_INTERVAL, poll_interval(place)))
+        # Asked first and killed afterwards: members that are told in time save where they are.
         # The reader or this process must stop (`flows.steps.job`), and so must the members.
         except (GeneratorExit, SystemExit, KeyboardInterrupt):
             gang.notify_preemption(_SAVE_TIMEOUT)
@@ -113,6 +121,8 @@ def _follow(gang: Gang, reader: ProgressReader, pause: float) -> Generator[Progr
         failed = sorted(
             (r for r, code in failures.items() if code == FAILED), key=lambda rank: rank == LAUNCHER
         )
+        # An error of the code would come back at every start; a killed process may not. If both
+        # happened, the error may be a consequence of the loss: start again.
         if failed and not killed:
             raise GangFailedError(f"{_member_name(failed[0])}: {reader.reason(failed[0])}")
         if failures:
@@ -122,6 +132,7 @@ def _follow(gang: Gang, reader: ProgressReader, pause: float) -> Generator[Progr
                 _SAVED if rank in preempted else _cause_text(failures[rank], reader.reason(rank))
             )
             return f"{_member_name(rank)} was lost ({cause})"
+        # What is left are zeros, and None for a process that still runs.
         if None not in codes.values():
             return ""
         time.sleep(pause)

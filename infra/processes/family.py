@@ -49,6 +49,12 @@ class Family:
 def family_processes(mark: str) -> list[psutil.Process]:
     """Returns the processes that have a mark, and their children, which may have dropped it."""
     by_pid: dict[int, psutil.Process] = {}
+    # A mark and not the tree of parents: a process whose parent has ended belongs to init, but
+    # still has its environment.
+    #
+    #   parcel serve                    its family is a1
+    #   `-- parcel run      a1          its own family is b2
+    #       `-- Ray's head  a1:b2       of both, also when its parent has ended
     for process in psutil.process_iter():
         try:
             if mark in process.environ().get(MARK, "").split(":"):
@@ -61,6 +67,7 @@ def family_processes(mark: str) -> list[psutil.Process]:
 
 def _kill_family_after_exit(mark: str) -> None:
     """Waits until the command has ended, then kills what is left of its family."""
+    # Nobody writes to this pipe: the read ends when the command has ended, by whatever signal.
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _GIVE_UP
     while time.monotonic() < deadline and (survivors := family_processes(mark)):

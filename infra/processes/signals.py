@@ -41,6 +41,11 @@ def install_signal_handlers() -> Family:
     if threading.current_thread() is threading.main_thread():
         _wakeup = socket.socketpair()
         # Python writes to its end from a signal handler and so must not block; our thread may.
+        # A handler written in Python runs only between two bytecodes of the main thread, which may
+        # be inside a library for minutes. So Python's own C handler writes the signal's number into
+        # this socket, and our thread reads it:
+        #
+        #   signal -> C handler -> _wakeup[1] -> _wakeup[0] -> the thread "signals"
         for end in _wakeup:
             end.setblocking(False)
         signal.set_wakeup_fd(_wakeup[1].fileno(), warn_on_full_buffer=False)
@@ -79,6 +84,14 @@ def _do_nothing(number: int, frame: object) -> None:
 def _await_signal(pipe: socket.socket) -> None:
     while (number := pipe.recv(1)[0]) not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         continue  # A signal that some library handles.
+    # From here on nothing new is started, and the clock runs:
+    #
+    #   0 s        SIGINT came; the hooks run in a thread of their own, the newest first
+    #   0 - 0.3 s  the same signal again counts as the same press
+    #   later      another signal: exit at once
+    #   <= 3.5 s   exit with 130 (128 + SIGINT), whether or not the hooks are done
+    #
+    # Then the guardian sees its pipe close, and kills all that is left of the family.
     _stopping.set()
     began = time.monotonic()
     threading.Thread(target=_force_exit_on_second_signal, args=(pipe,), daemon=True).start()
@@ -112,4 +125,5 @@ def _exit_by_signal(number: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
+        # Without atexit, destructors and threads that wait for workers: any of them may hang.
         os._exit(128 + number)

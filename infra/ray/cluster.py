@@ -97,6 +97,7 @@ class Cluster:
         """
         driver = self.start()
         tpus = driver.resources["TPU"] if num_gpus and not driver.resources["GPU"] else 0
+        # Never more than there is: Ray would wait for ever for a node that is large enough.
         num_cpus, num_gpus = min(num_cpus, self.num_cpus), min(num_gpus, driver.resources["GPU"])
         options: dict[str, Any] = {
             "num_cpus": num_cpus,
@@ -169,6 +170,7 @@ class _DriverProcess:
     def stop(self) -> None:
         """Asks the driver to end, and kills it if it does not."""
         try:
+            # Asked first, so that Ray can shut its processes down.
             self._send("stop")
             self._process.wait(_STOP_TIMEOUT)
         except (OSError, subprocess.TimeoutExpired):
@@ -178,8 +180,19 @@ class _DriverProcess:
 
     def stream(self, payload: bytes, options: dict[str, Any], name: str) -> Iterator[Any]:
         """Runs a task and yields its items; see `Cluster.stream`."""
+        # One socket serves all tasks at a time; each message has the number of its stream:
+        #
+        #   this thread              socket                   driver
+        #   run 7              ->                       ->    starts the task on a worker
+        #                            (item, 7, bytes)   <-    the task yielded something
+        #                            (item, 8, bytes)   <-    of another thread's task
+        #                            (end, 7)           <-    the generator is exhausted
+        #
+        # `_receive` sorts them into one queue per stream.
         number, items = next(self._numbers), queue.SimpleQueue[tuple]()
         with self._registering:
+            # Under the lock with which a dying cluster ends its streams: one that came later would
+            # wait for ever.
             if not self._alive:
                 raise RayWorkerLostError(f"the worker of {name!r} died with its cluster.")
             self._streams[number] = items
@@ -189,6 +202,8 @@ class _DriverProcess:
             while True:
                 message, *details = items.get()
                 if message == "item":
+                    # The task's own exception is an item, too, so that it arrives as itself, with
+                    # the worker's traceback as a note.
                     kind, value, *notes = pickle.loads(details[0])
                     if kind == "error":
                         is_over = True
@@ -223,6 +238,7 @@ class _DriverProcess:
                 message, number, *details = self._link.recv()
             except (EOFError, OSError):
                 break
+            # None if its reader has given up.
             if (items := self._streams.get(number)) is not None:
                 items.put((message, *details))
         self._fail_all_streams()

@@ -51,6 +51,8 @@ def device_environment(
     """
     defaults = {"JAX_PLATFORMS": "cuda,cpu" if num_gpus else "tpu,cpu" if tpus else "cpu"}
     if num_gpus:
+        # Rounded down: three tasks with a third each get 0.30 of the memory, together no more than
+        # 0.9.
         share = math.floor(100 * _GPU_MEMORY * min(num_gpus, 1)) / 100
         defaults["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.2f}"
     return {name: user_environment.get(name, value) for name, value in defaults.items()}
@@ -64,6 +66,8 @@ def usable_gpus(requested: int | None) -> int | None:
     """
     if requested is not None:
         return requested
+    # Ray counts a machine's GPUs even if JAX here cannot use them; steps would then be placed on
+    # GPUs and compute on cores.
     platforms = os.environ.get("JAX_PLATFORMS", "cuda")
     plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
     has_cuda = any(importlib.util.find_spec(name) for name in plugins)

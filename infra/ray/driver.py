@@ -32,6 +32,8 @@ _RESOURCES = ("CPU", "GPU", "TPU")
 
 def main() -> None:
     """Serves orders until the socket closes."""
+    # The only open end of this process: orders come in here, and answers go out. When the study
+    # dies, `recv` raises, and the cluster goes with this process.
     link: Any = Connection(int(sys.argv[1]))
     sending = threading.Lock()
 
@@ -48,12 +50,15 @@ def main() -> None:
         send("failed", f"{type(error).__name__}: {error}")
         os._exit(1)
     tasks: dict[int, Any] = {}
+    # Ray itself may not notice for a minute, or never, that its head or raylet is gone.
     threading.Thread(target=_watch_head, daemon=True).start()
     while True:
         try:
             order = link.recv()
         except (EOFError, OSError):
             os._exit(0)
+        # A thread for each task, since streaming its items blocks; this loop stays free to cancel
+        # it.
         match order:
             case ("run", number, payload, options):
                 work = (number, payload, options, tasks, send)
@@ -82,6 +87,8 @@ def _watch_head() -> None:
     """Exits when a vital process of the head started here has ended: all its work is lost."""
     from ray._private import worker
 
+    # Only the process that started the head knows its pids; on another's cluster there is nothing
+    # to watch.
     node: Any = worker._global_node
     if node is None or not node.is_head():
         return
@@ -99,6 +106,8 @@ def _stream_task(
     from ray import exceptions
 
     try:
+        # max_retries=0: a retry by Ray could run beside an attempt that it wrongly takes for dead.
+        # The caller retries, and the commit in the store decides.
         remote = ray.remote(_in_worker).options(num_returns="streaming", max_retries=0, **options)
         items: Any = remote.remote(payload)
         tasks[number] = items
@@ -121,6 +130,8 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
 
     The driver passes the items on unchanged.
     """
+    # Tagged items, since an exception that the function raises must not look like one of Ray's:
+    # that would count as a lost worker, and be tried again.
     function, args = pickle.loads(payload)
     try:
         for item in function(*args):

@@ -68,6 +68,8 @@ def main() -> None:
     threading.Thread(
         target=_await_nodes, args=(args.n, resources, args.wait), daemon=True, name="nodes"
     ).start()
+    # Ray Train only places the members and starts them. It retries nothing, since the gang's
+    # supervisor restarts all members together, from their last saved state.
     with tempfile.TemporaryDirectory() as folder:
         trainer = JaxTrainer(
             _run_member,
@@ -115,6 +117,8 @@ def _run_trainer(trainer: Any) -> int:
         if not failures:
             print(f"{type(error).__name__}: {' '.join(str(error).split())}")
             return 128 + signal.SIGKILL
+        # A failure cites what `_run_member` raised: "rank 1 ended with 17", and the end of its
+        # output.
         for rank, failure in sorted(failures.items()):
             message = _MEMBER_ENDED.search(str(failure))
             # A worker without such a message was killed with its node.
@@ -150,6 +154,11 @@ def _await_nodes(size: int, resources: Mapping[str, int], seconds: float) -> Non
     this_node = ray.get_runtime_context().get_node_id()
     deadline = time.monotonic() + seconds
     while True:
+        # What the nodes have in total, not what is free now: another gang's members will end. With
+        # members of 4 CPUs each, and this step's own core on node A:
+        #
+        #   A   8 CPUs - 1   room for 1
+        #   B   8 CPUs       room for 2      together 3
         draining = _draining_nodes()
         totals = [
             {
@@ -220,6 +229,7 @@ def _run_member(config: dict[str, Any]) -> None:
             stderr=subprocess.STDOUT,
             env=environment,
         )
+        # The notice is given once; JAX then has all members save at the same step.
         this_node, is_notified = ray.get_runtime_context().get_node_id(), False
         while (code := _exit_code(member)) is None:
             if not is_notified and this_node in _draining_nodes():
@@ -248,6 +258,7 @@ def _slice_environment(rank: int, of_slice: int) -> dict[str, str]:
     num_slices = get_context().get_world_size() // of_slice
     if num_slices == 1:
         return {}
+    # Ranks of one slice are consecutive: with 4 members to a slice, ranks 0 to 3 are slice 0.
     first = broadcast_from_rank_zero(get_node_ip_address())
     return get_tpu_coordinator_env_vars(first, num_slices, rank // of_slice)
 

@@ -129,11 +129,20 @@ class JobServer:
           RayWorkerLostError: if the job server does not answer any more.
         """
         self._connect()
+        # Ray refuses an id that was used before, which makes the id a lock. Three runs of one
+        # study, the first of which is killed:
+        #
+        #   run 1   cell-1: unknown, submitted          killed; the job goes on without it
+        #   run 2   cell-1: running, so followed        sees it fail
+        #   run 3   cell-1: ended.  cell-2: unknown, submitted
+        #
+        # If two runs submit cell-2 at once, one is told "already exists": it is the same job.
         resources = self._resources(num_cpus, num_gpus)
         gpus, tpus = resources["GPU"], int(resources["TPU"])
         attempt = 1
         # The first attempt that is under way or new is the job; earlier ones have ended.
         while True:
+            # Named before it is submitted, since the command holds the name: reports go under it.
             job = Job(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
             info = self._job_info(job)
             wait_if_stopping()  # A job that was just stopped must not be started again.
@@ -181,6 +190,7 @@ class JobServer:
             return f"{info.status.value.lower()}: {info.message}"
         if self._node_is_gone(info):
             return "died with its node"
+        # Waiting for its turn is fine; waiting for a node that will never come is not.
         if info.status == "PENDING":
             self._check_feasible(job, info)
         return None
@@ -259,6 +269,7 @@ class JobServer:
         """Returns the numbers of CPUs, GPUs and TPU chips that a job takes."""
         nodes = self._alive_nodes().values()
         most = {name: max((node[name] for node in nodes), default=0) for name in _RESOURCES}
+        # What the nodes have decides, and not what this machine has: it may be a laptop.
         device = self._device or ("gpu" if most["GPU"] else "tpu" if most["TPU"] else "cpu")
         if device == "gpu" and math.isinf(num_gpus):
             num_gpus = max(1, most["GPU"])
@@ -288,6 +299,7 @@ class JobServer:
 
         with self._locked:
             updated, nodes = self._nodes
+            # Many waiting threads ask about their jobs' nodes; one answer serves all of them.
             if time.monotonic() - updated > _NODES_MAX_AGE:
                 options_type: Any = ListApiOptions
                 options = options_type(limit=10_000)
@@ -314,6 +326,7 @@ class JobServer:
         """
         requested = {name: float(info.metadata[name]) for name in _RESOURCES}
         nodes = self._alive_nodes().values()
+        # Compared with what the nodes have in total: a node that is only busy will be free again.
         if any(all(node[name] >= n for name, n in requested.items()) for node in nodes):
             self._waiting.pop(job.id, None)
             return
@@ -340,6 +353,8 @@ class JobServer:
         while True:
             try:
                 return question()
+            # Not answered, or the server's own error (5xx): it may be starting again. Everything
+            # else is its answer, and goes to the caller.
             except (ConnectionError, requests.RequestException) as error:
                 reason: Exception = error
             except RuntimeError as error:
@@ -355,6 +370,7 @@ class JobServer:
             pause = min(2 * pause, 5.0)
 
     def _pause(self, seconds: float) -> None:
+        # An event and not a sleep, so that `leave` wakes all waiting threads at once.
         is_detached = self._ended.wait(seconds)
         wait_if_stopping()
         if is_detached:
