@@ -62,7 +62,7 @@ def test_two_who_want_it_at_the_same_time_ask_once(tmp_path: Path):
 def test_nobody_waits_for_a_process_that_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(range_cache, "_PATIENCE", 0.05)
+    monkeypatch.setattr(range_cache, "_MAX_WAIT", 0.05)
     stopped, go_on = threading.Event(), threading.Event()
 
     def hang() -> bytes:
