@@ -118,9 +118,9 @@ class Topology:
         #   8 chips     one axis of 8            2 links
         #   64 chips    8 x 8                    4 links
         #   256 chips   the whole torus          6 links
-        held, axes = 1, 0
+        spanned, axes = 1, 0
         for side in sorted(self.shape, reverse=True):
-            if held >= chips:
+            if spanned >= chips:
                 break
-            held, axes = held * side, axes + 1
+            spanned, axes = spanned * side, axes + 1
         return 2 * max(axes, 1) * self.chip.link_bytes

@@ -133,6 +133,9 @@ def rendezvous(place: Place, rank: int, seconds: float) -> str:
     deadline = time.monotonic() + seconds
     while (address_of_rank_0 := read_message(place, _COORDINATOR)) is None:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"rank 0 did not come to {place} within {seconds:.0f} s.")
+            raise TimeoutError(
+                f"rank 0 wrote nothing to {place} in {seconds:.0f} s; check that the launcher "
+                f"started it, and that it reaches this place."
+            )
         time.sleep(poll_interval(place))
     return address_of_rank_0

@@ -213,7 +213,7 @@ class StoreBackend(Protocol):
     def publish_folder(
         self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]
     ) -> None:
-        """Stores the files of a workplace durably; afterwards everybody can read them.
+        """Stores the files of a workspace durably; afterwards everybody can read them.
 
         Args:
           folder: name of the folder, as given to `make_workspace`.

@@ -461,8 +461,8 @@ class Bucket:
             for item in self._list_objects(prefix)
         }
 
-    def _list_objects(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
-        for page in self._list_pages(prefix, **words):
+    def _list_objects(self, prefix: str, **parameters: str) -> Iterator[dict[str, Any]]:
+        for page in self._list_pages(prefix, **parameters):
             yield from page.get("items", ())
 
     def _object_path(self, name: str) -> tuple[str, str, str]:
@@ -479,7 +479,7 @@ class Bucket:
     def _folder_prefix(self, folder: str) -> str:
         return f"{self._prefix}{folder}/" if folder else self._prefix
 
-    def _list_pages(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
+    def _list_pages(self, prefix: str, **parameters: str) -> Iterator[dict[str, Any]]:
         token: dict[str, str] = {}
         while True:
             page = self._request_json(
@@ -488,7 +488,7 @@ class Bucket:
                 self._bucket,
                 prefix=prefix,
                 fields=_LISTED_FIELDS,
-                **words,
+                **parameters,
                 **token,
             )
             yield page
@@ -496,14 +496,14 @@ class Bucket:
                 return
             token = {"pageToken": page["nextPageToken"]}
 
-    def _request_json(self, *words: str, **more: Any) -> dict[str, Any]:
-        return json.loads(self._request_with_retries(*words, **more)[1])
+    def _request_json(self, *path: str, **options: Any) -> dict[str, Any]:
+        return json.loads(self._request_with_retries(*path, **options)[1])
 
-    def _request_with_retries(self, *words: str, **more: Any) -> tuple[Mapping[str, str], bytes]:
-        return self._with_retries(lambda: self._request(*words, **more))
+    def _request_with_retries(self, *path: str, **options: Any) -> tuple[Mapping[str, str], bytes]:
+        return self._with_retries(lambda: self._request(*path, **options))
 
-    def _request(self, *words: str, **more: Any) -> tuple[Mapping[str, str], bytes]:
-        return self._gcsfs().call(*words, **more)
+    def _request(self, *path: str, **options: Any) -> tuple[Mapping[str, str], bytes]:
+        return self._gcsfs().call(*path, **options)
 
     def _with_retries(self, request: Callable[[], _T]) -> _T:
         """Makes a request, and retries it after a pause if that may help.

@@ -44,13 +44,13 @@ def execution_environment(accelerator: str = "") -> dict[str, Any]:
       accelerator: kind of device that the step computed on; "" asks this process's JAX.
     """
     return {
-        "git": _git(),
-        "packages": _packages(),
+        "git": _git_state(),
+        "packages": _package_versions(),
         "hardware": {
             "machine": platform.machine(),
-            "cpu": _cpu(),
+            "cpu": _cpu_model(),
             "cpus": os.cpu_count(),
-            "accelerator": accelerator or _accelerator(),
+            "accelerator": accelerator or _accelerator_kind(),
             "python": platform.python_version(),
             "system": platform.system(),
             "xla_flags": redact(os.environ.get("XLA_FLAGS", "")),
@@ -60,7 +60,7 @@ def execution_environment(accelerator: str = "") -> dict[str, Any]:
 
 
 @functools.cache
-def _cpu() -> str:
+def _cpu_model() -> str:
     """Returns the processor's model; "" if the system does not tell."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -70,7 +70,7 @@ def _cpu() -> str:
     return platform.processor()
 
 
-def _accelerator() -> str:
+def _accelerator_kind() -> str:
     """Returns the kind of device that JAX computes on here, such as "cpu"; "" if it has not yet.
 
     Asks only if JAX has its devices already: the first question takes them from other processes.
@@ -82,7 +82,7 @@ def _accelerator() -> str:
 
 
 @functools.cache
-def _git() -> dict[str, str | None]:
+def _git_state() -> dict[str, str | None]:
     def run_git(*arguments: str) -> str | None:
         try:
             process = subprocess.run(
@@ -102,7 +102,7 @@ def _git() -> dict[str, str | None]:
 
 
 @functools.cache
-def _packages() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     versions = {}
     for name in PACKAGES:
         try:

@@ -124,7 +124,7 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
     # never relies on an artifact whose files then go.
     with hold_lease(store.volatile, GC_LEASE) as deciding:
         view = _StoreView(store, older_than)
-        rest = [
+        candidates = [
             *view.old_quarantine(),
             *view.dead_attempts(),
             *view.idle_scratch(),
@@ -157,7 +157,7 @@ def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
     return (
         sources
         + pruned
-        + [item for item in (*hidden_artifacts, *rest) if _delete_data(store, item)]
+        + [item for item in (*hidden_artifacts, *candidates) if _delete_data(store, item)]
     )
 
 
@@ -241,12 +241,12 @@ class _StoreView:
     def dead_attempts(self) -> Iterator[Garbage]:
         """Yields folders of attempts that no manifest names and nobody writes to."""
         artifacts = (*self._artifacts.values(), *self._quarantined.values())
-        named = {artifact.folder for artifact in artifacts}
+        committed = {artifact.folder for artifact in artifacts}
         for key in filter(KEY.fullmatch, self._store.files.folders(ARTIFACTS)):
             running = _running_attempts(self._store, key)
             folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
             for name in self._store.files.folders(folder):
-                if f"{folder}/{name}" not in named and name not in running:
+                if f"{folder}/{name}" not in committed and name not in running:
                     yield from self._if_unleased("attempt", f"{folder}/{name}", key)
 
     def idle_scratch(self) -> Iterator[Garbage]:
@@ -266,13 +266,13 @@ class _StoreView:
         if not self._is_idle:
             return
         artifacts = (*self._artifacts.values(), *self._quarantined.values())
-        used: set[str] = set()
+        named: set[str] = set()
         # A manifest names the listing of its tree, and the listing the files: both are in use.
         for listing in {artifact.manifest.source for artifact in artifacts} - {""}:
             with contextlib.suppress(KeyError):  # A lost listing names no files.
-                used |= {listing, *self._store.open_source(listing).digests.values()}
+                named |= {listing, *self._store.open_source(listing).digests.values()}
         for name in self._store.files.listing(SOURCES):
-            if name not in used:
+            if name not in named:
                 yield from self._if_old("source", f"{SOURCES}/{name}", name)
 
     def old_jobs(self) -> Iterator[Garbage]:

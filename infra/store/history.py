@@ -39,8 +39,8 @@ class AttemptNote:
     @property
     def manifest_entry(self) -> dict[str, str]:
         """Its entry in a manifest."""
-        who = {"host": self.holder.host, "pid": str(self.holder.pid)}
-        return {"id": self.id, "started": self.started, **who}
+        process = {"host": self.holder.host, "pid": str(self.holder.pid)}
+        return {"id": self.id, "started": self.started, **process}
 
 
 def write_attempt_start(files: StoreBackend, key: str, note: AttemptNote) -> None:

@@ -80,7 +80,7 @@ class NodeCache:
     def adopt(self, name: str, folder: Path) -> None:
         """Moves a folder into the cache that has the files which `get` would fill in."""
         path = self._mark_used(name)
-        self._make_room(_size(folder))
+        self._make_room(_folder_size(folder))
         with contextlib.suppress(OSError):  # It is there already.
             folder.rename(path)
         shutil.rmtree(folder, ignore_errors=True)
@@ -93,7 +93,7 @@ class NodeCache:
         # The usual case takes no lock: this process has noted the folder before.
         if process in _uses and flat in _uses[process][1]:
             return path
-        with self._locked():
+        with self._cache_lock():
             if process not in _uses:
                 self._users.mkdir(exist_ok=True)
                 file = (self._users / uuid.uuid4().hex).open("a")
@@ -112,15 +112,15 @@ class NodeCache:
         """Deletes folders that nobody uses, the least recently used first, for `size` bytes."""
         limit = 1e9 * float(os.environ.get("PARCEL_CACHE_GB", _LIMIT_GB))
         doomed = []
-        with self._locked():
+        with self._cache_lock():
             # Under the lock, so that nobody begins to use a folder between this look and the
             # rename.
-            used = self._in_use()
+            used = self._folders_in_use()
             folders = [path for path in self._root.iterdir() if path.is_dir()]
             filled = [p for p in folders if p.suffix != _PARTIAL and p != self._users]
             partial = [p for p in folders if p.suffix == _PARTIAL]
             doomed += [p for p in partial if time.time() - p.stat().st_mtime > _ABANDONED]
-            sizes = {path: _size(path) for path in filled}
+            sizes = {path: _folder_size(path) for path in filled}
             total = sum(sizes.values()) + size
             for path in sorted(sizes, key=lambda path: path.stat().st_mtime):
                 if total > limit and path.name not in used:
@@ -131,7 +131,7 @@ class NodeCache:
         for path in doomed:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _in_use(self) -> set[str]:
+    def _folders_in_use(self) -> set[str]:
         """Returns the folders that living processes use, and deletes the notes of dead ones.
 
         A process keeps its notes locked, and the kernel frees the lock when the process ends.
@@ -149,12 +149,12 @@ class NodeCache:
         return used
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _cache_lock(self) -> Iterator[None]:
         self._root.mkdir(parents=True, exist_ok=True)
         with self._threads, (self._root / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
-def _size(path: Path) -> int:
+def _folder_size(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -72,19 +72,19 @@ class Pin:
         #   thread 3   leaves c, waits                 finds nothing new to do
         with self._lock:  # The first thread pins for all that wait.
             batch, self._requested = self._requested | requested, {}
-            new = [key for key in batch if key not in self._pinned]
-            if not new:
+            new_keys = [key for key in batch if key not in self._pinned]
+            if not new_keys:
                 return
             with hold_lease(self._files, GC_LEASE):
-                for start in range(0, len(new), _MAX_KEYS):
+                for start in range(0, len(new_keys), _MAX_KEYS):
                     if len(self._leases[-1].keys) >= _MAX_KEYS:
                         self._acquire()
-                    self._leases[-1].renew(new[start : start + _MAX_KEYS])
+                    self._leases[-1].renew(new_keys[start : start + _MAX_KEYS])
                 # Checked after the renewal, under the lease that gc would need to delete anything:
                 # so if the pin is held here, what is found from now on stays.
                 if any(lease.lost for lease in self._leases):
                     raise RuntimeError("this run's pin was lost; start the run again.")
-            self._pinned.update(new)
+            self._pinned.update(new_keys)
 
     def release(self) -> None:
         """Gives up the pin and all of its leases."""

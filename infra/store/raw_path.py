@@ -163,11 +163,11 @@ class _BucketPath(PurePosixPath):
         """Yields the paths below it that match, part by part."""
         # One listing for each folder on the way: "*/images/*.jpg" lists the root, then `images` of
         # each folder, and never the whole bucket.
-        first, *rest = PurePosixPath(pattern).parts
+        part, *parts = PurePosixPath(pattern).parts
         for path in self.iterdir():
-            if fnmatch.fnmatchcase(path.name, first):
-                if rest:
-                    yield from path.glob("/".join(rest))
+            if fnmatch.fnmatchcase(path.name, part):
+                if parts:
+                    yield from path.glob("/".join(parts))
                 else:
                     yield path
 

@@ -104,7 +104,9 @@ def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
     # Every text in a record that looks like a key counts, in whatever field: a field that a later
     # version adds keeps its artifacts alive, too.
     for name in (
-        f"{folder}/{each}" for folder in (RUNS, ACCEPTED) for each in files.listing(folder)
+        f"{folder}/{file_name}"
+        for folder in (RUNS, ACCEPTED)
+        for file_name in files.listing(folder)
     ):
         if not name.endswith(".json"):
             # Not ours. Perhaps somebody's copy of a record: what it names stays, too.
@@ -121,7 +123,7 @@ def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
             text = json.dumps(note)
         matches = [key.split("-") for key in KEY.findall(text)]
         # "lineage-results-…" matches as one key, and contains "results-…": add every ending.
-        referenced |= {"-".join(words[i:]) for words in matches for i in range(len(words))}
+        referenced |= {"-".join(parts[i:]) for parts in matches for i in range(len(parts))}
     return referenced, pruned
 
 

@@ -106,8 +106,13 @@ class Scratch:
             # old state or the new one, and whole.
             digests = dict(zip(paths, pool.map(file_sha256, paths), strict=True))
             stored = self._files.listing(f"{folder}/files")
-            new = {digest: path for path, digest in digests.items() if digest not in stored}
-            list(pool.map(lambda d: self._files.upload_file(new[d], f"{folder}/files/{d}"), new))
+            new_files = {digest: path for path, digest in digests.items() if digest not in stored}
+            list(
+                pool.map(
+                    lambda d: self._files.upload_file(new_files[d], f"{folder}/files/{d}"),
+                    new_files,
+                )
+            )
         index = {
             path.relative_to(self.path).as_posix(): (digest, path.stat().st_size)
             for path, digest in digests.items()

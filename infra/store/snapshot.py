@@ -152,9 +152,9 @@ class RecordCache:
 
 
 def _none_if_missing(read: Callable[[str], bytes]) -> Callable[[str], bytes | None]:
-    def tried(name: str) -> bytes | None:
+    def read_or_none(name: str) -> bytes | None:
         with contextlib.suppress(FileNotFoundError):  # Gone since it was listed.
             return read(name)
         return None
 
-    return tried
+    return read_or_none

@@ -348,7 +348,9 @@ class Store:
     def keys(self, kind: str | None = None) -> list[str]:
         """Returns the keys of all committed artifacts, or of one kind, sorted."""
         kinds = self.files.folders(MANIFESTS) if kind is None else [kind]
-        names = (name for each in kinds for name in self.files.listing(f"{MANIFESTS}/{each}"))
+        names = (
+            name for kind_name in kinds for name in self.files.listing(f"{MANIFESTS}/{kind_name}")
+        )
         return sorted(name.removesuffix(".json") for name in names)
 
     def artifacts(self, kind: str | None = None) -> Iterator[Artifact]:

@@ -128,18 +128,18 @@ def open_stored_folder(place: str | os.PathLike[str] | StoredFolder) -> StoredFo
     text = os.fspath(place)
     if not text.startswith(BUCKET_SCHEME):
         return StoredFolder(Disk(Path(text).absolute(), durable=False), "", None)
-    from infra.store.store import Store  # It imports what imports this.
+    from infra.store.store import Store  # Here: it imports this module.
 
     # The store and the artifact are in the address:
     #
     #   gs://bucket/studies/artifacts/<key>/attempts/<id>
-    #   root                          rest
-    root, _, rest = text.rpartition(f"/{ARTIFACTS}/")
+    #   root                          artifact_path
+    root, _, artifact_path = text.rpartition(f"/{ARTIFACTS}/")
     try:
-        artifact = Store(root).get(rest.partition("/")[0]) if root else None
+        artifact = Store(root).get(artifact_path.partition("/")[0]) if root else None
     except KeyError:
         artifact = None
     # The attempt must be the committed one: another attempt's files may be half written.
-    if artifact is None or f"{ARTIFACTS}/{rest}" != artifact.folder:
+    if artifact is None or f"{ARTIFACTS}/{artifact_path}" != artifact.folder:
         raise ValueError(f"{text} is not an artifact of a store; name a folder, or a store's own.")
     return StoredFolder(artifact.files, artifact.folder, artifact.manifest.files)

@@ -62,7 +62,7 @@ def test_rank_0_says_where_it_is_and_the_others_wait(tmp_path: Path):
 
 
 def test_a_rank_0_that_does_not_come_is_missed(tmp_path: Path):
-    with pytest.raises(TimeoutError, match="rank 0 did not come to"):
+    with pytest.raises(TimeoutError, match="rank 0 wrote nothing to"):
         rendezvous(tmp_path, 1, 0.1)
 
 
