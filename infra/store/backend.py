@@ -225,7 +225,7 @@ class StoreBackend(Protocol):
         """
         ...
 
-    def local(self, folder: str, files: Mapping[str, File]) -> Path:
+    def local_folder(self, folder: str, files: Mapping[str, File]) -> Path:
         """Returns a local folder that holds these files of a stored folder.
 
         Raises:

@@ -322,7 +322,7 @@ class Bucket:
         # nothing.
         self._cache.adopt(_content_name(files), path)
 
-    def local(self, folder: str, files: Mapping[str, File]) -> Path:
+    def local_folder(self, folder: str, files: Mapping[str, File]) -> Path:
         def fill(path: Path) -> None:
             def fetch(name: str) -> None:
                 self.download_file(f"{folder}/{name}", files[name], path / name)

@@ -267,7 +267,7 @@ class Disk:
             above = [upper for upper in path.parents if upper.is_relative_to(self._root)]
             list(pool.map(_fsync, [*(Path(below) for below, *_ in tree), *above]))
 
-    def local(self, folder: str, files: Mapping[str, File]) -> Path:
+    def local_folder(self, folder: str, files: Mapping[str, File]) -> Path:
         return self._root / folder
 
     def folder_uri(self, folder: str, files: Mapping[str, File]) -> str:

@@ -32,10 +32,10 @@ class StoreSnapshot:
         self.create_if_absent, self.put = files.create_if_absent, files.put
         self.compare_and_swap = files.compare_and_swap
         self.compare_and_delete = files.compare_and_delete
-        self.make_workspace, self.publish_folder, self.local, self.remove = (
+        self.make_workspace, self.publish_folder, self.local_folder, self.remove = (
             files.make_workspace,
             files.publish_folder,
-            files.local,
+            files.local_folder,
             files.remove,
         )
         self.upload_file, self.upload_bytes = files.upload_file, files.upload_bytes

@@ -84,7 +84,7 @@ class Artifact:
         Raises:
           OSError: if what is stored is not what the manifest says.
         """
-        return self._files.local(self.folder, self.manifest.files)
+        return self._files.local_folder(self.folder, self.manifest.files)
 
     @property
     def uri(self) -> str:

@@ -61,7 +61,7 @@ class StoredFolder:
             selected = {
                 name: file for name, file in self._manifest_files.items() if name.endswith(ending)
             }
-            self._local_folders[ending] = self._files.local(self._folder, selected)
+            self._local_folders[ending] = self._files.local_folder(self._folder, selected)
         return self._local_folders[ending]
 
     def size(self, name: str) -> int:

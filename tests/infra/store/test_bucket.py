@@ -103,7 +103,7 @@ def test_other_bytes_than_are_stored_are_read_again(files: Bucket, gcs: GCS):
     noted = written(files, "d", a=b"hello" * 9)
     files.publish_folder("d", noted, {})
     gcs.fail(Rule(action="corrupt", verb="media"))
-    assert (Bucket(files.uri).local("d", noted) / "a").read_bytes() == b"hello" * 9
+    assert (Bucket(files.uri).local_folder("d", noted) / "a").read_bytes() == b"hello" * 9
 
 
 def test_other_bytes_than_were_sent_are_sent_again(files: Bucket, gcs: GCS):
@@ -166,7 +166,7 @@ def test_a_large_file_arrives_whole_whatever_happens(
     assert gcs.faults.fired() == [1]
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
     other = Bucket(files.uri)
-    found = other.local("d", noted)
+    found = other.local_folder("d", noted)
     assert (found / "large").read_bytes() == bytes(range(256)) * 50_000
     assert files.sha256("d/large") == noted["large"].sha256
 
@@ -178,7 +178,7 @@ def test_what_is_not_what_the_manifest_says_is_refused(files: Bucket, tmp_path: 
     files.create_if_absent("d/a", b"jello")
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
     with pytest.raises(BucketError, match="d/a: the bytes received do not match its digest"):
-        Bucket(files.uri).local("d", noted)
+        Bucket(files.uri).local_folder("d", noted)
 
 
 def test_errors_are_not_absence(files: Bucket, gcs: GCS):
