@@ -159,7 +159,7 @@ class _Program:
             return None
         group, size = self._group_size(attributes), _shape_bytes(shape)
         # A collective that overlaps with computation comes as a pair, all-gather-start and -done;
-        # only the start counts. Shapes of the whole array, for a group of 4:
+        # only the start counts. The types that lines state, for an array of 64 and a group of 4:
         #
         #   all-gather           f32[64]             the result is the whole
         #   all-gather-start     (f32[16], f32[64])  shard and whole: 5/4 of it

@@ -269,7 +269,7 @@ class JobServer:
         """Returns the numbers of CPUs, GPUs and TPU chips that a job takes."""
         nodes = self._alive_nodes().values()
         most = {name: max((node[name] for node in nodes), default=0) for name in _RESOURCES}
-        # What the nodes have decides, and not what this machine has: it may be a laptop.
+        # The cluster's nodes decide, and not this machine, which may be a laptop.
         device = self._device or ("gpu" if most["GPU"] else "tpu" if most["TPU"] else "cpu")
         if device == "gpu" and math.isinf(num_gpus):
             num_gpus = max(1, most["GPU"])

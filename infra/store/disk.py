@@ -254,9 +254,8 @@ class Disk:
         expected = {**files, **{name: receipt.file for name, receipt in sent.items()}}
         if self.sizes(folder, expected) != {name: file.size for name, file in expected.items()}:
             raise OSError(f"{self._root / folder} does not hold what was written; try again.")
-        # Bytes first, names second: the other way round, a power cut could leave a name whose file
-        # is empty.
-        # The workspace is the stored folder already, so it is only synced: bytes, then names.
+        # The workspace is the stored folder already, so it is only synced: bytes first, then names.
+        # The other way round, a power cut could leave a name whose file is empty.
         path = self._root / folder
         tree = list(os.walk(path, onerror=_raise_walk_error))
         paths = [Path(below) / name for below, _, names in tree for name in names]

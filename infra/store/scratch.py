@@ -67,6 +67,7 @@ class Scratch:
         #   none                   copy of t2      download it
         #
         # The rename also tells the earlier holder, if it lives after all: its next write fails.
+        #
         # A holding's local folder is at least as new as its copy: fetch only a copy without one.
         if stored and stored[-1] not in [path.name for path in local_folders]:
             self.path.mkdir()

@@ -138,11 +138,12 @@ class Attempt:
         # What is in the store after each step of an attempt, and what kill -9 right after it
         # leaves:
         #
-        #   history/<id>.json          begun    a note whose process is gone
-        #   attempts/<id>/...          written  a folder that no manifest names: swept by the next
-        #                                       holder of the step, or by gc
-        #   (the same, synced)         published folder: still nobody's, swept as well
-        #   manifests/<kind>/<key>     committed: the artifact, whole
+        #   begin            history/<id>.json        a note whose process is gone
+        #   write files      attempts/<id>/...        a folder that no manifest names: deleted by
+        #                                             the next holder of the step, or by gc
+        #   publish_folder   the same, now durable    the same
+        #   publish          manifests/<kind>/<key>   the whole artifact
+        #
         # The note comes first: without it, nobody would know which process the folder belongs to.
         store.record_attempt(
             step.key,
