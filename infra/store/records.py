@@ -140,6 +140,6 @@ def _read_record(files: StoreBackend, name: str) -> dict[str, Any]:
         raise RecordError(files, name, f"{error}") from None
     if not isinstance(record, dict):
         raise RecordError(files, name, f"it must be a JSON object, got {json.dumps(record):.40}")
-    if (format_ := record.get("format", FORMAT)) != FORMAT:
-        raise RecordError(files, name, f"format must be {FORMAT} for this version, got {format_!r}")
+    if (version := record.get("format", FORMAT)) != FORMAT:
+        raise RecordError(files, name, f"format must be {FORMAT} for this version, got {version!r}")
     return record

@@ -191,7 +191,7 @@ class Attempt:
         # Two sorts of files: those in the workspace, digested here, and those that were stored
         # directly (`put`, `adopt`), whose receipts hold their digests.
         uploaded = {name: receipt.file for name, receipt in self._receipts.items()}
-        local = _digest_folder(self.path, except_=uploaded)
+        local = _digest_folder(self.path, excluded=uploaded)
         files = dict(sorted({**local, **uploaded}.items()))
         listing = listing_sha256({name: file.sha256 for name, file in files.items()})
         step = self.step
@@ -548,12 +548,12 @@ class Store:
                 if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
-            format_ = json.loads(text)["format"]
+            layout = json.loads(text)["format"]
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{self.uri}/{name} is not a store's; restore or delete it.") from None
-        if format_ != FORMAT:
+        if layout != FORMAT:
             raise ValueError(
-                f"store {self.uri} has format {format_}, and this version understands {FORMAT}: "
+                f"store {self.uri} has format {layout}, and this version understands {FORMAT}: "
                 f"name another folder, or use the version that made it."
             )
 
@@ -609,8 +609,8 @@ def manifest_name(key: str) -> str:
     return f"{MANIFESTS}/{kind_of_key(key)}/{key}.json"
 
 
-def _digest_folder(folder: Path, *, except_: Collection[str] = ()) -> dict[str, File]:
-    """Returns path -> digest and size of the files in a folder, except those named in `except_`.
+def _digest_folder(folder: Path, *, excluded: Collection[str] = ()) -> dict[str, File]:
+    """Returns path -> digest and size of the files in a folder, except those named in `excluded`.
 
     Raises:
       ValueError: if it holds a link, or anything else that is not a regular file.
@@ -623,7 +623,7 @@ def _digest_folder(folder: Path, *, except_: Collection[str] = ()) -> dict[str, 
         name = path.relative_to(folder).as_posix()
         if not stat.S_ISREG(mode):
             raise ValueError(f"an artifact holds files only, got {name!r}; copy what it links to.")
-        if name not in except_:
+        if name not in excluded:
             files[name] = File(sha256=file_sha256(path), size=path.stat().st_size)
     return files
 
