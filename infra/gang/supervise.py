@@ -82,8 +82,8 @@ def supervise(
         gang = start(message_folder)
         try:
             loss = yield from _follow(gang, reader, max(_POLL_INTERVAL, poll_interval(place)))
-        # The reader or this process must stop (`flows.steps.job`), and so must the members. They are
-        # notified before they are killed, so that they can save where they are.
+        # The reader or this process must stop (`flows.steps.job`), and so must the members. They
+        # are notified before they are killed, so that they can save where they are.
         except (GeneratorExit, SystemExit, KeyboardInterrupt):
             gang.notify_preemption(_SAVE_TIMEOUT)
             raise
