@@ -5,7 +5,7 @@ making it or working with it, if it is young, or if any artifact that stays was 
 Progress, attempts without a commit, damaged artifacts that were set aside, and source trees are
 deleted when they are old and nobody holds them.
 
-A run's record can let an artifact go. Then only its files are deleted: the manifest stays for the
+A run's record can prune an artifact. Then only its files are deleted: the manifest stays for the
 lineage of artifacts that were made from it, and a note says that it was not damaged.
 
 A record, pin, lease, history or manifest that cannot be read stops gc before it deletes anything,
@@ -221,7 +221,7 @@ class _StoreView:
             yield self._artifact_garbage("artifact", spare[key], manifest_name(key))
 
     def pruned_files(self) -> Iterator[Garbage]:
-        """Yields artifacts that runs let go, and that stay for those that were made from them.
+        """Yields artifacts that runs prune, and that stay for those that were made from them.
 
         Their files are deleted and their manifests stay.
         """
@@ -230,7 +230,7 @@ class _StoreView:
                 yield self._artifact_garbage("files", self._artifacts[key], manifest_name(key))
 
     def old_quarantine(self) -> Iterator[Garbage]:
-        """Yields artifacts that were set aside."""
+        """Yields damaged artifacts that were replaced, once their records are old."""
         in_place = {artifact.folder for artifact in self._artifacts.values()}
         for name, artifact in self._quarantined.items():
             if artifact.folder in in_place or artifact.key in self._leased_keys:

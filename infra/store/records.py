@@ -94,7 +94,7 @@ def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
 
 
 def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
-    """Returns the keys that records name in any field, path or link; and those they let go.
+    """Returns the keys that records name in any field, path or link; and those they prune.
 
     Raises:
       RecordError: if a record cannot be read.

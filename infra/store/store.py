@@ -10,7 +10,7 @@
         pins/<run>.json                  what a run under way relies on (see `pins`)
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
-        gone/<key>.<id>                  notes that gc let only the files of an artifact go
+        gone/<key>.<id>                  tombstones: gc deleted the files, not the manifest
         gc.json                          lease for changing pins, or deciding what gc deletes
         scratch/…                        copies of progress (see `scratch`)
         jobs/…                           orders and reports of jobs on a cluster; deleted when old
@@ -479,7 +479,7 @@ class Store:
         return self._read_artifact(name)
 
     def quarantined(self, key: str | None = None) -> dict[str, Artifact]:
-        """Returns the artifacts that were set aside, of one key or all, by their record's name."""
+        """Returns the quarantined artifacts, of one key or all, by their record's name."""
         artifacts = {}
         for name in (f"{QUARANTINE}/{file_name}" for file_name in self.files.listing(QUARANTINE)):
             if key is None or name.startswith(f"{QUARANTINE}/{key}."):
@@ -501,7 +501,7 @@ class Store:
         return sum(bool(note.ended) and not note.stopped for note in list_attempts(self.files, key))
 
     def named_attempts(self, key: str) -> set[str]:
-        """Returns the attempts at a key that a manifest names, in place or set aside."""
+        """Returns the attempts at a key that a manifest names, in place or in quarantine."""
         attempt_ids = {artifact.manifest.attempt for artifact in self.quarantined(key).values()}
         with contextlib.suppress(KeyError):
             attempt_ids.add(self.get(key).manifest.attempt)
@@ -591,12 +591,12 @@ def canonical_uri(uri: str | os.PathLike[str]) -> str:
 
 
 def quarantine_name(key: str, attempt: str) -> str:
-    """Returns the name of the manifest of an attempt that is set aside."""
+    """Returns the name of the manifest of an attempt in quarantine."""
     return f"{QUARANTINE}/{key}.{attempt}.json"
 
 
 def tombstone_name(artifact: Artifact) -> str:
-    """Returns the name of the note that an artifact's files were let go."""
+    """Returns the name of the tombstone: the note that gc deleted an artifact's files."""
     return f"{TOMBSTONES}/{artifact.key}.{artifact.manifest.attempt}"
 
 
