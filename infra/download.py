@@ -10,13 +10,13 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 """Size of one read [bytes]."""
 
 _TIMEOUT = 60.0
 """Longest wait for the next bytes of a server [s]."""
 
-_TRIES = 5
+_MAX_TRIES = 5
 """Connections in a row without new bytes after which a download has failed."""
 
 _PAUSE = 1.0
@@ -59,16 +59,22 @@ def download(
         raise ValueError(f"digest must begin with {', '.join(_ALGORITHMS)}, got {digest!r}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    _fetch(address, partial, on_progress, pause)
+    # Beside the file are, until it is complete:
+    #
+    #   <name>.partial           the bytes so far
+    #   <name>.partial-version   the server's ETag or date of that file, to resume by
+    #
+    # The digest is taken of the whole file at the end, since a part of it may be of an earlier try.
+    _download_with_retries(address, partial, on_progress, pause)
     hashes = {name: hashlib.new(name) for name in {"sha256", algorithm or "sha256"}}
     with partial.open("rb") as file:
-        while piece := file.read(_PIECE):
-            for one in hashes.values():
-                one.update(piece)
-    if digest and (found := hashes[algorithm].hexdigest()) != expected:
-        _forget(partial)
+        while chunk := file.read(_CHUNK):
+            for hasher in hashes.values():
+                hasher.update(chunk)
+    if digest and (actual := hashes[algorithm].hexdigest()) != expected:
+        _delete_partial(partial)
         raise DownloadError(
-            f"{address} has {algorithm} {found}, expected {expected}: it was changed, or damaged "
+            f"{address} has {algorithm} {actual}, expected {expected}: it was changed, or damaged "
             f"on its way. It is not kept; fetch it again, or ask its publisher."
         )
     partial.replace(path)
@@ -76,82 +82,88 @@ def download(
     return hashes["sha256"].hexdigest()
 
 
-def _fetch(
+def _download_with_retries(
     address: str, partial: Path, on_progress: Callable[[int], None] | None, pause: float
 ) -> None:
-    tries, there = 0, _size(partial)
+    tries, num_received = 0, _partial_size(partial)
     while True:
         try:
-            if _continue(address, partial, on_progress):
+            if _download_rest(address, partial, on_progress):
                 return
             problem = "the connection ended early"
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 416:  # The file has no such range: the partial one is not of it.
-                    _forget(partial)
+                    _delete_partial(partial)
                 elif error.code < 500 and error.code not in (408, 429):
-                    told = f"{error.code} {error.reason}"
-                    raise DownloadError(f"{address} cannot be fetched: {told}.") from None
+                    status = f"{error.code} {error.reason}"
+                    raise DownloadError(f"{address} cannot be fetched: {status}.") from None
                 problem = f"{error.code} {error.reason}"
         except _BROKEN as error:
             problem = str(error) or type(error).__name__
-        tries = 1 if _size(partial) > there else tries + 1
-        there = _size(partial)
-        if tries == _TRIES:
+        # Only connections in a row that brought nothing count, so a slow line that breaks every
+        # minute still brings a large file.
+        tries = 1 if _partial_size(partial) > num_received else tries + 1
+        num_received = _partial_size(partial)
+        if tries == _MAX_TRIES:
             raise DownloadError(
-                f"{address} cannot be fetched: {problem}. {there} bytes are kept; the same "
+                f"{address} cannot be fetched: {problem}. {num_received} bytes are kept; the same "
                 f"command goes on from there."
             )
         time.sleep(pause * 2 ** (tries - 1))
 
 
-def _continue(address: str, partial: Path, on_progress: Callable[[int], None] | None) -> bool:
+def _download_rest(address: str, partial: Path, on_progress: Callable[[int], None] | None) -> bool:
     """Reads from one connection, and returns whether the file is complete."""
-    there, known = _size(partial), _version(partial)
+    offset, saved_version = _partial_size(partial), _saved_version(partial)
     # Resume only with a version to compare: else the partial file may be of another file.
-    headers = {"Range": f"bytes={there}-", "If-Range": known} if there and known else {}
+    headers = (
+        {"Range": f"bytes={offset}-", "If-Range": saved_version} if offset and saved_version else {}
+    )
     headers["User-Agent"] = "parcel-pipeline"  # Some publishers refuse Python's own.
     request = urllib.request.Request(address, headers=headers)
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-        if answer.status != 206:  # The server sends the file from its first byte.
-            there = 0
-        version = _version_of(answer)
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+        if response.status != 206:  # The server sends the file from its first byte.
+            offset = 0
+        # Noted before the first byte: should this break, the next try knows of what it has a part.
+        version = _response_version(response)
         _version_file(partial).write_text(json.dumps(version))
-        length = answer.headers.get("Content-Length")
-        total = None if length is None else there + int(length)
-        with partial.open("r+b" if there else "wb") as file:
-            file.seek(there)
-            while piece := answer.read(_PIECE):
-                file.write(piece)
-                there += len(piece)
+        length = response.headers.get("Content-Length")
+        total = None if length is None else offset + int(length)
+        with partial.open("r+b" if offset else "wb") as file:
+            file.seek(offset)
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                offset += len(chunk)
                 if on_progress is not None:
-                    on_progress(there)
+                    on_progress(offset)
             file.flush()
             os.fsync(file.fileno())
-    return total is None or there == total
+    # A server that states no length closes the connection at the end; there is nothing to compare.
+    return total is None or offset == total
 
 
-def _version_of(answer: http.client.HTTPResponse) -> str:
+def _response_version(response: http.client.HTTPResponse) -> str:
     """Returns the file's version: its strong ETag, else Last-Modified; "" if it has neither."""
-    tag = answer.headers.get("ETag") or ""
-    return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified") or ""
+    tag = response.headers.get("ETag") or ""
+    return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified") or ""
 
 
 def _version_file(partial: Path) -> Path:
     return partial.with_name(f"{partial.name}-version")
 
 
-def _version(partial: Path) -> str:
+def _saved_version(partial: Path) -> str:
     try:
         return json.loads(_version_file(partial).read_text())
     except (OSError, ValueError):
         return ""
 
 
-def _size(partial: Path) -> int:
+def _partial_size(partial: Path) -> int:
     return partial.stat().st_size if partial.is_file() else 0
 
 
-def _forget(partial: Path) -> None:
+def _delete_partial(partial: Path) -> None:
     partial.unlink(missing_ok=True)
     _version_file(partial).unlink(missing_ok=True)

@@ -22,65 +22,74 @@ _FILE = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 _NAMED = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 
 
-def in_file(reference: str) -> tuple[Path, str] | None:
+def file_reference(reference: str) -> tuple[Path, str] | None:
     """Returns the file and the name in it; None if the reference is of another form."""
-    found = _FILE.fullmatch(reference)
-    return (Path(found[1]), found[2]) if found else None
+    match = _FILE.fullmatch(reference)
+    return (Path(match[1]), match[2]) if match else None
 
 
-def in_module(reference: str) -> tuple[str, str] | None:
+def module_reference(reference: str) -> tuple[str, str] | None:
     """Returns the module and the name in it; None if the reference is of another form."""
-    found = _NAMED.fullmatch(reference)
-    return (found[1], found[2]) if found and not reference.endswith(".py") else None
+    match = _NAMED.fullmatch(reference)
+    return (match[1], match[2]) if match and not reference.endswith(".py") else None
 
 
 @functools.cache
 def entry_points(group: str) -> dict[str, str]:
     """Returns the entry points of a group, from all distributions: name -> "module:name"."""
-    found = importlib.metadata.entry_points(group=group)
-    return {point.name: point.value for point in sorted(found, key=lambda p: (p.name, p.value))}
+    points = importlib.metadata.entry_points(group=group)
+    return {point.name: point.value for point in sorted(points, key=lambda p: (p.name, p.value))}
 
 
-def load(reference: str) -> Any:
+def load_reference(reference: str) -> Any:
     """Returns the object that "module:name" refers to.
 
     Raises:
       ValueError: if the module cannot be imported, or lacks the name; the message is one line.
     """
-    named = in_module(reference)
-    if named is None:
+    parts = module_reference(reference)
+    if parts is None:
         raise ValueError(f"a function must be named as module:function, got {reference!r}.")
-    module, name = named
+    module, name = parts
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # The module's own code may raise anything.
-        said = " ".join(str(error).split())
-        absent = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-        cure = "; install it, put its folder on PYTHONPATH, or name its file" if absent else ""
+        message = " ".join(str(error).split())
+        # Only if the module itself is missing: if it is there and one of its own imports fails,
+        # another place to look is no cure.
+        is_missing = (
+            isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        )
+        cure = "; install it, put its folder on PYTHONPATH, or name its file" if is_missing else ""
         raise ValueError(
-            f"{module} cannot be imported: {type(error).__name__}: {said}{cure}"
+            f"{module} cannot be imported: {type(error).__name__}: {message}{cure}"
         ) from error
-    if not hasattr(found, name):
-        where = getattr(found, "__file__", None) or module
-        raise ValueError(f"{module} has no {name!r}; {where} must define it.")
-    return getattr(found, name)
+    if not hasattr(imported, name):
+        source_file = getattr(imported, "__file__", None) or module
+        raise ValueError(f"{module} has no {name!r}; {source_file} must define it.")
+    return getattr(imported, name)
 
 
-def provide(files: Mapping[str, bytes]) -> None:
+def add_sources(files: Mapping[str, bytes]) -> None:
     """Makes modules importable in this process from their sources; imported ones stay as they are.
 
     Args:
       files: path relative to a folder of Python's path, such as "my_package/scores.py" -> source.
     """
-    if files and not any(isinstance(one, _Sent) and one.files == files for one in sys.meta_path):
-        sys.meta_path.insert(0, _Sent(files))
+    if files and not any(
+        isinstance(finder, _SourceFinder) and finder.files == files for finder in sys.meta_path
+    ):
+        # Before the finders of files, so that the code that was sent is the code that runs,
+        # although this machine may have a module of that name.
+        sys.meta_path.insert(0, _SourceFinder(files))
 
 
-class _Sent(MetaPathFinder, InspectLoader):
+class _SourceFinder(MetaPathFinder, InspectLoader):
     """Imports modules from source files that another process sent."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = files
+        # "my_package/__init__.py"  ->  my_package "my_package/scores.py"    ->  my_package.scores
         self._paths = {
             path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path
             for path in files

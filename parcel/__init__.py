@@ -80,7 +80,7 @@ def run(
     """
     from flows.lineage.open_store import open_store
     from flows.study.start import start_study
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     if config is None or isinstance(config, str | Path):
         config = load(config, store=store, **overrides)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from flows.lineage.results import show_results
 from flows.lineage.runs import find_run
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 
 if TYPE_CHECKING:

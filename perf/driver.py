@@ -36,7 +36,7 @@ from flows.steps.worker import Made
 from flows.study.graph import Graph, graph_of
 from infra.prefect.settings import apply
 from infra.progress import Progress
-from infra.ray.lost import WorkerLost
+from infra.ray.errors import RayWorkerLostError
 from infra.store.manifest import Recipe
 from infra.store.store import Store
 from perf.timing import table
@@ -134,7 +134,7 @@ class SimulatedCluster:
         while (item := items.get()) is not None:
             if item == "lost":
                 lost.append(token)
-                raise WorkerLost(f"the worker of {name!r} died")
+                raise RayWorkerLostError(f"the worker of {name!r} died")
             yield item
         del self._streams[number]
 
@@ -204,7 +204,7 @@ def spend(cells: int, slots: int, deaths: float, store: Store) -> Spent:
         assert context.flow_run is not None
         run_id = str(context.flow_run.id)
         workers = SimulatedCluster(store.uri, slots, deaths)
-        with store.pinned(run_id) as pin, recorded(store.state, run_id) as journal:
+        with store.pin_run(run_id) as pin, recorded(store.state, run_id) as journal:
             config, graph = study_of(cells)
             result = carry_out(config, store, graph, workers, pin, journal)
             journal.close("failed" if result.failed else "completed", result.why)

@@ -4,7 +4,7 @@
     python -m perf.topology v5e:16x16 --replicas 16 --budget 64
 
 Needs `libtpu`, which the extra `tpu` installs. Nothing runs: memory is the compiler's figure for
-one chip, and time is an estimate (see `infra.chips.compiled`).
+one chip, and time is an estimate (see `infra.chips.program_cost`).
 """
 
 import argparse

@@ -41,7 +41,7 @@ def _is_scores(artifact: Artifact) -> bool:
 
 def told_of_keys(store: Store, keys: Iterable[str], keep: KeepConfig) -> str:
     """Returns a line on the size of a run's artifacts, by kind."""
-    artifacts = [store.recall(key) for key in keys]
+    artifacts = [store.get_cached(key) for key in keys]
     gone = let_go_by(keep, artifacts)
     sizes: dict[str, float] = {}
     for artifact in artifacts:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterator
 
 from flows.config.study import REFERENCE, StudyConfig
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 

@@ -14,11 +14,11 @@ from flows.config.server_limits import check_function
 from flows.config.study import REFERENCE, StudyConfig
 from flows.steps.kinds.files import FilesSpec
 from flows.steps.kinds.raw_files import MEMORY
-from infra.reason import ConfigError
-from infra.store.places import BUCKET, open_files
-from infra.store.raw_files import RawFiles
+from infra.errors import ConfigError
+from infra.store.raw_files import RawDigestCache
 from infra.store.raw_path import raw_path
 from infra.store.store import Store
+from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.config import ModelConfig
 from model.connector.routing import KINDS
 from model.files import CONFIG, DIGEST, TOKENIZER
@@ -94,9 +94,9 @@ def _model_of(key: str, path: Path) -> ModelConfig:
         raise ConfigError(f"{key} cannot be read, got {path}: {error}") from None
 
 
-def raw_files(store: Store) -> RawFiles:
+def raw_files(store: Store) -> RawDigestCache:
     """Returns the store's memory of the digests of files outside it."""
-    return RawFiles(store.cache("raw_files") / MEMORY)
+    return RawDigestCache(store.cache("raw_files") / MEMORY)
 
 
 def _check_data_root(config: StudyConfig) -> None:
@@ -141,23 +141,23 @@ def folders_of(config: StudyConfig) -> set[str]:
 
 
 def _check_exists(data_root: str) -> None:
-    if not data_root.startswith(BUCKET):
+    if not data_root.startswith(BUCKET_SCHEME):
         if not Path(data_root).is_dir():
             raise ConfigError(f"data_root must be an existing folder, got {data_root}.")
         return
     try:
-        found = next(open_files(data_root).walk(""), None)
+        found = next(open_backend(data_root).walk(""), None)
     except (OSError, ValueError) as error:
         raise ConfigError(f"data_root cannot be read, got {data_root}: {error}") from error
     if found is None:
         raise ConfigError(f"data_root must be the beginning of objects' names, got {data_root}.")
 
 
-def files_of(path: Path, known: RawFiles | None = None) -> FilesSpec:
+def files_of(path: Path, known: RawDigestCache | None = None) -> FilesSpec:
     """Returns the digests of a file, or of all files in a folder."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     root = path.parent if path.is_file() else path
-    digests = (known or RawFiles()).digests(files)
+    digests = (known or RawDigestCache()).digests(files)
     return FilesSpec(
         files=tuple(
             (file.relative_to(root).as_posix(), digest.sha256, digest.size)

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from infra.reason import ConfigError
-from infra.references import in_file
+from infra.errors import ConfigError
+from infra.references import file_reference
 from pipelines.benchmarks.registry import BENCHMARKS
 
 DEMO = Path(__file__).with_name("demo.yaml")
@@ -179,7 +179,7 @@ def _anchor(values: dict[str, Any], folder: Path) -> None:
 
 def anchored(reference: str, folder: Path) -> str:
     """Returns a reference to a function or class; if it names a file, with an absolute path."""
-    file = in_file(reference)
+    file = file_reference(reference)
     return f"{(folder / file[0]).resolve()}:{file[1]}" if file else reference
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.config.server_limits import check_function
 from flows.steps.own_code import named
-from infra.references import entry_points, in_file, in_module, load
+from infra.references import entry_points, file_reference, load_reference, module_reference
 from model.connector.routing import KINDS, own_class
 from model.eval.metrics.registry import METRICS, get_metric
 from pipelines.sources.own_source import OwnSource
@@ -36,7 +36,7 @@ def reader_named(field: str, reader: str, known: Iterable[str] = SOURCES) -> str
         return reader
     name = _function(field, reader, READERS, known)
     try:
-        inspect.signature(load(name)).bind(Path(), "train")
+        inspect.signature(load_reference(name)).bind(Path(), "train")
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{field}: {name} must be a function (folder, split) -> rows: {error}."
@@ -123,7 +123,7 @@ def with_connectors_named(values: Any) -> Any:
         if method not in own:
             where = f"{files[method]}:{method.partition(':')[2]}" if method in files else method
             own[method] = connector_named(field, where)
-            if file := in_file(where):
+            if file := file_reference(where):
                 files[own[method]] = str(file[0])
         return own[method]
 
@@ -166,7 +166,11 @@ def _function(
     field: str, reference: str, group: str, known: Iterable[str], what: str = "function"
 ) -> str:
     points = entry_points(group)
-    if reference not in points and not in_file(reference) and not in_module(reference):
+    if (
+        reference not in points
+        and not file_reference(reference)
+        and not module_reference(reference)
+    ):
         raise ValueError(
             f"{field} must be one of {', '.join([*known, *points])}, or a {what.lower()} as "
             f"file.py:{what} or module:{what}, got {reference!r}."

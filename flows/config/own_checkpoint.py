@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from flows.steps.own_code import is_taken, take_over
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.folder import load_config
 from model.config import ModelConfig
@@ -29,7 +29,7 @@ def config_of(folder: Path, artifact: str = "", store: str = "") -> ModelConfig:
         if artifact and not Path(artifact).is_dir():
             opened = Store(store)
             if source := opened.resolve(artifact).manifest.source:
-                tree = opened.source(source)
+                tree = opened.open_source(source)
                 take_over(tree)
                 if not is_taken(tree):
                     raise ConfigError(

@@ -1,7 +1,7 @@
 """The check of users' connector classes, before anything runs."""
 
 from flows.config.study import StudyConfig
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.connector.routing import KINDS
 
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 from flows.config.benchmark import TransferConfig, metric_of, rows_of, source_of, train_data
 from flows.config.study import StudyConfig
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.raw_path import raw_path
 from model.eval.scorer import Scorer
 from pipelines.benchmarks.registry import BENCHMARKS

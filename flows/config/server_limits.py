@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from infra.reason import ConfigError
-from infra.store.store import full_uri
+from infra.errors import ConfigError
+from infra.store.store import canonical_uri
 from pipelines.prepare.config import PrepareConfig
 
 _STORE, _RUNNER = "PARCEL_SERVED_STORE", "PARCEL_SERVED_RUNNER"
@@ -22,7 +22,7 @@ def limits(store: str, *, any_store: bool, any_runner: bool) -> dict[str, str]:
         functions by file or module.
     """
     return {
-        _STORE: "" if any_store else full_uri(store),
+        _STORE: "" if any_store else canonical_uri(store),
         _RUNNER: "any" if any_runner else "own",
     }
 
@@ -72,7 +72,7 @@ def check_store(store: str) -> None:
       ConfigError: if it may not.
     """
     served = os.environ.get(_STORE)
-    if served and full_uri(store) != served:
+    if served and canonical_uri(store) != served:
         raise ConfigError(
             f"store must be the one served, {served}, got {store!r}; `--any-store` of "
             f"`parcel serve` and `parcel deploy` takes any."

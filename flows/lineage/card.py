@@ -13,10 +13,10 @@ from flows.lineage.trace import SHORT
 from flows.report.cells import Cell
 from flows.report.interval import Interval, Paired, estimate
 from flows.report.items import read_items
-from infra.store.graph import history
+from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
-from infra.store.places import open_place
 from infra.store.store import Artifact, Store
+from infra.store.stored_folder import open_stored_folder
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.files import PREDICTIONS, SCORE
@@ -159,7 +159,7 @@ def _middle(cfg: ModelConfig) -> int:
 
 
 def _history(origin: Origin) -> list[Artifact]:
-    visits = history(origin.store.at_once(), origin.checkpoint.key)
+    visits = walk_lineage(origin.store.snapshot(), origin.checkpoint.key)
     return [visit.artifact for visit in visits if not visit.is_again]
 
 
@@ -169,9 +169,9 @@ def _learned(origin: Origin) -> list[Artifact]:
     Datasets that were only watched, probed or screened against are left out.
     """
     found, seen, waiting = list[Artifact](), set[str](), [origin.checkpoint.key]
-    view = origin.store.at_once()
+    view = origin.store.snapshot()
     while waiting:
-        artifact = view.recall(waiting.pop())
+        artifact = view.get_cached(waiting.pop())
         if artifact.key in seen:
             continue
         seen.add(artifact.key)
@@ -192,7 +192,7 @@ def _scored(origin: Origin) -> Iterator[_Scored]:
         manifest = artifact.manifest
         said = json.loads((artifact.path / SCORE).read_text())
         items, _ = read_items(artifact.path / PREDICTIONS, said["score"])
-        split = origin.store.recall(manifest.inputs["data"].key).manifest.name
+        split = origin.store.get_cached(manifest.inputs["data"].key).manifest.name
         yield _Scored(
             benchmark=split.removeprefix("prepare ").removesuffix("/eval"),
             budget=manifest.config["budget"],
@@ -281,7 +281,7 @@ def _contamination(data: Sequence[Artifact]) -> Iterator[str]:
     for artifact in screened:
         manifest = artifact.manifest
         found: dict[str, int] = {}
-        for match in read_matches(open_place(artifact.place).whole(MATCHES)):
+        for match in read_matches(open_stored_folder(artifact.uri).local_folder(MATCHES)):
             if match.kind == CONTAMINATION:
                 found[match.dataset] = found.get(match.dataset, 0) + 1
         against = ", ".join(role for role in sorted(manifest.inputs) if role != "dataset")

@@ -76,7 +76,7 @@ def croissant(artifact: Artifact) -> str:
       artifact: a dataset, screened or not.
     """
     manifest = artifact.manifest
-    dataset = Dataset(artifact.place)
+    dataset = Dataset(artifact.uri)
     shards = {name: part.shards for name, part in sorted(dataset.info.parts.items())}
     described = {
         "@context": _CONTEXT,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flows.config.own import corpus_named
 from flows.lineage.runs import find_dataset
 from flows.report.data_check import holdings_text, rows_text
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.records.dataset import Dataset
 from pipelines.records.holdings import holdings_of
 from pipelines.sources.check import check_benchmarks, check_corpus

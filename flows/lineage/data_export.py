@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flows.lineage.runs import find_dataset
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.records.dataset import Dataset
 from pipelines.records.export import Format, export
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flows.lineage.runs import find_dataset
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.sheet.cards import make_sheet
 
 

@@ -181,7 +181,7 @@ class _Walk:
             entries = was.inputs.get(role), now.inputs.get(role)
             if entries[0] != entries[1]:
                 first, second = (
-                    entry and store.recall(entry.key).manifest
+                    entry and store.get_cached(entry.key).manifest
                     for store, entry in zip(self._stores, entries, strict=True)
                 )
                 yield role, first, second
@@ -216,7 +216,7 @@ class _Walk:
         key = was.source, now.source, was.kind, was.code, now.code
         if key not in self._patches:
             trees = [
-                Tree(store.source(m.source))
+                Tree(store.open_source(m.source))
                 for store, m in zip(self._stores, (was, now), strict=True)
             ]
             self._patches[key] = list(_patches(trees, was, now))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from flows.lineage.named import Named
-from infra.store.graph import history
+from infra.store.lineage import walk_lineage
 from infra.store.store import Store
 
 Format = Literal["openlineage", "croissant"]
@@ -19,11 +19,11 @@ def export(store: Store, what: Named, form: Format) -> Iterator[tuple[str, str]]
       form: "openlineage" gives the two events of every step, one line each, oldest step first;
         "croissant" gives a description of each prepared dataset.
     """
-    view, seen = store.at_once(), set[str]()
+    view, seen = store.snapshot(), set[str]()
     met = [
         visit.artifact
         for root in what.artifacts
-        for visit in history(view, root.key, seen=seen)
+        for visit in walk_lineage(view, root.key, seen=seen)
         if not visit.is_again
     ]
     if form == "openlineage":

@@ -10,7 +10,7 @@ import dataclasses
 
 from flows.lineage.runs import results_of
 from flows.report.cells import CellKey
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 
 
@@ -59,6 +59,6 @@ def _cell(store: Store, results: Artifact, cell: str, name: str) -> Named:
         )
     return Named(
         name=name,
-        artifacts=tuple(map(store.recall, wanted.values())),
+        artifacts=tuple(map(store.get_cached, wanted.values())),
         seeds=tuple(key.seed for key in wanted),
     )

@@ -33,8 +33,8 @@ from openlineage.client.serde import Serde
 from flows.lineage.leaves import leaves
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import Manifest
-from infra.store.places import BUCKET
 from infra.store.store import Artifact, Store
+from infra.store.stored_folder import BUCKET_SCHEME
 
 PRODUCER = "urn:parcel-pipeline"
 """Producer of the events [URI]."""
@@ -119,7 +119,7 @@ def _version(content: str) -> dict[str, DatasetFacet]:
 def _name(store: Store, key: str) -> tuple[str, str]:
     """Returns (namespace, name) of an artifact by OpenLineage's rules for files and objects."""
     place = f"{store.uri}/{ARTIFACTS}/{key}"
-    if not place.startswith(BUCKET):
+    if not place.startswith(BUCKET_SCHEME):
         return "file", place
-    bucket, _, name = place.removeprefix(BUCKET).partition("/")
-    return f"{BUCKET}{bucket}", name
+    bucket, _, name = place.removeprefix(BUCKET_SCHEME).partition("/")
+    return f"{BUCKET_SCHEME}{bucket}", name

@@ -1,6 +1,6 @@
 """Opens the store that a person names."""
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 
 

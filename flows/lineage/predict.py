@@ -9,7 +9,7 @@ import numpy as np
 
 from flows.config.own_checkpoint import config_of
 from flows.lineage.runs import folder_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.data.pixels import decode_images
 from model.decode.config import Decoding
 from model.decode.draw import draw_objects

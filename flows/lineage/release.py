@@ -12,7 +12,7 @@ from flows.lineage.open_store import open_store
 from flows.lineage.results import report_of
 from flows.lineage.runs import results_of
 from flows.report.cells import Cell, CellKey
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.checkpoint.array_files import BFLOAT16
 from model.checkpoint.release import write_release
@@ -42,7 +42,7 @@ def release(name: str, out: Path, *, licence: str, dtype: str, store: str) -> It
     try:
         with whole(out) as target:
             target.mkdir()
-            place = folder if origin is None else origin.checkpoint.place
+            place = folder if origin is None else origin.checkpoint.uri
             cfg = write_release(place, target, _DTYPES[dtype])
             text = card(cfg, origin, name=out.absolute().name, licence=licence, dtype=dtype)
             (target / CARD).write_text(text, encoding="utf-8")
@@ -75,20 +75,20 @@ def _origin(store: Store, name: str) -> Origin:
             f"one: {', '.join(f'{name}/{seed}' for seed in what.seeds)}."
         )
     (key,) = keys
-    if store.let_go(key) is not None:
+    if store.find_pruned(key) is not None:
         raise ConfigError(
             f"checkpoint {key} was not kept (keep.transfers), or gc let its files go; `parcel "
             f"lineage replay {key} --into DIR` makes it again."
         )
     # A key without its last part names the evaluation whatever code made it; the newest wins.
     evaluated = {}
-    for artifact in sorted(store.at_once().artifacts("predictions"), key=_started):
+    for artifact in sorted(store.snapshot().artifacts("predictions"), key=_started):
         if artifact.manifest.inputs["checkpoint"].key == key:
             evaluated[artifact.key.rpartition("-")[0]] = artifact
     return Origin(
         store=store,
         name=name,
-        checkpoint=store.recall(key),
+        checkpoint=store.get_cached(key),
         predictions=tuple(evaluated.values()),
         cells=_cells(store, name) if what.seeds else (),
     )

@@ -27,9 +27,9 @@ from flows.steps.kinds.results import ResultsSpec
 from flows.steps.own_code import take_over
 from flows.steps.registry import own_modules
 from flows.steps.replay import ReplayError, remake
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
-from infra.store.graph import edges
+from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest, Recipe
 from infra.store.store import Artifact, Store, manifest_name
 from model.files import PREDICTIONS
@@ -155,7 +155,7 @@ def replay(
             if entry.key not in made:
                 made[entry.key] = _borrow(fresh, store.get(entry.key))
             inputs[role] = made[entry.key].as_input
-        tree = store.source(manifest.source)
+        tree = store.open_source(manifest.source)
         step = steps.get(manifest.name)
         if step is None or json.loads(canonical_json(step.config)) != manifest.config:
             if own_modules(manifest.kind, manifest.config):
@@ -173,7 +173,7 @@ def replay(
             seed=manifest.seed,
             libraries=manifest.libraries,
             code=manifest.code,
-            source=fresh.keep(tree),
+            source=fresh.save_source(tree),
             location=step.location,
         )
         try:
@@ -206,9 +206,9 @@ def _order(store: Store, what: Named, from_raw: bool) -> list[Artifact]:
     reads: dict[str, set[str]] = {}
     for artifact in what.artifacts:
         reads.setdefault(artifact.key, set())
-        for below, _, product in edges(store, artifact.key):
+        for below, _, product in lineage_edges(store, artifact.key):
             reads.setdefault(product.key, set()).add(below.key)
-    return [store.recall(key) for key in graphlib.TopologicalSorter(reads).static_order()]
+    return [store.get_cached(key) for key in graphlib.TopologicalSorter(reads).static_order()]
 
 
 def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
@@ -216,7 +216,7 @@ def _borrow(fresh: Store, artifact: Artifact) -> Artifact:
     folder = fresh.state / artifact.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.symlink_to(artifact.path, target_is_directory=True)
-    fresh.files.create(manifest_name(artifact.key), artifact.manifest.to_json().encode())
+    fresh.files.create_if_absent(manifest_name(artifact.key), artifact.manifest.to_json().encode())
     return fresh.get(artifact.key)
 
 

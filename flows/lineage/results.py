@@ -11,7 +11,7 @@ from flows.report.cells_file import cells_to_csv
 from flows.report.render import FORMATS, comparisons_to_csv, render
 from flows.report.scores_file import ScoreFileError, read_scores
 from flows.steps.kinds.results import ResultsSpec
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 
 OF_RUNS = ("comparisons", "cells", "asked")
@@ -42,7 +42,7 @@ def show_results(
     if run is not None and scores is None:
         results = results_of(store, run)
         if form == "cells":
-            return cells_to_csv(*report_of(store, results, mixed=mixed), store.recall)
+            return cells_to_csv(*report_of(store, results, mixed=mixed), store.get_cached)
         if form == "asked":
             report, plan = report_of(store, results, mixed=mixed)
             return asked_to_csv(report, plan, results.manifest.inputs, store.get)
@@ -76,5 +76,5 @@ def report_of(store: Store, results: Artifact, *, mixed: bool) -> tuple[Report, 
 
     spec = TypeAdapter(ResultsSpec).validate_python(results.manifest.config)
     artifacts = {role: store.get(entry.key) for role, entry in results.manifest.inputs.items()}
-    report = gather(spec.plan, spec.accepted, artifacts, store.recall, mixed=mixed)
+    report = gather(spec.plan, spec.accepted, artifacts, store.get_cached, mixed=mixed)
     return report, spec.plan

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.config.disk_use import KeepConfig, let_go_by
-from infra.reason import ConfigError
-from infra.store.records import FORMAT, LET_GO, RUNS, run_records
+from infra.errors import ConfigError
+from infra.store.records import FORMAT, PRUNED, RUNS, run_records
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
 
@@ -41,13 +41,13 @@ def note_run(
     """
     keep = KeepConfig(**config.get("keep", {}))
     # After a failure nothing is let go: the next attempt may read these files again.
-    gone = set() if failed else let_go_by(keep, map(store.recall, artifacts))
+    gone = set() if failed else let_go_by(keep, map(store.get_cached, artifacts))
     record = {
         "format": FORMAT,
         "name": config["name"],
         "results": results,
         "artifacts": sorted({*artifacts} - gone),
-        LET_GO: sorted(gone),
+        PRUNED: sorted(gone),
         "flow_run_id": flow_run_id,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
         "failed": redact(list(failed)),

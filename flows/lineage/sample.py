@@ -16,8 +16,8 @@ from flows.lineage.named import Named
 from flows.report.cells import CellKey
 from flows.report.columns import listed
 from flows.steps.code import Tree, changes, checkout
-from infra.reason import ConfigError
-from infra.store.graph import history
+from infra.errors import ConfigError
+from infra.store.lineage import walk_lineage
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 from model.data.config import BatchConfig
@@ -137,7 +137,7 @@ def sightings(store: Store, what: Named, sample: str) -> Sightings:
     met = [
         visit.artifact
         for root in what.artifacts
-        for visit in history(store, root.key, seen=seen)
+        for visit in walk_lineage(store, root.key, seen=seen)
         if not visit.is_again
     ]
     datasets = [artifact for artifact in met if artifact.manifest.kind in _DATASETS]
@@ -207,7 +207,7 @@ class _Search:
 
     def _ways(self, key: str) -> frozenset[str]:
         """Returns the kinds of steps (keys of `HOW`) that brought the sample into an artifact."""
-        manifest = self._store.recall(key).manifest
+        manifest = self._store.get_cached(key).manifest
         if manifest.kind in _DATASETS:
             return frozenset()
         above = [self.ways(entry.key) for entry in manifest.inputs.values()]
@@ -219,7 +219,7 @@ class _Search:
 
     def _places(self, key: str) -> tuple[Place, ...]:
         """Returns the sample's places in a dataset; empty for other artifacts."""
-        artifact = self._store.recall(key)
+        artifact = self._store.get_cached(key)
         if artifact.manifest.kind not in _DATASETS:
             return ()
         return tuple(_found(artifact, self._sample))
@@ -227,7 +227,7 @@ class _Search:
     def _steps_of(
         self, data: Sequence[str], config: BatchConfig, seed: int | None, num_steps: int
     ) -> tuple[int, ...]:
-        places = [self._store.recall(key).place for key in data]
+        places = [self._store.get_cached(key).uri for key in data]
         examples = Examples(places, config, Seeds.of(seed or 0))
         steps: list[int] = []
         before: collections.Counter[str] = collections.Counter()
@@ -244,13 +244,15 @@ class _Search:
     def _changed_since(self, source: str) -> tuple[str, ...]:
         """Returns the functions of the loader that have changed since a kept source tree."""
         return (
-            tuple(changes(Tree(self._store.source(source)), checkout(), _LOADER)) if source else ()
+            tuple(changes(Tree(self._store.open_source(source)), checkout(), _LOADER))
+            if source
+            else ()
         )
 
 
 def _found(artifact: Artifact, sample: str) -> Iterator[Place]:
     """Yields the places of a dataset's records that are the sample, by bisection in each shard."""
-    dataset = Dataset(artifact.place)
+    dataset = Dataset(artifact.uri)
     for name, part in sorted(dataset.parts.items()):
         ends = [0, *itertools.accumulate(dataset.info.parts[name].num_records)]
         for start, stop in itertools.pairwise(ends):

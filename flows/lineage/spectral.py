@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from flows.lineage.predict import find_checkpoint, read_pixels
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.analysis.spectra_files import open_checkpoint, write_spectra
 from model.data.parts import open_parts
 from model.data.pixels import decode_images

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from flows.lineage.named import Named
 from flows.steps.accepted import accepted_codes
-from infra.store.graph import Visit, history
+from infra.store.lineage import LineageVisit, walk_lineage
 from infra.store.store import Artifact, Store
 from model.files import PREDICTIONS
 
@@ -26,13 +26,13 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
       samples: number of source samples shown per dataset, and per file of predictions.
     """
     whole = any(artifact.manifest.kind == "results" for artifact in what.artifacts)
-    view = store.at_once() if whole else store
+    view = store.snapshot() if whole else store
     kept, seen, guides = accepted_codes(view), set[str](), [""]
     if what.seeds:
         yield what.name
     for place, artifact in enumerate(what.artifacts):
         role = f"seed {what.seeds[place]}" if what.seeds else ""
-        for visit in history(view, artifact.key, role, seen=seen):
+        for visit in walk_lineage(view, artifact.key, role, seen=seen):
             depth = visit.depth + bool(what.seeds)
             is_last = visit.is_last and (visit.depth > 0 or artifact is what.artifacts[-1])
             arm, bar = ("└── ", "    ") if is_last else ("├── ", "│   ")
@@ -46,7 +46,7 @@ def trace(store: Store, what: Named, *, samples: int) -> Iterator[str]:
                     yield f"{guides[depth]}· {line}"
 
 
-def _headline(visit: Visit) -> str:
+def _headline(visit: LineageVisit) -> str:
     manifest = visit.artifact.manifest
     role = f"{visit.role}: " if visit.role else ""
     if visit.is_again:
@@ -87,5 +87,5 @@ def _prediction_rows(artifact: Artifact) -> Iterator[str]:
 def _dataset_rows(artifact: Artifact) -> Iterator[str]:
     from pipelines.records.dataset import Dataset
 
-    for record in Dataset(artifact.place).records():
+    for record in Dataset(artifact.uri).records():
         yield f"{record.id} ← {record.source} sha256:{record.source_sha256[:SHORT]}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from flows.pages.page import IMAGES, Page
 from flows.pages.site import STYLE, Site
 from flows.pages.study import study_of
-from infra.store.graph import edges
+from infra.store.lineage import lineage_edges
 from infra.store.store import Store
 
 _SERVED = ("studies", "diff", "seen")
@@ -33,7 +33,10 @@ def write_folder(store: Store, run: str, out: Path, *, max_items: int) -> int:
     """
     study = study_of(store, run)
     first = Page("results", (study.run,))
-    lineage = {study.results.key, *(source.key for source, *_ in edges(store, study.results.key))}
+    lineage = {
+        study.results.key,
+        *(source.key for source, *_ in lineage_edges(store, study.results.key)),
+    }
     names: dict[Page, str] = {first: "index.html"}
     waiting = collections.deque([first])
 

@@ -6,7 +6,7 @@ import textwrap
 import threading
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from infra.store.graph import edges
+from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
@@ -71,7 +71,7 @@ def draw(store: Store, artifacts: Sequence[Artifact]) -> Drawing:
       store: the store of the history.
       artifacts: artifacts that the page is about; at least one.
     """
-    found = [edge for top in artifacts for edge in edges(store, top.key)]
+    found = [edge for top in artifacts for edge in lineage_edges(store, top.key)]
     manifests = {top.key: top.manifest for top in artifacts}
     manifests |= {source.key: source for source, *_ in found}
     box_of = _shared_boxes(manifests)
@@ -179,10 +179,10 @@ class Uses:
                     for product in gone & users.keys():
                         del users[product]
             if new := there - self._seen:
-                view = self._store.at_once()
+                view = self._store.snapshot()
                 for product in new:
                     try:
-                        manifest = view.recall(product).manifest
+                        manifest = view.get_cached(product).manifest
                     except KeyError:
                         continue  # gc removed it since `keys`.
                     for entry in manifest.inputs.values():

@@ -102,7 +102,7 @@ class Reader:
 
     def answers(self, key: str) -> Answers:
         """Returns the answers of a predictions artifact."""
-        return Answers(self._store.recall(key))
+        return Answers(self._store.get_cached(key))
 
     def items(self, columns: Sequence[Column], show: Show, find: str) -> list[Item]:
         """Returns the items that a list shows.

@@ -16,7 +16,7 @@ from flows.pages.sample_table import sample_table
 from flows.report.columns import listed
 from flows.report.links import page_link
 from flows.steps.accepted import accepted_codes
-from infra.store.graph import edges
+from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
@@ -92,7 +92,7 @@ def _inputs_table(store: Store, manifest: Manifest) -> list[str]:
         return ["Nothing: the lineage begins here."]
     rows = ["| role | artifact | content |", "|---|---|---|"]
     for role, entry in sorted(manifest.inputs.items())[:_INPUTS]:
-        name = store.recall(entry.key).manifest.name
+        name = store.get_cached(entry.key).manifest.name
         rows.append(f"| {role} | [{name}]({page_link(entry.key)}) | `{entry.content[:SHORT]}` |")
     if len(manifest.inputs) > _INPUTS:
         rows.append(f"| | and {len(manifest.inputs) - _INPUTS} more | |")
@@ -115,7 +115,7 @@ def _word_of_kept(
     if codes := kept.get(manifest.key):
         yield f"† It was {KEPT}: it counts as made with code `{codes[-1][:SHORT]}`."
         yield ""
-    below = {found.key: found.name for found, _, _ in edges(store, manifest.key)}
+    below = {found.key: found.name for found, _, _ in lineage_edges(store, manifest.key)}
     if links := [f"[{name}]({page_link(key)})" for key, name in below.items() if key in kept]:
         yield f"† It rests on artifacts {KEPT}: {listed(links, _NAMED)}."
         yield ""
@@ -127,7 +127,7 @@ def _mermaid(store: Store, artifact: Artifact, kept: Container[str]) -> Iterator
     The artifact's own box has a thick border. A box with an artifact that `parcel accept` kept has
     a dashed one.
     """
-    found = edges(store, artifact.key)
+    found = lineage_edges(store, artifact.key)
     manifests = {m.key: m for m in (artifact.manifest, *(e[0] for e in found))}
     box_of = {key: manifest.name for key, manifest in manifests.items()}
     if len(manifests) > _GRAPH_NODES:

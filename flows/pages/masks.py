@@ -41,8 +41,8 @@ class Masks:
     def _codec_of(self, predictions: str) -> str:
         """Returns the key of the mask codec behind some predictions; "" if there is none."""
         try:
-            checkpoint = self._store.recall(predictions).manifest.inputs["checkpoint"].key
-            return self._store.recall(checkpoint).manifest.inputs["mask_codec"].key
+            checkpoint = self._store.get_cached(predictions).manifest.inputs["checkpoint"].key
+            return self._store.get_cached(checkpoint).manifest.inputs["mask_codec"].key
         except KeyError:
             return ""
 

@@ -30,7 +30,7 @@ class Records:
         self.find = functools.lru_cache(maxsize=256)(self._find)
 
     def _open(self, key: str) -> Dataset:
-        return Dataset(self._store.recall(key).place)
+        return Dataset(self._store.get_cached(key).uri)
 
     def _find(self, key: str, record: str) -> Record | None:
         """Returns a record of a dataset by id; None if there is none, or its files are gone."""

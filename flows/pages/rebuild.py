@@ -21,7 +21,7 @@ from flows.pages.history import Uses
 from flows.pages.lineage import page as lineage_page
 from flows.pages.page import Page, address, are_beside
 from flows.report.links import page_key, page_link
-from infra.store.graph import edges
+from infra.store.lineage import lineage_edges
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
@@ -42,7 +42,7 @@ _CELL = re.compile(rf"\[([^\]]*)\]\({re.escape(page_link(''))}([\w-]+)\)")
 
 def rebuild(store: Store) -> int:
     """Publishes every lineage page and every run's results page; returns the number of pages."""
-    view = store.at_once()
+    view = store.snapshot()
     published, uses, cards = 0, Uses(view).of_all(), Cards(view)
     for artifact in view.artifacts():
         _publish(view, artifact, uses.get(artifact.key, {}), cards, reused=True)
@@ -72,7 +72,7 @@ def publish_results(store: Store, name: str, key: str) -> None:
     run = str(context.flow_run.id) if context and context.flow_run else None
     uses: dict[str, dict[str, str]] = collections.defaultdict(dict)
     found: dict[str, Manifest] = {}
-    for source, _, product in edges(store, key):
+    for source, _, product in lineage_edges(store, key):
         uses[source.key][product.key] = product.name
         found[source.key] = source
     cards = Cards(store)
@@ -81,7 +81,7 @@ def publish_results(store: Store, name: str, key: str) -> None:
         is_transfer = bool(_predictions(uses[manifest.key])) and manifest.kind == "checkpoint"
         if manifest.kind in _SHOWN and (maker == run or not is_transfer):
             users = uses[manifest.key]
-            _publish(store, store.recall(manifest.key), users, cards, reused=maker != run)
+            _publish(store, store.get_cached(manifest.key), users, cards, reused=maker != run)
 
 
 def _publish(
@@ -101,7 +101,7 @@ def _samples(
     """Yields sample records, or for a checkpoint sample answers at its largest budget."""
     if artifact.manifest.kind != "checkpoint":
         yield from cards.samples(artifact, _SAMPLES)
-    elif predictions := [store.recall(key) for key in _predictions(users)]:
+    elif predictions := [store.get_cached(key) for key in _predictions(users)]:
         best = max(predictions, key=lambda one: one.manifest.config.get("budget", 0))
         yield from cards.samples(best, _SAMPLES)
 

@@ -17,7 +17,7 @@ from flows.pages.page import Page
 from flows.pages.study import Column, Study, study_of
 from flows.report.cells import Comparison
 from flows.report.markdown import comparison_text
-from infra.reason import reason_of
+from infra.errors import one_line_message
 from infra.store.store import Store
 
 _HERE = Path(__file__).parent
@@ -105,7 +105,7 @@ class Site:
         except KeyError as error:
             raise NoPageError(str(error.args[0])) from error
         except (ValueError, FileNotFoundError) as error:  # A malformed name, or gc let it go.
-            raise NoPageError(reason_of(error)) from error
+            raise NoPageError(one_line_message(error)) from error
         return self._templates.get_template(f"{page.kind}.html").render(page=page, **given)
 
     def lost(self, why: str) -> str:
@@ -144,7 +144,7 @@ class Site:
         sought = page.get("find").strip()
         known = self._store.keys() if sought else []
         keys = [key for key in known if sought in key][:50]
-        names = {key: self._store.recall(key).manifest.name for key in keys}
+        names = {key: self._store.get_cached(key).manifest.name for key in keys}
         return {"runs": runs, "find": sought, "found": names, "store": self._store.uri}
 
     def _results(self, page: Page, run: str) -> Mapping[str, Any]:
@@ -170,7 +170,7 @@ class Site:
             for c in study.row(benchmark)["cells"]
             if (c["method"], str(c["budget"])) == (method, budget)
         )
-        artifacts = [self._store.recall(key) for key in column.artifacts.values()]
+        artifacts = [self._store.get_cached(key) for key in column.artifacts.values()]
         return {
             "study": study,
             "row": study.row(benchmark),
@@ -242,7 +242,7 @@ class Site:
         users = self.uses.of(key)
         read = sorted(artifact.manifest.inputs.items())
         inputs = {
-            role: (entry, self._store.recall(entry.key).manifest.name)
+            role: (entry, self._store.get_cached(entry.key).manifest.name)
             for role, entry in read[:_NAMED]
         }
         return {
@@ -289,7 +289,7 @@ class Site:
     def _data_of(self, column: Column) -> str:
         """Returns the key of the dataset that a column was scored on."""
         key = next(iter(column.artifacts.values()))
-        return self._store.recall(key).manifest.inputs["data"].key
+        return self._store.get_cached(key).manifest.inputs["data"].key
 
 
 def _aggregates(entries: Sequence[Any]) -> Mapping[str, Sequence[Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.lineage.runs import find_run
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.records import read_run
 from infra.store.store import Artifact, Store
 
@@ -104,7 +104,7 @@ def study_of(store: Store, run: str) -> Study:
         record = None
     if record is None or not record["results"]:
         record = find_run(store, run)
-    results = store.recall(record["results"])
+    results = store.get_cached(record["results"])
     report = json.loads((results.path / "results.json").read_text(encoding="utf-8"))
     name = f"{record['name']}-{results.key.removeprefix('results-')}"
     return Study(run=name, record=record, results=results, report=report)

@@ -19,7 +19,7 @@ from flows.report.markdown import table
 from flows.study.costs import num_images_of
 from flows.study.graph import mixture_of
 from infra.chips.topology import GIB, Topology
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.analysis.flops import Modality, update_flops
 from model.config import ModelConfig
 from model.connector import budgets

@@ -14,7 +14,7 @@ from flows.steps.lookup import device_seconds
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, graph_of
 from flows.study.reading import parts_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Store
@@ -111,7 +111,7 @@ def prepared(
         if count is not None:
             raise
         return Prepared(records={}, lines=(f"storage and reading are not known: {error}",))
-    explanation = Explanation(store.at_once(), graph)
+    explanation = Explanation(store.snapshot(), graph)
     found = prepared_of(config, store, explanation, count=count, on_sample=on_sample)
     told = explanation.told_of_store(config.keep, found.expected)
     return dataclasses.replace(found, lines=(*found.lines, *told))

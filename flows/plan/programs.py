@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from infra.chips.topology import Topology
-from infra.store.places import open_files
+from infra.store.stored_folder import open_backend
 from model.config import ModelConfig
 from model.train.config import TrainConfig
 
@@ -95,7 +95,7 @@ def compile_program(
             traffic_bytes=ahead.cost.traffic_bytes,
             compile_s=time.monotonic() - started,
         )
-    open_files(str(cache)).put(known.name, json.dumps(dataclasses.asdict(made)).encode())
+    open_backend(str(cache)).put(known.name, json.dumps(dataclasses.asdict(made)).encode())
     return made
 
 

@@ -8,11 +8,11 @@ from flows.steps.kind import Step
 from flows.steps.own_code import with_code
 from flows.steps.registry import code_digest, libraries_of
 from flows.study.explain import Explanation
-from infra.reason import reason_of
+from infra.errors import one_line_message
 from infra.store.digest import value_sha256
-from infra.store.environment import environment
-from infra.store.places import open_files
+from infra.store.environment import execution_environment
 from infra.store.store import Store
+from infra.store.stored_folder import open_backend
 from pipelines.prepare.sample import Estimate, Sample, sample
 
 _FOLDER = "samples"
@@ -73,10 +73,10 @@ class Samples:
                 count=count,
             )
         except (OSError, ValueError, RuntimeError) as error:
-            return None, reason_of(error)
-        kept = Kept(asked=count, cpu=environment()["hardware"]["cpu"], sample=found)
+            return None, one_line_message(error)
+        kept = Kept(asked=count, cpu=execution_environment()["hardware"]["cpu"], sample=found)
         text = json.dumps(dataclasses.asdict(kept))
-        open_files(str(self._folder)).put(self._path(step).name, text.encode())
+        open_backend(str(self._folder)).put(self._path(step).name, text.encode())
         return kept, ""
 
     def _path(self, step: Step) -> Path:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from flows.report.columns import in_columns
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig
 

@@ -11,8 +11,8 @@ from flows.report.cells import CHANCE, SCREENED, CellKey, Made, Plan, Report, Sc
 from flows.report.items import Items, read_items
 from infra.store.digest import canonical_json
 from infra.store.manifest import Manifest
-from infra.store.places import open_place
 from infra.store.store import Artifact
+from infra.store.stored_folder import open_stored_folder
 from model import files
 from pipelines.hygiene.matches import CONTAMINATION, MATCHES, read_matches
 
@@ -71,7 +71,7 @@ def _seen(artifacts: Mapping[str, Artifact]) -> set[str]:
     ids: dict[str, set[str]] = {}
     for role, artifact in artifacts.items():
         if role.startswith(SCREENED):
-            for match in read_matches(open_place(artifact.place).whole(MATCHES)):
+            for match in read_matches(open_stored_folder(artifact.uri).local_folder(MATCHES)):
                 if match.kind == CONTAMINATION:
                     row = match.dataset.removesuffix("/eval")
                     ids.setdefault(row, set()).add(match.match)

@@ -22,7 +22,7 @@ def accept(store: Store, artifact: Artifact, code: str, *, replayed: str = "") -
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     said = {"artifact": artifact.key, "code": code, "accepted": now, "replayed": replayed}
     text = json.dumps(said, indent=1)
-    store.files.create(_note(artifact.key, code), f"{text}\n".encode())
+    store.files.create_if_absent(_note(artifact.key, code), f"{text}\n".encode())
 
 
 def is_accepted(store: Store, artifact: Artifact, code: str) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 
 from flows.steps.worker import Made, make_apart
 from infra.progress import Progress
-from infra.store.files import Files
+from infra.store.backend import StoreBackend
 from infra.store.manifest import Recipe
 from infra.store.store import JOBS, Store
 
@@ -47,13 +47,13 @@ class Report:
     ends: list[Made] = dataclasses.field(default_factory=list)
     is_ended: bool = False
 
-    def write(self, files: Files, job: str) -> None:
+    def write(self, files: StoreBackend, job: str) -> None:
         """Writes the report to the store."""
         text = json.dumps(dataclasses.asdict(self))
         files.put(f"{JOBS}/{job}/report.json", text.encode())
 
     @classmethod
-    def read(cls, files: Files, job: str) -> "Report":
+    def read(cls, files: StoreBackend, job: str) -> "Report":
         """Returns the report of a job; an empty one if it has not written any."""
         try:
             raw: dict[str, Any] = json.loads(files.read(f"{JOBS}/{job}/report.json"))
@@ -82,7 +82,7 @@ def command(
     """
     work = pickle.dumps((tuple(recipes), dict(context)))
     digest = hashlib.sha256(work).hexdigest()
-    store.fleeting.put(_work(job, digest), work)
+    store.volatile.put(_work(job, digest), work)
     return shlex.join(["python", "-m", "flows.steps.job", store.uri, job, digest, *earlier])
 
 
@@ -96,7 +96,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     uri, job, digest, *earlier = sys.argv[1:]
     store = Store(uri)
-    work = store.fleeting.read(_work(job, digest))
+    work = store.volatile.read(_work(job, digest))
     if hashlib.sha256(work).hexdigest() != digest:
         sys.exit(f"the work of {job} in {uri} is not what was submitted.")
     recipes, context = pickle.loads(work)
@@ -109,10 +109,10 @@ def main() -> None:
             report.step, report.progress = item
             if time.monotonic() - written < _REPORT_EVERY and not item[1].happened:
                 continue
-        report.write(store.fleeting, job)
+        report.write(store.volatile, job)
         written = time.monotonic()
     report.is_ended = True
-    report.write(store.fleeting, job)
+    report.write(store.volatile, job)
     # A normal exit may hang: it waits for threads of JAX and gRPC.
     sys.stdout.flush()
     os._exit(1 if any(end.error for end in report.ends) else 0)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.progress import Progress
-from infra.references import in_module
+from infra.references import module_reference
+from infra.store.backend import ByteSource
 from infra.store.digest import canonical_json, settings_json
-from infra.store.files import Content
 from infra.store.manifest import File, Recipe
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
@@ -41,8 +41,8 @@ class Work:
       shared: folder that workers on any machine can use, as durable as `scratch` [path or URI].
       inputs: role -> local folder of the input artifact; it is copied from a store elsewhere on
         first access.
-      places: role -> place of the input artifact for `open_place`, which reads ranges of its files;
-        nothing is copied.
+      places: role -> place of the input artifact for `open_stored_folder`, which reads ranges of
+        its files; nothing is copied.
       stored: role -> place of the input artifact in the store, for any machine; `places` may name
         this machine's copy.
       artifacts: role -> the input artifact, with its manifest.
@@ -63,7 +63,7 @@ class Work:
         store: Store,
         out: Path,
         scratch: Path,
-        put: Callable[[str, Content], None] | None = None,
+        put: Callable[[str, ByteSource], None] | None = None,
         shared: str = "",
         adopt: Callable[[str, str, File], None] | None = None,
         processes: int = 1,
@@ -78,12 +78,12 @@ class Work:
         self.cache = store.cache
         read = {role: store.get(entry.key) for role, entry in recipe.inputs.items()}
         self.inputs: Mapping[str, Path] = _WhenAsked(read, lambda artifact: artifact.path)
-        self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.place)
+        self.places: Mapping[str, str] = _WhenAsked(read, lambda artifact: artifact.uri)
         self.stored: Mapping[str, str] = _WhenAsked(
             read, lambda artifact: f"{artifact.files.uri}/{artifact.folder}"
         )
         self.artifacts = read
-        self.recall = store.recall
+        self.recall = store.get_cached
         self.config = recipe.config
         self.seed = recipe.seed
         self.location = recipe.location
@@ -124,12 +124,12 @@ class Work:
         for key in store.keys(recipe.kind):
             if key.endswith(recipe.code_suffix):
                 with contextlib.suppress(KeyError):  # gc deleted it meanwhile.
-                    found = store.recall(key)
+                    found = store.get_cached(key)
                     known = found.manifest
                     if (known.config, known.seed, known.code, known.libraries) == wanted:
                         alike.append(found)
         newest = sorted(alike, key=lambda artifact: artifact.manifest.started, reverse=True)
-        whole = next((artifact for artifact in newest if store.is_whole(artifact)), None)
+        whole = next((artifact for artifact in newest if store.has_all_files(artifact)), None)
         return None if whole is None else (store.uri, whole.folder)
 
 
@@ -189,7 +189,7 @@ class Kind:
 
 @functools.lru_cache(4096)
 def _own_modules(functions: Callable[[Any], Iterable[str]], config: str) -> tuple[str, ...]:
-    named = map(in_module, functions(json.loads(config)))
+    named = map(module_reference, functions(json.loads(config)))
     return tuple(found[0] for found in named if found)
 
 

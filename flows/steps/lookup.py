@@ -68,9 +68,9 @@ def look_up(
     pin(recipe.key)
     if artifact := store.find(recipe.key):
         return Found(recipe=recipe, state="reused", artifact=artifact)
-    if artifact := store.let_go(recipe.key):
+    if artifact := store.find_pruned(recipe.key):
         return Found(recipe=recipe, state="let go", artifact=artifact)
-    others = (before or store).of_identity(recipe.identity)
+    others = (before or store).artifacts_of_identity(recipe.identity)
     pin(*(artifact.key for artifact in others))
     others = [artifact for artifact in others if store.find(artifact.key)]
     for artifact in others:

@@ -23,11 +23,18 @@ from flows.steps.code import code_sha256
 from flows.steps.kinds.checkpoint import CHECKPOINT, Stage, train
 from flows.steps.own_code import take_over
 from flows.steps.worker import OtherCodeError, bind
-from infra.gang.launched import launched_rank, meet
-from infra.gang.local import end_with_starter
-from infra.gang.words import FAILED, PEER_LOST, PREEMPTED, Teller, give_reason, note_end
-from infra.reason import reason_of
-from infra.store.places import open_files
+from infra.errors import one_line_message
+from infra.gang.launcher import launcher_rank, rendezvous
+from infra.gang.local import exit_on_stdin_close
+from infra.gang.messages import (
+    FAILED,
+    PEER_LOST,
+    PREEMPTED,
+    ProgressWriter,
+    write_exit_code,
+    write_failure_reason,
+)
+from infra.store.stored_folder import open_backend
 
 _HEARTBEAT = 10
 """A member that is silent for this long is lost [s]; one that exits is noticed at once."""
@@ -38,7 +45,7 @@ _END = 24 * 3600
 
 
 def main() -> None:
-    """Trains; exits with 0, or one of the codes in `infra.gang.words`."""
+    """Trains; exits with 0, or one of the codes in `infra.gang.messages`."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("task", help="the pickled `Stage`: a file, or gs://bucket/name")
     parser.add_argument("sha256", help="SHA-256 of the task [hex]")
@@ -57,17 +64,17 @@ def main() -> None:
     )
     asked = parser.parse_args()
     if asked.rank is None:
-        asked.rank = launched_rank(os.environ)
+        asked.rank = launcher_rank(os.environ)
     if asked.rank is None or not (asked.coordinator or asked.supervised):
         parser.error(
             "without a launcher that sets the rank, --rank is required; without --supervised, "
             "--coordinator is"
         )
     if asked.supervised:
-        end_with_starter(PEER_LOST)
+        exit_on_stdin_close(PEER_LOST)
     code = _run(asked)
     with contextlib.suppress(OSError):  # The bucket may not answer; the launcher knows, too.
-        note_end(asked.supervised, asked.rank, code)
+        write_exit_code(asked.supervised, asked.rank, code)
     sys.stdout.flush()
     sys.stderr.flush()
     # A normal exit would wait for JAX's threads, and these wait for members that are lost.
@@ -81,20 +88,20 @@ def _run(asked: argparse.Namespace) -> int:
 
     from model.train.loop import Preempted
 
-    teller = Teller(asked.supervised)
+    writer = ProgressWriter(asked.supervised)
     try:
         stage: Stage = pickle.loads(_task(asked.task, asked.sha256))
         take_over(stage.own)
         _check_code(stage)
-        coordinator = asked.coordinator or meet(asked.supervised, asked.rank, _START)
+        coordinator = asked.coordinator or rendezvous(asked.supervised, asked.rank, _START)
         join(coordinator, asked.of, asked.rank)
         if asked.rank == 0:
-            teller.tell_accelerator(jax.devices()[0].device_kind)
+            writer.write_accelerator(jax.devices()[0].device_kind)
         # From here on JAX handles SIGTERM: it has all members agree on a step to save at.
         told = asked.supervised or ""
         for progress in train(stage, must_leave=reached_preemption_sync_point, told=told):
             if asked.rank == 0:
-                teller.tell(progress)
+                writer.write(progress)
         jax.distributed.shutdown()
         return 0
     except Preempted:
@@ -102,7 +109,7 @@ def _run(asked: argparse.Namespace) -> int:
     except Exception as error:
         traceback.print_exc()
         with contextlib.suppress(OSError):
-            give_reason(asked.supervised, asked.rank, reason_of(error))
+            write_failure_reason(asked.supervised, asked.rank, one_line_message(error))
         return PEER_LOST if _is_of_runtime(error) else FAILED
 
 
@@ -138,7 +145,7 @@ def join(coordinator: str, size: int, rank: int) -> None:
 
 def _task(place: str, sha256: str) -> bytes:
     folder, _, name = place.rpartition("/")
-    task = open_files(folder).read(name)
+    task = open_backend(folder).read(name)
     if hashlib.sha256(task).hexdigest() != sha256:
         raise ValueError(
             f"{place} must be the task whose SHA-256 is in the command, got other bytes."

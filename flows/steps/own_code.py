@@ -24,7 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.steps.code import OWN, ROOTS, add_own, checkout, read_checkout, read_module
-from infra.references import entry_points, in_file, in_module, load, provide
+from infra.references import (
+    add_sources,
+    entry_points,
+    file_reference,
+    load_reference,
+    module_reference,
+)
 from infra.store.environment import PACKAGES
 from pipelines.sources.own_source import OwnSource
 
@@ -45,11 +51,11 @@ def named(reference: str, group: str) -> str:
       ValueError: if there is no such function, or its code cannot be part of a step; in one line.
     """
     reference = entry_points(group).get(reference, reference)
-    if file := in_file(reference):
+    if file := file_reference(reference):
         path, name = file[0].absolute(), file[1]
         _add(path.parent, _module_of(path))
         canonical = f"{path.stem}:{name}"
-    elif found := in_module(reference):
+    elif found := module_reference(reference):
         canonical, (module, _) = reference, found
         top = module.partition(".")[0]
         if top not in _OURS and (folder := _folder_of(top)):
@@ -58,7 +64,7 @@ def named(reference: str, group: str) -> str:
         raise ValueError(
             f"a function must be named as file.py:function or module:function, got {reference!r}."
         )
-    if not callable(found := load(canonical)) and not hasattr(found, "score"):
+    if not callable(found := load_reference(canonical)) and not hasattr(found, "score"):
         raise ValueError(f"{canonical} must be a function or a class, got {found!r:.60}.")
     return canonical
 
@@ -67,7 +73,7 @@ def take_over(files: Mapping[str, bytes]) -> None:
     """Makes this process import the user's own code from a run's source tree."""
     own = {path: files[path] for path in files if path.startswith(f"{OWN}/")}
     if not own.keys() <= checkout().files.keys():
-        provide(_relative(own))
+        add_sources(_relative(own))
         add_own(own)
 
 
@@ -79,7 +85,7 @@ def is_taken(files: Mapping[str, bytes]) -> bool:
 
 def with_code(reader: str | OwnSource) -> str | OwnSource:
     """Returns a reader that can be sent to workers: with its code if it is the user's function."""
-    if isinstance(reader, str) or (function := in_module(reader.reader)) is None:
+    if isinstance(reader, str) or (function := module_reference(reader.reader)) is None:
         return reader
     files = _relative(own_files([function[0]]))
     return dataclasses.replace(reader, code=tuple(sorted(files.items())))

@@ -15,7 +15,7 @@ from typing import Any
 from flows.steps import remake_child, replay_child
 from flows.steps.code import OWN
 from infra.store.manifest import Recipe
-from infra.store.sources import lay_out
+from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store
 
 
@@ -98,7 +98,7 @@ def _child(
     """
     with tempfile.TemporaryDirectory(prefix="parcel-replay-") as temporary:
         folder = Path(temporary)
-        lay_out(tree, folder / "tree")
+        write_tree(tree, folder / "tree")
         errors = folder / "errors.txt"
         with errors.open("wb") as heard:
             # -P keeps the child's own folder, today's `flows/steps`, off the module path.

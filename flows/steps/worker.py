@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.steps.kind import Work
+from infra.errors import one_line_message
 from infra.progress import Progress
-from infra.reason import reason_of
+from infra.store.compiled_programs import share_compiled_programs
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
-from infra.store.programs import share_programs
 from infra.store.scratch import Scratch
 from infra.store.store import JOBS, Attempt, Store
 
@@ -79,7 +79,7 @@ def make(
                     told.add(item.name)
                 yield item
         except Exception as error:  # As text: not every exception survives pickling.
-            reason, where = reason_of(error), traceback.format_exc()
+            reason, where = one_line_message(error), traceback.format_exc()
             for recipe in group:
                 if recipe.name not in told:
                     yield Made(name=recipe.name, error=reason, traceback=where)
@@ -117,7 +117,7 @@ def make_apart(
     if time.time() >= closes:
         yield from (Made(name=recipe.name, held=True) for recipe in recipes)
         return
-    share_programs(Store(store).cache("jax"))
+    share_compiled_programs(Store(store).cache("jax"))
     if piece is not None:
         yield from _make_piece(Store(store), recipes, *piece)
     else:
@@ -136,7 +136,7 @@ def _make_piece(
     for group in _groups(recipes):
         began, name = time.monotonic(), _piece_name(group, number, num_pieces)
         make_piece = KINDS[group[0].kind].make_piece
-        if make_piece is None or store.fleeting.measure(name).size:
+        if make_piece is None or store.volatile.total_stat(name).size:
             continue
         try:
             with tempfile.TemporaryDirectory() as folder:
@@ -151,10 +151,12 @@ def _make_piece(
                         yield group[0].name, next(making)
                     except StopIteration as end:
                         took = f"{time.monotonic() - began:.3f}\n"
-                        store.fleeting.put(name, took.encode() + end.value)
+                        store.volatile.put(name, took.encode() + end.value)
                         break
         except Exception as error:  # As text, as in `make`.
-            yield Made(name=group[0].name, error=reason_of(error), traceback=traceback.format_exc())
+            yield Made(
+                name=group[0].name, error=one_line_message(error), traceback=traceback.format_exc()
+            )
 
 
 def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
@@ -166,12 +168,12 @@ def _piece_name(group: Sequence[Recipe], number: int, num_pieces: int) -> str:
 def _pieces(store: Store, group: Sequence[Recipe]) -> tuple[list[bytes], float]:
     """Returns the pieces made of a group, all of one partition, and the time they took [s]."""
     folder = _piece_name(group, 0, 0).rpartition("/")[0]
-    there = sorted(store.fleeting.listing(folder))
+    there = sorted(store.volatile.listing(folder))
     # Two runs may have cut the group into different numbers of pieces, which do not mix: the number
     # with most pieces made is taken.
     ways = {name.partition("-of-")[2] for name in there}
     chosen = max(ways, key=lambda way: sum(n.endswith(f"-of-{way}") for n in there), default="")
-    told = [store.fleeting.read(f"{folder}/{n}") for n in there if n.endswith(f"-of-{chosen}")]
+    told = [store.volatile.read(f"{folder}/{n}") for n in there if n.endswith(f"-of-{chosen}")]
     seconds = sum(float(text.partition(b"\n")[0]) for text in told)
     return [text.partition(b"\n")[2] for text in told], seconds
 
@@ -283,7 +285,7 @@ def _take_over_own(store: Store, recipe: Recipe) -> None:
     from flows.steps.registry import own_modules
 
     if recipe.source and any(m not in checkout() for m in own_modules(recipe.kind, recipe.config)):
-        take_over(store.source(recipe.source))
+        take_over(store.open_source(recipe.source))
 
 
 def _check_code(store: Store, recipe: Recipe) -> None:
@@ -302,7 +304,7 @@ def _check_code(store: Store, recipe: Recipe) -> None:
     here = bind(recipe.kind, recipe.config)
     if recipe.code == code_sha256(here):
         return
-    asked = code_of(recipe.kind, recipe.config, Tree(store.source(recipe.source)))
+    asked = code_of(recipe.kind, recipe.config, Tree(store.open_source(recipe.source)))
     differ = sorted(name for name in asked | here if asked.get(name) != here.get(name))
     raise OtherCodeError(
         f"step {recipe.name!r} must be made with code {recipe.code[:8]}, but this process has "

@@ -11,8 +11,8 @@ from flows.steps.job import Report, command
 from flows.steps.worker import Made
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
+from infra.ray.errors import RayWorkerLostError
 from infra.ray.jobs import Job, JobServer
-from infra.ray.lost import WorkerLost
 from infra.store.digest import value_sha256
 from infra.store.manifest import Recipe
 from infra.store.store import Store
@@ -62,7 +62,7 @@ class Workers(Protocol):
           gpus: number of GPUs, where there are any.
 
         Raises:
-          WorkerLost: if the process died; the next call need not wait for its leases.
+          RayWorkerLostError: if the process died; the next call need not wait for its leases.
         """
         ...
 
@@ -107,7 +107,7 @@ class LocalWorkers:
                 num_gpus=gpus,
                 name=name,
             )
-        except WorkerLost:
+        except RayWorkerLostError:
             lost.append(token)
             raise
 
@@ -145,7 +145,7 @@ class JobWorkers:
         def submit() -> Job:
             job = self._server.submit(
                 work,
-                lambda job: command(self._store, job.name, job.earlier, recipes, context),
+                lambda job: command(self._store, job.name, job.earlier_attempts, recipes, context),
                 num_cpus=cpus,
                 num_gpus=gpus,
                 run=context.get("prefect", {}).get("flow_run_id"),
@@ -155,14 +155,14 @@ class JobWorkers:
             return job
 
         job, told = submit(), 0
-        if job.found:
+        if job.reattached:
             yield Joined(job=job.id)
         try:
             while True:
-                why = self._server.why_ended(
+                why = self._server.end_reason(
                     job
                 )  # Before the report: an ended job has written its last.
-                report = Report.read(self._store.fleeting, job.name)
+                report = Report.read(self._store.volatile, job.name)
                 if report.progress is not None and not report.is_ended:
                     yield report.step, report.progress
                 yield from report.ends[told:]
@@ -170,10 +170,10 @@ class JobWorkers:
                 if report.is_ended:
                     break
                 # Ray gives up a job that finds no free node: no failure, so it is submitted again.
-                if why is not None and self._server.was_given_up(job):
+                if why is not None and self._server.timed_out_unscheduled(job):
                     job, told = submit(), 0
                 elif why is not None:
-                    raise WorkerLost(f"the worker of {name!r} {why}")
+                    raise RayWorkerLostError(f"the worker of {name!r} {why}")
                 self._server.wait(len(self._jobs))
         finally:
             with self._changing:

@@ -8,7 +8,7 @@ from flows.steps.kind import Step
 from flows.steps.registry import code_digest
 from flows.steps.replay import ReplayError, replay
 from flows.study.explain import Explanation
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Store
 
@@ -67,7 +67,10 @@ def _agreed(store: Store, step: Step, artifact: Artifact, units: int) -> str:
         location=step.location,
     )
     ends = []
-    for when, tree in (("the old", store.source(manifest.source)), ("today's", checkout().files)):
+    for when, tree in (
+        ("the old", store.open_source(manifest.source)),
+        ("today's", checkout().files),
+    ):
         try:
             ends.append(replay(store, recipe, tree, units))
         except ReplayError as error:

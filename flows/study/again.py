@@ -6,7 +6,7 @@ from flows.lineage.runs import records
 from flows.report.columns import listed
 from flows.study.explain import Explanation
 from flows.study.graph import Node
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 
 Held = Callable[[Explanation], Mapping[Node, str]]
@@ -76,12 +76,15 @@ def failures(store: Store, explanation: Explanation) -> dict[Node, int]:
     The failures of a node's inputs count as its own. An attempt that was killed, by the loss of its
     machine say, is no failure.
     """
-    begun = store.begun_keys()
+    begun = store.attempted_keys()
     found: dict[Node, int] = {}
     upstream = explanation.graph.upstream
     for node in explanation.graph.nodes:
         keys = {explanation.steps[step].key for step in node.steps} & begun
-        counts = [*map(store.failures, keys), *(found.get(read, 0) for read in upstream[node])]
+        counts = [
+            *map(store.count_failures, keys),
+            *(found.get(read, 0) for read in upstream[node]),
+        ]
         if count := max(counts, default=0):
             found[node] = count
     return found

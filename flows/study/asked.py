@@ -15,7 +15,7 @@ from flows.lineage.runs import records
 from flows.study.again import failed_last
 from flows.study.allowance import Allowance
 from flows.study.sweep import Firing, Sweep
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.redact import REDACTED
 from infra.store.store import Store
 

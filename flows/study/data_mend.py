@@ -11,9 +11,9 @@ from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.steps.lookup import look_up
 from flows.study.graph import raw_files_spec
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.pins import Pin
-from infra.store.raw_files import RawState
+from infra.store.raw_files import RawFingerprint
 from infra.store.store import Artifact, Store
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import Reject
@@ -51,7 +51,7 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
     files = Step(
         kind="raw_files",
         name=raw.manifest.name,
-        config=raw_files_spec(spec, RawState(data_root)),
+        config=raw_files_spec(spec, RawFingerprint(data_root)),
         location=data_root,
     )
     dataset = Step(
@@ -61,7 +61,7 @@ def mend(name: str, *, data_root: str, store: str) -> Iterator[str]:
         inputs={"raw": files},
         location=data_root,
     )
-    with opened.pinned(f"mend-{before.key}") as pin:
+    with opened.pin_run(f"mend-{before.key}") as pin:
         pin.add(before.key, raw.key)
         noted = _made(opened, files, {}, pin)
         after = _made(opened, dataset, {"raw": noted}, pin)
@@ -83,7 +83,7 @@ def _dataset(store: Store, name: str) -> Artifact:
 
 def _made(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Artifact:
     """Returns the artifact of a step, and makes it in this process if the store has none."""
-    source = store.keep(checkout().files)
+    source = store.save_source(checkout().files)
     found = look_up(store, step, inputs, set(), source=source, pin=pin.add)
     if found.artifact is not None and found.state in ("reused", "accepted"):
         return found.artifact
@@ -94,7 +94,7 @@ def _made(store: Store, step: Step, inputs: dict[str, Artifact], pin: Pin) -> Ar
 
 
 def _told(before: Artifact, after: Artifact) -> Iterator[str]:
-    was, now = (Dataset(artifact.place) for artifact in (before, after))
+    was, now = (Dataset(artifact.uri) for artifact in (before, after))
     yield f"{before.key}: {_counts(was)}"
     if after.key == before.key:
         yield "its raw files have not changed; these inputs are rejected:"

@@ -18,14 +18,14 @@ from flows.config.study import StudyConfig
 from flows.study.allowance import Allowance
 from flows.study.form import deployments_of, described, told_of_next
 from flows.study.sweep import Firing
+from infra.errors import ConfigError
 from infra.prefect.alerts import AlertError, Alerts, register_alerts
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.deployed import DeploymentError, describe, register, set_schedule
 from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool, make_pool
 from infra.prefect.server import ui_of
-from infra.reason import ConfigError
-from infra.references import entry_points, in_file, in_module
-from infra.store.store import full_uri
+from infra.references import entry_points, file_reference, module_reference
+from infra.store.store import canonical_uri
 from model.connector.routing import KINDS
 
 _RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
@@ -125,7 +125,7 @@ def _register(
 
 def _store_of(store: str) -> str:
     try:
-        return full_uri(store)
+        return canonical_uri(store)
     except ValueError as error:
         raise ConfigError(f"--store: {error}") from None
 
@@ -181,12 +181,12 @@ def check_code(kind: str, config: StudyConfig, target: Target) -> None:
         for name, entry in view.transfers.items():
             named += [(f"transfers.{name}.{k}", getattr(entry, k)) for k in ("reader", "metric")]
     for field, reference in named:
-        if not target.any_runner and (in_file(reference) or in_module(reference)):
+        if not target.any_runner and (file_reference(reference) or module_reference(reference)):
             raise ConfigError(
                 f"--any-runner must be given for {field}: {reference} is code that a run brings; "
                 f"an entry point of an installed package is not."
             )
-        if kind != "process" and in_file(reference):
+        if kind != "process" and file_reference(reference):
             raise ConfigError(
                 f"{field} must be module:function in a {kind} pool, whose runs see no file of this "
                 f"machine, got {reference!r}; install its package in the image."

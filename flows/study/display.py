@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from infra.processes.signals import before_leaving
+from infra.processes.signals import add_exit_hook
 from infra.progress import Progress as StepProgress
 
 _LINE_EVERY = 15.0
@@ -63,7 +63,7 @@ class Display:
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live.start()
-            before_leaving(lambda _: self._live.stop())  # Otherwise the cursor stays hidden.
+            add_exit_hook(lambda _: self._live.stop())  # Otherwise the cursor stays hidden.
         return self
 
     def __exit__(

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from infra.errors import one_line_message
 from infra.prefect.server import running
-from infra.reason import reason_of
 from infra.store.store import Store
 
 _PACKAGE = "parcel-pipeline"
@@ -122,7 +122,7 @@ def _store(uri: str) -> Iterator[Finding]:
             if uri.startswith("gs://")
             else "name a folder you may write to: --store, or PARCEL_STORE"
         )
-        yield Finding(what="store", state="bad", told=reason_of(error), cure=cure)
+        yield Finding(what="store", state="bad", told=one_line_message(error), cure=cure)
         return
     if read != b"written by parcel doctor":
         yield Finding(
@@ -189,7 +189,7 @@ def _study(config: Any) -> Iterator[Finding]:
             folders = sorted(path.name for path in raw_path(root).iterdir())
             told, bad = f"{root} has {', '.join(folders[:8]) or 'nothing'}", not folders
         except (OSError, ValueError) as error:
-            told, bad = reason_of(error), True
+            told, bad = one_line_message(error), True
         yield Finding(
             what="data_root",
             state="bad" if bad else "ok",
@@ -216,7 +216,7 @@ def _why_silent(url: str) -> str:
     except urllib.error.HTTPError as error:
         return "" if error.code < 500 else f"HTTP error {error.code}"
     except (OSError, ValueError) as error:
-        return reason_of(error)
+        return one_line_message(error)
     return ""
 
 

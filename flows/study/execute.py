@@ -26,13 +26,13 @@ from flows.study.allowance import Gate, HeldError
 from flows.study.display import Display
 from flows.study.expected import Expected, Forecast
 from flows.study.graph import Graph, Job, Node
+from infra.errors import one_line_message
 from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
 from infra.prefect.rows import MAX_REUSED_ROWS
 from infra.progress import Progress
-from infra.ray.lost import WorkerLost
-from infra.reason import reason_of
+from infra.ray.errors import RayWorkerLostError
 from infra.store.manifest import Recipe
 from infra.store.pins import Pin
 from infra.store.store import Artifact, Store
@@ -103,7 +103,7 @@ class Session:
     @functools.cached_property
     def source(self) -> str:
         """Digest of this run's source tree, a copy of which is put in the store."""
-        return self.store.keep(checkout().files)
+        return self.store.save_source(checkout().files)
 
     def look_up(self, step: Step) -> Found:
         """Looks a step up in the store.
@@ -239,7 +239,7 @@ def _find(session: Session, node: Node) -> bool:
             if any(s not in found and s not in session.artifacts for s in step.inputs.values()):
                 return False
             key = session.foreseen[step]
-            artifact = session.view.find(key) or session.view.let_go(key)
+            artifact = session.view.find(key) or session.view.find_pruned(key)
             if artifact is None:
                 return False
             found[step] = artifact
@@ -265,8 +265,8 @@ def _run(session: Session, node: Node, reads: Sequence[str]) -> None:
             outcome, detail = "not run", str(error)
             session.held[node] = detail
         except BaseException as error:
-            outcome, detail = "failed", reason_of(error)
-            if isinstance(error, WorkerLost) and attempt <= session.retries:
+            outcome, detail = "failed", one_line_message(error)
+            if isinstance(error, RayWorkerLostError) and attempt <= session.retries:
                 session.display.finish(node.name, outcome="again", detail=f": {detail}")
                 session.live.log(f"{node.name}: again: {detail}", node.name, failed=True)
                 time.sleep(_RETRY_AFTER)
@@ -440,7 +440,8 @@ def _make_pieces(
     A piece that fails is only logged: the step then answers those items itself, or fails.
 
     Raises:
-      WorkerLost: if a worker died; the next attempt finds the pieces that other workers made.
+      RayWorkerLostError: if a worker died; the next attempt finds the pieces that other workers
+        made.
     """
 
     def make(number: int) -> None:

@@ -21,7 +21,7 @@ from flows.steps.lookup import Found, device_seconds, look_up
 from flows.steps.registry import code_of, libraries_of
 from flows.study.graph import Graph, Node
 from flows.study.reading import told_of_reading
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.redact import redact
 from infra.store.store import Artifact, Store
@@ -277,7 +277,7 @@ class Explanation:
             return "its code"
         key = recipe.kind, recipe.code, manifest.code
         if key not in self._changes:
-            then, now = Tree(self._store.source(manifest.source)), checkout()
+            then, now = Tree(self._store.open_source(manifest.source)), checkout()
             reached = code_of(recipe.kind, recipe.config, then) | code_of(
                 recipe.kind, recipe.config, now
             )

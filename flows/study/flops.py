@@ -7,7 +7,7 @@ from pathlib import Path
 from flows.config.load import load
 from flows.config.own import connector_named
 from flows.config.own_checkpoint import config_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig
 from model.connector.routing import KINDS

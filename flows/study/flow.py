@@ -35,7 +35,7 @@ from infra.prefect.live import Live
 from infra.prefect.published import published
 from infra.ray.cluster import Cluster
 from infra.ray.jobs import JobServer
-from infra.references import load
+from infra.references import load_reference
 from infra.store.pins import Pin
 from infra.store.store import Store
 
@@ -179,7 +179,7 @@ def run_passes(
     # The pin encloses all else: its lease shows others that this run is alive (see
     # `infra.prefect.watch`), so it must still be held while the journal is closed.
     with (
-        opened.pinned(run_id or uuid.uuid4().hex) as pin,
+        opened.pin_run(run_id or uuid.uuid4().hex) as pin,
         recorded(opened.state, run_id, cancel=cancel) as journal,
     ):
         try:
@@ -243,7 +243,7 @@ def carry_out(
     Raises:
       NotApprovedError: if approval is refused.
     """
-    explanation = Explanation(opened.at_once(), graph)
+    explanation = Explanation(opened.snapshot(), graph)
     gate = gate or Gate()
     gate.held = held(explanation)
     explanation.check(config.compute.rebuild_limit, rebuild, gate.held)
@@ -261,7 +261,7 @@ def carry_out(
     reused = {node for node in graph.nodes if explanation.of_node(node).state in there}
     if approve and len(reused) < len(graph.nodes):
         print("waiting for somebody to resume the run in the UI …", flush=True)
-        told = load(_APPROVAL)(config, opened, explanation)
+        told = load_reference(_APPROVAL)(config, opened, explanation)
         wait_for_approval(journal.flow_run_id, told)
     expected = Expected()
     for step, artifact in explanation.found().items():
@@ -274,7 +274,7 @@ def carry_out(
         session = Session(
             study=config.name,
             store=opened,
-            view=opened.at_once(),
+            view=opened.snapshot(),
             foreseen=foreseen,
             kept=explanation.accepted,
             workers=workers,

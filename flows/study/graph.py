@@ -44,9 +44,9 @@ from flows.steps.kinds.predictions import EvaluateSpec
 from flows.steps.kinds.raw_files import RawFilesSpec
 from flows.steps.kinds.results import ResultsSpec
 from flows.study.costs import costs_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import value_sha256
-from infra.store.raw_files import RawFiles, RawState
+from infra.store.raw_files import RawDigestCache, RawFingerprint
 from model.connector.routing import KINDS
 from model.eval.config import EvalConfig
 from model.train.config import TrainConfig
@@ -147,7 +147,7 @@ class Graph:
 
 
 def graph_of(
-    config: StudyConfig, until: Phase = "report", *, known: RawFiles | None = None
+    config: StudyConfig, until: Phase = "report", *, known: RawDigestCache | None = None
 ) -> Graph:
     """Returns the graph of a study, up to and including a phase.
 
@@ -169,7 +169,7 @@ class _Builder:
     be the training split of a benchmark.
     """
 
-    def __init__(self, config: StudyConfig, last: int, known: RawFiles | None) -> None:
+    def __init__(self, config: StudyConfig, last: int, known: RawDigestCache | None) -> None:
         self.config = config
         self.last = last
         self.known_files = known
@@ -218,7 +218,7 @@ class _Builder:
         if config.data_root is None:
             corpus = self._add("corpus", "corpus", config=config.corpus)
         else:
-            state = RawState(config.data_root)
+            state = RawFingerprint(config.data_root)
         specs = [item for view in config.resolutions for item in datasets_of(view).items()]
         for name, spec in specs:
             raw = corpus
@@ -550,7 +550,7 @@ def _same(step: Step) -> str:
     return value_sha256([step.kind, step.config, step.seed, reads])
 
 
-def raw_files_spec(spec: DatasetSpec, state: RawState) -> RawFilesSpec:
+def raw_files_spec(spec: DatasetSpec, state: RawFingerprint) -> RawFilesSpec:
     """Returns the spec of a dataset's raw files, given the state of their data root."""
     return RawFilesSpec(
         reader=spec.reader,

@@ -57,7 +57,7 @@ def parts_of(artifact: Artifact) -> "dict[str, PartSize]":
     files = artifact.manifest.files
     if DESCRIPTION not in files:
         return {}
-    folder = artifact.files.local(artifact.folder, {DESCRIPTION: files[DESCRIPTION]})
+    folder = artifact.files.local_folder(artifact.folder, {DESCRIPTION: files[DESCRIPTION]})
     return {
         name: PartSize(
             num_records=sum(part.num_records),

@@ -18,7 +18,7 @@ from flows.study.graph import Phase
 from infra.prefect.published import published
 from infra.prefect.rows import begin, flush, settle_ended
 from infra.prefect.server import UI
-from infra.store.records import LET_GO
+from infra.store.records import PRUNED
 from infra.store.store import Store
 
 _NAMED = 3
@@ -110,8 +110,8 @@ def _sum_up(console: Console, store: Store, result: StudyResult, seconds: float)
         console.print(f"not begun, {why}: {listed(held, _NAMED)}", markup=False, soft_wrap=True)
     if result.results:
         record = find_run(store, config.name)
-        keys = [*record["artifacts"], *record[LET_GO]]
-        console.print(told_of_keys(store.at_once(), keys, config.keep), soft_wrap=True)
+        keys = [*record["artifacts"], *record[PRUNED]]
+        console.print(told_of_keys(store.snapshot(), keys, config.keep), soft_wrap=True)
         folder = store.get(result.results).path
         console.print(f"tables and plot: {folder}", soft_wrap=True)
         method = config.methods[-1]

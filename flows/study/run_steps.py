@@ -5,8 +5,8 @@ from flows.config.load import check
 from flows.lineage.runs import records
 from flows.steps.kind import Step
 from flows.study.graph import graph_of
-from infra.reason import ConfigError
-from infra.store.records import LET_GO
+from infra.errors import ConfigError
+from infra.store.records import PRUNED
 from infra.store.store import Store
 
 
@@ -17,7 +17,7 @@ def steps_of_run(store: Store, key: str) -> dict[str, Step]:
       store: the store of the run.
       key: key of the artifact.
     """
-    found = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(LET_GO, ()))]
+    found = [r for r in records(store).values() if key in (*r["artifacts"], *r.get(PRUNED, ()))]
     if not found:
         return {}
     newest = max(found, key=lambda record: record["finished"])

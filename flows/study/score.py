@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flows.config.own import metric_named
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.eval import score_file
 from model.eval.score_file import ScoredFile
 

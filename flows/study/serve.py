@@ -11,10 +11,10 @@ from rich.console import Console
 
 from flows.config.server_limits import limits
 from flows.pages.app import beside
+from infra.errors import ConfigError
 from infra.prefect.server import ServerConflict, auth_file, is_loopback, running, server_of
 from infra.prefect.settings import apply
-from infra.processes.signals import before_leaving, install
-from infra.reason import ConfigError
+from infra.processes.signals import add_exit_hook, install_signal_handlers
 from infra.store.store import Store
 
 DEFAULT_PORT = 4200
@@ -47,7 +47,7 @@ def serve(
       ConfigError: if the host is beyond loopback without `auth`, or if the store already has a
         server with other settings.
     """
-    install()
+    install_signal_handlers()
     if not is_loopback(host) and auth is None:
         raise ConfigError(
             f"--auth must be given with --host {host}: everybody who reaches this machine could "
@@ -63,7 +63,7 @@ def serve(
         with server_of(
             store.state, host=host, port=port, auth=auth, beside=beside(store)
         ) as server:
-            before_leaving(_end_runs)
+            add_exit_hook(_end_runs)
             from flows.study.form import deployments_of
             from flows.study.watch import look_forever
 
@@ -100,7 +100,9 @@ def auth_of(given: str | None) -> str | None:
 
 def _end_runs(number: signal.Signals) -> None:
     """Ends the runs by a signal of their own, while the server can still take their last rows."""
-    mine = {process.pid for process in install().members()}  # Not the guardian: it ends last.
+    mine = {
+        process.pid for process in install_signal_handlers().processes()
+    }  # Not the guardian: it ends last.
     children = [child for child in psutil.Process().children() if child.pid in mine]
     for child in children:
         try:

@@ -8,8 +8,8 @@ from flows.lineage.runs import records
 from flows.report.columns import listed
 from infra.prefect import journal
 from infra.prefect.journal import Node, RunRecord
-from infra.store.lease import Holding
-from infra.store.pins import pins
+from infra.store.lease import LeaseView
+from infra.store.pins import list_pins
 from infra.store.store import Store
 
 _LISTED = 8
@@ -20,7 +20,7 @@ _RUNS = 5
 
 def status(store: Store) -> Iterator[str]:
     """Yields lines: runs under way, leases, and how the last runs ended."""
-    held, leases = pins(store.fleeting), store.leases()
+    held, leases = list_pins(store.volatile), store.leases()
     running = [pin for pin in held if pin.is_live()]
     yield f"store {store.uri}: {len(store.keys())} artifacts"
     yield f"runs under way: {len(running) or 'none'}"
@@ -43,7 +43,7 @@ def status(store: Store) -> Iterator[str]:
         yield f"  {name}: {record['finished'][:16].replace('T', ' ')} UTC, {came}"
 
 
-def _run(store: Store, pin: Holding) -> Iterator[str]:
+def _run(store: Store, pin: LeaseView) -> Iterator[str]:
     yield f"  {_name(store, pin)}: {_holder(pin)}"
     record = _journal(store, pin)
     if record is None:
@@ -85,25 +85,25 @@ def _waiting(nodes: Mapping[str, Node]) -> Mapping[str, Sequence[str]]:
     return found
 
 
-def _journal(store: Store, pin: Holding) -> RunRecord | None:
+def _journal(store: Store, pin: LeaseView) -> RunRecord | None:
     """Returns the journal of a run, if it runs on this machine and has a row in the UI."""
     path = journal.folder(store.state) / f"{_run_id(pin)}.jsonl"
     return journal.read(path) if path.is_file() else None
 
 
-def _name(store: Store, pin: Holding) -> str:
+def _name(store: Store, pin: LeaseView) -> str:
     record = _journal(store, pin)
     return f"{record.study if record and record.study else 'run'} {_run_id(pin)[:8]}"
 
 
-def _run_id(pin: Holding) -> str:
+def _run_id(pin: LeaseView) -> str:
     return pin.key.rpartition(".")[0]
 
 
-def _holder(holding: Holding) -> str:
+def _holder(holding: LeaseView) -> str:
     """Returns who holds a lease, since when, and whether the holder is alive."""
     holder, since = holding.lease.holder, holding.lease.since
-    if holder.is_gone:
+    if holder.has_ended:
         alive = "process gone; the lease is free"
     elif holding.is_live():
         alive = f"renewed {_span(holding.age)} ago"

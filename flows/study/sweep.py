@@ -25,7 +25,7 @@ from flows.report.decision import Decision, decide
 from flows.study.again import MAX_TRIES, failures
 from flows.study.explain import Explanation
 from flows.study.graph import Node, graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 from pipelines.benchmarks.registry import BENCHMARKS
 
@@ -265,7 +265,7 @@ class Firing:
 
     def explain(self, config: StudyConfig) -> Explanation:
         """Returns the verdicts on the steps of a study: which are there, and which are missing."""
-        return Explanation(self.store.at_once(), graph_of(config, known=raw_files(self.store)))
+        return Explanation(self.store.snapshot(), graph_of(config, known=raw_files(self.store)))
 
     def decisions(
         self, config: StudyConfig, explanation: Explanation
@@ -339,7 +339,7 @@ class Firing:
         )
         # First a cheap guess from checkpoint names. It may be too wide, since other studies in the
         # store may have used the same seeds; explaining it finds the checkpoints of this study.
-        checkpoints = self.store.at_once().artifacts("checkpoint")
+        checkpoints = self.store.snapshot().artifacts("checkpoint")
         names = (_SEED.search(artifact.manifest.name) for artifact in checkpoints)
         likely = _reaching(config, widest, {int(name[1]) for name in names if name})
         explanation = self.explain(likely)

@@ -8,13 +8,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, StateType
 
 from flows.study.asked import study_asked
+from infra.errors import ConfigError
 from infra.prefect.api import NoServerError, named_server
 from infra.prefect.published import published
 from infra.prefect.rows import settle_ended
 from infra.prefect.watch import Watch, runs_in
+from infra.ray.errors import RayWorkerLostError
 from infra.ray.jobs import JobServer
-from infra.ray.lost import WorkerLost
-from infra.reason import ConfigError
 from infra.store.store import Store
 
 _LOOK_EVERY = 5.0
@@ -71,8 +71,8 @@ def _stop_jobs(run: FlowRun, store: Store) -> Iterator[str]:
         return
     server = JobServer(address, code={}, node_wait=0.0)
     try:
-        stopped = server.stop_of(str(run.id))
-    except (RuntimeError, WorkerLost) as error:
+        stopped = server.stop_run_jobs(str(run.id))
+    except (RuntimeError, RayWorkerLostError) as error:
         yield f"run {run.name} ({run.id}): could not ask for its Ray Jobs: {error}"
         return
     finally:

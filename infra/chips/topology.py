@@ -113,9 +113,14 @@ class Topology:
         The group is assumed to span as few axes of the torus as can hold it, the longest first, and
         to use both directions of each.
         """
-        held, axes = 1, 0
+        # Each axis that a group spans adds two links to every chip. In v4:8x8x4:
+        #
+        #   8 chips     one axis of 8            2 links
+        #   64 chips    8 x 8                    4 links
+        #   256 chips   the whole torus          6 links
+        spanned, axes = 1, 0
         for side in sorted(self.shape, reverse=True):
-            if held >= chips:
+            if spanned >= chips:
                 break
-            held, axes = held * side, axes + 1
+            spanned, axes = spanned * side, axes + 1
         return 2 * max(axes, 1) * self.chip.link_bytes

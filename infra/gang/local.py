@@ -27,6 +27,7 @@ class LocalGang:
     """
 
     def __init__(self, command: Command, size: int, folder: Path) -> None:
+        # All members are here, so the port of rank 0 can be picked before any of them starts.
         coordinator = f"127.0.0.1:{_free_port()}"
         self._members: list[subprocess.Popen[bytes]] = []
         for rank in range(size):
@@ -40,17 +41,17 @@ class LocalGang:
                 )
             self._members.append(member)
 
-    def codes(self) -> dict[int, int | None]:
+    def exit_codes(self) -> dict[int, int | None]:
         """Returns rank -> exit code, negative if a signal ended it; None while it lives."""
         return {rank: member.poll() for rank, member in enumerate(self._members)}
 
-    def ask_to_leave(self, seconds: float) -> None:
+    def notify_preemption(self, seconds: float) -> None:
         """Notifies all members that their machine is being preempted, and waits for them."""
         for member in self._members:
             if member.poll() is None:
                 member.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + seconds
-        while None in self.codes().values() and time.monotonic() < deadline:
+        while None in self.exit_codes().values() and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def kill(self) -> None:
@@ -63,51 +64,58 @@ class LocalGang:
                 member.stdin.close()
 
 
-def member_environment(rank: int, size: int, own: Mapping[str, str]) -> dict[str, str]:
+def member_environment(rank: int, size: int, inherited: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment of a member: its share of the worker's cores and GPUs.
 
     Args:
       rank: rank of the member.
       size: size of the gang.
-      own: environment of the worker; see `infra.ray.devices`.
+      inherited: environment of the worker; see `infra.ray.devices`.
 
     Raises:
       ValueError: if the GPUs cannot be divided evenly.
     """
-    threads = max(1, int(own.get("NPROC") or os.cpu_count() or 1) // size)
+    # Members share what their worker has. With 8 cores, 4 GPUs and 2 members:
+    #
+    #   rank 0   NPROC=4   CUDA_VISIBLE_DEVICES=0,1
+    #   rank 1   NPROC=4   CUDA_VISIBLE_DEVICES=2,3
+    threads = max(1, int(inherited.get("NPROC") or os.cpu_count() or 1) // size)
     multi = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
-    found = {
-        **own,
+    environment = {
+        **inherited,
         "NPROC": str(threads),
         "OMP_NUM_THREADS": str(threads),
-        "XLA_FLAGS": " ".join([own.get("XLA_FLAGS", ""), multi]).strip(),
-        "PYTHONPATH": own_path(),
+        "XLA_FLAGS": " ".join([inherited.get("XLA_FLAGS", ""), multi]).strip(),
+        "PYTHONPATH": python_path(),
         # NCCL, which connects GPUs, would take a network's interface before loopback.
-        "NCCL_SOCKET_IFNAME": own.get("NCCL_SOCKET_IFNAME", "lo"),
+        "NCCL_SOCKET_IFNAME": inherited.get("NCCL_SOCKET_IFNAME", "lo"),
     }
-    if gpus := [gpu for gpu in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]:
+    if gpus := [gpu for gpu in inherited.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]:
         if len(gpus) % size:
             raise ValueError(
                 f"processes must divide the GPUs that they share, {len(gpus)}, got {size}; set "
                 f"compute.gpus_per_stage or gpus_per_cell to a multiple of it, or to 0."
             )
-        each = len(gpus) // size
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[rank * each : (rank + 1) * each])
-    return found
+        gpus_per_member = len(gpus) // size
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(
+            gpus[rank * gpus_per_member : (rank + 1) * gpus_per_member]
+        )
+    return environment
 
 
-def own_path() -> str:
+def python_path() -> str:
     """Returns a PYTHONPATH with which other processes find the code that this one runs."""
     return os.pathsep.join(map(os.path.abspath, sys.path))
 
 
-def end_with_starter(code: int) -> None:
+def exit_on_stdin_close(code: int) -> None:
     """Ends this process, a member, with an exit code as soon as its starter has ended."""
 
     def wait() -> None:
         # Not `sys.stdin`: a thread blocked in it makes Python abort at its exit.
         while os.read(0, 1):
             continue
+        # `sys.exit` would end this thread only, while the main one may wait for a lost member.
         os._exit(code)
 
     threading.Thread(target=wait, daemon=True, name="starter").start()

@@ -5,12 +5,12 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from infra.errors import one_line_message
 from infra.prefect import journal as journals
 from infra.prefect.journal import Journal
 from infra.prefect.published import published
 from infra.prefect.rows import flush, is_cancelling, settle
-from infra.processes.signals import before_leaving, install
-from infra.reason import reason_of
+from infra.processes.signals import add_exit_hook, install_signal_handlers
 
 _LAST_PATIENCE = 1.5
 """Time for the server to write the rows of a run that a signal ends [s]. The next command on the
@@ -31,7 +31,7 @@ def recorded(
       cancel: stops work that would outlive this process; called only if a person ended the run, by
         Ctrl-C or in the UI.
     """
-    install()
+    install_signal_handlers()
     journal = Journal(store, flow_run_id)
 
     def at_signal(number: signal.Signals) -> None:
@@ -41,11 +41,11 @@ def recorded(
             cancel()
         _settle(journal, patience=_LAST_PATIENCE, flow_run=True)
 
-    before_leaving(at_signal)
+    add_exit_hook(at_signal)
     try:
         yield journal
     except BaseException as error:
-        reason = reason_of(error)
+        reason = one_line_message(error)
         journal.close("failed" if isinstance(error, Exception) else "crashed", reason)
         raise
     finally:

@@ -9,7 +9,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from infra.reason import reason_of
+from infra.errors import one_line_message
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,5 +58,5 @@ def _warn_once(error: Exception) -> None:
         if _warned:
             return
         _warned = True
-    reason = reason_of(error)
+    reason = one_line_message(error)
     print(f"parcel: the UI could not be updated ({reason}); the work continues.", file=sys.stderr)

@@ -34,9 +34,9 @@ from prefect.states import Running
 from infra.prefect.journal import Ending, RunRecord
 from infra.prefect.rows import settle
 from infra.processes.identity import ProcessNote
-from infra.store.lease import Holding
-from infra.store.pins import pins
-from infra.store.store import Store, full_uri
+from infra.store.lease import LeaseView
+from infra.store.pins import list_pins
+from infra.store.store import Store, canonical_uri
 
 PROGRESS = "parcel.run.progress"
 """Event of a run that made progress; its resource is the run."""
@@ -101,18 +101,20 @@ class Watch:
             self._settle_ended(client, dead)
         return said
 
-    def _leases(self) -> dict[str, list[Holding]]:
+    def _leases(self) -> dict[str, list[LeaseView]]:
         """Returns the leases of every run, and notes since when each is unchanged."""
         now, before = time.monotonic(), self._seen
         self._seen = {}
-        held: dict[str, list[Holding]] = {}
-        for pin in pins(self._store.fleeting):
+        held: dict[str, list[LeaseView]] = {}
+        for pin in list_pins(self._store.volatile):
             held.setdefault(pin.key.rpartition(".")[0], []).append(pin)
             text, since = before.get(pin.key, (b"", now))
             self._seen[pin.key] = (pin.text, since if text == pin.text else now)
         return held
 
-    def _why_dead(self, run: FlowRun, own: Sequence[Holding], dead: Collection[str]) -> str | None:
+    def _why_dead(
+        self, run: FlowRun, own: Sequence[LeaseView], dead: Collection[str]
+    ) -> str | None:
         """Returns why a run counts as dead; None if it does not."""
         assert run.state is not None
         if own and str(run.id) not in dead:
@@ -136,11 +138,11 @@ class Watch:
             _settle(run, _ENDINGS[run.state.type], run.state.message or "")
             self._settled.add(str(run.id))
 
-    def _is_dead(self, pin: Holding) -> bool:
+    def _is_dead(self, pin: LeaseView) -> bool:
         if pin.is_live():
             return False
         still = time.monotonic() - self._seen[pin.key][1]
-        return pin.lease.holder.is_here or still >= _STILL
+        return pin.lease.holder.is_on_this_machine or still >= _STILL
 
     def _tell_progress(self, client: SyncPrefectClient, run: FlowRun) -> None:
         looked, last = self._progress.get(run.id, (-math.inf, _LONG_AGO))
@@ -153,7 +155,7 @@ class Watch:
 
     def _is_ours(self, run: FlowRun) -> bool:
         try:
-            return full_uri(run.parameters["store"]) == self._store.uri
+            return canonical_uri(run.parameters["store"]) == self._store.uri
         except (KeyError, TypeError, ValueError):
             return False
 

@@ -41,30 +41,37 @@ class Family:
         )
         os.environ[MARK] = ":".join(filter(None, [outer, self.mark]))
 
-    def members(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """Returns the living processes of the family, without this one."""
-        return members(self.mark)
+        return family_processes(self.mark)
 
 
-def members(mark: str) -> list[psutil.Process]:
+def family_processes(mark: str) -> list[psutil.Process]:
     """Returns the processes that have a mark, and their children, which may have dropped it."""
-    found: dict[int, psutil.Process] = {}
+    by_pid: dict[int, psutil.Process] = {}
+    # A mark and not the tree of parents: a process whose parent has ended belongs to init, but
+    # still has its environment.
+    #
+    #   parcel serve                    its family is a1
+    #   `-- parcel run      a1          its own family is b2
+    #       `-- Ray's head  a1:b2       of both, also when its parent has ended
     for process in psutil.process_iter():
         try:
             if mark in process.environ().get(MARK, "").split(":"):
-                found[process.pid] = process
-                found |= {child.pid: child for child in process.children(recursive=True)}
+                by_pid[process.pid] = process
+                by_pid |= {child.pid: child for child in process.children(recursive=True)}
         except psutil.Error:  # It ended meanwhile, or is another user's.
             continue
-    return [process for pid, process in found.items() if pid != os.getpid()]
+    return [process for pid, process in by_pid.items() if pid != os.getpid()]
 
 
-def _guard(mark: str) -> None:
+def _kill_family_after_exit(mark: str) -> None:
     """Waits until the command has ended, then kills what is left of its family."""
+    # Nobody writes to this pipe: the read ends when the command has ended, by whatever signal.
     sys.stdin.buffer.read()
     deadline = time.monotonic() + _GIVE_UP
-    while time.monotonic() < deadline and (left := members(mark)):
-        for process in left:
+    while time.monotonic() < deadline and (survivors := family_processes(mark)):
+        for process in survivors:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
@@ -77,4 +84,4 @@ if __name__ == "__main__":
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _guard(sys.argv[1])
+    _kill_family_after_exit(sys.argv[1])

@@ -46,6 +46,8 @@ class ProcessNote:
             return True
         try:
             process = psutil.Process(self.pid)
+            # psutil reckons the start from the time of the boot, which moves a little when the
+            # clock is set.
             same = abs(process.create_time() - self.began) < _SAME_START
             return same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:

@@ -17,18 +17,18 @@ from collections.abc import Callable
 
 from infra.processes.family import Family
 
-_AT_MOST = 3.5
+_EXIT_DEADLINE = 3.5
 """Time for everything that is done before the exit; users expect a prompt within 5 s [s]."""
-_SAME_PRESS = 0.3
+_DEBOUNCE = 0.3
 """Signals closer together count as one: a shell may signal the process and its group [s]."""
 
 _stopping = threading.Event()
-_last_words: list[Callable[[signal.Signals], None]] = []
+_exit_hooks: list[Callable[[signal.Signals], None]] = []
 _installed: Family | None = None
 _wakeup: tuple[socket.socket, socket.socket] | None = None
 
 
-def install() -> Family:
+def install_signal_handlers() -> Family:
     """Makes this process's family and listens to SIGINT, SIGTERM and SIGHUP; does so only once.
 
     Call it in the main thread, before heavy imports and before any process is started. In another
@@ -41,22 +41,29 @@ def install() -> Family:
     if threading.current_thread() is threading.main_thread():
         _wakeup = socket.socketpair()
         # Python writes to its end from a signal handler and so must not block; our thread may.
+        # A handler written in Python runs only between two bytecodes of the main thread, which may
+        # be inside a library for minutes. So Python's own C handler writes the signal's number into
+        # this socket, and our thread reads it:
+        #
+        #   signal -> C handler -> _wakeup[1] -> _wakeup[0] -> the thread "signals"
         for end in _wakeup:
             end.setblocking(False)
         signal.set_wakeup_fd(_wakeup[1].fileno(), warn_on_full_buffer=False)
         _wakeup[0].setblocking(True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _heard)
-        threading.Thread(target=_listen, args=(_wakeup[0],), daemon=True, name="signals").start()
+            signal.signal(number, _do_nothing)
+        threading.Thread(
+            target=_await_signal, args=(_wakeup[0],), daemon=True, name="signals"
+        ).start()
     return _installed
 
 
-def before_leaving(function: Callable[[signal.Signals], None]) -> None:
+def add_exit_hook(function: Callable[[signal.Signals], None]) -> None:
     """Registers a function to call with the signal before the process exits; the newest runs first.
 
-    All of them together have `_AT_MOST`; after that the process exits without waiting.
+    All of them together have `_EXIT_DEADLINE`; after that the process exits without waiting.
     """
-    _last_words.insert(0, function)
+    _exit_hooks.insert(0, function)
 
 
 def is_stopping() -> bool:
@@ -70,34 +77,42 @@ def wait_if_stopping() -> None:
         threading.Event().wait()
 
 
-def _heard(number: int, frame: object) -> None:
+def _do_nothing(number: int, frame: object) -> None:
     """Replaces the signal's default action; the listener gets it through the wakeup pipe."""
 
 
-def _listen(pipe: socket.socket) -> None:
+def _await_signal(pipe: socket.socket) -> None:
     while (number := pipe.recv(1)[0]) not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         continue  # A signal that some library handles.
+    # From here on nothing new is started, and the clock runs:
+    #
+    #   0 s        SIGINT came; the hooks run in a thread of their own, the newest first
+    #   0 - 0.3 s  the same signal again counts as the same press
+    #   later      another signal: exit at once
+    #   <= 3.5 s   exit with 130 (128 + SIGINT), whether or not the hooks are done
+    #
+    # Then the guardian sees its pipe close, and kills all that is left of the family.
     _stopping.set()
     began = time.monotonic()
-    threading.Thread(target=_hurry, args=(pipe,), daemon=True).start()
-    speaking = threading.Thread(target=_speak, args=(signal.Signals(number),), daemon=True)
-    speaking.start()
-    speaking.join(_AT_MOST - (time.monotonic() - began))
-    _leave(number)
+    threading.Thread(target=_force_exit_on_second_signal, args=(pipe,), daemon=True).start()
+    hooks = threading.Thread(target=_run_exit_hooks, args=(signal.Signals(number),), daemon=True)
+    hooks.start()
+    hooks.join(_EXIT_DEADLINE - (time.monotonic() - began))
+    _exit_by_signal(number)
 
 
-def _hurry(pipe: socket.socket) -> None:
+def _force_exit_on_second_signal(pipe: socket.socket) -> None:
     """Exits at once on a second signal, such as another Ctrl-C."""
     began = time.monotonic()
     while True:
         number = pipe.recv(1)[0]
         ends = number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if ends and time.monotonic() - began > _SAME_PRESS:
-            _leave(number)
+        if ends and time.monotonic() - began > _DEBOUNCE:
+            _exit_by_signal(number)
 
 
-def _speak(number: signal.Signals) -> None:
-    for function in list(_last_words):
+def _run_exit_hooks(number: signal.Signals) -> None:
+    for function in list(_exit_hooks):
         try:
             function(number)
         except Exception as error:  # The other functions must still run.
@@ -105,9 +120,10 @@ def _speak(number: signal.Signals) -> None:
                 print(f"parcel: before leaving: {error!r}", file=sys.stderr)
 
 
-def _leave(number: int) -> None:
+def _exit_by_signal(number: int) -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
+        # Without atexit, destructors and threads that wait for workers: any of them may hang.
         os._exit(128 + number)

@@ -16,7 +16,7 @@ import cloudpickle
 from infra.processes.signals import is_stopping
 from infra.ray.devices import usable_gpus, worker_environment
 from infra.ray.driver import connect_pair
-from infra.ray.lost import WorkerLost
+from infra.ray.errors import RayWorkerLostError
 
 _START_TIMEOUT = 180.0
 """Longest start of the driver; a loaded two-core machine takes 20 s [s]."""
@@ -39,10 +39,10 @@ class Cluster:
         self.num_cpus = num_cpus or len(os.sched_getaffinity(0))
         self._num_gpus = num_gpus
         self._starting = threading.Lock()
-        self._driver: _Driver | None = None
+        self._driver: _DriverProcess | None = None
         self._stopped = False
 
-    def start(self) -> "_Driver":
+    def start(self) -> "_DriverProcess":
         """Returns the driver of the running cluster, starting one if needed; thread-safe.
 
         Raises:
@@ -52,7 +52,7 @@ class Cluster:
             if self._stopped or is_stopping():
                 raise RuntimeError("the run is being stopped; nothing starts on Ray any more.")
             if self._driver is None or not self._driver.is_alive():
-                self._driver = _Driver(
+                self._driver = _DriverProcess(
                     {
                         "address": "local",
                         "num_cpus": self.num_cpus,
@@ -93,11 +93,12 @@ class Cluster:
             takes all. If there are TPUs instead, a task that wants GPUs takes all chips.
 
         Raises:
-          WorkerLost: if the worker's process died, or the cluster under it.
+          RayWorkerLostError: if the worker's process died, or the cluster under it.
         """
         driver = self.start()
-        tpus = driver.has["TPU"] if num_gpus and not driver.has["GPU"] else 0
-        num_cpus, num_gpus = min(num_cpus, self.num_cpus), min(num_gpus, driver.has["GPU"])
+        tpus = driver.resources["TPU"] if num_gpus and not driver.resources["GPU"] else 0
+        # Never more than there is: Ray would wait for ever for a node that is large enough.
+        num_cpus, num_gpus = min(num_cpus, self.num_cpus), min(num_gpus, driver.resources["GPU"])
         options: dict[str, Any] = {
             "num_cpus": num_cpus,
             "num_gpus": num_gpus,
@@ -108,11 +109,11 @@ class Cluster:
         yield from driver.stream(cloudpickle.dumps((function, args)), options, name)
 
 
-class _Driver:
+class _DriverProcess:
     """The process that talks to Ray, see `infra.ray.driver`; it lives as long as its cluster."""
 
     def __init__(self, connection: dict[str, Any]) -> None:
-        self._link, theirs = connect_pair()
+        self._link, driver_socket = connect_pair()
         self._sending = threading.Lock()
         self._streams: dict[int, queue.SimpleQueue[tuple]] = {}
         self._registering = threading.Lock()
@@ -131,8 +132,8 @@ class _Driver:
         try:
             # In its own session, so that Ctrl-C at the terminal does not reach it.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "infra.ray.driver", str(theirs)],
-                pass_fds=[theirs],
+                [sys.executable, "-m", "infra.ray.driver", str(driver_socket)],
+                pass_fds=[driver_socket],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -140,26 +141,26 @@ class _Driver:
                 start_new_session=True,
             )
         finally:
-            os.close(theirs)
-        self.has: dict[str, int] = {}
+            os.close(driver_socket)
+        self.resources: dict[str, int] = {}
         try:
             self._link.send(connection)
             if not self._link.poll(_START_TIMEOUT):
                 raise RuntimeError(f"Ray did not start within {_START_TIMEOUT:.0f} s.")
-            what, answer = self._link.recv()
+            message, answer = self._link.recv()
         except (EOFError, OSError) as error:
             self.stop()
-            raise WorkerLost("the Ray cluster ended while it started.") from error
+            raise RayWorkerLostError("the Ray cluster ended while it started.") from error
         except BaseException:
             self.stop()
             raise
-        if what == "failed":
+        if message == "failed":
             self.stop()
             # Ray gives a node 30 s to start, which may be too short if many start at once. It
             # counts as a lost worker, since a later try finds the machine less busy.
             slow = "timed out during startup" in answer
-            raise (WorkerLost if slow else RuntimeError)(f"Ray did not start: {answer}")
-        self.has = answer
+            raise (RayWorkerLostError if slow else RuntimeError)(f"Ray did not start: {answer}")
+        self.resources = answer
         threading.Thread(target=self._receive, daemon=True).start()
 
     def is_alive(self) -> bool:
@@ -169,46 +170,60 @@ class _Driver:
     def stop(self) -> None:
         """Asks the driver to end, and kills it if it does not."""
         try:
+            # Asked first, so that Ray can shut its processes down.
             self._send("stop")
             self._process.wait(_STOP_TIMEOUT)
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
-        self._lose_all()
+        self._fail_all_streams()
 
     def stream(self, payload: bytes, options: dict[str, Any], name: str) -> Iterator[Any]:
         """Runs a task and yields its items; see `Cluster.stream`."""
+        # One socket serves all tasks at a time; each message has the number of its stream:
+        #
+        #   this thread              socket                   driver
+        #   run 7              ->                       ->    starts the task on a worker
+        #                            (item, 7, bytes)   <-    the task yielded something
+        #                            (item, 8, bytes)   <-    of another thread's task
+        #                            (end, 7)           <-    the generator is exhausted
+        #
+        # `_receive` sorts them into one queue per stream.
         number, items = next(self._numbers), queue.SimpleQueue[tuple]()
         with self._registering:
+            # Under the lock with which a dying cluster ends its streams: one that came later would
+            # wait for ever.
             if not self._alive:
-                raise WorkerLost(f"the worker of {name!r} died with its cluster.")
+                raise RayWorkerLostError(f"the worker of {name!r} died with its cluster.")
             self._streams[number] = items
-        ended = False
+        is_over = False
         try:
             self._send("run", number, payload, options)
             while True:
-                what, *rest = items.get()
-                if what == "item":
-                    kind, value, *more = pickle.loads(rest[0])
+                message, *details = items.get()
+                if message == "item":
+                    # The task's own exception is an item, too, so that it arrives as itself, with
+                    # the worker's traceback as a note.
+                    kind, value, *notes = pickle.loads(details[0])
                     if kind == "error":
-                        ended = True
-                        value.add_note(more[0])
+                        is_over = True
+                        value.add_note(notes[0])
                         raise value
                     yield value
                     continue
-                ended = True
-                if what == "end":
+                is_over = True
+                if message == "end":
                     return
-                if what == "lost":
-                    raise WorkerLost(f"the worker of {name!r} {rest[0]}")
-                raise RuntimeError(f"{name!r} could not run: {rest[0]}")
+                if message == "lost":
+                    raise RayWorkerLostError(f"the worker of {name!r} {details[0]}")
+                raise RuntimeError(f"{name!r} could not run: {details[0]}")
         except OSError as error:
             if self._alive:
                 raise
-            raise WorkerLost(f"the worker of {name!r} died with its cluster.") from error
+            raise RayWorkerLostError(f"the worker of {name!r} died with its cluster.") from error
         finally:
             self._streams.pop(number, None)
-            if not ended and self._alive:  # The reader gave up: cancel the task.
+            if not is_over and self._alive:  # The reader gave up: cancel the task.
                 with contextlib.suppress(OSError):
                     self._send("cancel", number)
 
@@ -220,15 +235,16 @@ class _Driver:
         """Passes each message of the driver to its stream, until the driver has ended."""
         while True:
             try:
-                what, number, *rest = self._link.recv()
+                message, number, *details = self._link.recv()
             except (EOFError, OSError):
                 break
+            # None if its reader has given up.
             if (items := self._streams.get(number)) is not None:
-                items.put((what, *rest))
-        self._lose_all()
+                items.put((message, *details))
+        self._fail_all_streams()
 
-    def _lose_all(self) -> None:
-        """Marks the cluster as dead, and ends every stream with `WorkerLost`."""
+    def _fail_all_streams(self) -> None:
+        """Marks the cluster as dead, and ends every stream with `RayWorkerLostError`."""
         with self._registering:
             self._alive = False
             for items in self._streams.values():

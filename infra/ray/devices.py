@@ -10,7 +10,7 @@ _GPU_MEMORY = 0.9
 
 
 def worker_environment(
-    num_cpus: int, num_gpus: float, tpus: int, own: Mapping[str, str]
+    num_cpus: int, num_gpus: float, tpus: int, user_environment: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns the environment variables of a worker.
 
@@ -20,8 +20,8 @@ def worker_environment(
       num_cpus: cores of the task.
       num_gpus: GPUs of the task; below 1 it shares one.
       tpus: TPU chips of the task.
-      own: environment whose settings of devices win; empty for a worker on another machine, about
-        whose devices this machine's environment says nothing.
+      user_environment: environment whose settings of devices win; empty for a worker on another
+        machine, about whose devices this machine's environment says nothing.
     """
     multi = f"--xla_cpu_multi_thread_eigen={'true' if num_cpus > 1 else 'false'}"
     return {
@@ -33,11 +33,13 @@ def worker_environment(
         "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        **devices(num_gpus, tpus, own),
+        **device_environment(num_gpus, tpus, user_environment),
     }
 
 
-def devices(num_gpus: float, tpus: int, own: Mapping[str, str]) -> dict[str, str]:
+def device_environment(
+    num_gpus: float, tpus: int, user_environment: Mapping[str, str]
+) -> dict[str, str]:
     """Returns the environment that keeps JAX to a task's devices; the user's own settings win.
 
     Ray decides which of them a task sees (CUDA_VISIBLE_DEVICES, TPU_VISIBLE_CHIPS).
@@ -45,23 +47,27 @@ def devices(num_gpus: float, tpus: int, own: Mapping[str, str]) -> dict[str, str
     Args:
       num_gpus: GPUs of the task; below 1 it shares one.
       tpus: TPU chips of the task.
-      own: environment of the user.
+      user_environment: environment of the user.
     """
-    found = {"JAX_PLATFORMS": "cuda,cpu" if num_gpus else "tpu,cpu" if tpus else "cpu"}
+    defaults = {"JAX_PLATFORMS": "cuda,cpu" if num_gpus else "tpu,cpu" if tpus else "cpu"}
     if num_gpus:
+        # Rounded down: three tasks with a third each get 0.30 of the memory, together no more than
+        # 0.9.
         share = math.floor(100 * _GPU_MEMORY * min(num_gpus, 1)) / 100
-        found["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.2f}"
-    return {name: own.get(name, value) for name, value in found.items()}
+        defaults["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.2f}"
+    return {name: user_environment.get(name, value) for name, value in defaults.items()}
 
 
-def usable_gpus(asked: int | None) -> int | None:
+def usable_gpus(requested: int | None) -> int | None:
     """Returns the number of GPUs of a cluster on this machine; None for all that Ray finds.
 
-    It is as asked, if anything was. Else it is 0 if JAX has no CUDA or the user's JAX_PLATFORMS
-    excludes GPUs.
+    It is `requested`, if that is a number. Else it is 0 if JAX has no CUDA or the user's
+    JAX_PLATFORMS excludes GPUs.
     """
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
+    # Ray counts a machine's GPUs even if JAX here cannot use them; steps would then be placed on
+    # GPUs and compute on cores.
     platforms = os.environ.get("JAX_PLATFORMS", "cuda")
     plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
     has_cuda = any(importlib.util.find_spec(name) for name in plugins)

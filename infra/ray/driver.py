@@ -25,13 +25,15 @@ from typing import Any
 
 import cloudpickle
 
-_LOOK_EVERY = 0.5
+_POLL_INTERVAL = 0.5
 """Interval between two looks at the head's processes [s]."""
-_COUNTED = ("CPU", "GPU", "TPU")
+_RESOURCES = ("CPU", "GPU", "TPU")
 
 
 def main() -> None:
     """Serves orders until the socket closes."""
+    # The only open end of this process: orders come in here, and answers go out. When the study
+    # dies, `recv` raises, and the cluster goes with this process.
     link: Any = Connection(int(sys.argv[1]))
     sending = threading.Lock()
 
@@ -42,22 +44,25 @@ def main() -> None:
     try:
         import ray
 
-        _connect(link.recv())
-        send("ready", {name: int(ray.cluster_resources().get(name, 0)) for name in _COUNTED})
+        _connect_to_ray(link.recv())
+        send("ready", {name: int(ray.cluster_resources().get(name, 0)) for name in _RESOURCES})
     except Exception as error:
         send("failed", f"{type(error).__name__}: {error}")
         os._exit(1)
     tasks: dict[int, Any] = {}
+    # Ray itself may not notice for a minute, or never, that its head or raylet is gone.
     threading.Thread(target=_watch_head, daemon=True).start()
     while True:
         try:
             order = link.recv()
         except (EOFError, OSError):
             os._exit(0)
+        # A thread for each task, since streaming its items blocks; this loop stays free to cancel
+        # it.
         match order:
             case ("run", number, payload, options):
                 work = (number, payload, options, tasks, send)
-                threading.Thread(target=_run, args=work, daemon=True).start()
+                threading.Thread(target=_stream_task, args=work, daemon=True).start()
             case ("cancel", number):
                 if number in tasks:
                     ray.cancel(tasks[number], force=True)
@@ -66,7 +71,7 @@ def main() -> None:
                 os._exit(0)
 
 
-def _connect(options: dict[str, Any]) -> None:
+def _connect_to_ray(options: dict[str, Any]) -> None:
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -82,23 +87,27 @@ def _watch_head() -> None:
     """Exits when a vital process of the head started here has ended: all its work is lost."""
     from ray._private import worker
 
+    # Only the process that started the head knows its pids; on another's cluster there is nothing
+    # to watch.
     node: Any = worker._global_node
     if node is None or not node.is_head():
         return
     started = node.all_processes
     vital = [info.process for name in ("gcs_server", "raylet") for info in started.get(name, [])]
     while all(process.poll() is None for process in vital):
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_POLL_INTERVAL)
     os._exit(3)
 
 
-def _run(
+def _stream_task(
     number: int, payload: bytes, options: dict[str, Any], tasks: dict[int, Any], send: Any
 ) -> None:
     import ray
     from ray import exceptions
 
     try:
+        # max_retries=0: a retry by Ray could run beside an attempt that it wrongly takes for dead.
+        # The caller retries, and the commit in the store decides.
         remote = ray.remote(_in_worker).options(num_returns="streaming", max_retries=0, **options)
         items: Any = remote.remote(payload)
         tasks[number] = items
@@ -121,6 +130,8 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
 
     The driver passes the items on unchanged.
     """
+    # Tagged items, since an exception that the function raises must not look like one of Ray's:
+    # that would count as a lost worker, and be tried again.
     function, args = pickle.loads(payload)
     try:
         for item in function(*args):
@@ -128,12 +139,13 @@ def _in_worker(payload: bytes) -> Iterator[bytes]:
     except Exception as error:
         text = traceback.format_exc()
         try:
-            told = cloudpickle.dumps(("error", error, text))
-            pickle.loads(told)  # Fails for exceptions that cannot be made from their arguments.
+            pickled_error = cloudpickle.dumps(("error", error, text))
+            # Fails for exceptions that cannot be made from their arguments.
+            pickle.loads(pickled_error)
         except Exception:
             plain = RuntimeError(f"{type(error).__name__}: {error}")
-            told = cloudpickle.dumps(("error", plain, text))
-        yield told
+            pickled_error = cloudpickle.dumps(("error", plain, text))
+        yield pickled_error
 
 
 def connect_pair() -> tuple[Connection, int]:

@@ -4,7 +4,7 @@
 
 Ray Train's `JaxTrainer` places them: each gets its cores and its GPUs or TPU host; if a topology is
 named, the hosts of a slice are placed together. A member sees the same as under any other launcher
-(see `infra.gang.launched`): its rank in the environment, and an input that closes when its starter
+(see `infra.gang.launcher`): its rank in the environment, and an input that closes when its starter
 ends. The members find rank 0 through their own messages, and the gang restarts as a whole. So the
 trainer starts no `jax.distributed` of its own, and retries nothing.
 
@@ -24,14 +24,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from infra.gang.launched import ADDRESS, RANKS
-from infra.gang.local import end_with_starter, own_path
+from infra.gang.launcher import ADDRESS, RANKS
+from infra.gang.local import exit_on_stdin_close, python_path
 from infra.ray.devices import worker_environment
 
-_ENDED = re.compile(r"rank \d+ ended with (?P<code>-?\d+) .*")
-_LOOK_EVERY = 1.0
+_MEMBER_ENDED = re.compile(r"rank \d+ ended with (?P<code>-?\d+) .*")
+_POLL_INTERVAL = 1.0
 """Interval between two looks at the nodes, and at a member [s]."""
-_LAST_WORDS = 500
+_LOG_TAIL = 500
 """Length of the end of a member's output that its error cites [characters]."""
 
 
@@ -53,8 +53,8 @@ def main() -> None:
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, help="command of each member, from `python` on"
     )
-    asked = parser.parse_args()
-    end_with_starter(1)  # The members' inputs then close, and they end, too.
+    args = parser.parse_args()
+    exit_on_stdin_close(1)  # The members' inputs then close, and they end, too.
 
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -62,26 +62,28 @@ def main() -> None:
 
     ray.init(os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
     # With a topology a member is a TPU host, and its chips count instead of GPUs.
-    chips, gpus = (asked.chips, 0) if asked.topology else (0, asked.gpus)
-    resources = {"CPU": asked.cpus, "GPU": gpus, "TPU": chips}
+    chips, gpus = (args.chips, 0) if args.topology else (0, args.gpus)
+    resources = {"CPU": args.cpus, "GPU": gpus, "TPU": chips}
     resources = {name: count for name, count in resources.items() if count}
     threading.Thread(
-        target=_await_nodes, args=(asked.n, resources, asked.wait), daemon=True, name="nodes"
+        target=_await_nodes, args=(args.n, resources, args.wait), daemon=True, name="nodes"
     ).start()
+    # Ray Train only places the members and starts them. It retries nothing, since the gang's
+    # supervisor restarts all members together, from their last saved state.
     with tempfile.TemporaryDirectory() as folder:
         trainer = JaxTrainer(
-            _member,
+            _run_member,
             train_loop_config={
-                "command": asked.command[1:],
-                "of_slice": _workers_of_slice(asked, resources) if chips else asked.n,
+                "command": args.command[1:],
+                "of_slice": _workers_of_slice(args, resources) if chips else args.n,
             },
             jax_config=JaxConfig(),
             scaling_config=ScalingConfig(
-                num_workers=asked.n,
+                num_workers=args.n,
                 use_gpu=bool(gpus),
                 use_tpu=bool(chips),
-                topology=asked.topology,
-                accelerator_type=asked.accelerator,
+                topology=args.topology,
+                accelerator_type=args.accelerator,
                 resources_per_worker=resources,
                 placement_strategy="SPREAD",
             ),
@@ -90,15 +92,15 @@ def main() -> None:
                 failure_config=FailureConfig(
                     max_failures=0, controller_failure_limit=0, max_preemption_failures=0
                 ),
-                worker_runtime_env={"env_vars": worker_environment(asked.cpus, gpus, chips, {})},
+                worker_runtime_env={"env_vars": worker_environment(args.cpus, gpus, chips, {})},
             ),
         )
-        code = _fit(trainer)
+        code = _run_trainer(trainer)
     sys.stdout.flush()
     os._exit(code)  # Ray has threads that some exits wait for.
 
 
-def _fit(trainer: Any) -> int:
+def _run_trainer(trainer: Any) -> int:
     """Returns the exit code of a member that failed, as a shell gives it; 0 if all ended well.
 
     Prints a line for each member that failed.
@@ -115,26 +117,28 @@ def _fit(trainer: Any) -> int:
         if not failures:
             print(f"{type(error).__name__}: {' '.join(str(error).split())}")
             return 128 + signal.SIGKILL
+        # A failure cites what `_run_member` raised: "rank 1 ended with 17", and the end of its
+        # output.
         for rank, failure in sorted(failures.items()):
-            said = _ENDED.search(str(failure))
+            message = _MEMBER_ENDED.search(str(failure))
             # A worker without such a message was killed with its node.
-            codes.append(int(said["code"]) if said else -signal.SIGKILL)
-            print(said[0] if said else f"rank {rank} was lost: {type(failure).__name__}")
+            codes.append(int(message["code"]) if message else -signal.SIGKILL)
+            print(message[0] if message else f"rank {rank} was lost: {type(failure).__name__}")
         worst = min(codes)  # A killed member (negative) before those that ended because of it.
         return 128 - worst if worst < 0 else worst
     return 0
 
 
-def _workers_of_slice(asked: argparse.Namespace, resources: Mapping[str, int]) -> int:
+def _workers_of_slice(args: argparse.Namespace, resources: Mapping[str, int]) -> int:
     """Returns the members that fill a TPU slice; ends this process if n is not a multiple of it."""
     from ray.util.tpu import get_tpu_worker_resources
 
-    wanted = {name: float(count) for name, count in resources.items()}
-    size, _ = get_tpu_worker_resources(asked.topology, asked.accelerator, wanted)
-    if asked.n % size:
+    requested = {name: float(count) for name, count in resources.items()}
+    size, _ = get_tpu_worker_resources(args.topology, args.accelerator, requested)
+    if args.n % size:
         print(
             f"compute.processes_per_stage must be a multiple of {size}, the hosts of a slice of "
-            f"{asked.topology}, got {asked.n}"
+            f"{args.topology}, got {args.n}"
         )
         sys.exit(1)
     return size
@@ -147,34 +151,42 @@ def _await_nodes(size: int, resources: Mapping[str, int], seconds: float) -> Non
     """
     import ray
 
-    own = ray.get_runtime_context().get_node_id()
+    this_node = ray.get_runtime_context().get_node_id()
     deadline = time.monotonic() + seconds
     while True:
-        going = _draining()
+        # What the nodes have in total, not what is free now: another gang's members will end. With
+        # members of 4 CPUs each, and this step's own core on node A:
+        #
+        #   A   8 CPUs - 1   room for 1
+        #   B   8 CPUs       room for 2      together 3
+        draining = _draining_nodes()
         totals = [
-            {**node["Resources"], "CPU": node["Resources"].get("CPU", 0) - (node["NodeID"] == own)}
+            {
+                **node["Resources"],
+                "CPU": node["Resources"].get("CPU", 0) - (node["NodeID"] == this_node),
+            }
             for node in ray.nodes()
-            if node["Alive"] and node["NodeID"] not in going
+            if node["Alive"] and node["NodeID"] not in draining
         ]
-        room = sum(
+        capacity = sum(
             min(int(total.get(name, 0)) // count for name, count in resources.items())
             for total in totals
         )
-        if room >= size:
+        if capacity >= size:
             return
         if time.monotonic() > deadline:
             break
-        time.sleep(_LOOK_EVERY)
-    wanted = " and ".join(f"{count} {name}" for name, count in resources.items())
+        time.sleep(_POLL_INTERVAL)
+    requested = " and ".join(f"{count} {name}" for name, count in resources.items())
     print(
-        f"the cluster has room for {room} processes with {wanted} each, of {size}, beside the "
-        f"step's own core, and no more came in {seconds:.0f} s (compute.node_wait)",
+        f"the cluster has room for {capacity} processes with {requested} each, of {size}, beside "
+        f"the step's own core, and no more came in {seconds:.0f} s (compute.node_wait)",
         flush=True,
     )
     os._exit(1)
 
 
-def _draining() -> set[str]:
+def _draining_nodes() -> set[str]:
     """Returns the nodes that are about to be taken away; none while the head does not answer."""
     # Ray Train asks this way, too; its public `get_preemption_info` blocks until all workers ask.
     from ray._private.state import state
@@ -186,7 +198,7 @@ def _draining() -> set[str]:
         return set()
 
 
-def _member(config: dict[str, Any]) -> None:
+def _run_member(config: dict[str, Any]) -> None:
     """Runs in a worker of Ray Train: starts a member, notifies it of a preemption, waits for it.
 
     Raises:
@@ -205,7 +217,7 @@ def _member(config: dict[str, Any]) -> None:
             if name not in RANKS and not name.startswith("MEGASCALE_")
         },
         "PMI_RANK": str(rank),
-        "PYTHONPATH": own_path(),
+        "PYTHONPATH": python_path(),
         ADDRESS: ray.util.get_node_ip_address(),
         **_slice_environment(rank, config["of_slice"]),
     }
@@ -217,17 +229,18 @@ def _member(config: dict[str, Any]) -> None:
             stderr=subprocess.STDOUT,
             env=environment,
         )
-        own, is_told = ray.get_runtime_context().get_node_id(), False
-        while (code := _code(member)) is None:
-            if not is_told and own in _draining():
+        # The notice is given once; JAX then has all members save at the same step.
+        this_node, is_notified = ray.get_runtime_context().get_node_id(), False
+        while (code := _exit_code(member)) is None:
+            if not is_notified and this_node in _draining_nodes():
                 member.send_signal(signal.SIGTERM)
-                is_told = True
+                is_notified = True
         printed.seek(0)
-        text = printed.read().decode(errors="replace")
-        print(text, flush=True)  # To the log that Ray keeps of this worker.
+        output = printed.read().decode(errors="replace")
+        print(output, flush=True)  # To the log that Ray keeps of this worker.
         if code:
-            said = " ".join(text[-_LAST_WORDS:].split())
-            raise RuntimeError(f"rank {rank} ended with {code} {said}")
+            log_tail = " ".join(output[-_LOG_TAIL:].split())
+            raise RuntimeError(f"rank {rank} ended with {code} {log_tail}")
 
 
 def _slice_environment(rank: int, of_slice: int) -> dict[str, str]:
@@ -245,14 +258,15 @@ def _slice_environment(rank: int, of_slice: int) -> dict[str, str]:
     num_slices = get_context().get_world_size() // of_slice
     if num_slices == 1:
         return {}
+    # Ranks of one slice are consecutive: with 4 members to a slice, ranks 0 to 3 are slice 0.
     first = broadcast_from_rank_zero(get_node_ip_address())
     return get_tpu_coordinator_env_vars(first, num_slices, rank // of_slice)
 
 
-def _code(member: subprocess.Popen[bytes]) -> int | None:
+def _exit_code(member: subprocess.Popen[bytes]) -> int | None:
     """Waits a little for a member; returns its exit code, None while it lives."""
     try:
-        return member.wait(_LOOK_EVERY)
+        return member.wait(_POLL_INTERVAL)
     except subprocess.TimeoutExpired:
         return None
 

@@ -25,14 +25,14 @@ from typing import Any, Literal
 
 from infra.processes.signals import wait_if_stopping
 from infra.ray.devices import worker_environment
-from infra.ray.lost import WorkerLost
-from infra.store.sources import lay_out
+from infra.ray.errors import RayWorkerLostError
+from infra.store.sources import write_tree
 
 Device = Literal["cpu", "gpu", "tpu"]
 
 _SILENCE = 90.0
 """Time without an answer after which a job server is given up [s]; its jobs may well continue."""
-_NODES_FRESH = 1.0
+_NODES_MAX_AGE = 1.0
 """Time for which one answer about the nodes serves all callers [s]."""
 _REQUESTS = 50.0
 """Highest rate of questions about jobs, over all waiting threads [1/s]."""
@@ -40,7 +40,7 @@ _HOST_CHIPS = 4
 """Chips of a TPU host, assumed while the cluster has none: an autoscaler will bring one."""
 _RUN = "run"
 """Key in a job's metadata: the run that submitted it."""
-_COUNTED = ("CPU", "GPU", "TPU")
+_RESOURCES = ("CPU", "GPU", "TPU")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,13 @@ class Job:
       id: Ray's submission id: the work's name and the attempt.
       cluster: session of the cluster; each session counts attempts from 1.
       attempt: number of the attempt, counted from 1.
-      found: whether it was under way already.
+      reattached: whether it was under way already.
     """
 
     id: str
     cluster: str
     attempt: int
-    found: bool = dataclasses.field(default=False, compare=False)
+    reattached: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ class Job:
         return f"{self.id}.{self.cluster}"
 
     @property
-    def earlier(self) -> list[str]:
+    def earlier_attempts(self) -> list[str]:
         """The names of the attempts before this one; all of them have ended."""
         work = self.id.rpartition("-")[0]
         return [f"{work}-{n}.{self.cluster}" for n in range(1, self.attempt)]
@@ -122,23 +122,32 @@ class JobServer:
           num_cpus: cores of one node.
           num_gpus: GPUs of one node, if the cluster has any; below 1 several jobs share one. If it
             has TPUs instead, a job that wants GPUs takes all chips of one host.
-          run: run that submits the job, see `stop_of`.
+          run: run that submits the job, see `stop_run_jobs`.
 
         Raises:
           RuntimeError: if there is no job server, or it refuses the job.
-          WorkerLost: if the job server does not answer any more.
+          RayWorkerLostError: if the job server does not answer any more.
         """
         self._connect()
+        # Ray refuses an id that was used before, which makes the id a lock. Three runs of one
+        # study, the first of which is killed:
+        #
+        #   run 1   cell-1: unknown, submitted          killed; the job goes on without it
+        #   run 2   cell-1: running, so followed        sees it fail
+        #   run 3   cell-1: ended.  cell-2: unknown, submitted
+        #
+        # If two runs submit cell-2 at once, one is told "already exists": it is the same job.
         resources = self._resources(num_cpus, num_gpus)
         gpus, tpus = resources["GPU"], int(resources["TPU"])
         attempt = 1
         # The first attempt that is under way or new is the job; earlier ones have ended.
         while True:
+            # Named before it is submitted, since the command holds the name: reports go under it.
             job = Job(id=f"{work}-{attempt}", cluster=self._cluster, attempt=attempt)
-            info = self._info(job)
+            info = self._job_info(job)
             wait_if_stopping()  # A job that was just stopped must not be started again.
             if info is None:
-                words = {
+                request = {
                     "submission_id": job.id,
                     "entrypoint": command(job),
                     "runtime_env": {
@@ -153,39 +162,42 @@ class JobServer:
                     "entrypoint_resources": {"TPU": tpus} if tpus else None,
                 }
                 try:
-                    self._ask(lambda words=words: self._client.submit_job(**words))
+                    self._request_with_retries(
+                        lambda request=request: self._client.submit_job(**request)
+                    )
                 except RuntimeError as error:
                     # Submitted by another process, or by an earlier try whose reply was lost.
                     if "already exists" not in str(error):
                         raise
                 return job
-            if not info.status.is_terminal() and not self._lost(info):
-                return dataclasses.replace(job, found=True)
+            if not info.status.is_terminal() and not self._node_is_gone(info):
+                return dataclasses.replace(job, reattached=True)
             attempt += 1
 
-    def why_ended(self, job: Job) -> str | None:
+    def end_reason(self, job: Job) -> str | None:
         """Returns why a job has ended; None while it runs or waits for its turn.
 
         Raises:
           RuntimeError: if no node of the cluster is large enough for it; it is then stopped.
-          WorkerLost: if the job server does not answer any more.
+          RayWorkerLostError: if the job server does not answer any more.
         """
-        info = self._info(job)
+        info = self._job_info(job)
         wait_if_stopping()  # A job that this process cancels must not be reported as lost.
         if info is None:
             return "is not known to the cluster"
         if info.status.is_terminal():
             self._waiting.pop(job.id, None)
             return f"{info.status.value.lower()}: {info.message}"
-        if self._lost(info):
+        if self._node_is_gone(info):
             return "died with its node"
+        # Waiting for its turn is fine; waiting for a node that will never come is not.
         if info.status == "PENDING":
-            self._check_place(job, info)
+            self._check_feasible(job, info)
         return None
 
-    def was_given_up(self, job: Job) -> bool:
+    def timed_out_unscheduled(self, job: Job) -> bool:
         """Whether Ray gave a job up because no node was free for 15 minutes."""
-        info = self._info(job)
+        info = self._job_info(job)
         return info is not None and info.error_type == "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
 
     def wait(self, waiting: int) -> None:
@@ -204,17 +216,17 @@ class JobServer:
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(self._stop, jobs))
 
-    def stop_of(self, run: str) -> list[str]:
+    def stop_run_jobs(self, run: str) -> list[str]:
         """Stops all jobs that a run submitted and that have not ended; returns their ids.
 
         Raises:
           RuntimeError: if there is no job server.
-          WorkerLost: if the job server does not answer any more.
+          RayWorkerLostError: if the job server does not answer any more.
         """
         self._connect()
         jobs = [
             job.submission_id
-            for job in self._ask(lambda: self._client.list_jobs())
+            for job in self._request_with_retries(lambda: self._client.list_jobs())
             if (job.metadata or {}).get(_RUN) == run and not job.status.is_terminal()
         ]
         self.stop([Job(id=job, cluster=self._cluster, attempt=0) for job in jobs])
@@ -229,7 +241,7 @@ class JobServer:
         with self._locked:
             if self._client is not None:
                 return
-            url = _url(self._address)
+            url = _job_server_url(self._address)
             # For Ray's clients this variable overrides their own argument.
             os.environ["RAY_API_SERVER_ADDRESS"] = url
             from ray.job_submission import JobSubmissionClient
@@ -250,87 +262,90 @@ class JobServer:
                 ) from error
             # Jobs run these bytes, which the keys of the run's steps name, and not what is in the
             # checkout by now. A job imports from its working folder before anything of its node.
-            lay_out(self._code, Path(self._folder.name))
+            write_tree(self._code, Path(self._folder.name))
             self._client = client
 
     def _resources(self, num_cpus: int, num_gpus: float) -> dict[str, float]:
         """Returns the numbers of CPUs, GPUs and TPU chips that a job takes."""
-        nodes = self._living().values()
-        most = {name: max((node[name] for node in nodes), default=0) for name in _COUNTED}
+        nodes = self._alive_nodes().values()
+        most = {name: max((node[name] for node in nodes), default=0) for name in _RESOURCES}
+        # The cluster's nodes decide, and not this machine, which may be a laptop.
         device = self._device or ("gpu" if most["GPU"] else "tpu" if most["TPU"] else "cpu")
         if device == "gpu" and math.isinf(num_gpus):
             num_gpus = max(1, most["GPU"])
-        wants = bool(num_gpus)
+        wants_accelerator = bool(num_gpus)
         return {
             "CPU": num_cpus,
             "GPU": num_gpus if device == "gpu" else 0,
-            "TPU": (most["TPU"] or _HOST_CHIPS) if device == "tpu" and wants else 0,
+            "TPU": (most["TPU"] or _HOST_CHIPS) if device == "tpu" and wants_accelerator else 0,
         }
 
-    def _info(self, job: Job) -> Any:
+    def _job_info(self, job: Job) -> Any:
         """Returns the server's record of a job; None if it has none of that id."""
         try:
-            return self._ask(lambda: self._client.get_job_info(job.id))
+            return self._request_with_retries(lambda: self._client.get_job_info(job.id))
         except RuntimeError as error:
             if "status code 404" in str(error):
                 return None
             raise
 
-    def _lost(self, info: Any) -> bool:
+    def _node_is_gone(self, info: Any) -> bool:
         """Whether a job's node is gone; Ray reports some of these jobs much later, or never."""
-        return bool(info.driver_node_id) and info.driver_node_id not in self._living()
+        return bool(info.driver_node_id) and info.driver_node_id not in self._alive_nodes()
 
-    def _living(self) -> dict[str, dict[str, int]]:
+    def _alive_nodes(self) -> dict[str, dict[str, int]]:
         """Returns node id -> total CPUs, GPUs and TPU chips, for every living node."""
         from ray.util.state.common import ListApiOptions, StateResource
 
         with self._locked:
-            asked, nodes = self._nodes
-            if time.monotonic() - asked > _NODES_FRESH:
-                every: Any = ListApiOptions
-                options = every(limit=10_000)
-                listed = self._ask(
+            updated, nodes = self._nodes
+            # Many waiting threads ask about their jobs' nodes; one answer serves all of them.
+            if time.monotonic() - updated > _NODES_MAX_AGE:
+                options_type: Any = ListApiOptions
+                options = options_type(limit=10_000)
+                node_states = self._request_with_retries(
                     lambda: self._state.list(
                         StateResource.NODES, options=options, raise_on_missing_output=False
                     )
                 )
                 nodes = {
                     node.node_id: {
-                        name: int(node.resources_total.get(name, 0)) for name in _COUNTED
+                        name: int(node.resources_total.get(name, 0)) for name in _RESOURCES
                     }
-                    for node in listed
+                    for node in node_states
                     if node.state == "ALIVE"
                 }
                 self._nodes = time.monotonic(), nodes
             return nodes
 
-    def _check_place(self, job: Job, info: Any) -> None:
+    def _check_feasible(self, job: Job, info: Any) -> None:
         """Stops a job that no node could run, even if idle, once it has waited long enough.
 
         Raises:
           RuntimeError: if it was stopped.
         """
-        wanted = {name: float(info.metadata[name]) for name in _COUNTED}
-        nodes = self._living().values()
-        if any(all(node[name] >= n for name, n in wanted.items()) for node in nodes):
+        requested = {name: float(info.metadata[name]) for name in _RESOURCES}
+        nodes = self._alive_nodes().values()
+        # Compared with what the nodes have in total: a node that is only busy will be free again.
+        if any(all(node[name] >= n for name, n in requested.items()) for node in nodes):
             self._waiting.pop(job.id, None)
             return
         since = self._waiting.setdefault(job.id, time.monotonic())
         if time.monotonic() - since < self._node_wait:
             return
         self._stop(job)
-        there = collections.Counter(_words(node) for node in nodes)
-        found = ", ".join(f"{count} with {words}" for words, count in there.items())
+        node_counts = collections.Counter(_resources_text(node) for node in nodes)
+        nodes_text = ", ".join(f"{count} with {words}" for words, count in node_counts.items())
         raise RuntimeError(
-            f"no node of the cluster has {_words(wanted)}, and none came in "
-            f"{self._node_wait:.0f} s (compute.node_wait); there are {found or 'no nodes'}."
+            f"no node of the cluster has {_resources_text(requested)}, and none came in "
+            f"{self._node_wait:.0f} s (compute.node_wait); there are {nodes_text or 'no nodes'}."
         )
 
     def _stop(self, job: Job) -> None:
         with contextlib.suppress(Exception):  # It has ended, or its cluster has.
             self._client.stop_job(job.id)
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _request_with_retries(self, question: Callable[[], Any]) -> Any:
         """Asks the server, and retries for a while if it does not answer."""
         import requests
 
@@ -338,6 +353,8 @@ class JobServer:
         while True:
             try:
                 return question()
+            # Not answered, or the server's own error (5xx): it may be starting again. Everything
+            # else is its answer, and goes to the caller.
             except (ConnectionError, requests.RequestException) as error:
                 reason: Exception = error
             except RuntimeError as error:
@@ -345,7 +362,7 @@ class JobServer:
                     raise
                 reason = error
             if time.monotonic() - began > _SILENCE:
-                raise WorkerLost(
+                raise RayWorkerLostError(
                     f"the job server of {self._address} did not answer for {_SILENCE:.0f} s: "
                     f"{reason}"
                 ) from reason
@@ -353,13 +370,14 @@ class JobServer:
             pause = min(2 * pause, 5.0)
 
     def _pause(self, seconds: float) -> None:
-        left = self._ended.wait(seconds)
+        # An event and not a sleep, so that `leave` wakes all waiting threads at once.
+        is_detached = self._ended.wait(seconds)
         wait_if_stopping()
-        if left:
+        if is_detached:
             raise RuntimeError("the run is being stopped; its jobs are left as they are.")
 
 
-def _url(address: str) -> str:
+def _job_server_url(address: str) -> str:
     """Returns the address of a cluster's job server.
 
     Raises:
@@ -378,5 +396,5 @@ def _url(address: str) -> str:
         ) from error
 
 
-def _words(resources: Mapping[str, float]) -> str:
+def _resources_text(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{n:g} {name}" for name, n in resources.items() if n) or "0 CPU"

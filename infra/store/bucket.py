@@ -28,22 +28,22 @@ from typing import Any, BinaryIO, TypeVar
 
 import google_crc32c
 
+from infra.store.backend import MANIFESTS, ByteSource, FileStat, Receipt, StoreBackend
+from infra.store.block_reader import BlockReader, RangedFile
 from infra.store.digest import file_sha256, listing_sha256
-from infra.store.files import MANIFESTS, Content, Files, Receipt, Stat
-from infra.store.glance import Glance, Records
 from infra.store.manifest import File
 from infra.store.node_cache import NodeCache
-from infra.store.ranged import Blocks, Ranged
 from infra.store.regions import check_region, region_of_machine
+from infra.store.snapshot import RecordCache, StoreSnapshot
 
 _URI = re.compile(r"gs://(?P<bucket>[a-z0-9][\w.-]{1,220}[a-z0-9])(?:/(?P<prefix>.*?))?/*")
-_AT_ONCE = 16
+_MAX_TRANSFERS = 16
 """Files in transfer at a time."""
-_TRIES = 4
+_MAX_TRIES = 4
 """Tries of a request that gcsfs, after its own retries, could not finish."""
 _TIMEOUT = 60.0
 """Longest wait for the next byte of an answer [s]."""
-_LISTED = "items(name,size,updated,generation,crc32c),prefixes,nextPageToken"
+_LISTED_FIELDS = "items(name,size,updated,generation,crc32c),prefixes,nextPageToken"
 """Fields that a listing asks for."""
 _PART = 16 * 2**20
 """Size of the parts in which a large file is sent [bytes]."""
@@ -60,7 +60,7 @@ class BucketError(OSError):
 
 
 class Bucket:
-    """Files below a prefix of a bucket; `Files` documents the methods.
+    """Files below a prefix of a bucket; `StoreBackend` documents the methods.
 
     Args:
       uri: gs://bucket or gs://bucket/prefix.
@@ -71,10 +71,10 @@ class Bucket:
     """
 
     def __init__(self, uri: str) -> None:
-        found = _URI.fullmatch(uri)
-        if found is None:
+        match = _URI.fullmatch(uri)
+        if match is None:
             raise ValueError(f"store must be gs://bucket or gs://bucket/prefix, got {uri!r}.")
-        self._bucket, prefix = found["bucket"], found["prefix"] or ""
+        self._bucket, prefix = match["bucket"], match["prefix"] or ""
         self._prefix = f"{prefix}/" if prefix else ""
         self.uri = f"gs://{self._bucket}/{prefix}".rstrip("/")
         self.state = _state_folder(self.uri)
@@ -85,32 +85,33 @@ class Bucket:
             self._probe()
         except FileNotFoundError:
             raise BucketError(f"there is no bucket gs://{self._bucket}; make it first.") from None
+        # A machine without a known region has nothing to compare, and saves the request.
         if region_of_machine() is not None:
             self._check_region()
 
     def read(self, name: str) -> bytes:
-        return self._read(name)[0]
+        return self._read_object(name)[0]
 
     def read_range(self, name: str, start: int, length: int) -> bytes:
         if not length:
             return b""
 
         def get() -> bytes:
-            asked = {"Range": f"bytes={start}-{start + length - 1}"}
-            _, data = self._request("GET", *self._object(name), alt="media", headers=asked)
+            headers = {"Range": f"bytes={start}-{start + length - 1}"}
+            _, data = self._request("GET", *self._object_path(name), alt="media", headers=headers)
             if len(data) != length:
                 raise ConnectionError(f"{self.uri}/{name}: {len(data)} of {length} bytes came")
             return data
 
-        return self._tried(get)
+        return self._with_retries(get)
 
     def open(self, name: str) -> BinaryIO:
-        return io.BufferedReader(Ranged(self.blocks(name)))
+        return io.BufferedReader(RangedFile(self.blocks(name)))
 
-    def blocks(self, name: str) -> Blocks:
+    def blocks(self, name: str) -> BlockReader:
         """Returns a reader of a file's blocks, none of which is read yet."""
         stat = self.stat(name)
-        return Blocks(
+        return BlockReader(
             lambda start, length: self.read_range(name, start, length),
             stat.size,
             f"{self.uri}/{name}",
@@ -118,97 +119,109 @@ class Bucket:
         )
 
     @contextlib.contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
+    def atomic_write(self, name: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
             path = Path(folder) / "file"
             yield path
             with path.open("rb") as file:
-                self.send(name, _OnDisk(file))
+                self.upload_bytes(name, _FileBytes(file))
 
     def link(self, source: str, name: str, file: File) -> Receipt:
+        # Copied inside the bucket. A large object takes several calls, each with the token of the
+        # one before:
+        #
+        #   POST rewriteTo                  -> done: false, rewriteToken: t1
+        #   POST rewriteTo, rewriteToken t1 -> done: true
         path = "b/{}/o/{}/rewriteTo/b/{}/o/{}"
-        ends = *self._object(source)[1:], *self._object(name)[1:]
+        ends = *self._object_path(source)[1:], *self._object_path(name)[1:]
         token: dict[str, str] = {}
         try:
             while True:
-                said = self._json("POST", path, *ends, ifGenerationMatch=0, **token)
-                if said["done"]:
+                reply = self._request_json("POST", path, *ends, ifGenerationMatch=0, **token)
+                if reply["done"]:
                     break
-                token = {"rewriteToken": said["rewriteToken"]}
+                token = {"rewriteToken": reply["rewriteToken"]}
         except FileExistsError:
             pass  # An earlier try of this request succeeded, and its reply was lost.
-        there = self._metadata(name)
-        if int(there["size"]) != file.size:
+        stored = self._metadata(name)
+        if int(stored["size"]) != file.size:
             raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
-        return Receipt(file, there["crc32c"], there["generation"])
+        return Receipt(file, stored["crc32c"], stored["generation"])
 
-    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
-        prefix = self._folder(folder)
-        for item in self._items(prefix):
-            yield item["name"].removeprefix(prefix), _stat(item)
+    def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
+        prefix = self._folder_prefix(folder)
+        for item in self._list_objects(prefix):
+            yield item["name"].removeprefix(prefix), _object_stat(item)
 
-    def stat(self, name: str) -> Stat:
-        return _stat(self._metadata(name))
+    def stat(self, name: str) -> FileStat:
+        return _object_stat(self._metadata(name))
 
-    def listing(self, folder: str) -> dict[str, Stat]:
+    def listing(self, folder: str) -> dict[str, FileStat]:
         return self.entries(folder)[0]
 
     def folders(self, folder: str) -> list[str]:
         return self.entries(folder)[1]
 
-    def entries(self, folder: str) -> tuple[dict[str, Stat], list[str]]:
+    def entries(self, folder: str) -> tuple[dict[str, FileStat], list[str]]:
         """Returns the files and the folders directly in a folder, both sorted by name."""
-        prefix = self._folder(folder)
-        files: dict[str, Stat] = {}
+        prefix = self._folder_prefix(folder)
+        files: dict[str, FileStat] = {}
         folders: list[str] = []
-        for page in self._pages(prefix, delimiter="/"):
+        # A bucket has no folders: with a delimiter, the names below one come back as one prefix.
+        #
+        #   a/x, a/b/y, a/b/z   listed below "a/":   items [a/x]   prefixes [a/b/]
+        for page in self._list_pages(prefix, delimiter="/"):
             for item in page.get("items", ()):
-                files[item["name"].removeprefix(prefix)] = _stat(item)
+                files[item["name"].removeprefix(prefix)] = _object_stat(item)
             folders += [n.removeprefix(prefix).rstrip("/") for n in page.get("prefixes", ())]
         return files, sorted(folders)
 
-    def measure(self, name: str) -> Stat:
-        found = [*self._below(name).values()]
+    def total_stat(self, name: str) -> FileStat:
+        stats = [*self._files_below(name).values()]
         with contextlib.suppress(FileNotFoundError):
-            found.append(self.stat(name))
-        newest = max((stat.modified for stat in found), default=0)
-        return Stat(size=sum(stat.size for stat in found), modified=newest, version=())
+            stats.append(self.stat(name))
+        newest = max((stat.modified for stat in stats), default=0)
+        return FileStat(size=sum(stat.size for stat in stats), modified=newest, version=())
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        there = self._below(folder)
-        return {name: there[name].size for name in names if name in there}
+        stats = self._files_below(folder)
+        return {name: stats[name].size for name in names if name in stats}
 
     def sha256(self, name: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "file"
-            self._tried(lambda: self._opened().get_file(self._place(name), str(path)))
+            self._with_retries(lambda: self._gcsfs().get_file(self._gcs_path(name), str(path)))
             return file_sha256(path)
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create_if_absent(self, name: str, data: bytes) -> bool:
         try:
-            return self._write(name, data, 0)
+            return self._write_object(name, data, 0)
+        # No answer at all, in any try. Then only the object tells; if that cannot be read either,
+        # the error goes up, and nobody may delete what the object names.
         except BucketError:
             # The write may have succeeded all the same.
             with contextlib.suppress(OSError):
                 return self.read(name) == data
             raise
 
-    def swap(self, name: str, old: bytes, new: bytes) -> bool:
+    def compare_and_swap(self, name: str, old: bytes, new: bytes) -> bool:
         try:
-            there, generation = self._read(name)
+            current, generation = self._read_object(name)
         except FileNotFoundError:
             return False
-        return there == old and self._write(name, new, generation)
+        return current == old and self._write_object(name, new, generation)
 
-    def drop(self, name: str, old: bytes) -> bool:
+    def compare_and_delete(self, name: str, old: bytes) -> bool:
         try:
-            there, generation = self._read(name)
+            current, generation = self._read_object(name)
         except FileNotFoundError:
             return False
-        if there != old:
+        if current != old:
             return False
         try:
-            self._asked("DELETE", *self._object(name), ifGenerationMatch=generation)
+            self._request_with_retries(
+                "DELETE", *self._object_path(name), ifGenerationMatch=generation
+            )
         except FileExistsError:  # The precondition failed: it was replaced.
             return False
         except FileNotFoundError:
@@ -216,139 +229,154 @@ class Bucket:
         return True
 
     def put(self, name: str, data: bytes) -> None:
-        self._write(name, data, None)
+        self._write_object(name, data, None)
 
-    def at_once(self) -> Files:
-        there = self._below("")
-        manifests = {name: stat for name, stat in there.items() if name.startswith(MANIFESTS)}
-        memory = Records(self.state / "cache" / "manifests.sqlite")
-        return Glance(self, there, memory.get(manifests, self.read))
+    def snapshot(self) -> StoreBackend:
+        # One listing of the whole prefix, in pages of a thousand names; then the manifests, of
+        # which this machine has most from the last time.
+        stats = self._files_below("")
+        manifests = {name: stat for name, stat in stats.items() if name.startswith(MANIFESTS)}
+        cache = RecordCache(self.state / "cache" / "manifests.sqlite")
+        return StoreSnapshot(self, stats, cache.get(manifests, self.read))
 
     def now(self) -> int:
         date = email.utils.parsedate_to_datetime(self._probe()["Date"])
         return int(date.timestamp() * 1e9)
 
-    def upload(self, path: Path, name: str) -> None:
+    def upload_file(self, path: Path, name: str) -> None:
         if path.stat().st_size < _AT_A_TIME:
-            if not self._write(name, path.read_bytes(), 0):
+            if not self._write_object(name, path.read_bytes(), 0):
                 raise BucketError(f"{self.uri}/{name} is there already, with other bytes.")
             return
         with path.open("rb") as file:
-            self.send(name, _OnDisk(file))
+            self.upload_bytes(name, _FileBytes(file))
 
-    def send(self, name: str, data: Content) -> Receipt:
+    def upload_bytes(self, name: str, data: ByteSource) -> Receipt:
+        # Read twice, here and when it is sent: the bucket computes a CRC of what arrived, and it
+        # must be compared with one that was computed before anything could go wrong on the way.
         sha256, crc32c = hashlib.sha256(), google_crc32c.Checksum()
         for start in range(0, data.size, _PART):
             part = data.read(start, _PART)
             sha256.update(part)
             crc32c.update(part)
-        sent = base64.b64encode(crc32c.digest()).decode()
+        checksum = base64.b64encode(crc32c.digest()).decode()
 
         def put() -> Receipt:
             with contextlib.suppress(FileExistsError):  # An earlier try's, whose reply was lost.
                 if data.size < _AT_A_TIME:
-                    self._write(name, data.read(0, data.size), 0)
+                    self._write_object(name, data.read(0, data.size), 0)
                 else:
-                    self._upload(name, data)
-            there = self._metadata(name)
-            if there["crc32c"] != sent:
-                held = there["generation"]
-                self._request("DELETE", *self._object(name), ifGenerationMatch=held)
+                    self._upload_resumable(name, data)
+            stored = self._metadata(name)
+            # Only the generation that was looked at is deleted, and not one that came after it.
+            if stored["crc32c"] != checksum:
+                generation = stored["generation"]
+                self._request("DELETE", *self._object_path(name), ifGenerationMatch=generation)
                 raise ConnectionError(f"{self.uri}/{name} was stored with other bytes than sent")
             file = File(sha256=sha256.hexdigest(), size=data.size)
-            return Receipt(file, sent, there["generation"])
+            return Receipt(file, checksum, stored["generation"])
 
-        return self._tried(put)
+        return self._with_retries(put)
 
-    def download(self, name: str, file: File, path: Path) -> None:
+    def download_file(self, name: str, file: File, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
 
         def get() -> None:
-            self._opened().get_file(self._place(name), str(path))
+            self._gcsfs().get_file(self._gcs_path(name), str(path))
             if file_sha256(path) != file.sha256:  # gcsfs does not compare them.
                 raise ConnectionError(
                     f"{self.uri}/{name}: the bytes received do not match its digest"
                 )
 
-        self._tried(get)
+        self._with_retries(get)
 
-    def workplace(self, folder: str) -> Path:
+    def make_workspace(self, folder: str) -> Path:
         path = self.state / "work" / folder
         path.mkdir(parents=True)
         return path
 
-    def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
+    def publish_folder(
+        self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]
+    ) -> None:
         path = self.state / "work" / folder
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(lambda name: self.upload(path / name, f"{folder}/{name}"), files))
-        prefix = self._folder(folder)
-        wanted = {name: (_file_crc32c(path / name), "") for name in files}
-        wanted |= {name: (receipt.crc32c, receipt.generation) for name, receipt in sent.items()}
+        with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
+            list(pool.map(lambda name: self.upload_file(path / name, f"{folder}/{name}"), files))
+        prefix = self._folder_prefix(folder)
+        # Everything in the stored folder must be ours, with the bytes that we have; a file too many
+        # is as wrong as one too few.
+        expected = {name: (_file_crc32c(path / name), "") for name in files}
+        expected |= {name: (receipt.crc32c, receipt.generation) for name, receipt in sent.items()}
 
         def check() -> None:
             stored = {}
-            for item in self._items(prefix):
+            for item in self._list_objects(prefix):
                 name = item["name"].removeprefix(prefix)
                 # A file that was sent must also be the same generation as in its receipt.
                 generation = item["generation"] if name in sent else ""
                 stored[name] = item["crc32c"], generation
-            if stored != wanted:  # Retried, since a cache may have answered with an old listing.
+            if stored != expected:  # Retried, since a cache may have answered with an old listing.
                 raise ConnectionError(f"{self.uri}/{folder} does not hold what was sent")
 
-        self._tried(check)
-        self._cache.adopt(_listing(files), path)
+        self._with_retries(check)
+        # The workspace becomes the copy in this machine's cache: the next step here downloads
+        # nothing.
+        self._cache.adopt(_content_name(files), path)
 
-    def local(self, folder: str, files: Mapping[str, File]) -> Path:
+    def local_folder(self, folder: str, files: Mapping[str, File]) -> Path:
         def fill(path: Path) -> None:
             def fetch(name: str) -> None:
-                self.download(f"{folder}/{name}", files[name], path / name)
+                self.download_file(f"{folder}/{name}", files[name], path / name)
 
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
+            with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
                 list(pool.map(fetch, files))
 
-        return self._cache.get(_listing(files), sum(file.size for file in files.values()), fill)
+        return self._cache.get(
+            _content_name(files), sum(file.size for file in files.values()), fill
+        )
 
-    def place(self, folder: str, files: Mapping[str, File]) -> str:
-        there = self._cache.find(_listing(files))
-        return f"{self.uri}/{folder}" if there is None else str(there)
+    def folder_uri(self, folder: str, files: Mapping[str, File]) -> str:
+        cached = self._cache.find(_content_name(files))
+        return f"{self.uri}/{folder}" if cached is None else str(cached)
 
     def remove(self, folder: str) -> None:
-        names = [folder, *(f"{folder}/{name}" for name in self._below(folder))]
+        names = [folder, *(f"{folder}/{name}" for name in self._files_below(folder))]
 
         def delete(name: str) -> None:
             with contextlib.suppress(FileNotFoundError):
-                self._asked("DELETE", *self._object(name))
+                self._request_with_retries("DELETE", *self._object_path(name))
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
             list(pool.map(delete, names))
         shutil.rmtree(self.state / "work" / folder, ignore_errors=True)
 
     def _check_region(self) -> None:
-        asked = "location,customPlacementConfig"
+        fields = "location,customPlacementConfig"
         try:
-            location = self._json("GET", "b/{}", self._bucket, fields=asked)
+            location = self._request_json("GET", "b/{}", self._bucket, fields=fields)
         except OSError:
             return  # A user may be allowed to read objects but not to ask this.
         check_region(self.uri, location)
 
     def _probe(self) -> Mapping[str, str]:
         """Makes a minimal request, which needs only the right to list; returns the headers."""
-        return self._asked("GET", "b/{}/o", self._bucket, maxResults=1, fields="kind")[0]
+        return self._request_with_retries(
+            "GET", "b/{}/o", self._bucket, maxResults=1, fields="kind"
+        )[0]
 
-    def _read(self, name: str) -> tuple[bytes, str]:
+    def _read_object(self, name: str) -> tuple[bytes, str]:
         """Returns an object's bytes, verified by its checksum, and its generation."""
 
         def get() -> tuple[bytes, str]:
-            headers, data = self._request("GET", *self._object(name), alt="media")
+            headers, data = self._request("GET", *self._object_path(name), alt="media")
             if _crc32c(data) not in headers.get("x-goog-hash", ""):
                 raise ConnectionError(
                     f"{self.uri}/{name}: the bytes received do not match its checksum"
                 )
             return data, headers["x-goog-generation"]
 
-        return self._tried(get)
+        return self._with_retries(get)
 
-    def _write(self, name: str, data: bytes, generation: str | int | None) -> bool:
+    def _write_object(self, name: str, data: bytes, generation: str | int | None) -> bool:
         """Writes an object in place of a generation; returns whether these bytes are there now.
 
         Args:
@@ -356,21 +384,28 @@ class Bucket:
           data: bytes of the file.
           generation: generation that must be there; 0 for no object, None for any.
         """
+        # A condition makes it safe to send a write again. With generation 0, "only if absent":
+        #
+        #   we                                   the bucket
+        #   POST x, if generation is 0    ->     stores x as generation 7
+        #                                 X-     the reply is lost
+        #   POST x, if generation is 0    ->     412: x has generation 7
+        #   GET x                         ->     our bytes: it was us. Others': they were first
         condition = {} if generation is None else {"ifGenerationMatch": generation}
         # Sent with a checksum, so that the bucket refuses bytes that were damaged on their way.
-        line = uuid.uuid4().hex
-        sent = json.dumps({"name": self._prefix + name, "crc32c": _crc32c(data)})
+        boundary = uuid.uuid4().hex
+        metadata = json.dumps({"name": self._prefix + name, "crc32c": _crc32c(data)})
         body = (
-            f"--{line}\r\nContent-Type: application/json\r\n\r\n{sent}\r\n--{line}\r\n"
+            f"--{boundary}\r\nContent-Type: application/json\r\n\r\n{metadata}\r\n--{boundary}\r\n"
             f"Content-Type: {_BYTES}\r\n\r\n"
         ).encode()
         try:
-            self._asked(
+            self._request_with_retries(
                 "POST",
-                self._uploads(),
-                data=body + data + f"\r\n--{line}--".encode(),
+                self._upload_url(),
+                data=body + data + f"\r\n--{boundary}--".encode(),
                 uploadType="multipart",
-                headers={"Content-Type": f"multipart/related; boundary={line}"},
+                headers={"Content-Type": f"multipart/related; boundary={boundary}"},
                 **condition,
             )
         except FileExistsError:
@@ -381,7 +416,7 @@ class Bucket:
                 return False
         return True
 
-    def _upload(self, name: str, data: Content) -> None:
+    def _upload_resumable(self, name: str, data: ByteSource) -> None:
         """Stores a new object, part by part; in one try.
 
         Raises:
@@ -389,19 +424,25 @@ class Bucket:
         """
         headers, _ = self._request(
             "POST",
-            self._uploads(),
+            self._upload_url(),
             uploadType="resumable",
             name=self._prefix + name,
             ifGenerationMatch=0,
             headers={"X-Upload-Content-Type": _BYTES, "Content-Type": "application/json"},
         )
-        session, start, said = headers["Location"], 0, b""
+        #   PUT session, bytes 0-16777215/40000000          -> 308, Range: bytes=0-16777215
+        #   PUT session, bytes 16777216-33554431/40000000   -> 308, Range: bytes=0-29360127
+        #   PUT session, bytes 29360128-39999999/40000000   -> 200, and the object's metadata
+        #
+        # The bucket may keep less of a part than it was sent, as in the second line; its answer
+        # says where to go on. The object appears with the last part, or not at all.
+        session, start, reply = headers["Location"], 0, b""
         try:
-            while not said:  # Until the last part, answers have no body, only the range received.
+            while not reply:  # Until the last part, answers have no body, only the range received.
                 part = data.read(start, _PART)
-                told = f"bytes {start}-{start + len(part) - 1}/{data.size}"
-                headers, said = self._request(
-                    "PUT", session, data=part, headers={"Content-Range": told}
+                content_range = f"bytes {start}-{start + len(part) - 1}/{data.size}"
+                headers, reply = self._request(
+                    "PUT", session, data=part, headers={"Content-Range": content_range}
                 )
                 start = int(headers["Range"].rpartition("-")[2]) + 1 if "Range" in headers else 0
         except Exception:
@@ -410,52 +451,61 @@ class Bucket:
             raise
 
     def _metadata(self, name: str) -> dict[str, Any]:
-        return self._json("GET", *self._object(name))
+        return self._request_json("GET", *self._object_path(name))
 
-    def _below(self, folder: str) -> dict[str, Stat]:
+    def _files_below(self, folder: str) -> dict[str, FileStat]:
         """Returns all files below a folder by their path in it."""
-        prefix = self._folder(folder)
-        return {item["name"].removeprefix(prefix): _stat(item) for item in self._items(prefix)}
+        prefix = self._folder_prefix(folder)
+        return {
+            item["name"].removeprefix(prefix): _object_stat(item)
+            for item in self._list_objects(prefix)
+        }
 
-    def _items(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
-        for page in self._pages(prefix, **words):
+    def _list_objects(self, prefix: str, **parameters: str) -> Iterator[dict[str, Any]]:
+        for page in self._list_pages(prefix, **parameters):
             yield from page.get("items", ())
 
-    def _object(self, name: str) -> tuple[str, str, str]:
+    def _object_path(self, name: str) -> tuple[str, str, str]:
         """Returns the template of an object's path in requests, and the two names to fill in."""
         return "b/{}/o/{}", self._bucket, self._prefix + name
 
-    def _uploads(self) -> str:
+    def _upload_url(self) -> str:
         """Returns the address to which new objects are sent."""
-        return f"{self._opened()._location}/upload/storage/v1/b/{self._bucket}/o"
+        return f"{self._gcsfs()._location}/upload/storage/v1/b/{self._bucket}/o"
 
-    def _place(self, name: str) -> str:
+    def _gcs_path(self, name: str) -> str:
         return f"{self._bucket}/{self._prefix}{name}"
 
-    def _folder(self, folder: str) -> str:
+    def _folder_prefix(self, folder: str) -> str:
         return f"{self._prefix}{folder}/" if folder else self._prefix
 
-    def _pages(self, prefix: str, **words: str) -> Iterator[dict[str, Any]]:
+    def _list_pages(self, prefix: str, **parameters: str) -> Iterator[dict[str, Any]]:
         token: dict[str, str] = {}
         while True:
-            page = self._json(
-                "GET", "b/{}/o", self._bucket, prefix=prefix, fields=_LISTED, **words, **token
+            page = self._request_json(
+                "GET",
+                "b/{}/o",
+                self._bucket,
+                prefix=prefix,
+                fields=_LISTED_FIELDS,
+                **parameters,
+                **token,
             )
             yield page
             if "nextPageToken" not in page:
                 return
             token = {"pageToken": page["nextPageToken"]}
 
-    def _json(self, *words: str, **more: Any) -> dict[str, Any]:
-        return json.loads(self._asked(*words, **more)[1])
+    def _request_json(self, *path: str, **options: Any) -> dict[str, Any]:
+        return json.loads(self._request_with_retries(*path, **options)[1])
 
-    def _asked(self, *words: str, **more: Any) -> tuple[Mapping[str, str], bytes]:
-        return self._tried(lambda: self._request(*words, **more))
+    def _request_with_retries(self, *path: str, **options: Any) -> tuple[Mapping[str, str], bytes]:
+        return self._with_retries(lambda: self._request(*path, **options))
 
-    def _request(self, *words: str, **more: Any) -> tuple[Mapping[str, str], bytes]:
-        return self._opened().call(*words, **more)
+    def _request(self, *path: str, **options: Any) -> tuple[Mapping[str, str], bytes]:
+        return self._gcsfs().call(*path, **options)
 
-    def _tried(self, request: Callable[[], _T]) -> _T:
+    def _with_retries(self, request: Callable[[], _T]) -> _T:
         """Makes a request, and retries it after a pause if that may help.
 
         Raises:
@@ -470,13 +520,15 @@ class Bucket:
             except (FileNotFoundError, FileExistsError):
                 raise
             except Exception as error:  # From aiohttp, requests, google.auth or gcsfs.
+                # Pauses of up to 2, 4, 8 s, drawn at random: many workers that were refused at the
+                # same moment do not come back at the same moment.
                 tries += 1
-                if tries == _TRIES or not _may_pass(error):
+                if tries == _MAX_TRIES or not _is_transient(error):
                     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                     raise BucketError(f"{self.uri}: {reason}") from error
                 time.sleep(random.uniform(0, 2.0**tries))
 
-    def _opened(self) -> Any:
+    def _gcsfs(self) -> Any:
         """Returns gcsfs's file system; one per process, since threads do not survive a fork."""
         with self._opening:
             if self._system is None or self._system[0] != os.getpid():
@@ -496,7 +548,7 @@ class Bucket:
             return self._system[1]
 
 
-class _OnDisk:
+class _FileBytes:
     """The content of an open file."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -508,7 +560,7 @@ class _OnDisk:
         return os.pread(self._number, length, start)
 
 
-def _may_pass(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """Whether another try may succeed."""
     from gcsfs.retry import is_retriable
 
@@ -525,14 +577,14 @@ def _state_folder(uri: str) -> Path:
     return base / f"{name}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
 
 
-def _listing(files: Mapping[str, File]) -> str:
+def _content_name(files: Mapping[str, File]) -> str:
     """Returns a folder's name in the cache: a digest of its files, shared by equal artifacts."""
     return listing_sha256({name: file.sha256 for name, file in files.items()})
 
 
-def _stat(item: Mapping[str, Any]) -> Stat:
+def _object_stat(item: Mapping[str, Any]) -> FileStat:
     modified = datetime.datetime.fromisoformat(item["updated"])
-    return Stat(
+    return FileStat(
         size=int(item["size"]),
         modified=int(modified.timestamp() * 1e9),
         version=(int(item["generation"]),),

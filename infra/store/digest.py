@@ -42,14 +42,14 @@ def canonical_json(value: object) -> str:
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,
-        default=_plain,
+        default=_plain_dataclass,
     )
 
 
-_KNOWN = 4096
+_MAX_CACHED = 4096
 """Number of objects whose JSON is remembered."""
 
-_texts: dict[int, tuple[object, str]] = {}
+_json_by_id: dict[int, tuple[object, str]] = {}
 """id of an object -> the object, so that its id is not given to another one, and its JSON."""
 
 
@@ -62,16 +62,19 @@ def settings_json(value: object) -> str:
     parameters = getattr(type(value), "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         return canonical_json(value)
-    known = _texts.get(id(value))
-    if known is None:
-        if len(_texts) >= _KNOWN:
-            _texts.clear()
-        known = _texts[id(value)] = value, canonical_json(value)
-    return known[1]
+    cached = _json_by_id.get(id(value))
+    if cached is None:
+        # Emptied as a whole, which is simpler than dropping the oldest, and seldom needed.
+        if len(_json_by_id) >= _MAX_CACHED:
+            _json_by_id.clear()
+        cached = _json_by_id[id(value)] = value, canonical_json(value)
+    return cached[1]
 
 
 def members_sha256(members: Mapping[str, object]) -> str:
     """Returns the `value_sha256` of a dict, using the remembered JSON of its values."""
+    # Spelled as `canonical_json` spells a dict, so that the digest is that of the whole dict,
+    # although the JSON of each member comes from memory.
     texts = (f'"{name}":{settings_json(members[name])}' for name in sorted(members))
     return hashlib.sha256(f"{{{','.join(texts)}}}".encode()).hexdigest()
 
@@ -86,21 +89,27 @@ def listing_sha256(files: Mapping[str, str]) -> str:
     return value_sha256(dict(files))
 
 
-def _plain(value: object) -> object:
+def _plain_dataclass(value: object) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: getattr(value, field.name)
             for field in dataclasses.fields(value)
-            if _counts(field, value)
+            if _is_identity_field(field, value)
         }
     raise TypeError(f"{type(value).__name__} cannot be part of a step key: {value!r}.")
 
 
-def _counts(field: "dataclasses.Field[Any]", owner: object) -> bool:
+def _is_identity_field(field: "dataclasses.Field[Any]", owner: object) -> bool:
     """Whether a field of a config is part of a step's identity."""
+    #   metadata         value of the field   part of the identity
+    #   none             any                  yes
+    #   NOT_IDENTITY     any                  no
+    #   UNLESS_DEFAULT   its default          no: old keys are as before the field existed
+    #   UNLESS_DEFAULT   another              yes
     rule = field.metadata.get("identity", True)
     if rule != UNLESS_DEFAULT["identity"]:
         return bool(rule)
+    # So the default of such a field must never change: old keys would mean another value.
     plain = field.default_factory is dataclasses.MISSING
     default = field.default if plain else field.default_factory()  # type: ignore[misc]
     return getattr(owner, field.name) != default

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
+from infra.store.backend import ByteSource, FileStat, Receipt, StoreBackend
 from infra.store.digest import file_sha256
-from infra.store.files import Content, Files, Receipt, Stat
 from infra.store.manifest import File
 
 PARTIAL = "partial"
 """Folder of records that are being written; what a killed process leaves there is garbage."""
 
-_SYNCS = 8
+_MAX_SYNCS = 8
 """Files synced at a time."""
 
 _PART = 16 * 2**20
@@ -30,7 +30,7 @@ _GUARD = ".guard"
 
 
 class Disk:
-    """Files below one folder; `Files` documents the methods.
+    """Files below one folder; `StoreBackend` documents the methods.
 
     Args:
       root: the folder.
@@ -41,7 +41,8 @@ class Disk:
     def __init__(self, root: Path, *, durable: bool = True) -> None:
         self.uri, self.state = str(root), root
         self._root, self._durable = root, durable
-        self._named = f"{root}/"  # For thousands of look-ups; a `Path` takes ten times as long.
+        # A text, for thousands of look-ups; a `Path` takes ten times as long.
+        self._root_slash = f"{root}/"
 
     def read(self, name: str) -> bytes:
         return (self._root / name).read_bytes()
@@ -60,9 +61,10 @@ class Disk:
         return (self._root / name).open("rb")
 
     @contextlib.contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
+    def atomic_write(self, name: str) -> Iterator[Path]:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the target, since a rename is atomic only within one file system.
         partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.{PARTIAL}")
         try:
             yield partial
@@ -73,21 +75,22 @@ class Disk:
     def link(self, source: str, name: str, file: File) -> Receipt:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self.writing(name) as partial:
+        with self.atomic_write(name) as partial:
             try:
                 os.link(self._root / source, partial)
             except OSError:  # This file system may have no links; a failed copy says why.
                 shutil.copyfile(self._root / source, partial)
         return Receipt(file)
 
-    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
-        waiting, seen = [("", self._root / folder)], set[str]()
+    def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
+        waiting, visited = [("", self._root / folder)], set[str]()
         while waiting:
             prefix, path = waiting.pop()
-            real = os.path.realpath(path)
-            if real in seen:  # Links may lead in a circle.
+            # By its real path: two links to one folder are one folder, which is listed once.
+            real_path = os.path.realpath(path)
+            if real_path in visited:  # Links may lead in a circle.
                 continue
-            seen.add(real)
+            visited.add(real_path)
             with (
                 contextlib.suppress(FileNotFoundError, NotADirectoryError),
                 os.scandir(path) as entries,
@@ -98,36 +101,36 @@ class Disk:
                         waiting.append((f"{name}/", Path(entry.path)))
                     elif entry.is_file():
                         with contextlib.suppress(FileNotFoundError):
-                            yield name, _stat(entry.stat())
+                            yield name, _file_stat(entry.stat())
 
-    def stat(self, name: str) -> Stat:
-        return _stat(os.stat(self._named + name))
+    def stat(self, name: str) -> FileStat:
+        return _file_stat(os.stat(self._root_slash + name))
 
-    def listing(self, folder: str) -> dict[str, Stat]:
-        found = {}
+    def listing(self, folder: str) -> dict[str, FileStat]:
+        stats = {}
         try:
             with os.scandir(self._root / folder) as entries:
                 for entry in entries:
                     # A file that is deleted during the listing counts as absent.
                     with contextlib.suppress(FileNotFoundError):
                         if entry.is_file():
-                            found[entry.name] = _stat(entry.stat())
+                            stats[entry.name] = _file_stat(entry.stat())
                         elif entry.is_symlink() and not entry.is_dir():
                             raise OSError(f"{entry.path} is a link that leads nowhere.")
         except FileNotFoundError:
-            self._check_absent(folder)
+            self._check_not_dangling(folder)
             return {}
-        return dict(sorted(found.items()))
+        return dict(sorted(stats.items()))
 
     def folders(self, folder: str) -> list[str]:
         try:
             with os.scandir(self._root / folder) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
         except FileNotFoundError:
-            self._check_absent(folder)
+            self._check_not_dangling(folder)
             return []
 
-    def _check_absent(self, folder: str) -> None:
+    def _check_not_dangling(self, folder: str) -> None:
         """Raises an error if a folder is a link to a place that is not there, such as a lost mount.
 
         What would be there is not absent, but unknown.
@@ -136,96 +139,104 @@ class Disk:
         if path.is_symlink():
             raise OSError(f"{path} is a link that leads nowhere.")
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create_if_absent(self, name: str, data: bytes) -> bool:
         path = self._root / name
-        with self._written(path, data) as partial:
+        with self._temporary_file(path, data) as partial:
             try:
+                # A link, since it fails where a name exists; a rename would replace what is there.
+                # The bytes are on the disk already, so the name never stands for half of them:
+                #
+                #   partial/<random>   written, synced
+                #   manifests/...      linked: there is the whole record, or none
                 os.link(partial, path)
             except OSError as error:
                 # The link may have been made although the call failed: a network file system that
                 # lost the reply repeats the call, and reports our own file as "exists". So the
                 # content of the file decides.
                 try:
-                    there = path.read_bytes()
+                    current = path.read_bytes()
                 except FileNotFoundError:
                     if isinstance(error, FileExistsError):
                         return False  # Another process's file, deleted since.
                     raise error from None
-                if there != data:
+                if current != data:
                     return False
-        self._sync_folder(path.parent)
+        self._fsync_folder(path.parent)
         return True
 
-    def swap(self, name: str, old: bytes, new: bytes) -> bool:
+    def compare_and_swap(self, name: str, old: bytes, new: bytes) -> bool:
         path = self._root / name
-        with self._written(path, new) as partial:
-            with self._guarded():
-                if not self._holds(path, old):
+        with self._temporary_file(path, new) as partial:
+            # A disk cannot compare and replace in one step, so all who do it on this store take
+            # turns.
+            with self._compare_lock():
+                if not self._has_content(path, old):
                     return False
                 os.replace(partial, path)
-            self._sync_folder(path.parent)
+            self._fsync_folder(path.parent)
         return True
 
-    def drop(self, name: str, old: bytes) -> bool:
+    def compare_and_delete(self, name: str, old: bytes) -> bool:
         path = self._root / name
-        with self._guarded():
-            if not self._holds(path, old):
+        with self._compare_lock():
+            if not self._has_content(path, old):
                 return False
             path.unlink()
-        self._sync_folder(path.parent)
+        self._fsync_folder(path.parent)
         return True
 
     def put(self, name: str, data: bytes) -> None:
         path = self._root / name
-        with self._written(path, data) as partial:
+        with self._temporary_file(path, data) as partial:
             os.replace(partial, path)
-        self._sync_folder(path.parent)
+        self._fsync_folder(path.parent)
 
-    def at_once(self) -> Files:
+    def snapshot(self) -> StoreBackend:
         return self  # Look-ups on a disk are fast.
 
     def now(self) -> int:
         # The time of the disk: on a shared one it is its server's, and hosts may differ by minutes.
         path = self._root / _GUARD
+        # Touched, then read back: the server of the disk writes its own time into the file.
         path.touch()
         return path.stat().st_mtime_ns
 
-    def measure(self, name: str) -> Stat:
+    def total_stat(self, name: str) -> FileStat:
         size = modified = 0
-        for found in _stats(self._root / name):
-            modified = max(modified, found.st_mtime_ns)
-            size += 0 if stat.S_ISDIR(found.st_mode) else found.st_size
-        return Stat(size=size, modified=modified, version=())
+        for stat_result in _tree_stats(self._root / name):
+            modified = max(modified, stat_result.st_mtime_ns)
+            size += 0 if stat.S_ISDIR(stat_result.st_mode) else stat_result.st_size
+        return FileStat(size=size, modified=modified, version=())
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        found = {}
+        sizes = {}
         for name in names:
             try:
-                found[name] = os.stat(f"{self._named}{folder}/{name}").st_size
+                sizes[name] = os.stat(f"{self._root_slash}{folder}/{name}").st_size
             except FileNotFoundError:
                 continue
-        return found
+        return sizes
 
     def sha256(self, name: str) -> str:
         return file_sha256(self._root / name)
 
-    def upload(self, path: Path, name: str) -> None:
+    def upload_file(self, path: Path, name: str) -> None:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
 
-    def download(self, name: str, file: File, path: Path) -> None:
+    def download_file(self, name: str, file: File, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self._root / name, path)
         if file_sha256(path) != file.sha256:
             raise OSError(f"{self._root / name} holds other bytes than its digest")
 
-    def workplace(self, folder: str) -> Path:
+    def make_workspace(self, folder: str) -> Path:
         path = self._root / folder
         path.mkdir(parents=True)
         return path
 
-    def send(self, name: str, data: Content) -> Receipt:
+    def upload_bytes(self, name: str, data: ByteSource) -> Receipt:
         target = self._root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
@@ -236,25 +247,29 @@ class Disk:
                 file.write(part)
         return Receipt(File(sha256=digest.hexdigest(), size=data.size))
 
-    def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
-        wanted = {**files, **{name: receipt.file for name, receipt in sent.items()}}
-        if self.sizes(folder, wanted) != {name: file.size for name, file in wanted.items()}:
+    def publish_folder(
+        self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]
+    ) -> None:
+        # The last look before a manifest states these sizes, and it is cheap.
+        expected = {**files, **{name: receipt.file for name, receipt in sent.items()}}
+        if self.sizes(folder, expected) != {name: file.size for name, file in expected.items()}:
             raise OSError(f"{self._root / folder} does not hold what was written; try again.")
-        # The workplace is the stored folder already, so it is only synced: bytes, then names.
+        # The workspace is the stored folder already, so it is only synced: bytes first, then names.
+        # The other way round, a power cut could leave a name whose file is empty.
         path = self._root / folder
-        found = list(os.walk(path, onerror=_raise))
-        written = [Path(below) / name for below, _, names in found for name in names]
+        tree = list(os.walk(path, onerror=_raise_walk_error))
+        paths = [Path(below) / name for below, _, names in tree for name in names]
         # In parallel, so that the disk's journal takes several at once, which takes 0.4 of the time
         # (150 artifacts).
-        with ThreadPoolExecutor(_SYNCS) as pool:
-            list(pool.map(_sync, written))
+        with ThreadPoolExecutor(_MAX_SYNCS) as pool:
+            list(pool.map(_fsync, paths))
             above = [upper for upper in path.parents if upper.is_relative_to(self._root)]
-            list(pool.map(_sync, [*(Path(below) for below, *_ in found), *above]))
+            list(pool.map(_fsync, [*(Path(below) for below, *_ in tree), *above]))
 
-    def local(self, folder: str, files: Mapping[str, File]) -> Path:
+    def local_folder(self, folder: str, files: Mapping[str, File]) -> Path:
         return self._root / folder
 
-    def place(self, folder: str, files: Mapping[str, File]) -> str:
+    def folder_uri(self, folder: str, files: Mapping[str, File]) -> str:
         return str(self._root / folder)
 
     def remove(self, folder: str) -> None:
@@ -265,7 +280,7 @@ class Disk:
             path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _written(self, path: Path, data: bytes) -> Iterator[Path]:
+    def _temporary_file(self, path: Path, data: bytes) -> Iterator[Path]:
         """Yields a temporary file of these bytes, on the disk of `path`, whose folder it makes."""
         _make_folder(path.parent)
         partial = self._root / PARTIAL / uuid.uuid4().hex
@@ -281,30 +296,31 @@ class Disk:
             partial.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _compare_lock(self) -> Iterator[None]:
         """Holds the lock of compare-and-replace, which the kernel frees if the process dies."""
+        # `flock` and not a lock file: nothing is left behind by a process that was killed.
         with (self._root / _GUARD).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _sync_folder(self, path: Path) -> None:
+    def _fsync_folder(self, path: Path) -> None:
         if self._durable:
-            _sync(path)
+            _fsync(path)
 
     @staticmethod
-    def _holds(path: Path, data: bytes) -> bool:
+    def _has_content(path: Path, data: bytes) -> bool:
         try:
             return path.read_bytes() == data
         except FileNotFoundError:
             return False
 
 
-def _stat(found: os.stat_result) -> Stat:
-    version = (found.st_ino, found.st_mtime_ns, found.st_size)
-    return Stat(size=found.st_size, modified=found.st_mtime_ns, version=version)
+def _file_stat(status: os.stat_result) -> FileStat:
+    version = (status.st_ino, status.st_mtime_ns, status.st_size)
+    return FileStat(size=status.st_size, modified=status.st_mtime_ns, version=version)
 
 
-def _stats(path: Path) -> Iterator[os.stat_result]:
+def _tree_stats(path: Path) -> Iterator[os.stat_result]:
     """Yields the state of a file, or of a folder and all below it; deleted ones are left out."""
     with contextlib.suppress(FileNotFoundError):
         yield os.stat(path)
@@ -314,7 +330,7 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
                 yield os.lstat(os.path.join(folder, name))
 
 
-def _raise(error: OSError) -> None:
+def _raise_walk_error(error: OSError) -> None:
     raise error
 
 
@@ -324,10 +340,10 @@ def _make_folder(path: Path) -> None:
         return
     _make_folder(path.parent)
     path.mkdir(exist_ok=True)
-    _sync(path.parent)
+    _fsync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     """Forces a file, or the names in a folder, onto the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

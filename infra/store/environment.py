@@ -34,7 +34,7 @@ PACKAGES = (
 _ROOT = Path(__file__).parents[2]
 
 
-def environment(accelerator: str = "") -> dict[str, Any]:
+def execution_environment(accelerator: str = "") -> dict[str, Any]:
     """Returns git commit and dirty-diff digest, package versions and hardware of this process.
 
     The only environment variables noted are `XLA_FLAGS` and `NPROC` (XLA's number of threads),
@@ -44,13 +44,13 @@ def environment(accelerator: str = "") -> dict[str, Any]:
       accelerator: kind of device that the step computed on; "" asks this process's JAX.
     """
     return {
-        "git": _git(),
-        "packages": _packages(),
+        "git": _git_state(),
+        "packages": _package_versions(),
         "hardware": {
             "machine": platform.machine(),
-            "cpu": _cpu(),
+            "cpu": _cpu_model(),
             "cpus": os.cpu_count(),
-            "accelerator": accelerator or _accelerator(),
+            "accelerator": accelerator or _accelerator_kind(),
             "python": platform.python_version(),
             "system": platform.system(),
             "xla_flags": redact(os.environ.get("XLA_FLAGS", "")),
@@ -60,7 +60,7 @@ def environment(accelerator: str = "") -> dict[str, Any]:
 
 
 @functools.cache
-def _cpu() -> str:
+def _cpu_model() -> str:
     """Returns the processor's model; "" if the system does not tell."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -70,7 +70,7 @@ def _cpu() -> str:
     return platform.processor()
 
 
-def _accelerator() -> str:
+def _accelerator_kind() -> str:
     """Returns the kind of device that JAX computes on here, such as "cpu"; "" if it has not yet.
 
     Asks only if JAX has its devices already: the first question takes them from other processes.
@@ -82,30 +82,31 @@ def _accelerator() -> str:
 
 
 @functools.cache
-def _git() -> dict[str, str | None]:
-    def ask(*words: str) -> str | None:
+def _git_state() -> dict[str, str | None]:
+    def run_git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(_ROOT), *words], capture_output=True, text=True, timeout=20
+            process = subprocess.run(
+                ["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, timeout=20
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return done.stdout if done.returncode == 0 else None
+        return process.stdout if process.returncode == 0 else None
 
-    commit = ask("rev-parse", "HEAD")
+    commit = run_git("rev-parse", "HEAD")
     if commit is None:
         return {"commit": None, "dirty": None}
-    diff = ask("diff", "HEAD", "--", "*.py")
+    # Of Python files only: a note or a figure that was edited is no other code.
+    diff = run_git("diff", "HEAD", "--", "*.py")
     dirty = hashlib.sha256(diff.encode()).hexdigest() if diff else None
     return {"commit": commit.strip(), "dirty": dirty}
 
 
 @functools.cache
-def _packages() -> dict[str, str]:
-    found = {}
+def _package_versions() -> dict[str, str]:
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -5,7 +5,7 @@ making it or working with it, if it is young, or if any artifact that stays was 
 Progress, attempts without a commit, damaged artifacts that were set aside, and source trees are
 deleted when they are old and nobody holds them.
 
-A run's record can let an artifact go. Then only its files are deleted: the manifest stays for the
+A run's record can prune an artifact. Then only its files are deleted: the manifest stays for the
 lineage of artifacts that were made from it, and a note says that it was not damaged.
 
 A record, pin, lease, history or manifest that cannot be read stops gc before it deletes anything,
@@ -24,28 +24,28 @@ import dataclasses
 import graphlib
 from collections.abc import Iterable, Iterator, Mapping
 
+from infra.store.backend import MANIFESTS, FileStat, StoreBackend
 from infra.store.disk import PARTIAL
-from infra.store.files import MANIFESTS, Files, Stat
-from infra.store.history import ARTIFACTS, Begun, read_history
-from infra.store.lease import Holding, hold, holdings, take
+from infra.store.history import ARTIFACTS, AttemptNote, read_history
+from infra.store.lease import LeaseView, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import KEY, Manifest
-from infra.store.pins import DECIDING, PINS
-from infra.store.records import RecordError, named_keys
+from infra.store.pins import GC_LEASE, PINS
+from infra.store.records import RecordError, referenced_keys
 from infra.store.scratch import SCRATCH
 from infra.store.sources import SOURCES
 from infra.store.store import (
-    ASIDE,
     ATTEMPTS,
     JOBS,
     LEASES,
+    QUARANTINE,
     Artifact,
     Store,
-    aside_name,
-    gone_name,
     manifest_name,
+    quarantine_name,
+    tombstone_name,
 )
 
-_PROGRESS = ("scratch", "copy of scratch")
+_SCRATCH_SORTS = ("scratch", "copy of scratch")
 
 _GRACE = 3600.0
 """Time after its lease lapsed during which a holder on another machine counts as alive [s]."""
@@ -66,7 +66,7 @@ class Garbage:
       sort: "artifact", "files" (of an artifact whose manifest stays), "set aside", "attempt",
         "scratch", "copy of scratch", "source", "job" or "partial".
       name: the artifact's key, or the file's name.
-      told: name for people: the step's name, if it is known.
+      title: name for people: the step's name, if it is known.
       size: size of its data [bytes].
       age: time since it was last written [s].
       path: path of its data below the store.
@@ -74,13 +74,13 @@ class Garbage:
 
     sort: str
     name: str
-    told: str = ""
+    title: str = ""
     size: int
     age: float
     path: str
 
 
-def find(store: Store, *, older_than: float) -> list[Garbage]:
+def find_garbage(store: Store, *, older_than: float) -> list[Garbage]:
     """Returns the garbage, without changing anything.
 
     Args:
@@ -90,51 +90,78 @@ def find(store: Store, *, older_than: float) -> list[Garbage]:
     Raises:
       OSError, ValueError: if a record cannot be read, since all it names would look like garbage.
     """
-    view = _View(store, older_than)
-    every = (
-        view.artifacts(),
-        view.files(),
-        view.aside(),
-        view.attempts(),
-        view.scratch(),
-        view.sources(),
+    view = _StoreView(store, older_than)
+    sorts = (
+        view.unreachable_artifacts(),
+        view.pruned_files(),
+        view.old_quarantine(),
+        view.dead_attempts(),
+        view.idle_scratch(),
+        view.unnamed_sources(),
     )
-    return [found for sort in (*every, view.jobs(), view.partials()) for found in sort]
+    return [item for sort in (*sorts, view.old_jobs(), view.old_partials()) for item in sort]
 
 
-def delete(store: Store, *, older_than: float) -> list[Garbage]:
+def delete_garbage(store: Store, *, older_than: float) -> list[Garbage]:
     """Deletes the garbage, safely beside running studies; returns what was deleted.
 
     Args:
       store: the store.
-      older_than: as in `find` [s].
+      older_than: as in `find_garbage` [s].
 
     Raises:
-      OSError, ValueError: as in `find`; nothing is deleted then.
+      OSError, ValueError: as in `find_garbage`; nothing is deleted then.
       RuntimeError: if this process was stopped for so long that a run took the lease.
     """
-    with hold(store.fleeting, DECIDING) as deciding:
-        view = _View(store, older_than)
-        rest = [*view.aside(), *view.attempts(), *view.scratch(), *view.jobs(), *view.partials()]
-        loose, let_go = list(view.sources()), list(view.files())
-        hidden = [found for found in view.artifacts() if _hide(store, found)]
+    # Mark, hide, check, sweep:
+    #
+    #              while gc holds the lease                    after it
+    #   artifact   manifests/<k>  --moved-->  aside/<k>.<id>   aside/ deleted, then attempts/<id>
+    #   a run      waits to pin                                pins, looks up: a miss; makes it anew
+    #
+    # A run pins a key before it looks the key up, and pinning needs the same lease. So either gc
+    # has seen the pin and keeps the artifact, or the run looks after the manifest has moved. It
+    # never relies on an artifact whose files then go.
+    with hold_lease(store.volatile, GC_LEASE) as deciding:
+        view = _StoreView(store, older_than)
+        candidates = [
+            *view.old_quarantine(),
+            *view.dead_attempts(),
+            *view.idle_scratch(),
+            *view.old_jobs(),
+            *view.old_partials(),
+        ]
+        sources, pruned = list(view.unnamed_sources()), list(view.pruned_files())
+        # Last under the lease, so that nothing slow lies between the first move and the check
+        # below.
+        hidden_artifacts = [
+            item for item in view.unreachable_artifacts() if _hide_manifest(store, item)
+        ]
+        # A gc that was stopped (a laptop's lid) may have lost the lease without knowing, and a run
+        # may have pinned meanwhile what was just hidden. Hidden manifests can still be put back.
         if not deciding.renew():
-            for found in hidden:
-                _restore(store, found)
+            for item in hidden_artifacts:
+                _restore_manifest(store, item)
             raise RuntimeError("gc was stopped for too long and put everything back; run it again.")
-        for found in loose:  # Under the lease, so that no run begins and stores its source.
-            store.files.remove(found.path)
-        for found in let_go:  # Under the lease, too. A reader finds the whole artifact or a note.
-            store.files.create(gone_name(store.get(found.name)), b"")
-            store.files.remove(found.path)
+        for item in sources:  # Under the lease, so that no run begins and stores its source.
+            store.files.remove(item.path)
+        for item in pruned:  # Under the lease, too. A reader finds the whole artifact or a note.
+            store.files.create_if_absent(tombstone_name(store.get(item.name)), b"")
+            store.files.remove(item.path)
+    # What dead processes left. The text that was judged is named, so that a lease which was taken
+    # over since then stays.
     for folder in (PINS, LEASES):
-        for held in holdings(store.fleeting, folder):
-            if not held.is_live(_GRACE):
-                store.fleeting.drop(f"{folder}/{held.key}.json", held.text)
-    return loose + let_go + [found for found in (*hidden, *rest) if _remove(store, found)]
+        for lease in list_leases(store.volatile, folder):
+            if not lease.is_live(_GRACE):
+                store.volatile.compare_and_delete(f"{folder}/{lease.key}.json", lease.text)
+    return (
+        sources
+        + pruned
+        + [item for item in (*hidden_artifacts, *candidates) if _delete_data(store, item)]
+    )
 
 
-class _View:
+class _StoreView:
     """The store at one moment, divided into what is needed and what is not.
 
     Pins, leases and records, which keep things alive, are read first and the manifests last. A run
@@ -145,77 +172,92 @@ class _View:
     def __init__(self, store: Store, older_than: float) -> None:
         self._store, self._older_than = store, older_than
         self._now = store.files.now()
-        pinned = _live(store, PINS)
-        self._busy = {held.key for held in _live(store, LEASES)}
-        self._is_idle = not pinned and not self._busy
-        roots = {key for held in pinned for key in held.lease.keys} | self._busy
-        for key in self._busy:
-            roots.update(*(begun.inputs for begun in _history(store, key)))
-        named, self._let_go = named_keys(store.files)
-        roots |= named
-        self._set_aside = store.aside()
-        self._made = {artifact.key: artifact for artifact in store.artifacts()}
-        folders = [ASIDE, *(f"{MANIFESTS}/{kind}" for kind in store.files.folders(MANIFESTS))]
-        self._records = {
+        # The order matters, since runs and steps go on while this reads:
+        #
+        #   a run    pin ............ record written, pin released
+        #   a step   lease .......... manifest written, lease released
+        #   gc            reads pins, leases     records     manifests
+        #
+        # Whoever finished between two reads is seen by the later one; nobody falls between them.
+        pins = _live_leases(store, PINS)
+        self._leased_keys = {view.key for view in _live_leases(store, LEASES)}
+        self._is_idle = not pins and not self._leased_keys
+        roots = {key for view in pins for key in view.lease.keys} | self._leased_keys
+        # A step under way has no manifest yet that would name its inputs: the notes of its attempts
+        # do.
+        for key in self._leased_keys:
+            roots.update(*(note.inputs for note in _attempts_of(store, key)))
+        referenced, self._pruned = referenced_keys(store.files)
+        roots |= referenced
+        self._quarantined = store.quarantined()
+        self._artifacts = {artifact.key: artifact for artifact in store.artifacts()}
+        folders = [QUARANTINE, *(f"{MANIFESTS}/{kind}" for kind in store.files.folders(MANIFESTS))]
+        self._manifest_stats = {
             f"{folder}/{name}": stat
             for folder in folders
             for name, stat in store.files.listing(folder).items()
         }
-        roots |= {key for key in self._made if not self._is_old(manifest_name(key))}
-        self._let_go -= roots
-        self._needed = _with_inputs(roots, self._made)
+        # The young ones stay, too, whoever made them.
+        roots |= {key for key in self._artifacts if not self._is_old(manifest_name(key))}
+        # Files that one run prunes stay as long as anything else names the artifact itself.
+        self._pruned -= roots
+        self._reachable = _with_ancestors(roots, self._artifacts)
 
-    def artifacts(self) -> Iterator[Garbage]:
+    def unreachable_artifacts(self) -> Iterator[Garbage]:
         """Yields artifacts that nothing needs, each before those that it was made from.
 
         So if gc is killed, every artifact that is left still has its whole history.
         """
-        spare = {key: made for key, made in self._made.items() if key not in self._needed}
-        inputs = {
-            key: {entry.key for entry in made.manifest.inputs.values()} & spare.keys()
-            for key, made in spare.items()
+        spare = {
+            key: artifact for key, artifact in self._artifacts.items() if key not in self._reachable
         }
+        inputs = {
+            key: {entry.key for entry in artifact.manifest.inputs.values()} & spare.keys()
+            for key, artifact in spare.items()
+        }
+        # Products before inputs. In results <- predictions <- checkpoint, results goes first: if gc
+        # is killed then, the checkpoint and the predictions still have everything they came from.
         for key in reversed([*graphlib.TopologicalSorter(inputs).static_order()]):
-            yield self._artifact("artifact", spare[key], manifest_name(key))
+            yield self._artifact_garbage("artifact", spare[key], manifest_name(key))
 
-    def files(self) -> Iterator[Garbage]:
-        """Yields artifacts that runs let go, and that stay for those that were made from them.
+    def pruned_files(self) -> Iterator[Garbage]:
+        """Yields artifacts that runs prune, and that stay for those that were made from them.
 
         Their files are deleted and their manifests stay.
         """
-        for key in sorted(self._let_go & self._needed & self._made.keys()):
-            if self._store.is_whole(self._made[key]):
-                yield self._artifact("files", self._made[key], manifest_name(key))
+        for key in sorted(self._pruned & self._reachable & self._artifacts.keys()):
+            if self._store.has_all_files(self._artifacts[key]):
+                yield self._artifact_garbage("files", self._artifacts[key], manifest_name(key))
 
-    def aside(self) -> Iterator[Garbage]:
-        """Yields artifacts that were set aside."""
-        in_place = {artifact.folder for artifact in self._made.values()}
-        for name, artifact in self._set_aside.items():
-            if artifact.folder in in_place or artifact.key in self._busy:
+    def old_quarantine(self) -> Iterator[Garbage]:
+        """Yields damaged artifacts that were replaced, once their records are old."""
+        in_place = {artifact.folder for artifact in self._artifacts.values()}
+        for name, artifact in self._quarantined.items():
+            if artifact.folder in in_place or artifact.key in self._leased_keys:
                 continue  # It is in place, too, if the process that set it aside was killed.
             if self._is_old(name):
-                yield self._artifact("set aside", artifact, name)
+                yield self._artifact_garbage("set aside", artifact, name)
 
-    def attempts(self) -> Iterator[Garbage]:
+    def dead_attempts(self) -> Iterator[Garbage]:
         """Yields folders of attempts that no manifest names and nobody writes to."""
-        every = (*self._made.values(), *self._set_aside.values())
-        named = {artifact.folder for artifact in every}
+        artifacts = (*self._artifacts.values(), *self._quarantined.values())
+        committed = {artifact.folder for artifact in artifacts}
         for key in filter(KEY.fullmatch, self._store.files.folders(ARTIFACTS)):
-            alive = _at_work(self._store, key)
+            running = _running_attempts(self._store, key)
             folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
             for name in self._store.files.folders(folder):
-                if f"{folder}/{name}" not in named and name not in alive:
-                    yield from self._unless_busy("attempt", f"{folder}/{name}", key)
+                if f"{folder}/{name}" not in committed and name not in running:
+                    yield from self._if_unleased("attempt", f"{folder}/{name}", key)
 
-    def scratch(self) -> Iterator[Garbage]:
+    def idle_scratch(self) -> Iterator[Garbage]:
         """Yields resumable progress that no process holds."""
-        for key in self._store.here.folders(SCRATCH):
-            yield from self._unless_busy("scratch", f"{SCRATCH}/{key}", key)
-        if self._store.is_elsewhere:
+        for key in self._store.node_local.folders(SCRATCH):
+            yield from self._if_unleased("scratch", f"{SCRATCH}/{key}", key)
+        if self._store.is_remote:
             for key in self._store.files.folders(SCRATCH):
-                yield from self._unless_busy("copy of scratch", f"{SCRATCH}/{key}", key)
+                yield from self._if_unleased("copy of scratch", f"{SCRATCH}/{key}", key)
 
-    def sources(self) -> Iterator[Garbage]:
+    def unnamed_sources(self) -> Iterator[Garbage]:
         """Yields files of source trees that no manifest names.
 
         A run stores its source before its first manifest names it, so none are deleted while
@@ -223,43 +265,44 @@ class _View:
         """
         if not self._is_idle:
             return
-        every = (*self._made.values(), *self._set_aside.values())
-        used: set[str] = set()
-        for listing in {artifact.manifest.source for artifact in every} - {""}:
+        artifacts = (*self._artifacts.values(), *self._quarantined.values())
+        named: set[str] = set()
+        # A manifest names the listing of its tree, and the listing the files: both are in use.
+        for listing in {artifact.manifest.source for artifact in artifacts} - {""}:
             with contextlib.suppress(KeyError):  # A lost listing names no files.
-                used |= {listing, *self._store.source(listing).digests.values()}
+                named |= {listing, *self._store.open_source(listing).digests.values()}
         for name in self._store.files.listing(SOURCES):
-            if name not in used:
-                yield from self._old("source", f"{SOURCES}/{name}", name)
+            if name not in named:
+                yield from self._if_old("source", f"{SOURCES}/{name}", name)
 
-    def jobs(self) -> Iterator[Garbage]:
+    def old_jobs(self) -> Iterator[Garbage]:
         """Yields the folders of jobs; a young job may still wait for its turn."""
         for name in self._store.files.folders(JOBS):
-            if self._age(self._store.files.measure(f"{JOBS}/{name}")) >= _JOB_AGE:
-                yield from self._old("job", f"{JOBS}/{name}", name)
+            if self._age(self._store.files.total_stat(f"{JOBS}/{name}")) >= _JOB_AGE:
+                yield from self._if_old("job", f"{JOBS}/{name}", name)
 
-    def partials(self) -> Iterator[Garbage]:
+    def old_partials(self) -> Iterator[Garbage]:
         """Yields records whose writer was killed."""
         for name in self._store.files.listing(PARTIAL):
-            stat = self._store.files.measure(f"{PARTIAL}/{name}")
+            stat = self._store.files.total_stat(f"{PARTIAL}/{name}")
             if self._age(stat) >= _PARTIAL_AGE:
-                yield from self._old("partial", f"{PARTIAL}/{name}", name)
+                yield from self._if_old("partial", f"{PARTIAL}/{name}", name)
 
-    def _unless_busy(self, sort: str, path: str, key: str) -> Iterator[Garbage]:
-        if key not in self._busy:
-            yield from self._old(sort, path, key)
+    def _if_unleased(self, sort: str, path: str, key: str) -> Iterator[Garbage]:
+        if key not in self._leased_keys:
+            yield from self._if_old(sort, path, key)
 
-    def _old(self, sort: str, path: str, name: str) -> Iterator[Garbage]:
-        stat = _place(self._store, sort).measure(path)
+    def _if_old(self, sort: str, path: str, name: str) -> Iterator[Garbage]:
+        stat = _backend_of(self._store, sort).total_stat(path)
         age = self._age(stat)
         if age >= self._older_than:
             yield Garbage(sort=sort, name=name, size=stat.size, age=age, path=path)
 
-    def _artifact(self, sort: str, artifact: Artifact, record: str) -> Garbage:
+    def _artifact_garbage(self, sort: str, artifact: Artifact, record: str) -> Garbage:
         return Garbage(
             sort=sort,
             name=artifact.key,
-            told=artifact.manifest.name,
+            title=artifact.manifest.name,
             size=sum(file.size for file in artifact.manifest.files.values()),
             age=self._age_of(record),
             path=artifact.folder,
@@ -270,130 +313,148 @@ class _View:
 
     def _age_of(self, record: str) -> float:
         """Returns the age of a manifest [s]; 0 if it was deleted meanwhile."""
-        return self._age(self._records[record]) if record in self._records else 0.0
+        return self._age(self._manifest_stats[record]) if record in self._manifest_stats else 0.0
 
-    def _age(self, stat: Stat) -> float:
+    def _age(self, stat: FileStat) -> float:
         return _age(self._now, stat)
 
 
-def _with_inputs(roots: Iterable[str], made: Mapping[str, Artifact]) -> set[str]:
+def _with_ancestors(roots: Iterable[str], artifacts: Mapping[str, Artifact]) -> set[str]:
     """Returns the keys, and those of all artifacts that they were made from."""
-    needed: set[str] = set()
+    reachable: set[str] = set()
+    # The mark of mark and sweep: a record names the results only, and
+    #
+    #   results -> predictions -> checkpoint -> dataset -> files
+    #
+    # are all reached from there.
     waiting = list(roots)
     while waiting:
         key = waiting.pop()
-        if key not in needed:
-            needed.add(key)
-            if key in made:
-                waiting += [entry.key for entry in made[key].manifest.inputs.values()]
-    return needed
+        if key not in reachable:
+            reachable.add(key)
+            if key in artifacts:
+                waiting += [entry.key for entry in artifacts[key].manifest.inputs.values()]
+    return reachable
 
 
-def _age(now: int, stat: Stat) -> float:
+def _age(now: int, stat: FileStat) -> float:
     """Returns the time since something was last written [s]; `now` in [ns]."""
     return max(0, now - stat.modified) / 1e9
 
 
-def _place(store: Store, sort: str) -> Files:
+def _backend_of(store: Store, sort: str) -> StoreBackend:
     """Returns the files with a sort of garbage: progress is on this machine, all else stored."""
-    return store.here if sort == "scratch" else store.files
+    return store.node_local if sort == "scratch" else store.files
 
 
-def _live(store: Store, folder: str) -> list[Holding]:
+def _live_leases(store: Store, folder: str) -> list[LeaseView]:
     """Returns the pins, or leases, whose holders may be alive.
 
     Raises:
       RecordError: if one of them cannot be read, since nobody knows what it holds.
     """
-    live = [held for held in holdings(store.fleeting, folder) if held.is_live(_GRACE)]
-    for held in live:
-        if not held.lease.is_known:
+    leases = [view for view in list_leases(store.volatile, folder) if view.is_live(_GRACE)]
+    for view in leases:
+        if not view.lease.is_known:
             raise RecordError(
-                store.fleeting, f"{folder}/{held.key}.json", f"no lease, and {held.age:.0f} s old"
+                store.volatile, f"{folder}/{view.key}.json", f"no lease, and {view.age:.0f} s old"
             )
-    return live
+    return leases
 
 
-def _history(store: Store, key: str) -> list[Begun]:
+def _attempts_of(store: Store, key: str) -> list[AttemptNote]:
     """Returns the attempts at a key.
 
     Raises:
       RecordError: if one cannot be read, since nobody knows what it reads and whether it is over.
     """
-    every, unknown = read_history(store.files, key)
-    if unknown:
-        raise RecordError(store.files, unknown[0], "it is not the note of an attempt")
-    return every
+    notes, unreadable = read_history(store.files, key)
+    if unreadable:
+        raise RecordError(store.files, unreadable[0], "it is not the note of an attempt")
+    return notes
 
 
-def _at_work(store: Store, key: str) -> set[str]:
+def _running_attempts(store: Store, key: str) -> set[str]:
     """Returns the attempts at a key that a process of this machine writes to.
 
     Attempts on another machine are protected by their lease instead.
     """
     return {
-        begun.id for begun in _history(store, key) if begun.holder.is_here and not begun.is_over
+        note.id
+        for note in _attempts_of(store, key)
+        if note.holder.is_on_this_machine and not note.is_over
     }
 
 
-def _hide(store: Store, found: Garbage) -> bool:
+def _hide_manifest(store: Store, item: Garbage) -> bool:
     """Moves an artifact's manifest aside unless it was replaced; returns whether it did."""
-    place = manifest_name(found.name)
+    name = manifest_name(item.name)
     try:
-        text = store.files.read(place)
+        text = store.files.read(name)
     except FileNotFoundError:
         return False
-    if not found.path.endswith(f"/{Manifest.from_json(text.decode()).attempt}"):
+    if not item.path.endswith(f"/{Manifest.from_json(text.decode()).attempt}"):
         return False
-    return store.files.create(_aside(found), text) and store.files.drop(place, text)
+    # Written there before it is deleted here: killed in between, gc leaves it in both places, and
+    # the artifact is a hit as before (`old_quarantine` skips it).
+    return store.files.create_if_absent(
+        _quarantine_record(item), text
+    ) and store.files.compare_and_delete(name, text)
 
 
-def _restore(store: Store, found: Garbage) -> None:
-    place = manifest_name(found.name)
-    text = store.files.read(_aside(found))
-    if store.files.create(place, text):
-        store.files.drop(_aside(found), text)
+def _restore_manifest(store: Store, item: Garbage) -> None:
+    name = manifest_name(item.name)
+    text = store.files.read(_quarantine_record(item))
+    if store.files.create_if_absent(name, text):
+        store.files.compare_and_delete(_quarantine_record(item), text)
 
 
-def _remove(store: Store, found: Garbage) -> bool:
+def _delete_data(store: Store, item: Garbage) -> bool:
     """Deletes data after another check that they may go; returns whether it did."""
-    place = _place(store, found.sort)
-    if found.sort in ("partial", "job"):
-        place.remove(found.path)
+    backend = _backend_of(store, item.sort)
+    # These have no key that anybody could hold.
+    if item.sort in ("partial", "job"):
+        backend.remove(item.path)
         return True
-    held = take(store.fleeting, f"{LEASES}/{found.name}.json", keep_waiting=lambda: False)
-    if held is None:
+    # The lease of the step, as its makers hold it: nobody begins an attempt at this key while its
+    # old files are deleted.
+    lease = acquire_lease(store.volatile, f"{LEASES}/{item.name}.json", keep_waiting=lambda: False)
+    if lease is None:
         return False  # A process has started on it: leave it to the next gc.
     try:
-        is_work = found.sort in ("attempt", *_PROGRESS)
-        if is_work and _age(place.now(), place.measure(found.path)) < found.age:
+        # A holder may have come and gone since the marking. Then its work is younger than what was
+        # judged, and stays.
+        is_work = item.sort in ("attempt", *_SCRATCH_SORTS)
+        if is_work and _age(backend.now(), backend.total_stat(item.path)) < item.age:
             return False  # It was written to since.
-        if found.sort in _PROGRESS:
-            place.remove(found.path)
+        if item.sort in _SCRATCH_SORTS:
+            backend.remove(item.path)
             return True
-        return _remove_attempt(store, found)
+        return _delete_attempt_folder(store, item)
     finally:
-        held.release()
+        lease.release()
 
 
-def _remove_attempt(store: Store, found: Garbage) -> bool:
+def _delete_attempt_folder(store: Store, item: Garbage) -> bool:
     """Deletes an attempt's folder unless a manifest names it; the caller holds its key."""
-    kept = set[str]()
-    if found.sort == "attempt":
+    protected = set[str]()
+    if item.sort == "attempt":
         # Looked up before the manifests: an attempt that has just stopped may have committed.
-        kept |= _at_work(store, found.name)
+        protected |= _running_attempts(store, item.name)
     else:
         # The record goes first: if gc is killed here, it leaves an attempt that no manifest names.
         with contextlib.suppress(FileNotFoundError):
-            store.files.drop(_aside(found), store.files.read(_aside(found)))
-    kept |= (named := store.named_attempts(found.name))
-    if found.path.rpartition("/")[2] in kept:
+            store.files.compare_and_delete(
+                _quarantine_record(item), store.files.read(_quarantine_record(item))
+            )
+    protected |= (named := store.named_attempts(item.name))
+    if item.path.rpartition("/")[2] in protected:
         return False
-    store.files.remove(found.path)
-    if not named and not store.files.folders(f"{ARTIFACTS}/{found.name}/{ATTEMPTS}"):
-        store.files.remove(f"{ARTIFACTS}/{found.name}")  # Its history is all that is left.
+    store.files.remove(item.path)
+    if not named and not store.files.folders(f"{ARTIFACTS}/{item.name}/{ATTEMPTS}"):
+        store.files.remove(f"{ARTIFACTS}/{item.name}")  # Its history is all that is left.
     return True
 
 
-def _aside(found: Garbage) -> str:
-    return aside_name(found.name, found.path.rpartition("/")[2])
+def _quarantine_record(item: Garbage) -> str:
+    return quarantine_name(item.name, item.path.rpartition("/")[2])

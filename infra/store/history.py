@@ -3,15 +3,15 @@
 import dataclasses
 import json
 
-from infra.store.files import Files
+from infra.store.backend import StoreBackend
 from infra.store.holder import Holder
-from infra.store.manifest import checked_key
+from infra.store.manifest import validate_key
 
 ARTIFACTS, HISTORY = "artifacts", "history"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Begun:
+class AttemptNote:
     """An attempt, as its file in the history records it.
 
     Attributes:
@@ -34,63 +34,67 @@ class Begun:
     @property
     def is_over(self) -> bool:
         """Whether it is certain that no process writes to it any more."""
-        return bool(self.ended) or self.holder.is_gone
+        return bool(self.ended) or self.holder.has_ended
 
     @property
-    def shown(self) -> dict[str, str]:
+    def manifest_entry(self) -> dict[str, str]:
         """Its entry in a manifest."""
-        who = {"host": self.holder.host, "pid": str(self.holder.pid)}
-        return {"id": self.id, "started": self.started, **who}
+        process = {"host": self.holder.host, "pid": str(self.holder.pid)}
+        return {"id": self.id, "started": self.started, **process}
 
 
-def note_begin(files: Files, key: str, begun: Begun) -> None:
+def write_attempt_start(files: StoreBackend, key: str, note: AttemptNote) -> None:
     """Notes an attempt at a key, and so which process its folder belongs to."""
-    files.create(_name(key, begun), _text(begun))
+    files.create_if_absent(_history_name(key, note), _note_bytes(note))
 
 
-def note_end(files: Files, key: str, begun: Begun, ended: str, *, stopped: bool) -> None:
-    """Notes that an attempt is over; `stopped` as in `Begun`."""
-    over = dataclasses.replace(begun, ended=ended, stopped=stopped)
-    files.swap(_name(key, begun), _text(begun), _text(over))
+def write_attempt_end(
+    files: StoreBackend, key: str, note: AttemptNote, ended: str, *, stopped: bool
+) -> None:
+    """Notes that an attempt is over; `stopped` as in `AttemptNote`."""
+    # Swapped and not put: if gc deleted the history meanwhile, it does not come back.
+    over = dataclasses.replace(note, ended=ended, stopped=stopped)
+    files.compare_and_swap(_history_name(key, note), _note_bytes(note), _note_bytes(over))
 
 
-def attempts(files: Files, key: str) -> list[Begun]:
+def list_attempts(files: StoreBackend, key: str) -> list[AttemptNote]:
     """Returns every attempt in the history of a key that can be read, oldest first."""
     return read_history(files, key)[0]
 
 
-def read_history(files: Files, key: str) -> tuple[list[Begun], list[str]]:
+def read_history(files: StoreBackend, key: str) -> tuple[list[AttemptNote], list[str]]:
     """Returns the attempts in the history of a key, oldest first, and the files that are none."""
     folder = f"{ARTIFACTS}/{key}/{HISTORY}"
-    found: list[Begun] = []
-    unknown: list[str] = []
+    notes: list[AttemptNote] = []
+    unreadable: list[str] = []
     for name in files.listing(folder):
         try:
-            begun = _parse(files.read(f"{folder}/{name}"))
+            note = _parse_note(files.read(f"{folder}/{name}"))
         except FileNotFoundError:
             continue  # gc deleted it meanwhile.
-        if begun is None:
-            unknown.append(f"{folder}/{name}")
+        if note is None:
+            unreadable.append(f"{folder}/{name}")
         else:
-            found.append(begun)
-    return sorted(found, key=lambda begun: (begun.started, begun.id)), unknown
+            notes.append(note)
+    return sorted(notes, key=lambda note: (note.started, note.id)), unreadable
 
 
-def _name(key: str, begun: Begun) -> str:
-    return f"{ARTIFACTS}/{key}/{HISTORY}/{begun.id}.json"
+def _history_name(key: str, note: AttemptNote) -> str:
+    return f"{ARTIFACTS}/{key}/{HISTORY}/{note.id}.json"
 
 
-def _text(begun: Begun) -> bytes:
-    return (json.dumps(dataclasses.asdict(begun)) + "\n").encode()
+def _note_bytes(note: AttemptNote) -> bytes:
+    return (json.dumps(dataclasses.asdict(note)) + "\n").encode()
 
 
-def _parse(text: bytes) -> Begun | None:
+def _parse_note(text: bytes) -> AttemptNote | None:
     try:
         raw = json.loads(text)  # A power cut may leave half of the text.
         holder = Holder.read(raw.pop("holder"))
-        inputs = tuple(map(checked_key, raw.pop("inputs")))
-        begun = Begun(holder=holder, inputs=inputs, **raw)
+        inputs = tuple(map(validate_key, raw.pop("inputs")))
+        note = AttemptNote(holder=holder, inputs=inputs, **raw)
     except (TypeError, KeyError, AttributeError, ValueError):
         return None
-    is_text = all(isinstance(value, str) for value in (begun.id, begun.started, begun.ended))
-    return begun if is_text and isinstance(begun.stopped, bool) else None
+    # A dataclass takes any types; the checks keep numbers and nulls out of paths and comparisons.
+    are_texts = all(isinstance(value, str) for value in (note.id, note.started, note.ended))
+    return note if are_texts and isinstance(note.stopped, bool) else None

@@ -27,10 +27,14 @@ class Holder:
     began: int
 
     @classmethod
-    def here(cls) -> "Holder":
+    def this_process(cls) -> "Holder":
         """Returns this process."""
+        # A pid alone is not enough: pids are given out again, after a reboot from 1 on, and every
+        # container counts its own. (machine, pid, start) is not given out twice.
         pid = os.getpid()
-        return cls(host=os.uname().nodename, machine=_machine(), pid=pid, began=_began(pid) or 0)
+        return cls(
+            host=os.uname().nodename, machine=_machine_id(), pid=pid, began=_start_time(pid) or 0
+        )
 
     @classmethod
     def read(cls, values: Any) -> "Holder":
@@ -48,18 +52,18 @@ class Holder:
         return holder
 
     @property
-    def is_here(self) -> bool:
+    def is_on_this_machine(self) -> bool:
         """Whether it is, or was, a process of this machine."""
-        return self.machine == _machine()
+        return self.machine == _machine_id()
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has certainly ended; a process of another machine may always be running."""
-        return self.is_here and _began(self.pid) != self.began
+        return self.is_on_this_machine and _start_time(self.pid) != self.began
 
 
 @functools.cache
-def _machine() -> str:
+def _machine_id() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -67,9 +71,11 @@ def _machine() -> str:
         return os.uname().nodename
 
 
-def _began(pid: int) -> int | None:
+def _start_time(pid: int) -> int | None:
     """Returns when a process began; None if it does not run. A zombie has ended already."""
     try:
+        # /proc counts from the boot. psutil adds the time of the boot, so its date moves when the
+        # clock is set, and a living process would look like another one.
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():

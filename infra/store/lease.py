@@ -26,9 +26,9 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from infra.store.files import Files
+from infra.store.backend import StoreBackend
 from infra.store.holder import Holder
-from infra.store.manifest import checked_key
+from infra.store.manifest import validate_key
 
 TTL = 120.0
 """Time without renewal after which a lease has lapsed [s]. That a holder on this machine has ended
@@ -69,18 +69,20 @@ class Lease:
         return (json.dumps(dataclasses.asdict(self), sort_keys=True) + "\n").encode()
 
 
-class Held:
+class HeldLease:
     """A lease that this process holds: a thread renews it until it is released, or found lost.
 
     Attributes:
       lost: whether another process has taken it.
     """
 
-    def __init__(self, files: Files, name: str, lease: Lease) -> None:
+    def __init__(self, files: StoreBackend, name: str, lease: Lease) -> None:
         self.lost = False
         self._files, self._name, self._lease = files, name, lease
-        self._changing, self._ended = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"lease {name}", daemon=True)
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(
+            target=self._renew_until_released, name=f"lease {name}", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -95,33 +97,38 @@ class Held:
 
     def renew(self, keys: Iterable[str] = ()) -> bool:
         """Renews the lease, adds `keys` to it, and returns whether it was still held."""
-        with self._changing:
-            self.lost = not (self._swap(keys) or (self._look_up() and self._swap(keys)))
+        with self._lock:
+            # If the swap fails, either another process took the lease, or the reply to our last
+            # change was lost and the file is one renewal ahead of us. Only the file can say which:
+            # read it, and try once more from its text.
+            self.lost = not (
+                self._write_renewal(keys) or (self._resync() and self._write_renewal(keys))
+            )
             return not self.lost
 
-    def _swap(self, keys: Iterable[str]) -> bool:
+    def _write_renewal(self, keys: Iterable[str]) -> bool:
         lease = dataclasses.replace(
             self._lease,
             renewals=self._lease.renewals + 1,
             keys=tuple(dict.fromkeys((*self._lease.keys, *keys))),
         )
-        swapped = self._files.swap(self._name, self._lease.to_json(), lease.to_json())
+        swapped = self._files.compare_and_swap(self._name, self._lease.to_json(), lease.to_json())
         if swapped:
             self._lease = lease
         return swapped
 
-    def _look_up(self) -> bool:
+    def _resync(self) -> bool:
         """Adopts the file's text if the lease is still ours, and returns whether it is.
 
         The text differs from the one known here if the reply to an earlier change was lost.
         """
         try:
-            there = _parse(self._files.read(self._name))
+            current = _parse_lease(self._files.read(self._name))
         except FileNotFoundError:
             return False
-        if there.token == self.token:
-            self._lease = there
-        return there.token == self.token
+        if current.token == self.token:
+            self._lease = current
+        return current.token == self.token
 
     def release(self) -> None:
         """Gives the lease back; a lost one is left to its new holder."""
@@ -129,9 +136,9 @@ class Held:
         self._thread.join()
         # An error must not fail finished work: the lease ends with this process at the latest.
         with contextlib.suppress(OSError):
-            self._files.drop(self._name, self._lease.to_json())
+            self._files.compare_and_delete(self._name, self._lease.to_json())
 
-    def _keep(self) -> None:
+    def _renew_until_released(self) -> None:
         while not self._ended.wait(self._lease.ttl / _RENEWALS_PER_TTL):
             # If the disk fails for a moment, the next renewal succeeds; if for long, the lease
             # lapses.
@@ -141,25 +148,25 @@ class Held:
 
 
 @contextlib.contextmanager
-def hold(
-    files: Files,
+def hold_lease(
+    files: StoreBackend,
     name: str,
     *,
     ttl: float = TTL,
     token: str | None = None,
     lost: Collection[str] = (),
-) -> Iterator[Held]:
-    """Holds a lease, after waiting until it is free; see `take`."""
-    held = take(files, name, ttl=ttl, token=token, lost=lost)
-    assert held is not None  # None is returned only if `keep_waiting` says so.
+) -> Iterator[HeldLease]:
+    """Holds a lease, after waiting until it is free; see `acquire_lease`."""
+    lease = acquire_lease(files, name, ttl=ttl, token=token, lost=lost)
+    assert lease is not None  # None is returned only if `keep_waiting` says so.
     try:
-        yield held
+        yield lease
     finally:
-        held.release()
+        lease.release()
 
 
-def take(
-    files: Files,
+def acquire_lease(
+    files: StoreBackend,
     name: str,
     *,
     ttl: float = TTL,
@@ -167,7 +174,7 @@ def take(
     keep_waiting: Callable[[], bool] = lambda: True,
     token: str | None = None,
     lost: Collection[str] = (),
-) -> Held | None:
+) -> HeldLease | None:
     """Takes a lease, waiting while `keep_waiting` says so; returns None if it gave up.
 
     Args:
@@ -181,52 +188,69 @@ def take(
     """
     lease = Lease(
         token=token or uuid.uuid4().hex,
-        holder=Holder.here(),
+        holder=Holder.this_process(),
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         ttl=ttl,
         keys=tuple(keys),
     )
     text, wait = lease.to_json(), _FIRST_WAIT
-    seen, seen_since = b"", 0.0
-    while not files.create(name, text):
+    last_seen, last_seen_at = b"", 0.0
+    # With ttl = 120 s a holder renews every 20 s. Here A's machine sleeps from 45 s on, and B wants
+    # the lease at 60 s:
+    #
+    #   t [s]  0     20     40     45       60            160          300
+    #   A      take  renew  renew  (sleep)                             wakes, renews: swap fails,
+    #                                                                  `lost` is set
+    #   file   A 0   A 1    A 2                           B 0
+    #   B                                   sees A 2 ...  120 s after A 2: swaps A 2 for B 0
+    #
+    # If A finishes its step all the same, nothing breaks: its commit creates the manifest only if
+    # B's is not there yet, and whoever comes second throws its own files away.
+    while not files.create_if_absent(name, text):
         try:
-            there, modified = files.read(name), files.stat(name).modified
+            current, modified = files.read(name), files.stat(name).modified
         except FileNotFoundError:
             continue  # Given back just now: try again.
-        found = _parse(there)
-        if there != seen:
-            seen, seen_since = there, time.monotonic()
+        current_lease = _parse_lease(current)
+        if current != last_seen:
+            last_seen, last_seen_at = current, time.monotonic()
+        # Our own monotonic clock measures how long the text stood still; the store's clock measures
+        # how old it is. Clocks of two machines are never compared.
         # Both must hold: after a sleep of this machine, live leases look lapsed for an interval.
-        still = time.monotonic() - seen_since >= found.ttl / _RENEWALS_PER_TTL
-        lapsed = still and files.now() - modified > found.ttl * 1e9
-        if found.holder.is_gone or lapsed or found.token in lost:
-            if files.swap(name, there, text):
+        is_unchanged = time.monotonic() - last_seen_at >= current_lease.ttl / _RENEWALS_PER_TTL
+        has_lapsed = is_unchanged and files.now() - modified > current_lease.ttl * 1e9
+        if current_lease.holder.has_ended or has_lapsed or current_lease.token in lost:
+            # Several processes may see the same lapsed lease. The swap names the text that each of
+            # them saw, so one wins, and the others look again at the winner's lease.
+            if files.compare_and_swap(name, current, text):
                 break
             continue
         if not keep_waiting():
             return None
         time.sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT)
-    return Held(files, name, lease)
+    return HeldLease(files, name, lease)
 
 
-def _parse(text: bytes) -> Lease:
+def _parse_lease(text: bytes) -> Lease:
     """Reads a lease; half of one, left by a power cut, counts as held by an unknown process."""
     try:
         raw: dict[str, Any] = json.loads(text)
-        holder, keys = Holder.read(raw.pop("holder")), tuple(map(checked_key, raw.pop("keys")))
+        holder, keys = Holder.read(raw.pop("holder")), tuple(map(validate_key, raw.pop("keys")))
         lease = Lease(holder=holder, keys=keys, **raw)
         texts = isinstance(lease.token, str) and isinstance(lease.since, str)
         if not (texts and isinstance(lease.ttl, int | float)):
             raise TypeError("token and since must be texts, and ttl a number")
     except (TypeError, KeyError, AttributeError, ValueError):
+        # No machine has the id "", so this holder never counts as ended: the lease must lapse
+        # first.
         nobody = Holder(host="unknown", machine="", pid=0, began=0)
         return Lease(token="", holder=nobody, since="", ttl=TTL)
     return lease
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Holding:
+class LeaseView:
     """A lease as others see it.
 
     Attributes:
@@ -245,13 +269,19 @@ class Holding:
 
     def is_live(self, grace: float = 0.0) -> bool:
         """Whether its holder may be alive; on another machine, until `ttl` and `grace` are over."""
+        # The process table of this machine is certain; of another machine only its renewals are
+        # known.
         holder = self.lease.holder
-        return not holder.is_gone if holder.is_here else self.age <= self.lease.ttl + grace
+        return (
+            not holder.has_ended
+            if holder.is_on_this_machine
+            else self.age <= self.lease.ttl + grace
+        )
 
 
-def holdings(files: Files, folder: str) -> list[Holding]:
+def list_leases(files: StoreBackend, folder: str) -> list[LeaseView]:
     """Returns the leases of a folder, by key."""
-    found, now = [], files.now()
+    leases, now = [], files.now()
     for name, stat in files.listing(folder).items():
         path = f"{folder}/{name}"
         try:
@@ -260,5 +290,7 @@ def holdings(files: Files, folder: str) -> list[Holding]:
             continue  # Given back meanwhile.
         renewed = datetime.datetime.fromtimestamp(stat.modified / 1e9, datetime.UTC)
         key, age = name.removesuffix(".json"), (now - stat.modified) / 1e9
-        found.append(Holding(key=key, lease=_parse(text), renewed=renewed, age=age, text=text))
-    return found
+        leases.append(
+            LeaseView(key=key, lease=_parse_lease(text), renewed=renewed, age=age, text=text)
+        )
+    return leases

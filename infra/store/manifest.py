@@ -10,6 +10,14 @@ from typing import Any
 from infra.store.digest import canonical_json, members_sha256
 from infra.store.redact import redact
 
+# A key, and what each part of it comes from:
+#
+#   checkpoint-3f9a2c41d07be865-9c1d44aa
+#   kind       identity         code
+#
+#   identity   hash of kind, contents of inputs, config, seed, libraries: what is made
+#   code       beginning of the code's digest: by which code. Two keys that differ only here are
+#              one identity, made anew by changed code.
 IDENTITY_LENGTH = 16
 """Hex digits of a step's identity in its key (64 bits)."""
 
@@ -21,7 +29,7 @@ _KIND = re.compile(r"[a-z]+(?:_[a-z]+)*")
 _FOLDER = re.compile(r"attempts/[0-9A-Za-z-]+")
 
 
-def checked_key(key: str) -> str:
+def validate_key(key: str) -> str:
     """Returns a key after a check of its form, which matters because keys become paths.
 
     Raises:
@@ -34,12 +42,12 @@ def checked_key(key: str) -> str:
     return key
 
 
-def kind_of(key: str) -> str:
+def kind_of_key(key: str) -> str:
     """Returns the kind of artifact that a key names."""
-    return checked_key(key).rsplit("-", 2)[0].replace("-", "_")
+    return validate_key(key).rsplit("-", 2)[0].replace("-", "_")
 
 
-def checked_path(name: str) -> str:
+def validate_path(name: str) -> str:
     """Returns a file's path below its folder, after a check that it is in normal form.
 
     Raises:
@@ -93,6 +101,8 @@ class Recipe:
     @functools.cached_property
     def identity(self) -> str:
         """Name of what is made: kind, and hash of inputs' contents, config, seed and libraries."""
+        # Inputs count by content and not by key: an input that was made again with the same bytes,
+        # by other code say, gives this step the same identity, and so a hit.
         parts = {
             "kind": self.kind,
             "inputs": {role: entry.content for role, entry in self.inputs.items()},
@@ -159,14 +169,14 @@ class Manifest:
 
     def __post_init__(self) -> None:
         # Each of these becomes part of a path that is read, and later deleted.
-        if kind_of(self.key) != self.kind:
+        if kind_of_key(self.key) != self.kind:
             raise ValueError(f"key must begin with its kind {self.kind!r}, got {self.key!r}.")
         if not _FOLDER.fullmatch(self.folder):
             raise ValueError(f"folder must be attempts/<id>, got {self.folder!r}.")
         for name in self.files:
-            checked_path(name)
+            validate_path(name)
         for entry in self.inputs.values():
-            checked_key(entry.key)
+            validate_key(entry.key)
 
     @property
     def attempt(self) -> str:
@@ -175,6 +185,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the manifest's text, with anything that looks like a credential redacted."""
+        # Redacted here and not earlier: the identity is a hash of the true config, and only what is
+        # written down must not hold a credential.
         raw = json.loads(canonical_json(self))
         raw |= {part: redact(raw[part]) for part in ("config", "environment")}
         return json.dumps(raw, indent=1, sort_keys=True) + "\n"

@@ -54,7 +54,12 @@ class NodeCache:
           size: size of the filled folder [bytes].
           fill: writes its files into an empty folder.
         """
-        path = self._use(name)
+        path = self._mark_used(name)
+        # Filled under another name, and renamed when whole. So a folder that is there is complete,
+        # however its filler ended:
+        #
+        #   <random>.partial/   being filled; nobody looks here
+        #   <name>/             whole. The loser of a race fails to rename, and uses this one
         if not path.is_dir():
             self._make_room(size)
             partial = self._root / f"{uuid.uuid4().hex}{_PARTIAL}"
@@ -69,81 +74,87 @@ class NodeCache:
 
     def find(self, name: str) -> Path | None:
         """Returns a folder of the cache if it is there already; it stays, as with `get`."""
-        path = self._use(name)  # First: a folder in use is not deleted.
+        path = self._mark_used(name)  # First: a folder in use is not deleted.
         return path if path.is_dir() else None
 
     def adopt(self, name: str, folder: Path) -> None:
         """Moves a folder into the cache that has the files which `get` would fill in."""
-        path = self._use(name)
-        self._make_room(_size(folder))
+        path = self._mark_used(name)
+        self._make_room(_folder_size(folder))
         with contextlib.suppress(OSError):  # It is there already.
             folder.rename(path)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def _use(self, name: str) -> Path:
+    def _mark_used(self, name: str) -> Path:
         """Notes that this process uses a folder from now on."""
         flat = name.replace("/", "+")
         path = self._root / flat
-        own = self._root, os.getpid()
-        if own in _uses and flat in _uses[own][1]:
+        process = self._root, os.getpid()
+        # The usual case takes no lock: this process has noted the folder before.
+        if process in _uses and flat in _uses[process][1]:
             return path
-        with self._locked():
-            if own not in _uses:
+        with self._cache_lock():
+            if process not in _uses:
                 self._users.mkdir(exist_ok=True)
                 file = (self._users / uuid.uuid4().hex).open("a")
                 fcntl.flock(file, fcntl.LOCK_EX)
-                _uses[own] = file, set()
-            file, names = _uses[own]
+                _uses[process] = file, set()
+            file, names = _uses[process]
             file.write(f"{flat}\n")
             file.flush()
             names.add(flat)
             with contextlib.suppress(FileNotFoundError):
+                # The time of the folder is that of its last use, by which `_make_room` sorts.
                 os.utime(path)
         return path
 
     def _make_room(self, size: int) -> None:
         """Deletes folders that nobody uses, the least recently used first, for `size` bytes."""
         limit = 1e9 * float(os.environ.get("PARCEL_CACHE_GB", _LIMIT_GB))
-        gone = []
-        with self._locked():
-            used = self._in_use()
-            there = [path for path in self._root.iterdir() if path.is_dir()]
-            kept = [p for p in there if p.suffix != _PARTIAL and p != self._users]
-            partial = [p for p in there if p.suffix == _PARTIAL]
-            gone += [p for p in partial if time.time() - p.stat().st_mtime > _ABANDONED]
-            sizes = {path: _size(path) for path in kept}
+        doomed = []
+        with self._cache_lock():
+            # Under the lock, so that nobody begins to use a folder between this look and the
+            # rename.
+            used = self._folders_in_use()
+            folders = [path for path in self._root.iterdir() if path.is_dir()]
+            filled = [p for p in folders if p.suffix != _PARTIAL and p != self._users]
+            partial = [p for p in folders if p.suffix == _PARTIAL]
+            doomed += [p for p in partial if time.time() - p.stat().st_mtime > _ABANDONED]
+            sizes = {path: _folder_size(path) for path in filled}
             total = sum(sizes.values()) + size
             for path in sorted(sizes, key=lambda path: path.stat().st_mtime):
                 if total > limit and path.name not in used:
                     # Renamed before it is deleted: half a folder would be taken for a whole one.
-                    gone.append(path.rename(self._root / f"{uuid.uuid4().hex}{_PARTIAL}"))
+                    doomed.append(path.rename(self._root / f"{uuid.uuid4().hex}{_PARTIAL}"))
                     total -= sizes[path]
-        for path in gone:
+        # Without the lock: deleting many gigabytes takes long, and others only want to note a use.
+        for path in doomed:
             shutil.rmtree(path, ignore_errors=True)
 
-    def _in_use(self) -> set[str]:
+    def _folders_in_use(self) -> set[str]:
         """Returns the folders that living processes use, and deletes the notes of dead ones.
 
         A process keeps its notes locked, and the kernel frees the lock when the process ends.
         """
         used: set[str] = set()
         for path in self._users.iterdir():
-            with path.open("r+") as noted:
+            with path.open("r+") as notes:
                 try:
-                    fcntl.flock(noted, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # Locked by its process while that lives. If we get the lock, it has ended.
+                    fcntl.flock(notes, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
-                    used |= set(noted.read().splitlines())
+                    used |= set(notes.read().splitlines())
                 else:
                     path.unlink()
         return used
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _cache_lock(self) -> Iterator[None]:
         self._root.mkdir(parents=True, exist_ok=True)
         with self._threads, (self._root / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
-def _size(path: Path) -> int:
+def _folder_size(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -1,6 +1,6 @@
 """Pins: the artifacts that a run under way relies on, which `gc` does not delete meanwhile.
 
-    with store.pinned(run_id) as pin:      # before anything of the run is looked up or kept
+    with store.pin_run(run_id) as pin:      # before anything of the run is looked up or kept
         pin.add(step.key)                  # before the hit is relied on ...
         hit = store.find(step.key)         # ... and what is found now stays until the end
 
@@ -18,18 +18,18 @@ import threading
 import uuid
 from collections.abc import Iterator
 
-from infra.store.files import Files
-from infra.store.lease import Held, Holding, hold, holdings, take
-from infra.store.manifest import checked_key
+from infra.store.backend import StoreBackend
+from infra.store.lease import HeldLease, LeaseView, acquire_lease, hold_lease, list_leases
+from infra.store.manifest import validate_key
 
 PINS = "pins"
-DECIDING = "gc.json"
+GC_LEASE = "gc.json"
 """Lease of a process that changes pins, and of `gc` while it decides what to delete."""
 
 TTL = 40.0
 """Time without renewal after which a pin has lapsed [s]: a lost machine shows within a minute."""
 
-_KEYS = 256
+_MAX_KEYS = 256
 """Number of keys from which a lease gets no more: each change of a lease writes all of its keys."""
 
 _RUN = re.compile(r"\w[\w.-]*")
@@ -45,14 +45,14 @@ class Pin:
       run: the run's id.
     """
 
-    def __init__(self, files: Files, run: str) -> None:
+    def __init__(self, files: StoreBackend, run: str) -> None:
         self._files, self._run = files, run
-        self._held: list[Held] = []
-        self._known: set[str] = set()
-        self._waiting: dict[str, None] = {}
-        self._adding = threading.Lock()
-        with hold(files, DECIDING):
-            self._take()
+        self._leases: list[HeldLease] = []
+        self._pinned: set[str] = set()
+        self._requested: dict[str, None] = {}
+        self._lock = threading.Lock()
+        with hold_lease(files, GC_LEASE):
+            self._acquire()
 
     def add(self, *keys: str) -> None:
         """Pins artifacts, whether they exist or not; those found afterwards are safe to rely on.
@@ -61,36 +61,47 @@ class Pin:
           RuntimeError: if the pin is gone: this process was stopped for so long that `gc` took it
             for dead.
         """
-        wanted = {checked_key(key): None for key in keys}
-        self._waiting.update(wanted)
-        with self._adding:  # The first thread pins for all that wait.
-            batch, self._waiting = self._waiting | wanted, {}
-            new = [key for key in batch if key not in self._known]
-            if not new:
+        requested = {validate_key(key): None for key in keys}
+        self._requested.update(requested)
+        # A change of pins takes a lease of the store, some milliseconds on a bucket. Threads that
+        # come while one is at it only leave their keys, and the next holder of the lock pins all of
+        # them:
+        #
+        #   thread 1   pins a ..........
+        #   thread 2   leaves b, waits    pins b and c
+        #   thread 3   leaves c, waits                 finds nothing new to do
+        with self._lock:  # The first thread pins for all that wait.
+            batch, self._requested = self._requested | requested, {}
+            new_keys = [key for key in batch if key not in self._pinned]
+            if not new_keys:
                 return
-            with hold(self._files, DECIDING):
-                for start in range(0, len(new), _KEYS):
-                    if len(self._held[-1].keys) >= _KEYS:
-                        self._take()
-                    self._held[-1].renew(new[start : start + _KEYS])
-                if any(held.lost for held in self._held):
+            with hold_lease(self._files, GC_LEASE):
+                for start in range(0, len(new_keys), _MAX_KEYS):
+                    if len(self._leases[-1].keys) >= _MAX_KEYS:
+                        self._acquire()
+                    self._leases[-1].renew(new_keys[start : start + _MAX_KEYS])
+                # Checked after the renewal, under the lease that gc would need to delete anything:
+                # so if the pin is held here, what is found from now on stays.
+                if any(lease.lost for lease in self._leases):
                     raise RuntimeError("this run's pin was lost; start the run again.")
-            self._known.update(new)
+            self._pinned.update(new_keys)
 
     def release(self) -> None:
         """Gives up the pin and all of its leases."""
-        for held in self._held:
-            held.release()
+        for lease in self._leases:
+            lease.release()
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         # The random part is for the several leases of a run, and for those of its earlier tries.
-        held = take(self._files, f"{PINS}/{self._run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL)
-        assert held is not None  # Nobody else has that name.
-        self._held.append(held)
+        lease = acquire_lease(
+            self._files, f"{PINS}/{self._run}.{uuid.uuid4().hex[:8]}.json", ttl=TTL
+        )
+        assert lease is not None  # Nobody else has that name.
+        self._leases.append(lease)
 
 
 @contextlib.contextmanager
-def pin(files: Files, run: str) -> Iterator[Pin]:
+def pin_run(files: StoreBackend, run: str) -> Iterator[Pin]:
     """Holds the pin of a run.
 
     Args:
@@ -102,13 +113,13 @@ def pin(files: Files, run: str) -> Iterator[Pin]:
     """
     if not _RUN.fullmatch(run):
         raise ValueError(f"run must be letters, digits, '.', '-' or '_', got {run!r}.")
-    held = Pin(files, run)
+    pin = Pin(files, run)
     try:
-        yield held
+        yield pin
     finally:
-        held.release()
+        pin.release()
 
 
-def pins(files: Files) -> list[Holding]:
+def list_pins(files: StoreBackend) -> list[LeaseView]:
     """Returns the pins of all runs, live or not."""
-    return holdings(files, PINS)
+    return list_leases(files, PINS)

@@ -16,19 +16,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infra.store.bounded import tidy
+from infra.store.eviction import evict_oldest_files
 
 _LIMIT_GB = 100.0
 """Default of PARCEL_RANGES_GB: largest size of all ranges on this disk [GB]."""
 
-_LARGEST = 0.5
+_MAX_FOLDER_SHARE = 0.5
 """Largest folder whose ranges are kept [fraction of the limit]; one read of a larger folder would
 drive out all others."""
 
 _TIDIED_AFTER = 1 / 16
 """Bytes after which a writing process checks the size of the cache [fraction of the limit]."""
 
-_PATIENCE = 10.0
+_MAX_WAIT = 10.0
 """Longest wait for another process that fetches the same range [s]."""
 
 
@@ -44,9 +44,9 @@ class RangeCache:
         self._root, self._limit = root, limit
         self._written = limit  # So the first range that is added checks the size of the cache.
 
-    def takes(self, size: int) -> bool:
+    def accepts(self, size: int) -> bool:
         """Whether a folder of that size [bytes] is worth keeping."""
-        return size <= _LARGEST * self._limit
+        return size <= _MAX_FOLDER_SHARE * self._limit
 
     def get(
         self, sha256: str, start: int, length: int, read: Callable[[], bytes], *, fresh: bool
@@ -61,40 +61,44 @@ class RangeCache:
           fresh: whether to fetch it even if it is in the cache, because that one was wrong.
         """
         path = self._root / sha256 / f"{start}-{length}"
-        found = None if fresh else _read(path, length)
-        if found is not None:
-            return found
+        cached = None if fresh else _read_range_file(path, length)
+        if cached is not None:
+            return cached
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path):
-            found = None if fresh else _read(path, length)
-            if found is not None:
-                return found
+        # Cells of a sweep that start together read the same first range: one fetches it, and the
+        # others find it in the cache when their turn comes.
+        with _exclusive_fetch(path):
+            cached = None if fresh else _read_range_file(path, length)
+            if cached is not None:
+                return cached
             data = read()
             with contextlib.suppress(OSError):  # With a full disk the range is only not cached.
+                # Renamed when whole, so a reader never finds a part of a range.
                 partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
                 try:
                     partial.write_bytes(data)
                     partial.replace(path)
                 finally:
                     partial.unlink(missing_ok=True)
+        # Walking the cache for every range would cost more than the ranges: look only now and then.
         self._written += length
         if self._written >= _TIDIED_AFTER * self._limit:
             self._written = 0
-            tidy(self._root, self._limit)
+            evict_oldest_files(self._root, self._limit)
         return data
 
 
 def range_cache(state: Path) -> RangeCache:
     """Returns the cache of ranges in a state folder."""
-    return _of(state, 1e9 * float(os.environ.get("PARCEL_RANGES_GB", _LIMIT_GB)))
+    return _range_cache(state, 1e9 * float(os.environ.get("PARCEL_RANGES_GB", _LIMIT_GB)))
 
 
 @functools.cache
-def _of(state: Path, limit: float) -> RangeCache:
+def _range_cache(state: Path, limit: float) -> RangeCache:
     return RangeCache(state / "cache" / "ranges", limit)
 
 
-def _read(path: Path, length: int) -> bytes | None:
+def _read_range_file(path: Path, length: int) -> bytes | None:
     """Returns a file's bytes; None if it is absent, or has another length."""
     try:
         data = path.read_bytes()
@@ -104,11 +108,13 @@ def _read(path: Path, length: int) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _exclusive_fetch(path: Path) -> Iterator[None]:
     """Waits while another process fetches a range, but not for ever, since it may be stopped."""
     claim = path.with_name(f"{path.name}.lock")
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _MAX_WAIT
     with claim.open("a") as lock:
+        # Polled, since `flock` cannot wait for a limited time. After the deadline the range is
+        # fetched by both, which costs a request and does no harm.
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

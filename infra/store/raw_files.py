@@ -1,7 +1,7 @@
 """Digests of files outside of the store, remembered so that no unchanged file is read twice.
 
-`RawState` shows whether anything changed, without reading files; `RawFiles` then reads those that
-changed.
+`RawFingerprint` shows whether anything changed, without reading files; `RawDigestCache` then reads
+those that changed.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from infra.store.digest import value_sha256
-from infra.store.places import open_files
+from infra.store.stored_folder import open_backend
 
 _SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change identifies its content [ns]. Two writes within one tick of
@@ -41,7 +41,7 @@ class Digest(NamedTuple):
     size: int
 
 
-class _State(NamedTuple):
+class _FileState(NamedTuple):
     """A file's state; while it is unchanged, so is the file's content."""
 
     size: int
@@ -49,11 +49,11 @@ class _State(NamedTuple):
     inode: str  # May exceed the 63 bits of an SQLite integer.
 
     @classmethod
-    def of(cls, stat: os.stat_result) -> "_State":
+    def of(cls, stat: os.stat_result) -> "_FileState":
         return cls(stat.st_size, stat.st_mtime_ns, str(stat.st_ino))
 
 
-class RawFiles:
+class RawDigestCache:
     """A memory of digests by path, size, time of change and inode, shared by processes.
 
     It may be deleted at any time: then files are read again.
@@ -70,23 +70,25 @@ class RawFiles:
         Raises:
           OSError: if a file is missing or cannot be read.
         """
-        found: list[Digest] = []
+        digests: list[Digest] = []
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for start in range(0, len(paths), _CHUNK):
                 chunk = [Path(os.path.abspath(path)) for path in paths[start : start + _CHUNK]]
-                known = self._look_up(chunk)
-                states = [_State.of(path.stat()) for path in chunk]
+                # Looked up before the stat: a file that changes in between has another state than
+                # the saved one, and is read.
+                saved = self._load_digests(chunk)
+                states = [_FileState.of(path.stat()) for path in chunk]
                 current = {
-                    path: known[path][1]
+                    path: saved[path][1]
                     for path, state in zip(chunk, states, strict=True)
-                    if path in known and known[path][0] == state
+                    if path in saved and saved[path][0] == state
                 }
                 changed = [path for path in dict.fromkeys(chunk) if path not in current]
-                read = dict(zip(changed, pool.map(_read, changed), strict=True))
-                self._remember(read)
+                read = dict(zip(changed, pool.map(_digest_file, changed), strict=True))
+                self._save_digests(read)
                 current |= {path: digest for path, (_, digest) in read.items()}
-                found += [current[path] for path in chunk]
-        return found
+                digests += [current[path] for path in chunk]
+        return digests
 
     def close(self) -> None:
         """Closes the SQLite file."""
@@ -94,32 +96,32 @@ class RawFiles:
             self._connection.close()
             self._connection = None
 
-    def _look_up(self, paths: Sequence[Path]) -> dict[Path, tuple[_State, Digest]]:
+    def _load_digests(self, paths: Sequence[Path]) -> dict[Path, tuple[_FileState, Digest]]:
         marks = ",".join("?" * len(paths))
         query = f"SELECT path, size, mtime_ns, inode, sha256 FROM files WHERE path IN ({marks})"
         try:
-            rows = self._opened().execute(query, [os.fsencode(path) for path in paths]).fetchall()
+            rows = self._database().execute(query, [os.fsencode(path) for path in paths]).fetchall()
         except sqlite3.Error as error:
-            self._complain(error)
+            self._warn_unusable(error)
             return {}
         return {
-            Path(os.fsdecode(path)): (_State(size, mtime_ns, inode), Digest(sha256, size))
+            Path(os.fsdecode(path)): (_FileState(size, mtime_ns, inode), Digest(sha256, size))
             for path, size, mtime_ns, inode, sha256 in rows
         }
 
-    def _remember(self, read: dict[Path, tuple[_State | None, Digest]]) -> None:
+    def _save_digests(self, read: dict[Path, tuple[_FileState | None, Digest]]) -> None:
         rows = [
             (os.fsencode(path), state.size, state.mtime_ns, state.inode, digest.sha256)
             for path, (state, digest) in read.items()
             if state is not None
         ]
         try:
-            with self._opened() as connection:
+            with self._database() as connection:
                 connection.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
         except sqlite3.Error as error:
-            self._complain(error)
+            self._warn_unusable(error)
 
-    def _opened(self) -> sqlite3.Connection:
+    def _database(self) -> sqlite3.Connection:
         if self._connection is None:
             if self._path != ":memory:":
                 Path(self._path).parent.mkdir(parents=True, exist_ok=True)
@@ -127,14 +129,14 @@ class RawFiles:
             self._connection.execute(_TABLE)
         return self._connection
 
-    def _complain(self, error: sqlite3.Error) -> None:
+    def _warn_unusable(self, error: sqlite3.Error) -> None:
         # Without this memory a run takes longer, but it neither fails nor gets a wrong digest.
         logging.getLogger(__name__).warning(
             "%s cannot be used (%s): raw files are read again. Delete it.", self._path, error
         )
 
 
-class RawState:
+class RawFingerprint:
     """Digests of names, sizes and times in the folders of a data root; each is walked once.
 
     Args:
@@ -142,8 +144,8 @@ class RawState:
     """
 
     def __init__(self, data_root: str) -> None:
-        self._files = open_files(data_root)
-        self._known: dict[str, int] = {}
+        self._files = open_backend(data_root)
+        self._sums: dict[str, int] = {}
 
     def sha256(self, folders: Iterable[str]) -> str:
         """Returns a digest that changes when a file in one of the folders does [hex].
@@ -157,30 +159,41 @@ class RawState:
         Raises:
           OSError: if one cannot be listed.
         """
-        return value_sha256({folder: self._sum(folder) for folder in sorted(set(folders))})
+        return value_sha256({folder: self._folder_sum(folder) for folder in sorted(set(folders))})
 
-    def _sum(self, folder: str) -> int:
+    def _folder_sum(self, folder: str) -> int:
         """Returns a sum over the files' digests, which does not depend on their order."""
-        if folder not in self._known:
+        if folder not in self._sums:
+            # A sum of digests and not a digest of a sorted list: files come in any order, and
+            # millions of names need no memory.
             total, now = 0, time.time_ns()
             for name, stat in self._files.walk(folder):
                 version = stat.version
                 if not stat.crc32c and now - stat.modified <= _SETTLED_NS:
+                    # May change again within this tick of the clock: never equal to another look.
                     version = (*version, now)
                 text = f"{name}\0{stat.size} {version} {stat.crc32c}"
                 digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
                 total += int.from_bytes(digest, "big")
-            self._known[folder] = total % 2**256
-        return self._known[folder]
+            self._sums[folder] = total % 2**256
+        return self._sums[folder]
 
 
-def _read(path: Path) -> tuple[_State | None, Digest]:
+def _digest_file(path: Path) -> tuple[_FileState | None, Digest]:
     """Returns a file's digest, and its state if the next change is sure to alter that."""
     with path.open("rb") as file:
-        before = _State.of(os.fstat(file.fileno()))
+        # Why a file that was just written is not remembered. A file system's clock has ticks:
+        #
+        #   t = 10.1  written "1"   mtime 10
+        #   t = 10.4  read, digest of "1"
+        #   t = 10.8  written "2"   mtime 10 still, and the same size: the state shows no change
+        #
+        # So the state counts only if the file was at rest for two seconds before it was read, and
+        # did not change while it was.
+        before = _FileState.of(os.fstat(file.fileno()))
         began = time.time_ns()
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         size = file.tell()
-        after = _State.of(os.fstat(file.fileno()))
+        after = _FileState.of(os.fstat(file.fileno()))
     settled = before == after and began - before.mtime_ns > _SETTLED_NS
     return before if settled else None, Digest(sha256, size)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
-from infra.store.files import Stat
-from infra.store.places import BUCKET
-from infra.store.ranged import Blocks, Ranged
+from infra.store.backend import FileStat
+from infra.store.block_reader import BlockReader, RangedFile
+from infra.store.stored_folder import BUCKET_SCHEME
 
 if TYPE_CHECKING:
     from infra.store.bucket import Bucket
@@ -36,12 +36,12 @@ def raw_path(place: str | os.PathLike[str]) -> Path:
       OSError: if the bucket cannot be read.
     """
     text = os.fspath(place)
-    if not text.startswith(BUCKET):
+    if not text.startswith(BUCKET_SCHEME):
         return Path(text)
     from infra.store.bucket import Bucket
 
-    bucket, _, prefix = text.removeprefix(BUCKET).partition("/")
-    folders = _Folders(Bucket(f"{BUCKET}{bucket}"))
+    bucket, _, prefix = text.removeprefix(BUCKET_SCHEME).partition("/")
+    folders = _BucketFolders(Bucket(f"{BUCKET_SCHEME}{bucket}"))
     # The connection is an attribute of a new class, since paths derived from a path get its class.
     kind = type("BucketPath", (_BucketPath,), {"_folders": folders})
     return cast(Path, kind("/", bucket, prefix))
@@ -64,31 +64,31 @@ def local_copy(path: Path) -> Iterator[Path]:
         yield Path(copy.name)
 
 
-class _Folders:
+class _BucketFolders:
     """A bucket, and the names in its folders as they were when first asked for."""
 
     def __init__(self, bucket: "Bucket") -> None:
         self.bucket = bucket
-        self.look = functools.lru_cache(maxsize=_FOLDERS)(bucket.entries)
-        self._last: tuple[str, Blocks] | None = None
+        self.list_folder = functools.lru_cache(maxsize=_FOLDERS)(bucket.entries)
+        self._last: tuple[str, BlockReader] | None = None
 
-    def blocks(self, name: str) -> Blocks:
+    def blocks(self, name: str) -> BlockReader:
         """Returns the blocks of an object, with those in memory if it was the last one opened."""
         if self._last is None or self._last[0] != name:
             self._last = name, self.bucket.blocks(name)
         return self._last[1]
 
-    def held(self, name: str, start: int, length: int) -> bytes | None:
+    def range_in_memory(self, name: str, start: int, length: int) -> bytes | None:
         """Returns a range of the object opened last if it is in memory, else None."""
         if self._last is None or self._last[0] != name:
             return None
-        return self._last[1].held(start, length)
+        return self._last[1].range_in_memory(start, length)
 
 
 class _BucketPath(PurePosixPath):
     """/bucket/name: an object, or a folder of objects."""
 
-    _folders: ClassVar[_Folders]
+    _folders: ClassVar[_BucketFolders]
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -107,34 +107,34 @@ class _BucketPath(PurePosixPath):
     ) -> IO[Any]:
         """Opens it for reading, as `pathlib.Path.open` does."""
         del buffering
-        file = io.BufferedReader(Ranged(self._folders.blocks(self._name)))
+        file = io.BufferedReader(RangedFile(self._folders.blocks(self._object_name)))
         return file if "b" in mode else io.TextIOWrapper(file, encoding, errors, newline)
 
     def read_bytes(self) -> bytes:
         """Returns its bytes, compared with the object's checksum."""
-        return self._folders.bucket.read(self._name)
+        return self._folders.bucket.read(self._object_name)
 
     def read_range(self, start: int, length: int) -> bytes:
         """Returns a range inside the object, from memory or by one request."""
-        held = self._folders.held(self._name, start, length)
-        if held is not None:
-            return held
-        return self._folders.bucket.read_range(self._name, start, length)
+        cached = self._folders.range_in_memory(self._object_name, start, length)
+        if cached is not None:
+            return cached
+        return self._folders.bucket.read_range(self._object_name, start, length)
 
     def read_text(self, encoding: str | None = None) -> str:
         """Returns its text."""
         return io.TextIOWrapper(io.BytesIO(self.read_bytes()), encoding).read()
 
-    def state(self) -> Stat:
+    def state(self) -> FileStat:
         """Returns size, generation and checksum.
 
         Raises:
           FileNotFoundError: if it is not an object.
         """
-        found = self._files_beside().get(self.name)
-        if found is None:
+        stat = self._files_beside().get(self.name)
+        if stat is None:
             raise FileNotFoundError(f"{self} is missing.")
-        return found
+        return stat
 
     def is_file(self) -> bool:
         """Whether it is an object."""
@@ -142,7 +142,7 @@ class _BucketPath(PurePosixPath):
 
     def is_dir(self) -> bool:
         """Whether there is an object below it."""
-        return any(map(bool, self._look()))
+        return any(map(bool, self._list_folder()))
 
     def is_symlink(self) -> bool:
         """Whether it is a link; a bucket has none."""
@@ -154,37 +154,39 @@ class _BucketPath(PurePosixPath):
 
     def iterdir(self) -> Iterator["_BucketPath"]:
         """Yields its direct children, by name."""
-        files, folders = self._look()
+        files, folders = self._list_folder()
         for name in sorted({*files, *folders}):
             if name:  # Skips an object named like its folder, which web consoles create.
                 yield self / name
 
     def glob(self, pattern: str) -> Iterator["_BucketPath"]:
         """Yields the paths below it that match, part by part."""
-        first, *rest = PurePosixPath(pattern).parts
+        # One listing for each folder on the way: "*/images/*.jpg" lists the root, then `images` of
+        # each folder, and never the whole bucket.
+        part, *parts = PurePosixPath(pattern).parts
         for path in self.iterdir():
-            if fnmatch.fnmatchcase(path.name, first):
-                if rest:
-                    yield from path.glob("/".join(rest))
+            if fnmatch.fnmatchcase(path.name, part):
+                if parts:
+                    yield from path.glob("/".join(parts))
                 else:
                     yield path
 
     def rglob(self, pattern: str) -> Iterator["_BucketPath"]:
         """Yields the paths anywhere below it whose name matches."""
-        prefix = self._name
+        prefix = self._object_name
         for name, _ in self._folders.bucket.walk(prefix):
             path = self / name
             if fnmatch.fnmatchcase(path.name, pattern):
                 yield path
 
     @property
-    def _name(self) -> str:
+    def _object_name(self) -> str:
         return "/".join(self.parts[2:])
 
-    def _look(self) -> tuple[dict[str, Stat], list[str]]:
-        return self._folders.look(self._name)
+    def _list_folder(self) -> tuple[dict[str, FileStat], list[str]]:
+        return self._folders.list_folder(self._object_name)
 
-    def _files_beside(self) -> dict[str, Stat]:
+    def _files_beside(self) -> dict[str, FileStat]:
         if len(self.parts) < 3:
             return {}
-        return self._folders.look("/".join(self.parts[2:-1]))[0]
+        return self._folders.list_folder("/".join(self.parts[2:-1]))[0]

@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from infra.store.files import Files
+from infra.store.backend import StoreBackend
 from infra.store.manifest import KEY
 
 RUNS, ACCEPTED = "runs", "accepted"
 
-LET_GO = "let_go"
+PRUNED = "let_go"
 """Field of a run's record: keys of artifacts of which it keeps the manifest, but not the files."""
 
 FORMAT = 1
@@ -25,10 +25,10 @@ FORMAT = 1
 class RecordError(ValueError):
     """A record, pin or lease cannot be read; the message is one line with its name and the cure."""
 
-    def __init__(self, files: Files, name: str, why: str) -> None:
+    def __init__(self, files: StoreBackend, name: str, reason: str) -> None:
         super().__init__(
-            f"{files.uri}/{name} cannot be read: {why}; restore it, or move it out of the store: "
-            f"gc then deletes what it alone keeps."
+            f"{files.uri}/{name} cannot be read: {reason}; restore it, or move it out of the "
+            f"store: gc then deletes what it alone keeps."
         )
 
 
@@ -55,14 +55,14 @@ _RUN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 """Field of a run's record -> its check, and what it accepts."""
 
 _RUN_MORE: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    LET_GO: (_are_keys, "a list of keys"),
+    PRUNED: (_are_keys, "a list of keys"),
     "given_up": (_are_texts, "a list of texts"),
     "flow_run_id": (lambda value: isinstance(value, str), "text"),
 }
 """The same for fields that older records lack."""
 
 
-def read_run(files: Files, run: str) -> dict[str, Any]:
+def read_run(files: StoreBackend, run: str) -> dict[str, Any]:
     """Returns the record of a run, by its full name.
 
     Raises:
@@ -71,19 +71,19 @@ def read_run(files: Files, run: str) -> dict[str, Any]:
       OSError: if the store does not answer.
     """
     name = f"{RUNS}/{run}.json"
-    record = _read(files, name)
+    record = _read_record(files, name)
     for field, (is_right, accepted) in {**_RUN, **_RUN_MORE}.items():
         if field not in record and field in _RUN_MORE:
             continue
         if field not in record:
             raise RecordError(files, name, f"it has no field {field!r}")
         if not is_right(record[field]):
-            found = f"{json.dumps(record[field]):.40}"
-            raise RecordError(files, name, f"{field} must be {accepted}, got {found}")
+            value = f"{json.dumps(record[field]):.40}"
+            raise RecordError(files, name, f"{field} must be {accepted}, got {value}")
     return record
 
 
-def run_records(files: Files) -> dict[str, dict[str, Any]]:
+def run_records(files: StoreBackend) -> dict[str, dict[str, Any]]:
     """Returns full name -> record of every run.
 
     Raises:
@@ -93,36 +93,41 @@ def run_records(files: Files) -> dict[str, dict[str, Any]]:
     return {name: read_run(files, name) for name in names}
 
 
-def named_keys(files: Files) -> tuple[set[str], set[str]]:
-    """Returns the keys that records name in any field, path or link; and those they let go.
+def referenced_keys(files: StoreBackend) -> tuple[set[str], set[str]]:
+    """Returns the keys that records name in any field, path or link; and those they prune.
 
     Raises:
       RecordError: if a record cannot be read.
       OSError: if the store does not answer.
     """
-    named, let_go = set[str](), set[str]()
+    referenced, pruned = set[str](), set[str]()
+    # Every text in a record that looks like a key counts, in whatever field: a field that a later
+    # version adds keeps its artifacts alive, too.
     for name in (
-        f"{folder}/{each}" for folder in (RUNS, ACCEPTED) for each in files.listing(folder)
+        f"{folder}/{file_name}"
+        for folder in (RUNS, ACCEPTED)
+        for file_name in files.listing(folder)
     ):
         if not name.endswith(".json"):
             # Not ours. Perhaps somebody's copy of a record: what it names stays, too.
             text = files.read(name).decode(errors="replace")
         elif name.startswith(f"{RUNS}/"):
             record = read_run(files, name.removeprefix(f"{RUNS}/").removesuffix(".json"))
-            let_go |= set(record.pop(LET_GO, ()))
+            # Taken out first: these keys are named only to say that their files may go.
+            pruned |= set(record.pop(PRUNED, ()))
             text = json.dumps(record)
         else:
-            note = _read(files, name)
+            note = _read_record(files, name)
             if not _is_key(key := note.get("artifact")):
                 raise RecordError(files, name, f"artifact must be a key, got {json.dumps(key):.40}")
             text = json.dumps(note)
-        found = [key.split("-") for key in KEY.findall(text)]
+        matches = [key.split("-") for key in KEY.findall(text)]
         # "lineage-results-…" matches as one key, and contains "results-…": add every ending.
-        named |= {"-".join(words[i:]) for words in found for i in range(len(words))}
-    return named, let_go
+        referenced |= {"-".join(parts[i:]) for parts in matches for i in range(len(parts))}
+    return referenced, pruned
 
 
-def _read(files: Files, name: str) -> dict[str, Any]:
+def _read_record(files: StoreBackend, name: str) -> dict[str, Any]:
     try:
         data = files.read(name)
     except FileNotFoundError:
@@ -135,6 +140,6 @@ def _read(files: Files, name: str) -> dict[str, Any]:
         raise RecordError(files, name, f"{error}") from None
     if not isinstance(record, dict):
         raise RecordError(files, name, f"it must be a JSON object, got {json.dumps(record):.40}")
-    if (found := record.get("format", FORMAT)) != FORMAT:
-        raise RecordError(files, name, f"format must be {FORMAT} for this version, got {found!r}")
+    if (version := record.get("format", FORMAT)) != FORMAT:
+        raise RecordError(files, name, f"format must be {FORMAT} for this version, got {version!r}")
     return record

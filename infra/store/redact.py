@@ -30,16 +30,17 @@ def redact(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            name: _blank(entry) if _is_secret(str(name)) else redact(entry)
+            name: _redact_value(entry) if _is_secret(str(name)) else redact(entry)
             for name, entry in value.items()
         }
     if isinstance(value, str):
-        return _in_text(value)
+        return _redact_text(value)
     if isinstance(value, list | tuple):
+        # ["--password", "x1"]: the secret is in an entry of its own, named by the entry before it.
         # Pairs each entry with the one before it, which may be a flag such as --password.
         before = ["", *value][: len(value)]
         return type(value)(
-            _blank(entry) if _is_bare_flag(flag) else redact(entry)
+            _redact_value(entry) if _is_bare_flag(flag) else redact(entry)
             for flag, entry in zip(before, value, strict=True)
         )
     return value
@@ -53,19 +54,20 @@ def _is_bare_flag(word: object) -> bool:
     return isinstance(word, str) and word.startswith("-") and "=" not in word and _is_secret(word)
 
 
-def _blank(value: Any) -> Any:
+def _redact_value(value: Any) -> Any:
     """Returns a secret's value redacted; empty values, None and booleans stay."""
     if isinstance(value, Mapping):
-        return {name: _blank(entry) for name, entry in value.items()}
+        return {name: _redact_value(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_blank(entry) for entry in value)
+        return type(value)(_redact_value(entry) for entry in value)
     return value if value is None or isinstance(value, bool) or value == "" else REDACTED
 
 
-def _in_text(text: str) -> str:
+def _redact_text(text: str) -> str:
     def blanked(match: re.Match[str]) -> str:
         name, sign, _ = match.groups()
         return f"{name}{sign}{REDACTED}" if _is_secret(name) else match[0]
 
+    # URLs first: in https://token:x1@host, the setting "token" would swallow the host, too.
     text = _USER_OF_URL.sub(rf"\1{REDACTED}@", text)
     return _FLAG.sub(blanked, _SETTING.sub(blanked, text))

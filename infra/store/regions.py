@@ -39,12 +39,13 @@ def check_region(uri: str, location: Mapping[str, Any]) -> None:
     Raises:
       ValueError: if it is; the message names both places, and the remedy.
     """
-    here = region_of_machine()
-    if here is None or os.environ.get(_ALLOW) == "1" or _may_hold(location, here):
+    region = region_of_machine()
+    if region is None or os.environ.get(_ALLOW) == "1" or _may_contain(location, region):
         return
     raise ValueError(
-        f"store {uri} is in {location['location'].lower()} and this machine in {here}: all that is "
-        f"read would cross regions. Run where the bucket is, name a bucket here, or set {_ALLOW}=1."
+        f"store {uri} is in {location['location'].lower()} and this machine in {region}: all that "
+        f"is read would cross regions. Run where the bucket is, name a bucket here, or set "
+        f"{_ALLOW}=1."
     )
 
 
@@ -58,14 +59,14 @@ def region_of_machine() -> str | None:
     """
     stated = os.environ.get(_REGION)
     if stated is None:
-        return _asked(os.environ.get(_HOST))
+        return _metadata_region(os.environ.get(_HOST))
     if not re.fullmatch(r"[a-z]+-[a-z]+\d+", stated):
         raise ValueError(f"{_REGION} must be a region such as us-central1, got {stated!r}.")
     return stated
 
 
 @functools.cache
-def _asked(host: str | None) -> str | None:
+def _metadata_region(host: str | None) -> str | None:
     """Returns the region according to the metadata server at a host (None is the usual host)."""
     if host is None and not _is_compute_engine():
         return None
@@ -74,12 +75,13 @@ def _asked(host: str | None) -> str | None:
         headers={"Metadata-Flavor": "Google"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-            zone = answer.read().decode()
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+            zone = response.read().decode()
     except OSError:
         return None
-    found = re.fullmatch(r"projects/\d+/zones/([a-z]+-[a-z]+\d+)-[a-z]", zone.strip())
-    return found[1] if found else None
+    # "projects/123/zones/us-central1-b" -> us-central1
+    match = re.fullmatch(r"projects/\d+/zones/([a-z]+-[a-z]+\d+)-[a-z]", zone.strip())
+    return match[1] if match else None
 
 
 def _is_compute_engine() -> bool:
@@ -89,12 +91,14 @@ def _is_compute_engine() -> bool:
         return False
 
 
-def _may_hold(location: Mapping[str, Any], region: str) -> bool:
+def _may_contain(location: Mapping[str, Any], region: str) -> bool:
     """Whether a bucket's location contains a region; an unknown location is assumed to."""
     name = location["location"].lower()
-    placed = location.get("customPlacementConfig", {}).get("dataLocations", ())
-    if placed:
-        return region in {place.lower() for place in placed}
+    locations = location.get("customPlacementConfig", {}).get("dataLocations", ())
+    # A dual-region that the user composed lists its regions; the predefined ones are in a table,
+    # and a multi-region is told by the beginning of the region's name.
+    if locations:
+        return region in {location_name.lower() for location_name in locations}
     if name in _MULTI:
         return region.startswith(_MULTI[name])
     if name in _DUAL:

@@ -19,14 +19,14 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from infra.store.backend import StoreBackend
 from infra.store.digest import file_sha256
-from infra.store.files import Files
-from infra.store.manifest import File, checked_path
+from infra.store.manifest import File, validate_path
 
 SCRATCH = "scratch"
-_KEPT = "kept.json"
+_INDEX = "kept.json"
 _SHARED = "shared"
-_AT_ONCE = 8
+_MAX_TRANSFERS = 8
 """Files in transfer at a time."""
 
 
@@ -41,32 +41,41 @@ class Scratch:
     """
 
     def __init__(
-        self, files: Files, key: str, token: str, is_held: Callable[[], bool] = lambda: True
+        self, files: StoreBackend, key: str, token: str, is_held: Callable[[], bool] = lambda: True
     ) -> None:
         self._is_held = is_held
         self.path = files.state / SCRATCH / key / token
         self._files, self._folder, self._token = files, f"{SCRATCH}/{key}", token
-        self._is_elsewhere = files.uri != str(files.state)
+        self._is_remote = files.uri != str(files.state)
 
     @property
     def shared(self) -> str:
         """Name in the store of the folder that workers of any machine may write to."""
-        own = self._folder if self._is_elsewhere else f"{self._folder}/{self._token}"
-        return f"{own}/{_SHARED}"
+        folder = self._folder if self._is_remote else f"{self._folder}/{self._token}"
+        return f"{folder}/{_SHARED}"
 
-    def take(self) -> None:
+    def restore(self) -> None:
         """Makes the folder, with the newest progress of earlier holders of the step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        left = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        stored = self._stored() if self._is_elsewhere else []
+        local_folders = sorted(self.path.parent.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        stored = self._saved_tokens() if self._is_remote else []
+        # What may be there, newest last, and what becomes of it:
+        #
+        #   local folders t1, t2   no copy         t2 is renamed to ours, t1 deleted
+        #   local folders t1, t2   copy of t2      the same: t2 is not older than its copy
+        #   local folder  t1       copy of t2      t2 ran on another machine: download it, delete t1
+        #   none                   copy of t2      download it
+        #
+        # The rename also tells the earlier holder, if it lives after all: its next write fails.
+        #
         # A holding's local folder is at least as new as its copy: fetch only a copy without one.
-        if stored and stored[-1] not in [path.name for path in left]:
+        if stored and stored[-1] not in [path.name for path in local_folders]:
             self.path.mkdir()
-            self._fetch(stored[-1])
-        elif left:
-            left.pop().rename(self.path)
+            self._download_copy(stored[-1])
+        elif local_folders:
+            local_folders.pop().rename(self.path)
         self.path.mkdir(exist_ok=True)
-        for path in left:
+        for path in local_folders:
             shutil.rmtree(path, ignore_errors=True)
         if stored:  # The new copy is complete before the old ones are deleted.
             self.save()
@@ -79,58 +88,74 @@ class Scratch:
         Raises:
           FileNotFoundError: if the lease was lost, and the folder with it.
         """
-        if not self._is_elsewhere:
+        if not self._is_remote:
             return
         # A holder that was stopped still has its folder if its successor is on another machine, so
         # the lease is checked, too.
         if not self.path.is_dir() or not self._is_held():
             raise FileNotFoundError(f"{self.path} is another process's now.")
-        own = f"{self._folder}/{self._token}"
+        folder = f"{self._folder}/{self._token}"
         paths = [path for path in self.path.rglob("*") if path.is_file()]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
+            # Files go by digest, so that a save sends only what changed since the last one:
+            #
+            #   files/<sha256 of a>, files/<sha256 of b>     kept.json  {"a": ..., "b": ...}
+            #   b changes: files/<sha256 of new b> is sent   kept.json  {"a": ..., "b": new}
+            #   files/<sha256 of old b> is deleted
+            #
+            # kept.json is replaced in between, at once: so wherever this is killed, the copy is the
+            # old state or the new one, and whole.
             digests = dict(zip(paths, pool.map(file_sha256, paths), strict=True))
-            there = self._files.listing(f"{own}/files")
-            new = {digest: path for path, digest in digests.items() if digest not in there}
-            list(pool.map(lambda d: self._files.upload(new[d], f"{own}/files/{d}"), new))
-        kept = {
+            stored = self._files.listing(f"{folder}/files")
+            new_files = {digest: path for path, digest in digests.items() if digest not in stored}
+            list(
+                pool.map(
+                    lambda d: self._files.upload_file(new_files[d], f"{folder}/files/{d}"),
+                    new_files,
+                )
+            )
+        index = {
             path.relative_to(self.path).as_posix(): (digest, path.stat().st_size)
             for path, digest in digests.items()
         }
-        self._files.put(f"{own}/{_KEPT}", json.dumps(kept).encode())
-        for digest in there.keys() - set(digests.values()):
-            self._files.remove(f"{own}/files/{digest}")
+        self._files.put(f"{folder}/{_INDEX}", json.dumps(index).encode())
+        for digest in stored.keys() - set(digests.values()):
+            self._files.remove(f"{folder}/files/{digest}")
 
     def clear(self) -> None:
         """Deletes the folder, and its copy."""
         shutil.rmtree(self.path, ignore_errors=True)
-        if self._is_elsewhere:
+        if self._is_remote:
             for folder in (self._token, _SHARED):
                 with contextlib.suppress(OSError):  # gc deletes it later.
                     self._files.remove(f"{self._folder}/{folder}")
 
-    def leave(self) -> None:
+    def remove_if_empty(self) -> None:
         """Deletes the folder if it is empty."""
         for folder in (self.path, self.path.parent):
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
-    def _stored(self) -> list[str]:
+    def _saved_tokens(self) -> list[str]:
         """Returns the holdings that left a copy, the newest last."""
-        found = []
+        dated = []
+        # kept.json is written last, so its time is that of the last whole copy.
         for token in self._files.folders(self._folder):
             with contextlib.suppress(FileNotFoundError):  # Killed before its first copy was whole.
-                stat = self._files.stat(f"{self._folder}/{token}/{_KEPT}")
-                found.append((stat.modified, token))
-        return [token for _, token in sorted(found)]
+                stat = self._files.stat(f"{self._folder}/{token}/{_INDEX}")
+                dated.append((stat.modified, token))
+        return [token for _, token in sorted(dated)]
 
-    def _fetch(self, token: str) -> None:
+    def _download_copy(self, token: str) -> None:
         folder = f"{self._folder}/{token}"
-        kept = json.loads(self._files.read(f"{folder}/{_KEPT}"))
+        index = json.loads(self._files.read(f"{folder}/{_INDEX}"))
 
         def fetch(name: str) -> None:
-            sha256, size = kept[name]
+            sha256, size = index[name]
             file = File(sha256=sha256, size=size)
-            self._files.download(f"{folder}/files/{sha256}", file, self.path / checked_path(name))
+            self._files.download_file(
+                f"{folder}/files/{sha256}", file, self.path / validate_path(name)
+            )
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(fetch, kept))
+        with ThreadPoolExecutor(_MAX_TRANSFERS) as pool:
+            list(pool.map(fetch, index))

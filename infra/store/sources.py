@@ -11,28 +11,29 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from infra.store.backend import StoreBackend
 from infra.store.digest import canonical_json
-from infra.store.files import Files
-from infra.store.manifest import checked_path
+from infra.store.manifest import validate_path
 
 SOURCES = "sources"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def keep(files: Files, tree: Mapping[str, bytes]) -> str:
+def save_tree(files: StoreBackend, tree: Mapping[str, bytes]) -> str:
     """Stores a tree of path -> bytes, and returns the digest that names it."""
-    there = files.listing(SOURCES)
-    listing = {checked_path(path): _sha256(data) for path, data in sorted(tree.items())}
+    # One listing, so that a tree of which little changed costs a few requests and not hundreds.
+    stored = files.listing(SOURCES)
+    listing = {validate_path(path): _sha256(data) for path, data in sorted(tree.items())}
     text = canonical_json(listing).encode()
     # The listing is written last: if it is there, so are all files that it names.
     for data in (*tree.values(), text):
         digest = _sha256(data)
-        if digest not in there:
-            files.create(f"{SOURCES}/{digest}", data)
+        if digest not in stored:
+            files.create_if_absent(f"{SOURCES}/{digest}", data)
     return _sha256(text)
 
 
-def lay_out(tree: Mapping[str, bytes], folder: Path) -> None:
+def write_tree(tree: Mapping[str, bytes], folder: Path) -> None:
     """Writes a tree of path -> bytes into a folder, to be run from there."""
     for name, data in tree.items():
         path = folder / name
@@ -40,12 +41,12 @@ def lay_out(tree: Mapping[str, bytes], folder: Path) -> None:
         path.write_bytes(data)
 
 
-class Source(Mapping[str, bytes]):
+class SourceTree(Mapping[str, bytes]):
     """A tree that was kept; files are read, and verified, when asked for.
 
     Args:
       files: the store's files.
-      digest: digest that `keep` returned.
+      digest: digest that `save_tree` returned.
 
     Raises:
       KeyError: if the store has no such tree, or the tree no such path.
@@ -53,20 +54,20 @@ class Source(Mapping[str, bytes]):
       FileNotFoundError: if a file that the listing names was lost.
     """
 
-    def __init__(self, files: Files, digest: str) -> None:
+    def __init__(self, files: StoreBackend, digest: str) -> None:
         self._files = files
         try:
-            text = _read(files, digest)
+            text = _read_blob(files, digest)
         except FileNotFoundError:
             raise KeyError(f"no source {digest} in {files.uri}") from None
         try:
             listing: dict[str, str] = json.loads(text)
-            self.digests = {checked_path(path): entry for path, entry in listing.items()}
+            self.digests = {validate_path(path): entry for path, entry in listing.items()}
         except (ValueError, AttributeError, TypeError) as error:
             raise ValueError(f"{SOURCES}/{digest} is no listing of a tree: {error}") from None
 
     def __getitem__(self, path: str) -> bytes:
-        return _read(self._files, self.digests[path])
+        return _read_blob(self._files, self.digests[path])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.digests)
@@ -75,7 +76,7 @@ class Source(Mapping[str, bytes]):
         return len(self.digests)
 
 
-def _read(files: Files, digest: str) -> bytes:
+def _read_blob(files: StoreBackend, digest: str) -> bytes:
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ValueError(f"a source's digest must be 64 hex digits, got {digest!r}.")
     data = files.read(f"{SOURCES}/{digest}")

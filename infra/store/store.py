@@ -10,14 +10,14 @@
         pins/<run>.json                  what a run under way relies on (see `pins`)
         sources/<sha256>                 the source tree of every run, file by file
         runs/…                           what each run asked for and got
-        gone/<key>.<id>                  notes that gc let only the files of an artifact go
+        gone/<key>.<id>                  tombstones: gc deleted the files, not the manifest
         gc.json                          lease for changing pins, or deciding what gc deletes
         scratch/…                        copies of progress (see `scratch`)
         jobs/…                           orders and reports of jobs on a cluster; deleted when old
 <state>/scratch/<key>/<holding>/…        resumable progress of a step under way
         cache/…                          compiled programs, copies of artifacts; safe to delete
 
-<store> is a folder or gs://bucket/prefix, behind the same operations (see `files`). <state> is a
+<store> is a folder or gs://bucket/prefix, behind the same operations (see `backend`). <state> is a
 folder on this machine: the store itself if that is a folder.
 
 The holder of a step deletes its own scratch, and folders of attempts whose process has ended and
@@ -37,28 +37,42 @@ from pathlib import Path
 from typing import Any
 
 from infra.store import sources
+from infra.store.backend import MANIFESTS, ByteSource, Receipt, StoreBackend
 from infra.store.digest import file_sha256, listing_sha256
 from infra.store.disk import Disk
-from infra.store.environment import environment
-from infra.store.files import MANIFESTS, Content, Files, Receipt
-from infra.store.history import ARTIFACTS, Begun, attempts, note_begin, note_end
+from infra.store.environment import execution_environment
+from infra.store.history import (
+    ARTIFACTS,
+    AttemptNote,
+    list_attempts,
+    write_attempt_end,
+    write_attempt_start,
+)
 from infra.store.holder import Holder
-from infra.store.lease import TTL, Holding, hold, holdings
-from infra.store.manifest import File, Input, Manifest, Recipe, checked_key, checked_path, kind_of
-from infra.store.pins import Pin, pin
+from infra.store.lease import TTL, LeaseView, hold_lease, list_leases
+from infra.store.manifest import (
+    File,
+    Input,
+    Manifest,
+    Recipe,
+    kind_of_key,
+    validate_key,
+    validate_path,
+)
+from infra.store.pins import Pin, pin_run
 from infra.store.scratch import Scratch
 
 FORMAT = 2
 """Number of the layout above. Layout 1 had its manifests beside the data, and no number."""
 
-ASIDE, GONE, LEASES, JOBS = "aside", "gone", "leases", "jobs"
+QUARANTINE, TOMBSTONES, LEASES, JOBS = "aside", "gone", "leases", "jobs"
 ATTEMPTS = "attempts"
 
 
 class Artifact:
     """A committed artifact."""
 
-    def __init__(self, files: Files, manifest: Manifest) -> None:
+    def __init__(self, files: StoreBackend, manifest: Manifest) -> None:
         self.manifest = manifest
         self.folder = f"{ARTIFACTS}/{manifest.key}/{manifest.folder}"
         self._files = files
@@ -70,18 +84,18 @@ class Artifact:
         Raises:
           OSError: if what is stored is not what the manifest says.
         """
-        return self._files.local(self.folder, self.manifest.files)
+        return self._files.local_folder(self.folder, self.manifest.files)
 
     @property
-    def place(self) -> str:
-        """Address for reading its files in ranges, for `open_place`; nothing is copied.
+    def uri(self) -> str:
+        """Address for reading its files in ranges, for `open_stored_folder`; nothing is copied.
 
         A local folder, or gs://… if this machine has no copy.
         """
-        return self._files.place(self.folder, self.manifest.files)
+        return self._files.folder_uri(self.folder, self.manifest.files)
 
     @property
-    def files(self) -> Files:
+    def files(self) -> StoreBackend:
         """The files of the store it is in."""
         return self._files
 
@@ -103,7 +117,7 @@ class Attempt:
       step: recipe of the artifact.
       id: id of the attempt.
       counts, content: values for the manifest.
-      accelerator: kind of device, as `environment` takes it.
+      accelerator: kind of device, as `execution_environment` takes it.
       earlier_seconds: time of the attempts that it resumes [s].
       share: its part of the time, if several artifacts are made together [fraction].
       path: folder that its files are written to.
@@ -117,26 +131,39 @@ class Attempt:
         self.accelerator = ""
         self.earlier_seconds, self.share = 0.0, 1.0
         self._store = store
-        self._folder = f"{ARTIFACTS}/{checked_key(step.key)}/{ATTEMPTS}/{self.id}"
+        self._folder = f"{ARTIFACTS}/{validate_key(step.key)}/{ATTEMPTS}/{self.id}"
         self._clock = time.monotonic()
         self._started = _utc().isoformat(timespec="seconds")
         inputs = tuple(sorted({entry.key for entry in step.inputs.values()}))
+        # What is in the store after each step of an attempt, and what kill -9 right after it
+        # leaves:
+        #
+        #   begin            history/<id>.json        a note whose process is gone
+        #   write files      attempts/<id>/...        a folder that no manifest names: deleted by
+        #                                             the next holder of the step, or by gc
+        #   publish_folder   the same, now durable    the same
+        #   publish          manifests/<kind>/<key>   the whole artifact
+        #
         # The note comes first: without it, nobody would know which process the folder belongs to.
-        store.begin(
+        store.record_attempt(
             step.key,
-            Begun(id=self.id, started=self._started, holder=Holder.here(), inputs=inputs),
+            AttemptNote(
+                id=self.id, started=self._started, holder=Holder.this_process(), inputs=inputs
+            ),
         )
-        self.path = store.files.workplace(self._folder)
-        self._sent: dict[str, Receipt] = {}
+        self.path = store.files.make_workspace(self._folder)
+        self._receipts: dict[str, Receipt] = {}
 
-    def put(self, name: str, data: Content) -> None:
+    def put(self, name: str, data: ByteSource) -> None:
         """Stores a file of the attempt directly in the store; several threads may do so.
 
         Args:
           name: path of the file in the artifact.
           data: bytes of the file.
         """
-        self._sent[name] = self._store.files.send(f"{self._folder}/{checked_path(name)}", data)
+        self._receipts[name] = self._store.files.upload_bytes(
+            f"{self._folder}/{validate_path(name)}", data
+        )
 
     def adopt(self, name: str, source: str, file: File) -> None:
         """Adds a file that workers left elsewhere in the store.
@@ -146,8 +173,8 @@ class Attempt:
           source: name of the file in the store.
           file: digest and size of the file.
         """
-        place = f"{self._folder}/{checked_path(name)}"
-        self._sent[name] = self._store.files.link(source, place, file)
+        place = f"{self._folder}/{validate_path(name)}"
+        self._receipts[name] = self._store.files.link(source, place, file)
 
     def commit(self, context: Mapping[str, Any]) -> Artifact:
         """Publishes the attempt, unless another one already won; returns the winner.
@@ -161,9 +188,11 @@ class Attempt:
         Raises:
           OSError: if the disk fails. Nothing is deleted then, since the manifest may be in place.
         """
-        sent = {name: receipt.file for name, receipt in self._sent.items()}
-        local = _described(self.path, but=sent)
-        files = dict(sorted({**local, **sent}.items()))
+        # Two sorts of files: those in the workspace, digested here, and those that were stored
+        # directly (`put`, `adopt`), whose receipts hold their digests.
+        uploaded = {name: receipt.file for name, receipt in self._receipts.items()}
+        local = _digest_folder(self.path, excluded=uploaded)
+        files = dict(sorted({**local, **uploaded}.items()))
         listing = listing_sha256({name: file.sha256 for name, file in files.items()})
         step = self.step
         manifest = Manifest(
@@ -180,14 +209,17 @@ class Attempt:
             folder=f"{ATTEMPTS}/{self.id}",
             files=files,
             counts=self.counts,
-            attempts=[begun.shown for begun in attempts(self._store.files, step.key)],
-            environment={**environment(self.accelerator), **context},
+            attempts=[note.manifest_entry for note in list_attempts(self._store.files, step.key)],
+            environment={**execution_environment(self.accelerator), **context},
             started=self._started,
             seconds=round(self.share * (self.earlier_seconds + time.monotonic() - self._clock), 3),
         )
         # Data first, so that a power cut never leaves a manifest without data.
-        self._store.files.settle(self._folder, local, self._sent)
+        # Fencing: a holder that lost its lease may get this far. Its folder is its own, so it
+        # disturbs nobody, and `publish` decides by one atomic create which attempt counts.
+        self._store.files.publish_folder(self._folder, local, self._receipts)
         winner = self._store.publish(manifest)
+        # We lost: our folder is no artifact's. If it cannot be deleted now, gc does it later.
         if winner.manifest.attempt != self.id:
             with contextlib.suppress(OSError):
                 self._store.files.remove(self._folder)
@@ -206,30 +238,31 @@ class Store:
     """
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
-        place = full_uri(uri)
-        self.files: Files
-        self.fleeting: Files
+        place = canonical_uri(uri)
+        self.files: StoreBackend
+        self.volatile: StoreBackend
         if place.startswith("gs://"):
             from infra.store.bucket import Bucket
 
-            self.files = self.fleeting = Bucket(place)
+            self.files = self.volatile = Bucket(place)
         else:
             root = Path(place)
             root.mkdir(parents=True, exist_ok=True)
-            self.files, self.fleeting = Disk(root), Disk(root, durable=False)
+            self.files, self.volatile = Disk(root), Disk(root, durable=False)
         self.uri, self.state = self.files.uri, self.files.state
-        self.here = Disk(self.state, durable=False)
-        self.is_elsewhere = self.uri != str(self.state)
-        self._read: dict[str, tuple[tuple[int, ...], Manifest]] = {}
-        self._begun: dict[str, list[Begun]] = {}
-        self._identities: dict[str, dict[str, list[str]]] | None = None
+        self.node_local = Disk(self.state, durable=False)
+        self.is_remote = self.uri != str(self.state)
+        self._manifests: dict[str, tuple[tuple[int, ...], Manifest]] = {}
+        self._attempt_notes: dict[str, list[AttemptNote]] = {}
+        self._keys_by_identity: dict[str, dict[str, list[str]]] | None = None
         self._check_format()
 
-    def at_once(self) -> "Store":
-        """Returns a snapshot of this store, for many look-ups; see `glance`."""
+    def snapshot(self) -> "Store":
+        """Returns a snapshot of this store, for many look-ups; see `snapshot`."""
+        # A shallow copy: look-ups go to the snapshot; leases, pins and writes to the store itself.
         view = copy.copy(self)
-        view.files = self.files.at_once()
-        view._identities = {}
+        view.files = self.files.snapshot()
+        view._keys_by_identity = {}
         return view
 
     def find(self, key: str) -> Artifact | None:
@@ -245,7 +278,7 @@ class Store:
             artifact = self.get(key)
         except KeyError:
             return None
-        return artifact if self.is_whole(artifact) else None
+        return artifact if self.has_all_files(artifact) else None
 
     def get(self, key: str) -> Artifact:
         """Returns a committed artifact, without looking at its files.
@@ -255,11 +288,11 @@ class Store:
           OSError, ValueError: as `find` does.
         """
         try:
-            return self._artifact(manifest_name(key))
+            return self._read_artifact(manifest_name(key))
         except FileNotFoundError:
             raise KeyError(f"no artifact {key} in {self.uri}") from None
 
-    def recall(self, key: str) -> Artifact:
+    def get_cached(self, key: str) -> Artifact:
         """Returns an artifact as this process last saw it; one not seen before is read.
 
         For walks of the lineage of committed artifacts, which does not change.
@@ -267,10 +300,10 @@ class Store:
         Raises:
           KeyError, OSError, ValueError: as `get` does.
         """
-        known = self._read.get(manifest_name(key))
-        return Artifact(self.files, known[1]) if known else self.get(key)
+        cached = self._manifests.get(manifest_name(key))
+        return Artifact(self.files, cached[1]) if cached else self.get(key)
 
-    def is_whole(self, artifact: Artifact) -> bool:
+    def has_all_files(self, artifact: Artifact) -> bool:
         """Whether every file of an artifact exists with its size.
 
         Raises:
@@ -280,7 +313,7 @@ class Store:
         sizes = self.files.sizes(artifact.folder, files)
         return all(sizes.get(name) == file.size for name, file in files.items())
 
-    def let_go(self, key: str) -> Artifact | None:
+    def find_pruned(self, key: str) -> Artifact | None:
         """Returns an artifact whose files `gc` deleted because no run keeps them; else None.
 
         Its manifest stays for artifacts that were made from it, but it is no hit for a step that
@@ -291,10 +324,10 @@ class Store:
         """
         try:
             artifact = self.get(key)
-            self.files.stat(gone_name(artifact))
+            self.files.stat(tombstone_name(artifact))
         except (KeyError, FileNotFoundError):
             return None
-        return None if self.is_whole(artifact) else artifact
+        return None if self.has_all_files(artifact) else artifact
 
     def resolve(self, prefix: str) -> Artifact:
         """Returns the one artifact whose key begins with `prefix`.
@@ -306,17 +339,19 @@ class Store:
         if prefix in keys:  # A whole key is not ambiguous, even if others begin with it.
             keys = [prefix]
         if len(keys) != 1:
-            found = ", ".join(keys[:5]) or "none"
+            matches = ", ".join(keys[:5]) or "none"
             raise KeyError(
                 f"artifact must be one key or an unambiguous beginning of one, "
-                f"got {prefix!r}; matches: {found}."
+                f"got {prefix!r}; matches: {matches}."
             )
         return self.get(keys[0])
 
     def keys(self, kind: str | None = None) -> list[str]:
         """Returns the keys of all committed artifacts, or of one kind, sorted."""
         kinds = self.files.folders(MANIFESTS) if kind is None else [kind]
-        names = (name for one in kinds for name in self.files.listing(f"{MANIFESTS}/{one}"))
+        names = (
+            name for kind_name in kinds for name in self.files.listing(f"{MANIFESTS}/{kind_name}")
+        )
         return sorted(name.removesuffix(".json") for name in names)
 
     def artifacts(self, kind: str | None = None) -> Iterator[Artifact]:
@@ -325,29 +360,32 @@ class Store:
             with contextlib.suppress(KeyError):  # gc deleted it meanwhile.
                 yield self.get(key)
 
-    def of_identity(self, identity: str) -> list[Artifact]:
+    def artifacts_of_identity(self, identity: str) -> list[Artifact]:
         """Returns the artifacts of one identity, made by any code; the newest first.
 
         Their files are not looked at: `find` does that.
         """
-        found: list[tuple[str, int, Artifact]] = []
-        for key in self._of_identity(kind_of(f"{identity}-"), identity):
+        dated: list[tuple[str, int, Artifact]] = []
+        for key in self._keys_of_identity(kind_of_key(f"{identity}-"), identity):
             with contextlib.suppress(KeyError, FileNotFoundError):  # gc deleted it meanwhile.
                 artifact = self.get(key)
-                listed = self.files.stat(manifest_name(key)).modified
-                found.append((artifact.manifest.started, listed, artifact))
-        return [artifact for *_, artifact in sorted(found, key=lambda f: f[:2], reverse=True)]
+                modified = self.files.stat(manifest_name(key)).modified
+                dated.append((artifact.manifest.started, modified, artifact))
+        return [artifact for *_, artifact in sorted(dated, key=lambda f: f[:2], reverse=True)]
 
-    def _of_identity(self, kind: str, identity: str) -> list[str]:
+    def _keys_of_identity(self, kind: str, identity: str) -> list[str]:
         """Returns the keys of an identity; a snapshot lists each kind only once."""
-        known = None if self._identities is None else self._identities.get(kind)
-        if known is None:
-            known = {}
+        keys_by_identity = (
+            None if self._keys_by_identity is None else self._keys_by_identity.get(kind)
+        )
+        # One listing of a kind answers for all of its identities: key = <identity>-<code>.
+        if keys_by_identity is None:
+            keys_by_identity = {}
             for key in self.keys(kind):
-                known.setdefault(key.rpartition("-")[0], []).append(key)
-            if self._identities is not None:
-                self._identities[kind] = known
-        return known.get(identity, [])
+                keys_by_identity.setdefault(key.rpartition("-")[0], []).append(key)
+            if self._keys_by_identity is not None:
+                self._keys_by_identity[kind] = keys_by_identity
+        return keys_by_identity.get(identity, [])
 
     @contextlib.contextmanager
     def lock(
@@ -366,13 +404,15 @@ class Store:
             None draws one.
           lost: tokens of holders that are lost; nobody waits for them.
         """
-        checked_key(key)
+        validate_key(key)
         name = f"{LEASES}/{key}.json"
-        with hold(self.fleeting, name, ttl=ttl, token=token, lost=lost) as held:
-            self._sweep(key)
-            scratch = Scratch(self.files, key, held.token, held.renew)
-            scratch.take()
-            self._begun[key] = []
+        # Sweep first, while no attempt of ours exists: then every dead attempt at this key is an
+        # earlier holder's. Its progress, in scratch, is taken over and not swept.
+        with hold_lease(self.volatile, name, ttl=ttl, token=token, lost=lost) as lease:
+            self._delete_dead_attempts(key)
+            scratch = Scratch(self.files, key, lease.token, lease.renew)
+            scratch.restore()
+            self._attempt_notes[key] = []
             stopped = False
             try:
                 yield scratch
@@ -380,27 +420,27 @@ class Store:
                 stopped = not isinstance(error, Exception)  # Such as SystemExit, by SIGTERM.
                 raise
             finally:
-                self._note_ends(key, self._begun.pop(key), stopped=stopped)
-                scratch.leave()
+                self._record_attempt_ends(key, self._attempt_notes.pop(key), stopped=stopped)
+                scratch.remove_if_empty()
 
-    def leases(self) -> list[Holding]:
+    def leases(self) -> list[LeaseView]:
         """Returns the leases of steps, by key; `Holding.is_live` tells whether they are live."""
-        return holdings(self.fleeting, LEASES)
+        return list_leases(self.volatile, LEASES)
 
-    def pinned(self, run: str) -> contextlib.AbstractContextManager[Pin]:
+    def pin_run(self, run: str) -> contextlib.AbstractContextManager[Pin]:
         """Returns a context in which `gc` deletes nothing that a run relies on; see `pins`."""
-        return pin(self.fleeting, run)
+        return pin_run(self.volatile, run)
 
-    def keep(self, tree: Mapping[str, bytes]) -> str:
+    def save_source(self, tree: Mapping[str, bytes]) -> str:
         """Stores a source tree of path -> bytes, and returns the digest that names it.
 
-        Call it within `pinned` only: `gc` may delete a tree that no manifest names yet.
+        Call it within `pin_run` only: `gc` may delete a tree that no manifest names yet.
         """
-        return sources.keep(self.files, tree)
+        return sources.save_tree(self.files, tree)
 
-    def source(self, digest: str) -> sources.Source:
+    def open_source(self, digest: str) -> sources.SourceTree:
         """Returns a source tree that was kept; its files are read, and verified, when asked for."""
-        return sources.Source(self.files, digest)
+        return sources.SourceTree(self.files, digest)
 
     def cache(self, name: str) -> Path:
         """Returns a local folder for files that can be made again at any time."""
@@ -411,58 +451,73 @@ class Store:
     def publish(self, manifest: Manifest) -> Artifact:
         """Publishes a manifest unless a whole artifact is there; returns the published one."""
         name, text = manifest_name(manifest.key), manifest.to_json().encode()
-        while not self.files.create(name, text):
+        # The usual case is the first create, which succeeds. Otherwise another attempt was first:
+        #
+        #   its files are all there      it is the winner, whatever bytes we made
+        #   some are missing or short    it was damaged after its commit; ours replaces it:
+        #
+        #     manifests/<key>   aside/<key>.<id>
+        #     old               -                    damaged
+        #     old               old                  recorded, so that gc still finds its files
+        #     new               old                  swapped, if it is still the one that was read
+        #
+        # A loop, since gc or another attempt may change the manifest between any two of these.
+        while not self.files.create_if_absent(name, text):
             try:
-                there = self.files.read(name)
+                current = self.files.read(name)
             except FileNotFoundError:
                 continue  # gc deleted it meanwhile.
-            winner = self._parsed(name, there)
-            if self.is_whole(winner):
+            winner = self._parse_manifest(name, current)
+            if self.has_all_files(winner):
                 return winner
             # A record of the damaged winner comes first, since only gc deletes the files it names.
-            self.files.create(aside_name(winner.key, winner.manifest.attempt), there)
-            if self.files.swap(name, there, text):
+            self.files.create_if_absent(
+                quarantine_name(winner.key, winner.manifest.attempt), current
+            )
+            if self.files.compare_and_swap(name, current, text):
                 break
-        return self._artifact(name)
+        return self._read_artifact(name)
 
-    def aside(self, key: str | None = None) -> dict[str, Artifact]:
-        """Returns the artifacts that were set aside, of one key or all, by their record's name."""
-        found = {}
-        for name in (f"{ASIDE}/{listed}" for listed in self.files.listing(ASIDE)):
-            if key is None or name.startswith(f"{ASIDE}/{key}."):
+    def quarantined(self, key: str | None = None) -> dict[str, Artifact]:
+        """Returns the quarantined artifacts, of one key or all, by their record's name."""
+        artifacts = {}
+        for name in (f"{QUARANTINE}/{file_name}" for file_name in self.files.listing(QUARANTINE)):
+            if key is None or name.startswith(f"{QUARANTINE}/{key}."):
                 with contextlib.suppress(FileNotFoundError):  # gc deleted it meanwhile.
-                    found[name] = self._parsed(name, self.files.read(name))
-        return found
+                    artifacts[name] = self._parse_manifest(name, self.files.read(name))
+        return artifacts
 
-    def begin(self, key: str, begun: Begun) -> None:
+    def record_attempt(self, key: str, note: AttemptNote) -> None:
         """Notes an attempt at a key."""
-        note_begin(self.fleeting, key, begun)
-        self._begun.get(key, []).append(begun)
+        write_attempt_start(self.volatile, key, note)
+        self._attempt_notes.get(key, []).append(note)
 
-    def begun_keys(self) -> set[str]:
+    def attempted_keys(self) -> set[str]:
         """Returns every key at which an attempt was ever made."""
         return set(self.files.folders(ARTIFACTS))
 
-    def failures(self, key: str) -> int:
+    def count_failures(self, key: str) -> int:
         """Returns the number of attempts that their holders gave up, at a key without artifact."""
-        return sum(bool(a.ended) and not a.stopped for a in attempts(self.files, key))
+        return sum(bool(note.ended) and not note.stopped for note in list_attempts(self.files, key))
 
     def named_attempts(self, key: str) -> set[str]:
-        """Returns the attempts at a key that a manifest names, in place or set aside."""
-        named = {artifact.manifest.attempt for artifact in self.aside(key).values()}
+        """Returns the attempts at a key that a manifest names, in place or in quarantine."""
+        attempt_ids = {artifact.manifest.attempt for artifact in self.quarantined(key).values()}
         with contextlib.suppress(KeyError):
-            named.add(self.get(key).manifest.attempt)
-        return named
+            attempt_ids.add(self.get(key).manifest.attempt)
+        return attempt_ids
 
-    def _artifact(self, name: str) -> Artifact:
+    def _read_artifact(self, name: str) -> Artifact:
+        # A manifest hardly ever changes, and is read by every look-up: so it is parsed once for
+        # each version of its file, and a stat tells whether that is still the version.
         version = self.files.stat(name).version
-        known = self._read.get(name)
-        if known is None or known[0] != version:
-            known = version, self._parsed(name, self.files.read(name)).manifest
-            self._read[name] = known
-        return Artifact(self.files, known[1])
+        cached = self._manifests.get(name)
+        if cached is None or cached[0] != version:
+            cached = version, self._parse_manifest(name, self.files.read(name)).manifest
+            self._manifests[name] = cached
+        return Artifact(self.files, cached[1])
 
-    def _parsed(self, name: str, text: bytes) -> Artifact:
+    def _parse_manifest(self, name: str, text: bytes) -> Artifact:
         """Reads a manifest. A garbled one is an error, not a miss: it was whole when written."""
         key = Path(name).name.partition(".")[0]
         try:
@@ -481,6 +536,7 @@ class Store:
         try:
             text = self.files.read(name)
         except FileNotFoundError:
+            # No number. A store with artifacts is of layout 1, which had none; an empty one is new.
             if self.files.folders(ARTIFACTS):
                 # Another process may have made this store just now; it writes the number first.
                 try:
@@ -489,35 +545,38 @@ class Store:
                     text = b'{"format": 1}'
             else:
                 text = json.dumps({"format": FORMAT}).encode() + b"\n"
-                if not self.files.create(name, text):
+                if not self.files.create_if_absent(name, text):
                     text = self.files.read(name)
         try:
-            found = json.loads(text)["format"]
+            layout = json.loads(text)["format"]
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{self.uri}/{name} is not a store's; restore or delete it.") from None
-        if found != FORMAT:
+        if layout != FORMAT:
             raise ValueError(
-                f"store {self.uri} has format {found}, and this version understands {FORMAT}: "
+                f"store {self.uri} has format {layout}, and this version understands {FORMAT}: "
                 f"name another folder, or use the version that made it."
             )
 
-    def _sweep(self, key: str) -> None:
+    def _delete_dead_attempts(self, key: str) -> None:
         """Deletes folders of attempts that ended without a commit; the caller holds the step."""
         folder = f"{ARTIFACTS}/{key}/{ATTEMPTS}"
-        if over := {begun.id for begun in attempts(self.files, key) if begun.is_over}:
-            for name in over - self.named_attempts(key):
+        # Only attempts that are certainly over. One whose holder is on another machine and wrote no
+        # end may still be writing (it lost its lease, but does not know); gc takes it when it is
+        # old.
+        if ended := {note.id for note in list_attempts(self.files, key) if note.is_over}:
+            for name in ended - self.named_attempts(key):
                 with contextlib.suppress(OSError):
                     self.files.remove(f"{folder}/{name}")
 
-    def _note_ends(self, key: str, begun: list[Begun], *, stopped: bool) -> None:
+    def _record_attempt_ends(self, key: str, notes: list[AttemptNote], *, stopped: bool) -> None:
         """Notes that this holder's attempts are over; if that fails, the process's end shows it."""
         ended = _utc().isoformat(timespec="seconds")
         with contextlib.suppress(OSError):
-            for attempt in begun:
-                note_end(self.fleeting, key, attempt, ended, stopped=stopped)
+            for note in notes:
+                write_attempt_end(self.volatile, key, note, ended, stopped=stopped)
 
 
-def full_uri(uri: str | os.PathLike[str]) -> str:
+def canonical_uri(uri: str | os.PathLike[str]) -> str:
     """Returns a store's URI in its only form: an absolute path, or gs://bucket/prefix.
 
     Raises:
@@ -531,14 +590,14 @@ def full_uri(uri: str | os.PathLike[str]) -> str:
     return str(Path(text.removeprefix("file://")).expanduser().resolve())
 
 
-def aside_name(key: str, attempt: str) -> str:
-    """Returns the name of the manifest of an attempt that is set aside."""
-    return f"{ASIDE}/{key}.{attempt}.json"
+def quarantine_name(key: str, attempt: str) -> str:
+    """Returns the name of the manifest of an attempt in quarantine."""
+    return f"{QUARANTINE}/{key}.{attempt}.json"
 
 
-def gone_name(artifact: Artifact) -> str:
-    """Returns the name of the note that an artifact's files were let go."""
-    return f"{GONE}/{artifact.key}.{artifact.manifest.attempt}"
+def tombstone_name(artifact: Artifact) -> str:
+    """Returns the name of the tombstone: the note that gc deleted an artifact's files."""
+    return f"{TOMBSTONES}/{artifact.key}.{artifact.manifest.attempt}"
 
 
 def manifest_name(key: str) -> str:
@@ -547,16 +606,16 @@ def manifest_name(key: str) -> str:
     Raises:
       ValueError: if `key` does not have the form of one.
     """
-    return f"{MANIFESTS}/{kind_of(key)}/{key}.json"
+    return f"{MANIFESTS}/{kind_of_key(key)}/{key}.json"
 
 
-def _described(folder: Path, *, but: Collection[str] = ()) -> dict[str, File]:
-    """Returns path -> digest and size of the files in a folder, except those named in `but`.
+def _digest_folder(folder: Path, *, excluded: Collection[str] = ()) -> dict[str, File]:
+    """Returns path -> digest and size of the files in a folder, except those named in `excluded`.
 
     Raises:
       ValueError: if it holds a link, or anything else that is not a regular file.
     """
-    found = {}
+    files = {}
     for path in sorted(folder.rglob("*")):
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
@@ -564,9 +623,9 @@ def _described(folder: Path, *, but: Collection[str] = ()) -> dict[str, File]:
         name = path.relative_to(folder).as_posix()
         if not stat.S_ISREG(mode):
             raise ValueError(f"an artifact holds files only, got {name!r}; copy what it links to.")
-        if name not in but:
-            found[name] = File(sha256=file_sha256(path), size=path.stat().st_size)
-    return found
+        if name not in excluded:
+            files[name] = File(sha256=file_sha256(path), size=path.stat().st_size)
+    return files
 
 
 def _utc() -> datetime.datetime:

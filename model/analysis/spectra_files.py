@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.analysis.figures import Measured, draw_concentration, draw_profiles
 from model.analysis.measure import Curve, measure
 from model.checkpoint.folder import load_config, load_params

@@ -7,15 +7,16 @@ tokenizer.model  where there is one: a converted checkpoint may lack it
 mask_codec.npz   where there is one
 digest.txt       content digest of the parameters
 
-Functions that read a checkpoint take a folder, or a place in a bucket (see `infra.store.places`).
-In a bucket, the parameters are read in place, all other files from this machine's cache.
+Functions that read a checkpoint take a folder, or a place in a bucket (see
+`infra.store.stored_folder`). In a bucket, the parameters are read in place, all other files from
+this machine's cache.
 """
 
 import shutil
 from pathlib import Path
 from typing import Any
 
-from infra.store.places import Place, open_place
+from infra.store.stored_folder import StoredFolder, open_stored_folder
 from model.checkpoint.config_json import config_from_json, config_to_json
 from model.checkpoint.digest import params_digest, unflatten
 from model.checkpoint.params_files import (
@@ -29,7 +30,7 @@ from model.config import ModelConfig
 from model.files import CONFIG, DIGEST, MASK_CODEC, METRICS, PARAMS, TOKENIZER, WATCH
 
 Params = dict[str, Any]
-Checkpoint = str | Path | Place
+Checkpoint = str | Path | StoredFolder
 
 _SMALL = (CONFIG, DIGEST, MASK_CODEC, METRICS, PARAMS, TOKENIZER, WATCH)
 
@@ -86,7 +87,7 @@ def params_of(checkpoint: Checkpoint) -> ParamsReader:
     Raises:
       ValueError: if the folder holds no finished checkpoint.
     """
-    place = open_place(checkpoint)
+    place = open_stored_folder(checkpoint)
     folder = _small(place)
     if not (folder / DIGEST).exists():
         raise ValueError(
@@ -127,7 +128,7 @@ def tokenizer_path(checkpoint: Checkpoint) -> Path:
     Raises:
       ValueError: if the checkpoint has none.
     """
-    place = open_place(checkpoint)
+    place = open_stored_folder(checkpoint)
     path = _small(place) / TOKENIZER
     if not path.exists():
         raise ValueError(
@@ -154,8 +155,8 @@ def stated_digest(checkpoint: Checkpoint) -> str:
 
 def _small(checkpoint: Checkpoint) -> Path:
     """Returns a local folder with all files of a checkpoint but the parameters."""
-    return open_place(checkpoint).whole(_SMALL)
+    return open_stored_folder(checkpoint).local_folder(_SMALL)
 
 
-def _name(place: Place) -> str:
+def _name(place: StoredFolder) -> str:
     return place.uri.rpartition("/")[2]

@@ -19,13 +19,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from infra.store.files import Content
-from infra.store.places import Place
+from infra.store.backend import ByteSource
+from infra.store.stored_folder import StoredFolder
 from model.checkpoint.array_files import DTYPES, Arrays, Entry, Shape, safetensors_header
 from model.checkpoint.digest import flatten
 from model.files import PARAMS
 
-Put = Callable[[str, Content], None]
+Put = Callable[[str, ByteSource], None]
 """Stores a file under a name."""
 
 FILE_BYTES = 2**30
@@ -137,7 +137,7 @@ class _Range:
 
 
 class Source(Protocol):
-    """A reader of files in ranges, such as a `Place`.
+    """A reader of files in ranges, such as a `StoredFolder`.
 
     Attributes:
       uri: address of the files, for messages.
@@ -156,13 +156,13 @@ class Source(Protocol):
         ...
 
 
-def read_index(place: Place) -> dict[str, Any]:
+def read_index(place: StoredFolder) -> dict[str, Any]:
     """Returns the index of a checkpoint's parameters.
 
     Raises:
       FileNotFoundError: if it has none.
     """
-    return json.loads((place.whole(PARAMS) / PARAMS).read_text())
+    return json.loads((place.local_folder(PARAMS) / PARAMS).read_text())
 
 
 class ParamsReader:
@@ -299,7 +299,7 @@ class StoredArray:
 def put_into(folder: Path) -> Put:
     """Returns a function that stores files in a local folder."""
 
-    def put(name: str, data: Content) -> None:
+    def put(name: str, data: ByteSource) -> None:
         with (folder / name).open("wb") as file:
             for start in range(0, data.size, _READ):
                 file.write(data.read(start, _READ))

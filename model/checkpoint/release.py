@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from infra.store.places import open_place
+from infra.store.stored_folder import open_stored_folder
 from model.checkpoint import translate
 from model.checkpoint.array_files import Arrays
 from model.checkpoint.exporter import shards_in, write_tensors
@@ -57,7 +57,7 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     """
     # Checked on the raw JSON: loading the configuration would import a user's own connector class,
     # which may not be installed here.
-    config = (open_place(checkpoint).whole((CONFIG,)) / CONFIG).read_text()
+    config = (open_stored_folder(checkpoint).local_folder((CONFIG,)) / CONFIG).read_text()
     kind = json.loads(config)["connector"]["kind"]
     if kind not in KINDS:
         raise RequestError(

@@ -26,8 +26,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from infra.store.files import Content, Files
-from infra.store.places import BUCKET, open_files
+from infra.store.backend import ByteSource, StoreBackend
+from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.checkpoint.params_files import ParamsReader, write_arrays
 
 _KEPT = 2
@@ -101,9 +101,9 @@ class ResumePoints:
           OSError: if the bucket cannot be read.
         """
         self._place = str(place)
-        if not self._place.startswith(BUCKET):
+        if not self._place.startswith(BUCKET_SCHEME):
             Path(place).mkdir(parents=True, exist_ok=True)
-        self._files = open_files(self._place)
+        self._files = open_backend(self._place)
         self._rank, self._size = jax.process_index(), jax.process_count()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="points")
         self._saving: Future[None] | None = None
@@ -199,9 +199,9 @@ class ResumePoints:
         named = {f"{part.path} {list(part.start)}": part for part in parts}
         sizes = {}
 
-        def put(file: str, data: Content) -> None:
+        def put(file: str, data: ByteSource) -> None:
             self._check_held()
-            sizes[file] = self._files.send(f"{name}/{self._rank}-{file}", data).file.size
+            sizes[file] = self._files.upload_bytes(f"{name}/{self._rank}-{file}", data).file.size
 
         index = write_arrays({key: part.data for key, part in named.items()}, put)
         index["of"], index["notes"], index["sizes"] = self._size, notes, sizes
@@ -223,7 +223,7 @@ class ResumePoints:
 
     def _check_held(self) -> None:
         """Raises an error if the folder is gone: another process has taken over the stage."""
-        if not self._place.startswith(BUCKET) and not Path(self._place).is_dir():
+        if not self._place.startswith(BUCKET_SCHEME) and not Path(self._place).is_dir():
             raise FileNotFoundError(
                 f"{self._place} is gone: another process has taken over this stage."
             )
@@ -245,7 +245,7 @@ class _Point:
       ValueError: if it is not complete.
     """
 
-    def __init__(self, files: Files, name: str) -> None:
+    def __init__(self, files: StoreBackend, name: str) -> None:
         there = files.listing(name)
         indices: dict[int, dict[str, Any]] = {}
         for rank in _ranks(there):
@@ -327,8 +327,10 @@ class _Point:
 class _Source:
     """A reader of the files that one process wrote for a point; see `params_files.Source`."""
 
-    def __init__(self, files: Files, point: str, rank: int, sizes: Mapping[str, int]) -> None:
-        self.uri, self.is_local = f"{files.uri}/{point}", not files.uri.startswith(BUCKET)
+    def __init__(
+        self, files: StoreBackend, point: str, rank: int, sizes: Mapping[str, int]
+    ) -> None:
+        self.uri, self.is_local = f"{files.uri}/{point}", not files.uri.startswith(BUCKET_SCHEME)
         self._files, self._begins, self._sizes = files, f"{point}/{rank}-", sizes
 
     def size(self, name: str) -> int:

@@ -14,7 +14,7 @@ class (see `base.Connector`).
 import dataclasses
 import typing
 
-from infra.references import load
+from infra.references import load_reference
 
 Kind = typing.Literal[
     "vanilla",
@@ -173,7 +173,7 @@ def own_class(kind: str) -> typing.Any:
             f"connector.kind must be one of {', '.join(KINDS)}, or a class of your own as "
             f"module:Class, got {kind!r}."
         )
-    found = load(kind)
+    found = load_reference(kind)
     if not isinstance(found, type):
         raise ValueError(f"{kind} must be a class, a flax.nnx.Module, got {found!r:.60}.")
     routing = getattr(found, "routing", None)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from infra.progress import Progress
-from infra.store.places import open_place
+from infra.store.stored_folder import open_stored_folder
 from model import vlm
 from model.checkpoint.folder import (
     load_config,
@@ -361,7 +361,7 @@ def load_checkpoint(checkpoint: str) -> Loaded:
 @functools.lru_cache(maxsize=2)
 def _load(checkpoint: str, digest: str) -> Loaded:
     del digest  # It only tells apart what a folder held at different times.
-    place = open_place(checkpoint)
+    place = open_stored_folder(checkpoint)
     codec = mask_codec_path(place)
     return Loaded(
         model=load_config(place),

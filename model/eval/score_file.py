@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.eval.metrics.registry import get_metric
 from model.eval.scorer import Scored, Scorer
 

@@ -14,7 +14,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from infra.chips.compiled import Cost, read
+from infra.chips.program_cost import ProgramCost, read_program_cost
 from infra.chips.topology import GIB, Topology
 from model import vlm
 from model.checkpoint.digest import flatten
@@ -57,7 +57,7 @@ class Ahead(typing.NamedTuple):
 
     state_bytes: float
     peak_bytes: float
-    cost: Cost
+    cost: ProgramCost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Lowered:
             raise
         memory: typing.Any = compiled.memory_analysis()
         # The loss loops over the chunks that have a target; the most is all of them.
-        cost = read(
+        cost = read_program_cost(
             compiled.as_text() or "",
             num_chips=self._topology.num_chips,
             open_trips=self._num_chunks,

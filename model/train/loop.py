@@ -40,8 +40,8 @@ class StagePaths:
     """Files that a stage reads, and folders it writes to.
 
     Attributes:
-      data: prepared datasets, folders or places in a bucket (see `infra.store.places`); parts of
-        the same name are joined.
+      data: prepared datasets, folders or places in a bucket (see `infra.store.stored_folder`);
+        parts of the same name are joined.
       init: checkpoint to start from, a folder or a place in a bucket; None starts from random
         parameters.
       tokenizer: SentencePiece file [path].

@@ -45,6 +45,6 @@ def accept(
     from flows.study.explain import Explanation
     from flows.study.graph import graph_of
 
-    explanation = Explanation(opened.at_once(), graph_of(config, known=raw_files(opened)))
+    explanation = Explanation(opened.snapshot(), graph_of(config, known=raw_files(opened)))
     for line in accept_stale(opened, explanation, step, units=replay):
         typer.echo(line)

@@ -43,7 +43,7 @@ def convert(
     seed: Annotated[int, typer.Option(help="Seed of the token rows that a Stage 0 adds.")] = 0,
 ) -> None:
     """Converts checkpoints: big_vision or Hugging Face to ours, ours to either."""
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
     from model.checkpoint.convert import Request
     from model.checkpoint.convert import convert as lines_of
     from model.checkpoint.target import RequestError

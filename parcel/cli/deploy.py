@@ -107,7 +107,7 @@ def deploy(
 
 
 def _checked_type(kind: str | None) -> Any:
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     types = ("process", "docker", "kubernetes")
     if kind is not None and kind not in types:
@@ -116,7 +116,7 @@ def _checked_type(kind: str | None) -> Any:
 
 
 def _addresses(given: list[str] | None) -> list[str]:
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     found: list[str] = []
     for address in given or []:
@@ -132,7 +132,7 @@ def _addresses(given: list[str] | None) -> list[str]:
 
 
 def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     pairs = {}
     for text in texts or []:
@@ -146,7 +146,7 @@ def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
 def _yaml(name: str, text: str) -> Any:
     import yaml
 
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     try:
         return yaml.safe_load(text)

@@ -33,7 +33,7 @@ def doctor(
     """
     from flows.study.doctor import examine
     from flows.study.engines import ENGINES
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     engines = [*ENGINES] if engine is None else [one for one in engine if one != "none"]
     if unknown := set(engines) - {*ENGINES}:

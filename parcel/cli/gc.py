@@ -43,14 +43,14 @@ def gc(
     from infra.store import gc as garbage
 
     age, opened = _seconds(older_than), open_store(store)
-    collect = garbage.delete if delete else garbage.find
+    collect = garbage.delete_garbage if delete else garbage.find_garbage
     found = collect(opened, older_than=age)
     verb = "deleted" if delete else "would delete"
     for item in found:
         if item.sort in _LISTED:
-            told = f" ({item.told})" if item.told else ""
+            title = f" ({item.title})" if item.title else ""
             days = f"{item.age / _SECONDS['d']:.1f} days old"
-            typer.echo(f"{verb} {item.sort} {item.name}{told}: {_bytes(item.size)}, {days}")
+            typer.echo(f"{verb} {item.sort} {item.name}{title}: {_bytes(item.size)}, {days}")
     total = _bytes(sum(item.size for item in found))
     counts = Counter(item.sort for item in found)
     sorts = ", ".join(
@@ -63,7 +63,7 @@ def gc(
 
 def _seconds(age: str) -> float:
     """Returns an age such as "7d" in seconds."""
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([dhms])", age)
     if not match:

@@ -166,13 +166,13 @@ def lineage_verify(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Checks the bytes of artifacts against their manifests."""
-    from infra.store.graph import verify
+    from infra.store.lineage import verify_artifact
 
     opened = open_store(store)
     keys = [opened.resolve(key).key] if key else opened.keys()
     # The content of a checkpoint is stated as a digest of its parameters, not of its files.
     logical = {kind: _params_digest for kind in ("checkpoint", "start")}
-    problems = [problem for one in keys for problem in verify(opened, one, logical)]
+    problems = [problem for one in keys for problem in verify_artifact(opened, one, logical)]
     for problem in problems:
         typer.echo(f"{problem.key} {problem.path}: {problem.reason}", err=True)
     typer.echo(f"{len(keys)} artifacts checked, {len(problems)} problems")

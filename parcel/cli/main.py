@@ -93,7 +93,7 @@ def _complain(error: Exception) -> int:
     """Prints an error in one line and returns the exit code: 2 for a wrong request, else 1."""
     from typer.exceptions import TyperException
 
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     if isinstance(error, TyperException):
         tell = getattr(error, "format_message", error.__str__)

@@ -39,6 +39,6 @@ def apply_prefect(store: Any) -> None:
 
 def heed_signals() -> None:
     """Makes a signal end this process and all it starts; call it before any heavy import."""
-    from infra.processes.signals import install
+    from infra.processes.signals import install_signal_handlers
 
-    install()
+    install_signal_handlers()

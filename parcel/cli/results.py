@@ -33,7 +33,7 @@ def results(
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
     """Prints a results table; or writes it as a folder of pages, with its items and lineage."""
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     if format == "html":
         if mixed:
@@ -51,7 +51,7 @@ def results(
 
 def _write_pages(run: str | None, out: Path | None, items: int, store: Any) -> None:
     from flows.pages.folder import write_folder
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     if run is None or out is None:
         raise ConfigError("--format html needs RUN, a study's name, and --out DIR, a folder.")

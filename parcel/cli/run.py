@@ -133,7 +133,7 @@ def _study(
     from flows.study.graph import graph_of
 
     graph = graph_of(config, until, known=raw_files(opened))
-    explanation = Explanation(opened.at_once(), graph)
+    explanation = Explanation(opened.snapshot(), graph)
     held = {}
     if failed:
         from flows.study.again import all_but, failed_last, told_of_failed

@@ -83,7 +83,7 @@ def sweep(
     from flows.study.allowance import Allowance
     from flows.study.asked import checked, sweep_asked
     from flows.study.sweep import Sweep
-    from infra.reason import ConfigError
+    from infra.errors import ConfigError
 
     if until not in ("", "decided"):
         raise ConfigError(f"--until must be decided, got {until!r}.")

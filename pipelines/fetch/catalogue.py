@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 
 CATALOGUE = Path(__file__).parent / "catalogue.yaml"
 _ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2")

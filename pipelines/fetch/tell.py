@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.fetch.catalogue import CATALOGUE, DataSet, RemoteFile, chosen
 from pipelines.fetch.catalogue import load_catalogue as load
 from pipelines.fetch.fetch import fetch

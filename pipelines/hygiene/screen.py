@@ -118,7 +118,7 @@ def _count(matches: list[Match]) -> dict[str, int]:
 def _copy(dataset: Dataset, removed: Mapping[str, Match], target: Path) -> None:
     """Writes the dataset without the removed records, which are added to the rejects."""
     rejects = list(dataset.rejects())
-    folder = dataset.place.whole("")
+    folder = dataset.place.local_folder("")
     parts = {}
     for name, part in dataset.info.parts.items():
         counts = []

@@ -31,7 +31,7 @@ def name_files(desk: Desk, number: int, units: Sequence[str]) -> int:
 
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.writing(names_of(number)) as path,
+        desk.files.atomic_write(names_of(number)) as path,
         path.open("w", encoding="utf-8", newline="\n") as out,
     ):
         lines = (f"{json.dumps(name)}\n" for name in names())

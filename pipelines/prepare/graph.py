@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from infra.store.places import BUCKET
+from infra.store.stored_folder import BUCKET_SCHEME
 from pipelines.prepare.file_names import name_files
 from pipelines.prepare.job import ERROR, Desk, Job, load, work_counts
 from pipelines.prepare.lean_imports import without
@@ -253,7 +253,7 @@ def _check_dataflow(job: Job) -> None:
       ValueError: if it could not run, naming the field, its value and the fix.
     """
     for field, place in (("data_root", job.data_root), ("the store", job.work)):
-        if not place.startswith(BUCKET):
+        if not place.startswith(BUCKET_SCHEME):
             raise ValueError(
                 f"{field} must be gs://bucket/prefix for DataflowRunner, whose workers see no "
                 f"folder of this machine, got {place}."

@@ -38,11 +38,11 @@ import google_crc32c
 
 import infra
 import pipelines
-from infra.store.files import Files
+from infra.store.backend import StoreBackend
 from infra.store.manifest import File
-from infra.store.places import open_files
 from infra.store.raw_path import raw_path
-from infra.store.store import full_uri
+from infra.store.store import canonical_uri
+from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.own_source import OwnSource
@@ -226,7 +226,7 @@ class Desk:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.files: Files = open_files(job.work)
+        self.files: StoreBackend = open_backend(job.work)
         if job.code != code_sha256():
             error = RuntimeError(
                 f"worker on {socket.gethostname()} runs a different version of the pipelines' "
@@ -310,7 +310,7 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def work_counts(files: Files) -> dict[str, int]:
+def work_counts(files: StoreBackend) -> dict[str, int]:
     """Returns the number of receipts in each folder."""
     folders = ("names", "found", "lists", "todo", "pieces", "shards")
     return {f: sum(n.endswith(".json") for n in files.listing(f)) for f in folders}
@@ -335,6 +335,6 @@ def place_of(field: str, uri: str) -> str:
       ValueError: if it is neither, naming the field.
     """
     try:
-        return full_uri(uri)
+        return canonical_uri(uri)
     except ValueError:
         raise ValueError(f"{field} must be a folder or gs://bucket/prefix, got {uri!r}.") from None

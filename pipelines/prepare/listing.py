@@ -62,7 +62,7 @@ def list_units(desk: Desk, number: int, units: Sequence[str]) -> Listed:
     if done is not None:
         return done
     with (
-        desk.files.writing(f"unpacked/{number:05d}") as unpacked,
+        desk.files.atomic_write(f"unpacked/{number:05d}") as unpacked,
         unpacked.open("wb") as spooled,
     ):
         found = found_in(desk, units, Spool(spooled, f"unpacked/{number:05d}"))
@@ -123,7 +123,7 @@ def _write_list(
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n", dir=folder) as rejected,
-        desk.files.writing(path) as local,
+        desk.files.atomic_write(path) as local,
         local.open("wb") as out,
     ):
 
@@ -147,7 +147,7 @@ def _write_list(
             crcs[shard] = google_crc32c.extend(crcs[shard], data)
         if num_rejects:
             rejected.seek(0)
-            with desk.files.writing(f"{path}.rejects") as path_of_rejects:
+            with desk.files.atomic_write(f"{path}.rejects") as path_of_rejects:
                 path_of_rejects.write_text(rejected.read(), encoding="utf-8", newline="\n")
     if ranks is not None:
         desk.files.put(f"{path}.ranks", np.asarray(ranks, "<u8").tobytes())
@@ -193,7 +193,7 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
         lines = sorted_lines(itertools.chain.from_iterable(lists), id_of, folder)
         for number, piece in enumerate(_pieces(lines)):
             with (
-                desk.files.writing(work_file(shard, number)) as path,
+                desk.files.atomic_write(work_file(shard, number)) as path,
                 path.open("w", encoding="utf-8", newline="\n") as out,
             ):
                 out.writelines(piece)

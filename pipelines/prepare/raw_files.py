@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infra.store.raw_files import RawFiles
+from infra.store.raw_files import RawDigestCache
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.file_names import name_files, names_of, receipt_of
 from pipelines.prepare.job import Desk, Job, grouped, load, place_of
@@ -43,7 +43,7 @@ def raw_files(
     work: str,
     path: str | None = None,
     features: Mapping[str, str] | None = None,
-    known: RawFiles | None = None,
+    known: RawDigestCache | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[RawFile]:
     """Yields every file that preparing `split` of `source` would read, sorted by path.
@@ -92,14 +92,14 @@ def raw_files(
     counts = [load(desk.files.read(receipt_of(number))) for number, _ in units]
     names = heapq.merge(*(desk.lines(names_of(number)) for number, _ in units))
     unique = (name for name, _ in itertools.groupby(json.loads(line) for line in names))
-    known, done, total = known or RawFiles(), 0, sum(counts)
+    known, done, total = known or RawDigestCache(), 0, sum(counts)
     while chunk := list(itertools.islice(unique, _CHUNK)):
         yield from _digests(desk.data_root, chunk, known)
         done += len(chunk)
         on_progress(done, max(done, total))
 
 
-def _digests(root: Path, names: Sequence[str], known: RawFiles) -> Iterator[RawFile]:
+def _digests(root: Path, names: Sequence[str], known: RawDigestCache) -> Iterator[RawFile]:
     if not isinstance(root, Path):
         path: Any
         for name, path in ((name, root / name) for name in names):

@@ -4,8 +4,8 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from infra.store.files import Files
-from infra.store.places import open_files
+from infra.store.backend import StoreBackend
+from infra.store.stored_folder import open_backend
 from pipelines.prepare.job import Desk, PartShard, Report
 from pipelines.prepare.listing import work_file
 from pipelines.prepare.shards import joined, piece_name
@@ -34,7 +34,7 @@ def lay_out_rejects(desk: Desk) -> None:
     """
     earlier = desk.job.earlier
     assert earlier is not None
-    text = open_files(earlier.store).read(f"{earlier.folder}/{REJECTS}").decode()
+    text = open_backend(earlier.store).read(f"{earlier.folder}/{REJECTS}").decode()
     by_shard: dict[int, list[str]] = {}
     for line in text.split("\n")[:-1]:
         shard = shard_of(json.loads(line)["id"], desk.job.config.num_shards)
@@ -61,7 +61,7 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
         return False
     if done := desk.receipt(f"{name}.json"):
         return Report.from_json(done).is_taken
-    store = open_files(earlier.store)
+    store = open_backend(earlier.store)
     known = _known(store.read(f"{earlier.folder}/{REPORTS}"), shard)
     ids: set[str] = set()
     if not known.inputs or known.inputs != _inputs(desk, shard, num_pieces, ids):
@@ -96,7 +96,7 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
     return True
 
 
-def _shaped(store: Files, shard: str, called: str) -> str:
+def _shaped(store: StoreBackend, shard: str, called: str) -> str:
     """Returns a part's `shaped` name; all its records have as many images as the first."""
     with store.open(shard) as file:
         _, data = next(read_frames(file))

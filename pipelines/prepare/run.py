@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from infra.store.backend import StoreBackend
 from infra.store.digest import value_sha256
-from infra.store.files import Files
 from infra.store.manifest import File
-from infra.store.places import open_files
+from infra.store.stored_folder import open_backend
 from pipelines.prepare.config import PrepareConfig
 from pipelines.prepare.job import Desk, Earlier, Job, Report, begun, grouped, place_of, work_counts
 from pipelines.prepare.listing import listed
@@ -91,13 +91,13 @@ def prepare(
     where |= {"data_root": data_root, "path": path, "features": features or {}}
     get(source).parse(split)
     out = place_of("out", out)
-    files, work = open_files(out), f"{out}/{_WORK}"
+    files, work = open_backend(out), f"{out}/{_WORK}"
     _claim(files, work, value_sha256([config, where]))
     try:
         made = make(config, **where, work=work, on_progress=on_progress)
     except (ValueError, FileNotFoundError):
         # Nothing was done, so the request itself was wrong; a corrected one may use this folder.
-        if not any(work_counts(open_files(work)).values()):
+        if not any(work_counts(open_backend(work)).values()):
             files.remove(_WORK)
         raise
     for name, (stored, file) in sorted(made.files.items(), key=lambda one: one[0] == DESCRIPTION):
@@ -164,10 +164,10 @@ def _forget_other_code(desk: Desk) -> None:
     desk.files.put(_CODE, own)
 
 
-def _claim(files: Files, work: str, request: str) -> None:
+def _claim(files: StoreBackend, work: str, request: str) -> None:
     there = {*files.listing(""), *files.folders("")}
     if not there or _is_ours(files, request):
-        open_files(work).put(_REQUEST, request.encode())
+        open_backend(work).put(_REQUEST, request.encode())
         return
     left = ", which another request left unfinished" if _WORK in there else ""
     raise ValueError(
@@ -176,7 +176,7 @@ def _claim(files: Files, work: str, request: str) -> None:
     )
 
 
-def _is_ours(files: Files, request: str) -> bool:
+def _is_ours(files: StoreBackend, request: str) -> bool:
     try:
         return files.read(f"{_WORK}/{_REQUEST}") == request.encode()
     except FileNotFoundError:
@@ -317,7 +317,7 @@ def _write_rejects(desk: Desk, files: list[str]) -> File:
     digest, size = hashlib.sha256(), 0
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.writing(REJECTS) as path,
+        desk.files.atomic_write(REJECTS) as path,
         path.open("wb") as out,
     ):
         for line in sorted_lines(lines, _order_of_rejects, folder):

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from infra.store.backend import StoreBackend
 from infra.store.disk import Disk
-from infra.store.files import Files
 from infra.store.manifest import File
 from pipelines.prepare.job import Desk, PartShard, Report
 from pipelines.prepare.listing import found_in, line_of, work_file
@@ -156,7 +156,7 @@ def _write(
     return report
 
 
-def _join(files: Files, name: str, pieces: dict[str, PartShard]) -> PartShard:
+def _join(files: StoreBackend, name: str, pieces: dict[str, PartShard]) -> PartShard:
     """Stores the records of several pieces as one shard."""
     index = str(index_path(name))
     if len(pieces) == 1:
@@ -172,7 +172,7 @@ def _join(files: Files, name: str, pieces: dict[str, PartShard]) -> PartShard:
     return _indexed(files, index, frames)
 
 
-def _indexed(files: Files, name: str, frames: Frames) -> PartShard:
+def _indexed(files: StoreBackend, name: str, frames: Frames) -> PartShard:
     """Stores the index of records that are already stored."""
     with _bytes(files, name) as out:
         out.write(frames.index)
@@ -184,12 +184,12 @@ def _indexed(files: Files, name: str, frames: Frames) -> PartShard:
 
 
 @contextlib.contextmanager
-def _bytes(files: Files, name: str) -> Iterator[BinaryIO]:
-    with files.writing(name) as path, path.open("wb") as file:
+def _bytes(files: StoreBackend, name: str) -> Iterator[BinaryIO]:
+    with files.atomic_write(name) as path, path.open("wb") as file:
         yield file
 
 
 @contextlib.contextmanager
-def _text(files: Files, name: str) -> Iterator[TextIO]:
-    with files.writing(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
+def _text(files: StoreBackend, name: str) -> Iterator[TextIO]:
+    with files.atomic_write(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
         yield file

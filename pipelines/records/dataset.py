@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from infra.store.places import Place, open_place
+from infra.store.stored_folder import StoredFolder, open_stored_folder
 from pipelines.records import example
 from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, blocks
 from pipelines.records.hashing import stable_hash
@@ -95,7 +95,7 @@ class Part(Sequence[Record]):
       num_bytes: size of all its shards [bytes].
     """
 
-    def __init__(self, place: Place, name: str, info: PartInfo) -> None:
+    def __init__(self, place: StoredFolder, name: str, info: PartInfo) -> None:
         self._place, self._name = place, name
         self._shards = [Shard(shard, place) for shard in info.shards]
         for shard, expected in zip(self._shards, info.num_records, strict=True):
@@ -185,12 +185,12 @@ class Dataset:
     """A prepared dataset, opened for reading.
 
     Args:
-      directory: a folder, or a place in a bucket (see `infra.store.places`).
+      directory: a folder, or a place in a bucket (see `infra.store.stored_folder`).
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self.place = open_place(directory)
-        self.info = read_info(self.place.whole(DESCRIPTION))
+        self.place = open_stored_folder(directory)
+        self.info = read_info(self.place.local_folder(DESCRIPTION))
         parts = self.info.parts.items()
         self.parts = {name: Part(self.place, name, info) for name, info in parts}
 
@@ -201,7 +201,7 @@ class Dataset:
 
     def rejects(self) -> Iterator[Reject]:
         """Yields the rejects, by id."""
-        with (self.place.whole(REJECTS) / REJECTS).open(encoding="utf-8") as lines:
+        with (self.place.local_folder(REJECTS) / REJECTS).open(encoding="utf-8") as lines:
             for line in lines:
                 yield Reject(**json.loads(line))
 

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from infra.store.places import Place, open_place
+from infra.store.stored_folder import StoredFolder, open_stored_folder
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
@@ -146,12 +146,12 @@ class Shard:
       ValueError: if the shard and its index do not belong together.
     """
 
-    def __init__(self, name: str | os.PathLike[str], place: Place | None = None) -> None:
+    def __init__(self, name: str | os.PathLike[str], place: StoredFolder | None = None) -> None:
         if place is None:
-            place, name = open_place(Path(name).parent), Path(name).name
+            place, name = open_stored_folder(Path(name).parent), Path(name).name
         self._place, self._name = place, str(name)
         self.path = f"{self._place.uri}/{self._name}"
-        index = self._place.whole(INDEX_ENDING) / index_path(self._name)
+        index = self._place.local_folder(INDEX_ENDING) / index_path(self._name)
         self._offsets = np.frombuffer(index.read_bytes(), dtype="<u8")
         size = self._place.size(self._name)
         if len(self._offsets) == 0 or int(self._offsets[-1]) != size:

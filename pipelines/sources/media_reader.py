@@ -12,7 +12,7 @@ from typing import Any
 
 import google_crc32c
 
-from infra.store.files import Files
+from infra.store.backend import StoreBackend
 from infra.store.raw_path import local_copy
 from pipelines.records.schema import BadInput
 from pipelines.sources.item import Item, Media
@@ -64,7 +64,7 @@ class MediaReader:
       unpacked: folder of the files in `Media.store`; None if nothing was unpacked.
     """
 
-    def __init__(self, data_root: Path, unpacked: Files | None = None) -> None:
+    def __init__(self, data_root: Path, unpacked: StoreBackend | None = None) -> None:
         self._root, self._unpacked = data_root, unpacked
         self._is_local = isinstance(data_root, Path)
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="media")

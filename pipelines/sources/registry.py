@@ -5,7 +5,7 @@ Only this module of the pipelines imports every reader. The code of a dataset is
 an edit of another reader does not change it.
 """
 
-from infra.references import in_module
+from infra.references import module_reference
 from pipelines.sources.captions import coco, multilingual, scicap, screens, textcaps
 from pipelines.sources.documents import book_covers, chartqa, pages, scene_text, school
 from pipelines.sources.own import functions, media_files, rows
@@ -79,4 +79,4 @@ def reader_module(name: str) -> str:
     Raises:
       ValueError: as in `get`.
     """
-    return (functions if in_module(name) else _FOUND[get(name).name][1]).__name__
+    return (functions if module_reference(name) else _FOUND[get(name).name][1]).__name__

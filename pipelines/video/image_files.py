@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.images.square import FORMATS, ImageSpec, prepare_image
 from pipelines.records.schema import BadInput
 from pipelines.sources.registry import get

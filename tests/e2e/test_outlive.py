@@ -45,8 +45,8 @@ def training(store: Store) -> tuple[psutil.Process, int] | None:
     for process in psutil.process_iter():
         words = command_line(process)
         if "python -m flows.steps.job" in words and store.uri in words:
-            for job in store.fleeting.folders(JOBS):
-                report = Report.read(store.fleeting, job)
+            for job in store.volatile.folders(JOBS):
+                report = Report.read(store.volatile, job)
                 if report.step == "stage1 vanilla" and report.progress and not report.is_ended:
                     return process, report.progress.done
     return None
@@ -101,7 +101,7 @@ def test_cancel_in_the_ui_stops_the_jobs(head: Head, tmp_path: Path):
                 time.sleep(0.5)
             assert state["state_type"] == "CANCELLED"
             time.sleep(5)  # A job taken for lost would be tried again after one second.
-            jobs = [job for job in store.fleeting.folders(JOBS) if job.startswith("checkpoint")]
+            jobs = [job for job in store.volatile.folders(JOBS) if job.startswith("checkpoint")]
             assert len(jobs) == 1
             assert training(store) is None
         finally:

@@ -79,7 +79,7 @@ def test_its_code_is_the_step_s_and_nobody_else_s(folder: Path):
         a.manifest.name: a.manifest.source for a in Store(folder / "store").artifacts("checkpoint")
     }
     (source,) = {kept[name] for name in kept if "connectors:Ripple" in name}
-    files = Store(folder / "store").source(source)
+    files = Store(folder / "store").open_source(source)
     code = (folder / "connectors.py").read_text()
     assert files["own/connectors.py"] == code.encode()
     trained = next(

@@ -120,8 +120,8 @@ def test_ones_own_benchmark_has_its_rows_at_every_budget(folder: Path, store: St
 def test_its_code_is_kept_with_the_run(folder: Path, store: Store):
     kept = {a.manifest.source for a in store.artifacts("predictions")}
     (source,) = kept
-    assert store.source(source)["own/my_scores.py"] == METRIC.encode()
-    assert "own/my_colours.py" in set(store.source(source))
+    assert store.open_source(source)["own/my_scores.py"] == METRIC.encode()
+    assert "own/my_colours.py" in set(store.open_source(source))
     done = run(folder)
     assert done.returncode == 0, done.stderr
     assert "everything re-used" in done.stdout

@@ -105,7 +105,7 @@ def test_trace_of_a_cell_reaches_the_source_samples(finished: Finished):
 def test_a_sample_leads_up_to_the_steps_that_saw_it_and_to_the_cells(finished: Finished):
     store = Store(finished.store)
     (web,) = [a for a in store.artifacts("dataset") if a.manifest.name == "prepare mixture/web"]
-    sample = next(Dataset(web.place).records()).id
+    sample = next(Dataset(web.uri).records()).id
     done = parcel(finished.store, "lineage", "trace", "tiny", "--sample", sample)
     assert done.returncode == 0, done.stderr
     assert f"{sample} is record 0 of " in done.stdout

@@ -10,7 +10,7 @@ import pytest
 import parcel as notebook
 from flows.config.load import load
 from flows.lineage.results import show_results
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.steps.kind import Kind, Work
-from infra.gang.launched import LaunchedGang
+from infra.gang.launcher import LauncherGang
 from infra.gang.local import LocalGang
+from infra.gang.messages import read_message
 from infra.gang.supervise import Gang, supervise
-from infra.gang.words import said
 from infra.progress import Progress
+from infra.store.backend import ByteSource
 from infra.store.digest import NOT_IDENTITY, UNLESS_DEFAULT, file_sha256
-from infra.store.files import Content
 from infra.store.manifest import File
-from infra.store.places import BUCKET, open_files, open_place
+from infra.store.stored_folder import BUCKET_SCHEME, open_backend, open_stored_folder
 from model import files
 from model.config import ModelConfig
 from model.train.config import TrainConfig
@@ -108,7 +108,7 @@ def make(work: Work) -> Iterator[Progress]:
 
     spec: FitSpec = work.config
     # Hosts that a launcher reaches need share nothing but the bucket.
-    is_apart = work.processes > 1 and bool(work.launcher) and work.shared.startswith(BUCKET)
+    is_apart = work.processes > 1 and bool(work.launcher) and work.shared.startswith(BUCKET_SCHEME)
     places = work.stored if is_apart else work.places
     stage = Stage(
         spec=spec,
@@ -156,7 +156,7 @@ def _by_several(stage: Stage, work: Work, is_apart: bool) -> Generator[Progress,
         ended = yield from train_together(
             stage, work.processes, place, folder / "logs", work.launcher
         )
-        work.accelerator = said(ended, "accelerator") or ""
+        work.accelerator = read_message(ended, "accelerator") or ""
         if is_apart:
             _fetch(work, ended.removeprefix(f"{work.shared}/"))
 
@@ -173,7 +173,7 @@ def train(
       stage: the stage to train.
       put: stores the checkpoint's parameters; None stores them in `stage.out`.
       must_leave: see `fit`.
-      told: place where this process reports, see `infra.gang.words`; the checkpoint's files are
+      told: place where this process reports, see `infra.gang.messages`; the checkpoint's files are
         sent there where `stage.out` is "".
     """
     import jax
@@ -220,7 +220,7 @@ def train(
 
 def _file(place: str, name: str) -> str:
     """Returns the path of a small file of an artifact, copied to this machine if need be."""
-    return str(open_place(place).whole(name) / name)
+    return str(open_stored_folder(place).local_folder(name) / name)
 
 
 class _Sent:
@@ -231,19 +231,19 @@ class _Sent:
     """
 
     def __init__(self, place: str) -> None:
-        self._files = open_files(place)
+        self._files = open_backend(place)
         self._sent: dict[str, tuple[str, int]] = {}
 
-    def put(self, name: str, data: Content) -> None:
+    def put(self, name: str, data: ByteSource) -> None:
         """Sends a file; called by several threads."""
-        file = self._files.send(name, data).file
+        file = self._files.upload_bytes(name, data).file
         self._sent[name] = file.sha256, file.size
 
     def finish(self, out: Path) -> None:
         """Sends the files of a folder, and last the list of all files that were sent."""
         for path in sorted(path for path in out.rglob("*") if path.is_file()):
             name = path.relative_to(out).as_posix()
-            self._files.upload(path, name)
+            self._files.upload_file(path, name)
             self._sent[name] = file_sha256(path), path.stat().st_size
         self._files.put(_ALL, json.dumps(self._sent).encode())
 
@@ -256,13 +256,13 @@ def _fetch(work: Work, ended: str) -> None:
       ended: folder in `work.shared` where the members reported.
     """
     source = f"{ended}/{_OUT}"
-    sent = open_files(f"{work.shared}/{source}")
+    sent = open_backend(f"{work.shared}/{source}")
     for name, (sha256, size) in json.loads(sent.read(_ALL)).items():
         file = File(sha256=sha256, size=size)
         if name.endswith(".safetensors"):
             work.adopt(name, f"{source}/{name}", file)
         else:
-            sent.download(name, file, work.out / name)
+            sent.download_file(name, file, work.out / name)
     for name in (files.METRICS, files.WATCH):  # The event file is made from them.
         if (work.out / name).exists():
             shutil.copyfile(work.out / name, work.scratch / name)
@@ -276,9 +276,9 @@ def train_together(
     Args:
       stage: the stage to train.
       num_processes: number of processes that train it.
-      place: place for their reports, see `infra.gang.words`: a folder, or gs://bucket/prefix.
+      place: place for their reports, see `infra.gang.messages`: a folder, or gs://bucket/prefix.
       logs: folder for their output; made if need be.
-      launcher: command that starts them, see `infra.gang.launched`; "" starts them on this machine.
+      launcher: command that starts them, see `infra.gang.launcher`; "" starts them on this machine.
 
     Returns:
       The place of the reports of those that ended well.
@@ -287,7 +287,7 @@ def train_together(
       GangFailedError: if they fail, or are lost again and again.
     """
     task = pickle.dumps(stage)
-    open_files(place).put("task", task)
+    open_backend(place).put("task", task)
     words = [f"{place}/task", hashlib.sha256(task).hexdigest(), "--of", str(num_processes)]
 
     def start(here: str) -> Gang:
@@ -297,7 +297,7 @@ def train_together(
             return [*command, "--coordinator", coordinator, "--rank", str(rank)]
 
         if launcher:
-            return LaunchedGang(launcher, command, num_processes, here, logs)
+            return LauncherGang(launcher, command, num_processes, here, logs)
         return LocalGang(of_rank, num_processes, logs)
 
     return (yield from supervise(start, place, logs))

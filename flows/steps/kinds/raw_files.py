@@ -10,7 +10,7 @@ from flows.steps.kinds.streamed import streamed
 from flows.steps.own_code import reader_of, with_code
 from infra.progress import Progress
 from infra.store.digest import NOT_IDENTITY
-from infra.store.raw_files import RawFiles
+from infra.store.raw_files import RawDigestCache
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import OwnSource
 
@@ -58,7 +58,7 @@ def _note(work: Work, spec: RawFilesSpec, report: Callable[..., None]) -> tuple[
         path=spec.path or None,
         features=spec.features,
         work=work.shared,
-        known=RawFiles(work.cache("raw_files") / MEMORY),
+        known=RawDigestCache(work.cache("raw_files") / MEMORY),
         on_progress=report,
     )
     with (work.out / NOTES).open("w", encoding="utf-8", newline="\n") as notes:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, Protocol
 
-from infra.references import in_module, load
+from infra.references import load_reference, module_reference
 from model.eval.metrics.anls import anls, anls_big_vision
 from model.eval.metrics.bleu import bleu, summarize_bleu
 from model.eval.metrics.cider import Documents, cider
@@ -87,7 +87,7 @@ def get_metric(name: str) -> Metric:
     """
     if name in METRICS:
         return METRICS[name]
-    if in_module(name) is None:
+    if module_reference(name) is None:
         raise ValueError(
             f"metric must be one of {', '.join(METRICS)}, or a function of your own as "
             f"module:function, got {name!r}."
@@ -97,7 +97,7 @@ def get_metric(name: str) -> Metric:
 
 @functools.cache
 def _own_metric(name: str) -> Metric:
-    found = load(name)
+    found = load_reference(name)
     metric = found if isinstance(found, Metric) else Metric(score=found)
     try:
         inspect.signature(metric.score).bind("prediction", {})

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from infra.references import load, provide
+from infra.references import add_sources, load_reference
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item
@@ -50,11 +50,11 @@ def read(corpus: Corpus, split: str, *, own: OwnSource) -> Iterator[Item | Rejec
     Raises:
       ValueError: if the function fails, with its error in one line.
     """
-    provide(dict(own.code))
+    add_sources(dict(own.code))
     for path in corpus.files():
         if path.suffix.lower() not in _MEDIA:
             corpus.annotation(path)
-    rows = _rows(load(own.reader), own.reader, corpus, split)
+    rows = _rows(load_reference(own.reader), own.reader, corpus, split)
     yield from items_of(corpus, split, rows, own=own, where=corpus.folder, unit="row")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from flows.config.load import check, load
 from flows.study.graph import datasets_of, graph_of, results_plan
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.benchmarks.registry import BENCHMARKS, main_suite
 
 

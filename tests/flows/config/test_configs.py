@@ -112,7 +112,7 @@ def test_the_labs_mixture_is_the_public_one_without_videos():
 def test_every_step_is_told_before_anything_runs(name: str, stages: list[str], tmp_path: Path):
     study = given(name, tmp_path)
     graph = graph_of(study)
-    explanation = Explanation(Store(tmp_path / "store").at_once(), graph)
+    explanation = Explanation(Store(tmp_path / "store").snapshot(), graph)
     lines = list(explanation.lines(study.keep))
     told = {line[10:].partition("  ")[0] for line in lines if line.startswith("new ")}
     assert told == {node.name for node in graph.nodes}

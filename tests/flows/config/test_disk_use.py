@@ -12,9 +12,9 @@ from flows.config.load import load
 from flows.lineage.runs import note_run, records
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store import gc
-from infra.store.records import LET_GO
+from infra.store.records import PRUNED
 from infra.store.store import Store
 from tests.flows.study.test_explain import fill, study, told
 
@@ -37,7 +37,7 @@ def test_checkpoints_go_when_all_is_scored_and_the_next_run_finds_everything(sto
     graph = study()
     fill(store, graph)
     finish(store)
-    let = {found.told for found in gc.delete(store, older_than=0) if found.sort == "files"}
+    let = {found.title for found in gc.delete_garbage(store, older_than=0) if found.sort == "files"}
     transfers = {n.name for n in graph.nodes if n.name.startswith("transfer ")}
     assert let == transfers
     assert {state for state, _ in told(store, study()).values()} == {"reused"}
@@ -46,7 +46,7 @@ def test_checkpoints_go_when_all_is_scored_and_the_next_run_finds_everything(sto
 def test_what_reads_one_again_has_it_made_again(store: Store):
     fill(store, study())
     finish(store)
-    gc.delete(store, older_than=0)
+    gc.delete_garbage(store, older_than=0)
     found = told(store, study("budgets=[64,256]"))
     made = {name: why for name, (state, why) in found.items() if state == "new"}
     parcel = {name for name in made if name.startswith("transfer parcel")}
@@ -58,7 +58,7 @@ def test_after_a_failure_everything_stays(store: Store):
     fill(store, study())
     finish(store, "evaluate parcel: no memory")
     (record,) = records(store).values()
-    assert record[LET_GO] == []
+    assert record[PRUNED] == []
 
 
 def test_explain_tells_what_will_be_left(store: Store):

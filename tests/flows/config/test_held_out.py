@@ -3,7 +3,7 @@
 import pytest
 
 from flows.config.load import check
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.benchmarks.registry import BENCHMARKS
 
 ALLOWED = {"allow_train_on_eval": True}

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.config.load import check
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 
 BASE = {
     "model": {"vision": {"image_px": 448}},

@@ -8,7 +8,7 @@ import pytest
 
 from flows.config.input_files import files_of, paths_of, raw_files
 from flows.config.load import load
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.config_json import config_to_json
 from pipelines.fetch.catalogue import load_catalogue

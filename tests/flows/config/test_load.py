@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.config.load import load, overridden
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 

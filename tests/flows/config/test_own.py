@@ -24,9 +24,9 @@ from flows.steps.lookup import look_up
 from flows.study.deploy import Target, check_code
 from flows.study.explain import Explanation
 from flows.study.graph import datasets_of, decode_of, graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.manifest import Recipe
-from infra.store.sources import lay_out
+from infra.store.sources import write_tree
 from infra.store.store import Artifact, Store
 from pipelines.sources.own_source import OwnSource
 from tests.flows.study.test_explain import fill, told
@@ -342,7 +342,7 @@ def test_a_deployment_brings_code_only_if_told_and_only_where_it_is(folder: Path
 @pytest.mark.slow
 def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Path):
     store, graph = Store(tmp_path / "store"), graph_of(config(folder))
-    source = store.keep(checkout().files)
+    source = store.save_source(checkout().files)
     made: dict[Step, Artifact] = {}
 
     def recipe_of(step: Step) -> Recipe:
@@ -358,7 +358,7 @@ def test_a_job_elsewhere_makes_what_its_code_decides(folder: Path, tmp_path: Pat
 
     recipe = recipe_of(next(step for step in graph.steps if step.kind == "chance"))
     node = tmp_path / "node"
-    lay_out(checkout().files, node)
+    write_tree(checkout().files, node)
     (folder / "own_scores.py").unlink()
     words = command(store, "chance-1.now", [], [recipe], {}).split(" ")
     done = subprocess.run(

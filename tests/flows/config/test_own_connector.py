@@ -30,7 +30,7 @@ from flows.study.deploy import Target, check_code
 from flows.study.form import deployments_of
 from flows.study.graph import graph_of
 from flows.study.sweep import Firing, Sweep
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from infra.store.store import Artifact, Store
 from tests.flows.steps.test_own_code import install
@@ -212,7 +212,7 @@ print(vlm.abstract_params(recipes[0].config.model)["connector"]["queries"].shape
 def test_a_worker_has_it_from_the_store(folder: Path, tmp_path: Path):
     store, graph = Store(tmp_path / "store"), graph_of(config(folder))
     fill(store, graph)
-    source, made, recipes = store.keep(checkout().files), dict[Any, Artifact](), {}
+    source, made, recipes = store.save_source(checkout().files), dict[Any, Artifact](), {}
     for step in graph.steps:
         inputs = {role: made[one] for role, one in step.inputs.items()}
         found = look_up(store, step, inputs, frozenset(), source=source)

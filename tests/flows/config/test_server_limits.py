@@ -9,7 +9,7 @@ import pytest
 from flows.config.load import load
 from flows.config.server_limits import check_served, limits
 from flows.study.serve import auth_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.prepare.config import PrepareConfig
 
 

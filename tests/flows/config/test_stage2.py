@@ -16,7 +16,7 @@ from flows.steps.kinds.results import ResultsSpec
 from flows.study.costs import costs_of
 from flows.study.flops import models
 from flows.study.graph import Graph, datasets_of, graph_of, results_plan
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json
 from model.checkpoint.config_json import config_to_json
 from model.config import ModelConfig

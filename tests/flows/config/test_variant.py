@@ -4,7 +4,7 @@ import pytest
 
 from flows.config.load import load
 from flows.study.graph import graph_of, results_plan
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 
 UNIFORM = (

@@ -7,7 +7,7 @@ from flows.config.study import StudyConfig
 from flows.steps.kind import Step
 from flows.steps.registry import code_of
 from flows.study.graph import graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 
 WORDS = (
     "sources=[{reader: web, split: 'train[:75%]'}]",

@@ -19,7 +19,7 @@ from flows.steps.lookup import look_up
 from flows.steps.registry import code_of
 from flows.study.graph import graph_of
 from infra.store.digest import value_sha256
-from infra.store.environment import environment
+from infra.store.environment import execution_environment
 from infra.store.store import Artifact, Attempt, Store
 
 CONFIG = Path(__file__).parents[2] / "e2e" / "smallest.yaml"
@@ -128,15 +128,15 @@ def run(store: Store, data: Path, name: str, plant: Plant, *, alike: bool = Fals
       plant: in what it differs.
       alike: whether what differs has no effect on the contents.
     """
-    store.files = store.fleeting  # Outlives no power cut, and need not.
+    store.files = store.volatile  # Outlives no power cut, and need not.
     graph = graph_of(load(CONFIG, [f"data_root={data}", f"name={name}", *plant.overrides]))
     tree = checkout().files
     if plant.edit:
         path, old, new = plant.edit
         edited = tree[path].decode().replace(old, new, 1)
         tree = {**tree, path: edited.encode()}
-    source, code = store.keep(tree) if plant.edit or not plant.told[0] else "", Tree(tree)
-    recorded, found = environment(), dict[Step, Artifact]()
+    source, code = store.save_source(tree) if plant.edit or not plant.told[0] else "", Tree(tree)
+    recorded, found = execution_environment(), dict[Step, Artifact]()
     for step in graph.steps:
         read = {role: found[s] for role, s in step.inputs.items()}
         recipe = look_up(store, step, read, set()).recipe

@@ -14,9 +14,9 @@ from flows.steps.kinds.files import FilesSpec
 from flows.steps.registry import KINDS, code_of
 from flows.steps.replay import ReplayError
 from flows.study.graph import graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.digest import canonical_json, value_sha256
-from infra.store.environment import environment
+from infra.store.environment import execution_environment
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 
@@ -27,7 +27,7 @@ SPEC = FilesSpec(files=(("a.txt", "0" * 64, 1),))
 def quick(folder: Path) -> Store:
     """A store that outlives no power cut: of a source tree every file would be synced."""
     store = Store(folder)
-    store.files = store.fleeting
+    store.files = store.volatile
     return store
 
 
@@ -55,10 +55,12 @@ def made(store: Store, text: str, old: str = "", new: str = "", **hardware: str)
     assert old in source
     tree = {**checkout().files, MAKER: source.replace(old, new, 1).encode()}
     code = code_sha256(code_of("files", SPEC, Tree(tree)))
-    recipe = Recipe(kind="files", name="files x", config=SPEC, code=code, source=store.keep(tree))
+    recipe = Recipe(
+        kind="files", name="files x", config=SPEC, code=code, source=store.save_source(tree)
+    )
     attempt = Attempt(store, recipe)
     (attempt.path / "files.txt").write_text(text)
-    noted = environment()["hardware"] | hardware
+    noted = execution_environment()["hardware"] | hardware
     return attempt.commit({"hardware": noted})
 
 
@@ -98,7 +100,7 @@ def test_what_a_processor_made_is_made_by_one(
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
     assert again.is_same
-    here = environment()["hardware"]
+    here = execution_environment()["hardware"]
     assert f"made again on {here['cpu']}, {here['threads']} threads, in" in again.line()
 
 
@@ -108,7 +110,7 @@ def test_other_bytes_of_another_kind_of_machine_are_told_and_are_near(store: Sto
     (again,) = replay(store, named(store, was.key), fresh, from_raw=False)
     assert not again.is_same
     assert again.is_near(0.0)  # It has no score to lie off.
-    here = environment()["hardware"]["cpu"]
+    here = execution_environment()["hardware"]["cpu"]
     assert again.line().endswith(f"other contents; another kind of machine: cpu Abacus → {here}")
     scored = dataclasses.replace(again, score=(50.0, 50.4, 0.9))
     assert (scored.is_near(0.3), scored.is_near(0.5)) == (False, True)

@@ -6,7 +6,7 @@ import pytest
 
 from flows.lineage.results import show_results
 from flows.report.scores_file import COLUMNS
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 
 

@@ -11,7 +11,7 @@ from flows.config.load import check, load
 from flows.config.study import StudyConfig
 from flows.lineage.runs import find_run, note_run, records
 from flows.study.asked import study_asked
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.records import RecordError
 from infra.store.redact import redact
 from infra.store.store import Store

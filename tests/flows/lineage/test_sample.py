@@ -4,7 +4,7 @@ import pytest
 
 from flows.lineage.named import Named
 from flows.lineage.sample import sightings
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from model.data.loader import samples_of_step
 from model.seeds import Seeds
@@ -14,7 +14,7 @@ from tests.flows.lineage.conftest import BATCHES, STEPS
 def saw(store: Store, training: Artifact, ids: set[str]) -> list[int]:
     """Returns the steps of a training that hold one of these records, read step by step."""
     inputs = sorted(training.manifest.inputs.items())
-    data = [store.get(e.key).place for role, e in inputs if role.startswith("data/")]
+    data = [store.get(e.key).uri for role, e in inputs if role.startswith("data/")]
     seeds = Seeds.of(training.manifest.seed or 0)
     return [
         step

@@ -8,7 +8,7 @@ from flows.lineage.named import Named, named
 from flows.lineage.runs import note_run
 from flows.lineage.trace import trace
 from flows.steps.accepted import accept
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Store
 from tests.flows.pages.test_lineage import make
 

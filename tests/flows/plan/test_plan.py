@@ -13,7 +13,7 @@ from flows.plan.plan import markdown_of, plan_of, text_of
 from flows.plan.prepared import Prepared, prepared
 from flows.plan.programs import Compiled
 from infra.chips.topology import Topology
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Store
 from model.analysis.flops import Modality, prefill_flops
 from model.connector import budgets

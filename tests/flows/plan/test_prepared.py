@@ -49,7 +49,7 @@ def rows(config, store: Store, count: int | None = None) -> dict[str, ToPrepare]
 def prepare(config, store: Store, *names: str) -> None:
     """Prepares some datasets of a study, as a run does."""
     made: dict[str, Artifact] = {}
-    source = store.keep(checkout().files)
+    source = store.save_source(checkout().files)
     for step in graph_of(config).steps:
         if step.name in {*names, *(name.replace("prepare", "files") for name in names)}:
             inputs = {role: made[read.name] for role, read in step.inputs.items()}
@@ -203,8 +203,8 @@ def test_the_page_of_a_run_that_waits_has_what_was_sampled(drawn: Path, store: S
         drawn, "compute.topology=h100:8", "stage1.batch_size=8", "intermediary.batch_size=8"
     )
     prepared(config, store, count=10)
-    approval_text = references.load(_APPROVAL)
-    page = approval_text(config, store, Explanation(store.at_once(), graph_of(config)))
+    approval_text = references.load_reference(_APPROVAL)
+    page = approval_text(config, store, Explanation(store.snapshot(), graph_of(config)))
     assert "| prepare chartqa/train | " in page
     assert "| sample of 1" in page
     assert "- preparing the 3 that were sampled takes " in page

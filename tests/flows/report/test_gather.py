@@ -16,7 +16,7 @@ from flows.report.gather import gather
 from flows.report.render import render
 from flows.steps.kind import Work
 from flows.steps.kinds import results
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store
 from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, MATCHES, Match
@@ -108,7 +108,7 @@ def results_of(store: Store, inputs: Mapping[str, Artifact], folder: Path) -> Ar
 
 
 def test_a_report_pairs_what_artifacts_say_by_seed_and_item(store: Store):
-    report = gather(PLAN, (), study(store), store.recall)
+    report = gather(PLAN, (), study(store), store.get_cached)
     (section,) = report.sections
     assert (section.chance, section.metric) == (25.0, "relaxed_accuracy")
     cell = section.cell("parcel", 256)
@@ -123,7 +123,7 @@ def test_a_report_pairs_what_artifacts_say_by_seed_and_item(store: Store):
 def test_items_whose_picture_training_saw_are_left_out_beside_all(store: Store):
     hits = [match(CONTAMINATION, "a1", "chartqa/eval"), match(DUPLICATE, "b1", "")]
     inputs = {**study(store), f"{SCREENED}web": screened(store, *hits)}
-    report = gather(PLAN, (), inputs, store.recall)
+    report = gather(PLAN, (), inputs, store.get_cached)
     (section,) = report.sections
     assert (section.seen, section.items) == (2, 4)  # Both questions about picture a.
     cell = section.cell("parcel", 256)
@@ -139,7 +139,7 @@ def test_items_whose_picture_training_saw_are_left_out_beside_all(store: Store):
 
 def test_without_a_hit_there_is_nothing_to_leave_out(store: Store):
     other = screened(store, match(CONTAMINATION, "a1", "refcoco/eval"))
-    report = gather(PLAN, (), {**study(store), f"{SCREENED}web": other}, store.recall)
+    report = gather(PLAN, (), {**study(store), f"{SCREENED}web": other}, store.get_cached)
     (section,) = report.sections
     assert (section.seen, section.cell("parcel", 256).unseen) == (0, None)
     assert "without" not in render(report, "md").split("Scores are")[0]
@@ -147,7 +147,7 @@ def test_without_a_hit_there_is_nothing_to_leave_out(store: Store):
 
 def test_an_artifact_without_any_score_is_no_report(store: Store):
     with pytest.raises(ValueError, match="no cell was scored, so there is no table"):
-        gather(PLAN, (), {}, store.recall)
+        gather(PLAN, (), {}, store.get_cached)
 
 
 def test_scores_of_another_accelerator_wait_for_mixed(store: Store, tmp_path: Path):

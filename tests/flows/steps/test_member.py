@@ -22,8 +22,8 @@ import pytest
 from flows.steps.kinds.checkpoint import FitSpec, Stage, train, train_together
 from flows.steps.registry import code_digest
 from infra.gang.local import LocalGang
+from infra.gang.messages import PEER_LOST
 from infra.gang.supervise import GangFailedError
-from infra.gang.words import PEER_LOST
 from infra.progress import Progress
 from infra.store.digest import file_sha256
 from model.eval.config import EvalConfig
@@ -155,7 +155,7 @@ import pathlib, sys, time
 from infra.gang.local import LocalGang
 folder = pathlib.Path(sys.argv[1])
 gang = LocalGang(lambda rank, at: [sys.executable, "-c", sys.argv[2], at, str(rank)], 2, folder)
-while None in gang.codes().values():
+while None in gang.exit_codes().values():
     time.sleep(0.05)
 print(*((folder / f"{rank}.log").read_text() for rank in range(2)))
 """
@@ -332,13 +332,13 @@ def test_a_member_that_nobody_watches_ends_at_once_with_the_one_it_lost(
     gang = LocalGang(command, 2, tmp_path)
     try:
         while '"done": 2,' not in (tmp_path / "0.log").read_text():
-            assert set(gang.codes().values()) == {None}, (tmp_path / "0.log").read_text()
+            assert set(gang.exit_codes().values()) == {None}, (tmp_path / "0.log").read_text()
             time.sleep(0.1)
         member(victim).kill()
         began = time.monotonic()
-        while gang.codes()[1 - victim] is None:
+        while gang.exit_codes()[1 - victim] is None:
             time.sleep(0.01)
-        seconds, code = time.monotonic() - began, gang.codes()[1 - victim]
+        seconds, code = time.monotonic() - began, gang.exit_codes()[1 - victim]
     finally:
         gang.kill()
     print(f"rank {victim} was killed, the other ended after {seconds:.2f} s with {code}")
@@ -363,7 +363,7 @@ from flows.steps.kinds.checkpoint import train_together
 from flows.steps.worker import bind
 from infra.gang.local import LocalGang
 from infra.gang.supervise import GangFailedError
-from infra.gang.words import PEER_LOST
+from infra.gang.messages import PEER_LOST
 stage = pickle.loads(Path(sys.argv[1]).read_bytes())
 bind("checkpoint", stage.spec)
 try:

@@ -209,7 +209,7 @@ from flows.steps.registry import code_digest
 from infra.store.store import Store
 from model.eval.metrics.registry import get_metric
 store = Store(sys.argv[1])
-take_over(store.source(sys.argv[2]))
+take_over(store.open_source(sys.argv[2]))
 metric = "own_metric:f1"
 print(get_metric(metric).score("x", {"answers": ["x"]}), code_digest("chance", metric))
 """
@@ -218,7 +218,7 @@ print(get_metric(metric).score("x", {"answers": ["x"]}), code_digest("chance", m
 def test_another_process_imports_it_as_the_run_had_it(folder: Path, tmp_path: Path):
     metric = named(f"{folder}/own_metric.py:f1", "parcel.metrics")
     store = Store(tmp_path / "store")
-    source = store.keep(checkout().files)
+    source = store.save_source(checkout().files)
     write(folder / "own_helper.py", "WEIGHT = 0.25\n")  # An edit while the run is under way.
     done = subprocess.run(
         [sys.executable, "-c", WORKER, str(tmp_path / "store"), source],

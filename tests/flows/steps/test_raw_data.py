@@ -66,13 +66,13 @@ def run(store: Store, data_root: object) -> tuple[list[str], Artifact]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are read for their digests."""
     names: list[str] = []
-    whole = raw_files._read
+    whole = raw_files._digest_file
 
     def noting(path: Path):
         names.append(path.name)
         return whole(path)
 
-    monkeypatch.setattr(raw_files, "_read", noting)
+    monkeypatch.setattr(raw_files, "_digest_file", noting)
     return names
 
 

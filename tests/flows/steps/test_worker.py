@@ -117,7 +117,7 @@ def test_a_worker_of_another_checkout_refuses_and_names_the_module(store: Store)
     changed = dict(checkout().files)
     path = "flows/steps/kinds/files.py"
     changed[path] = changed[path].replace(b'"files.txt"', b'"other.txt"')
-    source = store.keep(changed)
+    source = store.save_source(changed)
     (end,) = worker.make(
         str(store.state), [dataclasses.replace(recipe, code="0" * 64, source=source)], {}
     )
@@ -166,7 +166,7 @@ def test_given_files_that_changed_since_they_were_noted_are_refused(store: Store
 
 @pytest.mark.usefixtures("working")
 def test_a_worker_that_finds_its_place_too_late_makes_nothing(store: Store):
-    recipe = files(store, "late", source=store.keep(checkout().files))
+    recipe = files(store, "late", source=store.save_source(checkout().files))
     soon = time.time() + 60
     assert [end.held for end in worker.make_apart(store.uri, [recipe], {"closes": 0.0})] == [True]
     assert store.find(recipe.key) is None

@@ -13,8 +13,8 @@ from flows.steps.job import Report, command
 from flows.steps.workers import JobWorkers, Joined, LocalWorkers
 from infra.progress import Progress
 from infra.ray.cluster import Cluster
+from infra.ray.errors import RayWorkerLostError
 from infra.ray.jobs import Job, JobServer
-from infra.ray.lost import WorkerLost
 from infra.store.manifest import Recipe
 from infra.store.store import JOBS, Attempt, Store
 
@@ -29,13 +29,13 @@ def test_the_next_try_of_a_lost_worker_is_told_whose_lease_is_lost(tmp_path: Pat
         *_, token, lost = args
         calls.append((token, lost))
         if len(calls) < 3:
-            raise WorkerLost("it died")
+            raise RayWorkerLostError("it died")
         yield worker.Made(name="cell")
 
     cluster = cast(Cluster, SimpleNamespace(stream=stream, num_cpus=1))
     workers = LocalWorkers(cluster, Store(tmp_path))
     for _ in range(2):
-        with pytest.raises(WorkerLost):
+        with pytest.raises(RayWorkerLostError):
             list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
     assert list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
     first, second, third = (token for token, _ in calls)
@@ -58,10 +58,10 @@ class Server:
         self.run = resources["run"]
         return self.job
 
-    def why_ended(self, job: Job) -> str | None:
+    def end_reason(self, job: Job) -> str | None:
         return self.ends.pop(0)
 
-    def was_given_up(self, job: Job) -> bool:
+    def timed_out_unscheduled(self, job: Job) -> bool:
         self.given_up -= 1
         return self.given_up >= 0
 
@@ -74,12 +74,12 @@ def test_a_job_tells_through_the_store_and_one_that_tells_no_more_is_lost(tmp_pa
     workers = JobWorkers(cast(JobServer, server), store)
     told = workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0)
     report = Report(step="cell", progress=Progress(done=1, total=3, loss=0.5))
-    report.write(store.fleeting, server.job.name)
+    report.write(store.volatile, server.job.name)
     assert next(told) == ("cell", Progress(done=1, total=3, loss=0.5))
     words = server.command.split(" ")
     assert words[:3] == ["python", "-m", "flows.steps.job"]
     assert words[-1] == "cell-1.now"  # Its lease need not lapse.
-    with pytest.raises(WorkerLost, match="the worker of 'cell' died with its node"):
+    with pytest.raises(RayWorkerLostError, match="the worker of 'cell' died with its node"):
         list(told)
 
 
@@ -87,15 +87,15 @@ def test_a_job_that_found_no_free_node_in_time_is_submitted_again(tmp_path: Path
     server = Server("failed: it waited", "failed: it waited", "failed: killed")
     server.given_up = 2
     workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
-    with pytest.raises(WorkerLost, match="killed"):
+    with pytest.raises(RayWorkerLostError, match="killed"):
         list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
     assert len(server.asked) == 3
 
 
 def test_a_job_found_under_way_is_told_and_one_submitted_knows_its_run(tmp_path: Path):
     server = Server("succeeded")
-    server.job = Job(id="cell-2", cluster="now", attempt=2, found=True)
-    Report(is_ended=True).write(Store(tmp_path).fleeting, server.job.name)
+    server.job = Job(id="cell-2", cluster="now", attempt=2, reattached=True)
+    Report(is_ended=True).write(Store(tmp_path).volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), Store(tmp_path))
     context = {"prefect": {"flow_run_id": "a-run"}}
     told = list(workers.make("cell", [RECIPE.key], [RECIPE], context, cpus=1, gpus=0))
@@ -109,7 +109,7 @@ def test_a_job_found_under_way_may_have_been_asked_for_less(tmp_path: Path):
         Attempt(store, OTHER).commit({})
     server = Server("succeeded")
     end = worker.Made(name="cell", error="no such thing", traceback="line 1")
-    Report(ends=[end], is_ended=True).write(store.fleeting, server.job.name)
+    Report(ends=[end], is_ended=True).write(store.volatile, server.job.name)
     workers = JobWorkers(cast(JobServer, server), store)
     keys = [RECIPE.key, OTHER.key]
     told = list(workers.make("cell", keys, [RECIPE, OTHER], {}, cpus=1, gpus=0))
@@ -120,7 +120,7 @@ def test_the_same_step_of_another_store_is_another_job(tmp_path: Path):
     asked = set()
     for name in ("one", "two"):
         store, server = Store(tmp_path / name), Server("succeeded")
-        Report(is_ended=True).write(store.fleeting, server.job.name)
+        Report(is_ended=True).write(store.volatile, server.job.name)
         workers = JobWorkers(cast(JobServer, server), store)
         list(workers.make("cell", [RECIPE.key], [RECIPE], {}, cpus=1, gpus=0))
         asked |= set(server.asked)
@@ -151,7 +151,7 @@ def test_work_that_was_changed_in_the_store_is_not_done(
 
     store = Store(tmp_path)
     words = command(store, "cell-1.now", [], [RECIPE], {}).split(" ")
-    store.fleeting.put(f"{JOBS}/cell-1.now/work-{words[-1]}", b"something else")
+    store.volatile.put(f"{JOBS}/cell-1.now/work-{words[-1]}", b"something else")
     monkeypatch.setattr("sys.argv", words[2:])
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(SystemExit, match="is not what was submitted"):

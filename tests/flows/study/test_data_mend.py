@@ -14,8 +14,8 @@ from flows.steps.kind import Step
 from flows.steps.kinds.dataset import DatasetSpec
 from flows.study.data_mend import _made
 from flows.study.graph import raw_files_spec
-from infra.reason import ConfigError
-from infra.store.raw_files import RawState
+from infra.errors import ConfigError
+from infra.store.raw_files import RawFingerprint
 from infra.store.store import Artifact, Store
 from parcel.cli.main import app
 from pipelines.prepare.config import PrepareConfig
@@ -73,7 +73,7 @@ def prepared(store: Store, corpus: Path) -> Artifact:
     files = Step(
         kind="raw_files",
         name="files own",
-        config=raw_files_spec(spec, RawState(str(corpus))),
+        config=raw_files_spec(spec, RawFingerprint(str(corpus))),
         location=str(corpus),
     )
     dataset = Step(
@@ -83,7 +83,7 @@ def prepared(store: Store, corpus: Path) -> Artifact:
         inputs={"raw": files},
         location=str(corpus),
     )
-    with store.pinned("test") as pin:
+    with store.pin_run("test") as pin:
         return _made(store, dataset, {"raw": _made(store, files, {}, pin)}, pin)
 
 
@@ -125,7 +125,7 @@ def test_repaired_files_make_another_dataset_that_shares_what_stayed(
     assert fresh.manifest.files == after.manifest.files
     assert opened.find(key)
     assert prepared(opened, corpus).key == key  # As a run would find it.
-    if not opened.is_elsewhere:
+    if not opened.is_remote:
         same = [
             name
             for name in after.manifest.files

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flows.config.load import load
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from tests.commands import run_commands
 from tests.infra.prefect.conftest import served_store
 

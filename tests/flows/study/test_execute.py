@@ -19,7 +19,7 @@ from infra.prefect import journal
 from infra.prefect.journal import Journal
 from infra.prefect.live import Live
 from infra.progress import Progress
-from infra.ray.lost import WorkerLost
+from infra.ray.errors import RayWorkerLostError
 from infra.store.manifest import Recipe
 
 
@@ -94,7 +94,7 @@ def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., An
     def make(node: Node) -> None:
         tried.append(node.name)
         if node.name == "lost" and tried.count("lost") < 3:
-            raise WorkerLost("it died")
+            raise RayWorkerLostError("it died")
         if node.name == "broken":
             raise StepFailedError("no such file")
 
@@ -106,7 +106,7 @@ def test_a_lost_worker_is_tried_again_and_a_failure_is_not(run: Callable[..., An
 
 def test_a_worker_lost_too_often_is_a_failure(run: Callable[..., Any]):
     def make(node: Node) -> None:
-        raise WorkerLost("it died")
+        raise RayWorkerLostError("it died")
 
     session, ended = run([cell("lost")], make, 1, retries=1)
     assert ended == {"lost": "failed"}
@@ -160,12 +160,12 @@ def test_the_pieces_of_a_job_are_made_at_once_and_before_it(monkeypatch: pytest.
 def test_a_piece_that_is_lost_has_the_node_tried_again():
     def make(name: str, keys: Any, recipes: Any, context: Any, **more: Any):
         if context.get("piece") == (0, 2):
-            raise WorkerLost("it died")
+            raise RayWorkerLostError("it died")
         yield Made(name="step")
 
     workers, live = SimpleNamespace(make=make), Live("")
     session = cast(Session, SimpleNamespace(workers=workers, live=live))
     node, recipe = cell("node"), Recipe(kind="files", name="step")
     job = Job(steps=node.steps, cpus=1, pieces=2)
-    with pytest.raises(WorkerLost, match="it died"):
+    with pytest.raises(RayWorkerLostError, match="it died"):
         execute._run_job(session, node, job, [recipe.key], [recipe], {}, float("inf"))

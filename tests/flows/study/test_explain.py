@@ -18,7 +18,7 @@ from flows.study import explain
 from flows.study.accept import accept_stale
 from flows.study.explain import Explanation
 from flows.study.graph import Graph, graph_of
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Artifact, Attempt, Store
 
 
@@ -37,7 +37,7 @@ def fill(
     """Commits an artifact for every step, as if its function had run; some steps did not."""
     keys = {step: key for key, step in graph.cells.items()}
     made: dict[Step, Artifact] = {}
-    source = store.keep(checkout().files)
+    source = store.save_source(checkout().files)
     for step in graph.steps:
         inputs = {role: made[read] for role, read in step.inputs.items() if read in made}
         if but(step) or len(inputs) < len(step.inputs):

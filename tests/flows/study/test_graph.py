@@ -9,7 +9,7 @@ from flows.config.load import load
 from flows.report.build import build
 from flows.report.markdown import to_markdown
 from flows.study.graph import PHASES, datasets_of, decode_of, graph_of, results_plan
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from model.connector.routing import Kind
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.registry import SOURCES

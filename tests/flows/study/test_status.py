@@ -47,7 +47,7 @@ def under_way(uri: str) -> Iterator[Store]:
         journal.started(name)
     journal.ended("corpus", "made")
     journal.ended("broken", "failed", "no such file")
-    with store.pinned(RUN) as pin, store.lock(STEP):
+    with store.pin_run(RUN) as pin, store.lock(STEP):
         pin.add(STEP)
         yield store
 
@@ -56,7 +56,7 @@ def test_a_run_under_way_tells_what_waits_for_what(parcel: Callable[..., Done], 
     done = parcel("status", "--store", under_way.uri)
     assert done.code == 0, done.err
     lines = [line.strip() for line in done.out.splitlines()]
-    here = Holder.here()
+    here = Holder.this_process()
     assert any(
         line.startswith(f"toy 0c0ffee0: process {here.pid} of {here.host}, since 20")
         for line in lines
@@ -73,7 +73,7 @@ def test_a_run_under_way_tells_what_waits_for_what(parcel: Callable[..., Done], 
 
 def test_leases_of_the_dead_and_of_other_machines(parcel: Callable[..., Done], tmp_path: Path):
     store = Store(tmp_path / "store")
-    dead = Holder(host="here", machine=Holder.here().machine, pid=2**22 + 1, began=1)
+    dead = Holder(host="here", machine=Holder.this_process().machine, pid=2**22 + 1, began=1)
     other = Holder(host="there", machine="another", pid=7, began=1)
     for number, holder in enumerate((dead, other)):
         lease = Lease(token=str(number), holder=holder, since="2026-11-22T10:00:00+00:00", ttl=120)

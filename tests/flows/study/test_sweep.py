@@ -22,7 +22,7 @@ from flows.study.asked import checked, problem, sweep_asked
 from flows.study.explain import Explanation
 from flows.study.graph import graph_of
 from flows.study.sweep import Firing, Sweep, _differences, told_before
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from infra.store.store import Attempt, Store
 from tests.flows.study.test_explain import fill
 

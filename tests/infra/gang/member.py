@@ -13,15 +13,15 @@ import sys
 import time
 from pathlib import Path
 
-from infra.gang.local import end_with_starter
-from infra.gang.words import (
+from infra.gang.local import exit_on_stdin_close
+from infra.gang.messages import (
     FAILED,
     PEER_LOST,
     PREEMPTED,
-    Teller,
-    give_reason,
-    said,
-    say,
+    ProgressWriter,
+    read_message,
+    write_failure_reason,
+    write_message,
 )
 from infra.progress import Progress
 
@@ -30,16 +30,16 @@ def main() -> None:
     """Follows the plan."""
     folder, rank, start, plan = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
     root = Path(sys.argv[5])
-    end_with_starter(PEER_LOST)
+    exit_on_stdin_close(PEER_LOST)
     done = 0
     # Whole at once: a test may end this process, and read the number, at any moment.
-    say(root, f"pid-{rank}", str(os.getpid()))
-    teller = Teller(folder)
+    write_message(root, f"pid-{rank}", str(os.getpid()))
+    writer = ProgressWriter(folder)
     for word in plan.split(", "):
         act, _, of = word.partition(" ")
         if act in ("tell", "point") and rank == 0:
             done = int(of or done + 1)
-            teller.tell(
+            writer.write(
                 Progress(done=done, total=9, note=f"start {start}", resumable=act == "point")
             )
         elif act == "sleep":
@@ -47,11 +47,11 @@ def main() -> None:
         elif act == "leave":
             signal.signal(signal.SIGTERM, lambda *_: leave(root))
         elif act == "kill" and rank == int(of):
-            while ("point" in plan or "tell" in plan) and said(folder, "heard") is None:
+            while ("point" in plan or "tell" in plan) and read_message(folder, "heard") is None:
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         elif act == "fail" and rank == int(of):
-            give_reason(folder, rank, "the batch does not fit")
+            write_failure_reason(folder, rank, "the batch does not fit")
             os._exit(FAILED)
         elif act == "ready":
             (root / f"ready-{rank}").write_text("")

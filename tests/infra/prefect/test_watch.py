@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 HOLDER = """
 import sys, time
 from infra.store.store import Store
-with Store(sys.argv[1]).pinned(sys.argv[2]):
+with Store(sys.argv[1]).pin_run(sys.argv[2]):
     print("held", flush=True)
     time.sleep(1000)
 """
@@ -157,11 +157,13 @@ def test_progress_is_told_as_an_event_whenever_there_is_some(
 
 
 def wait_for_renewal(store: Path, *runs: str) -> None:
-    from infra.store.pins import pins
+    from infra.store.pins import list_pins
 
     deadline = time.monotonic() + 30
     while True:
-        renewed = {p.key.rpartition(".")[0] for p in pins(Store(store).files) if p.lease.renewals}
+        renewed = {
+            p.key.rpartition(".")[0] for p in list_pins(Store(store).files) if p.lease.renewals
+        }
         if renewed >= set(runs):
             return
         assert time.monotonic() < deadline

@@ -60,7 +60,7 @@ def test_so_is_that_of_a_founder_that_ends_well():
 
 
 def test_a_family_within_a_family_ends_alone(tmp_path: Path):
-    from infra.processes.family import MARK, members
+    from infra.processes.family import MARK, family_processes
 
     founder, orphan = started(
         before="import os; "
@@ -68,8 +68,8 @@ def test_a_family_within_a_family_ends_alone(tmp_path: Path):
         "assert os.environ['PARCEL_FAMILY'].startswith(outer + ':')"
     )
     outer, inner = psutil.Process(orphan).environ()[MARK].split(":")
-    assert {orphan} <= {process.pid for process in members(outer)}
-    assert {process.pid for process in members(inner)} == {orphan}
+    assert {orphan} <= {process.pid for process in family_processes(outer)}
+    assert {process.pid for process in family_processes(inner)} == {orphan}
     founder.kill()
     founder.wait()
     assert ended(orphan)

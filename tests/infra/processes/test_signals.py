@@ -10,8 +10,8 @@ import pytest
 SCRIPT = """
 import signal, sys, threading, time
 from infra.processes import signals
-signals.install()
-signals.before_leaving(lambda number: print("last words", number.name, flush=True))
+signals.install_signal_handlers()
+signals.add_exit_hook(lambda number: print("last words", number.name, flush=True))
 {more}
 print("ready", flush=True)
 {work}
@@ -60,7 +60,7 @@ def test_sigterm_has_its_own_code():
 
 @pytest.mark.slow
 def test_last_words_that_never_end_are_cut_off():
-    process = run("time.sleep(600)", "signals.before_leaving(lambda number: time.sleep(600))")
+    process = run("time.sleep(600)", "signals.add_exit_hook(lambda number: time.sleep(600))")
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
@@ -69,7 +69,7 @@ def test_last_words_that_never_end_are_cut_off():
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_them():
-    process = run("time.sleep(600)", "signals.before_leaving(lambda number: time.sleep(600))")
+    process = run("time.sleep(600)", "signals.add_exit_hook(lambda number: time.sleep(600))")
     process.send_signal(signal.SIGINT)
     time.sleep(1)
     began = time.monotonic()

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from infra.ray.cluster import Cluster
-from infra.ray.devices import devices, usable_gpus
-from infra.ray.lost import WorkerLost
+from infra.ray.devices import device_environment, usable_gpus
+from infra.ray.errors import RayWorkerLostError
 from tests.processes import LOOPBACK, command_line, listened
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def test_streams_items_errors_and_lost_workers(cluster: Cluster):
     assert next(items) == 1
     with pytest.raises(KeyError, match="no such thing"):
         next(items)
-    with pytest.raises(WorkerLost, match="'dying'"):
+    with pytest.raises(RayWorkerLostError, match="'dying'"):
         list(cluster.stream(dying, num_cpus=1, name="dying"))
 
 
@@ -114,7 +114,7 @@ def test_a_dead_head_is_a_lost_worker_and_the_next_try_starts_a_fresh_one(
     assert next(items) == 0
     killed(victim)
     began = time.monotonic()
-    with pytest.raises(WorkerLost, match="'long' died"):
+    with pytest.raises(RayWorkerLostError, match="'long' died"):
         list(items)
     assert time.monotonic() - began < 10
     assert list(cluster.stream(counted, 2, num_cpus=1, name="again")) == [0, 1]
@@ -138,11 +138,11 @@ def test_stopped_twice_and_from_two_threads_it_leaves_no_process(cluster: Cluste
 
 
 def test_the_users_own_platform_wins():
-    assert devices(1, 0, {"JAX_PLATFORMS": "cpu"})["JAX_PLATFORMS"] == "cpu"
-    assert devices(0, 4, {}) == {"JAX_PLATFORMS": "tpu,cpu"}
-    assert devices(1 / 3, 0, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.30"
+    assert device_environment(1, 0, {"JAX_PLATFORMS": "cpu"})["JAX_PLATFORMS"] == "cpu"
+    assert device_environment(0, 4, {}) == {"JAX_PLATFORMS": "tpu,cpu"}
+    assert device_environment(1 / 3, 0, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.30"
     own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
-    assert devices(0.5, 0, own)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
+    assert device_environment(0.5, 0, own)["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
 
 
 def test_no_gpu_is_taken_from_a_user_who_keeps_to_the_cpu(monkeypatch: pytest.MonkeyPatch):

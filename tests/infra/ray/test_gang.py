@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.gang.launched import LaunchedGang
+from infra.gang.launcher import LauncherGang
+from infra.gang.messages import PREEMPTED, read_message
 from infra.gang.supervise import LAUNCHER, GangFailedError, supervise
-from infra.gang.words import PREEMPTED, said
 from tests.processes import end_family
 from tests.ray_nodes import head_of, node
 
@@ -39,35 +39,35 @@ def cluster(home: Path) -> Iterator[str]:
 
 _MEMBER = """
 import os, pathlib, sys, time
-from infra.gang.launched import launched_rank, meet
-from infra.gang.local import end_with_starter
-from infra.gang.words import Teller, note_end, say
+from infra.gang.launcher import launcher_rank, rendezvous
+from infra.gang.local import exit_on_stdin_close
+from infra.gang.messages import ProgressWriter, write_exit_code, write_message
 from infra.progress import Progress
 place = sys.argv[1]
-rank = launched_rank(os.environ)
-end_with_starter(17)
-say(place, f"pid-{rank}", str(os.getpid()))
-say(place, f"is-{rank}", f"{meet(place, rank, 60)} {os.environ['NPROC']}")
+rank = launcher_rank(os.environ)
+exit_on_stdin_close(17)
+write_message(place, f"pid-{rank}", str(os.getpid()))
+write_message(place, f"is-{rank}", f"{rendezvous(place, rank, 60)} {os.environ['NPROC']}")
 if rank == 0:
-    Teller(place).tell(Progress(done=1, total=2))
+    ProgressWriter(place).write(Progress(done=1, total=2))
 while os.path.basename(place) == "0":
     time.sleep(0.1)
-note_end(place, rank, 0)
+write_exit_code(place, rank, 0)
 """
 
 
 _LEAVES = """
 import os, signal, sys, time
-from infra.gang.launched import launched_rank
-from infra.gang.local import end_with_starter
-from infra.gang.words import PREEMPTED, note_end, said, say
-place, rank = sys.argv[1], launched_rank(os.environ)
-end_with_starter(17)
-signal.signal(signal.SIGTERM, lambda *_: say(place, "notice", str(rank)))
-say(place, f"at-{rank}", os.environ["WHOSE"])
-while said(place, "notice") is None:
+from infra.gang.launcher import launcher_rank
+from infra.gang.local import exit_on_stdin_close
+from infra.gang.messages import PREEMPTED, write_exit_code, read_message, write_message
+place, rank = sys.argv[1], launcher_rank(os.environ)
+exit_on_stdin_close(17)
+signal.signal(signal.SIGTERM, lambda *_: write_message(place, "notice", str(rank)))
+write_message(place, f"at-{rank}", os.environ["WHOSE"])
+while read_message(place, "notice") is None:
     time.sleep(0.1)
-note_end(place, rank, PREEMPTED)
+write_exit_code(place, rank, PREEMPTED)
 os._exit(PREEMPTED)
 """
 
@@ -86,25 +86,25 @@ def test_members_learn_their_ranks_and_begin_again_together(
     monkeypatch.setenv("RAY_ADDRESS", cluster)
     places = []
 
-    def start(place: str) -> LaunchedGang:
+    def start(place: str) -> LauncherGang:
         places.append(place)
         command = ["python", "-c", _MEMBER, place]
-        return LaunchedGang("ray --cpus 1", command, 2, place, tmp_path / "logs")
+        return LauncherGang("ray --cpus 1", command, 2, place, tmp_path / "logs")
 
     told, pids = [], []
     for progress in supervise(start, str(tmp_path / "gang"), tmp_path / "logs"):
         told.append(progress)
         if not pids:
-            while said(places[0], "is-1") is None:
+            while read_message(places[0], "is-1") is None:
                 time.sleep(0.05)
-            pids = [int(said(places[0], f"pid-{rank}") or 0) for rank in (0, 1)]
+            pids = [int(read_message(places[0], f"pid-{rank}") or 0) for rank in (0, 1)]
             os.kill(pids[1], 9)
     lost = [progress.note for progress in told if progress.happened]
     assert len(lost) == 1
     assert "rank 1 ended with -9" in lost[0]
     assert not any(map(is_alive, pids))
     assert len(places) == 2
-    words = [said(places[1], f"is-{rank}") for rank in (0, 1)]
+    words = [read_message(places[1], f"is-{rank}") for rank in (0, 1)]
     assert words[0] == words[1]
     assert words[0] is not None
     assert words[0].endswith(" 1")
@@ -116,13 +116,13 @@ def test_members_end_with_their_launcher(
 ):
     monkeypatch.setenv("RAY_ADDRESS", cluster)
     place = str(tmp_path / "0")
-    gang = LaunchedGang("ray", ["python", "-c", _MEMBER, place], 2, place, tmp_path)
+    gang = LauncherGang("ray", ["python", "-c", _MEMBER, place], 2, place, tmp_path)
     deadline = time.monotonic() + 90
-    while said(place, "is-1") is None:
+    while read_message(place, "is-1") is None:
         assert time.monotonic() < deadline, (tmp_path / "launcher.log").read_text()
-        assert gang.codes() == {LAUNCHER: None}, (tmp_path / "launcher.log").read_text()
+        assert gang.exit_codes() == {LAUNCHER: None}, (tmp_path / "launcher.log").read_text()
         time.sleep(0.1)
-    pids = [int(said(place, f"pid-{rank}") or 0) for rank in (0, 1)]
+    pids = [int(read_message(place, f"pid-{rank}") or 0) for rank in (0, 1)]
     gang.kill()
     deadline = time.monotonic() + 20
     while any(map(is_alive, pids)) and time.monotonic() < deadline:
@@ -135,9 +135,9 @@ def test_more_than_there_is_room_for_is_a_line(
 ):
     monkeypatch.setenv("RAY_ADDRESS", cluster)
 
-    def start(place: str) -> LaunchedGang:
+    def start(place: str) -> LauncherGang:
         words = "ray --cpus 2 --wait 2"
-        return LaunchedGang(words, ["python", "-c", _MEMBER, place], 2, place, tmp_path / "logs")
+        return LauncherGang(words, ["python", "-c", _MEMBER, place], 2, place, tmp_path / "logs")
 
     told = "room for 1 processes with 2 CPU each, of 2, beside the step's own core"
     with pytest.raises(GangFailedError, match=told):
@@ -156,13 +156,13 @@ def test_a_node_that_is_to_go_gives_its_member_notice(
     try:
         # The first node has room for one of these, beside the step's core.
         command = ["python", "-c", _LEAVES, place]
-        gang = LaunchedGang("ray --cpus 2 --wait 20", command, 2, place, tmp_path)
+        gang = LauncherGang("ray --cpus 2 --wait 20", command, 2, place, tmp_path)
         log = tmp_path / "launcher.log"
-        wait_for(lambda: {said(place, f"at-{rank}") for rank in (0, 1)} - {None}, 2, log)
+        wait_for(lambda: {read_message(place, f"at-{rank}") for rank in (0, 1)} - {None}, 2, log)
         drain(cluster, "127.0.0.3")
-        wait_for(lambda: {r for r, c in gang.codes().items() if c == PREEMPTED}, 3, log)
-        notice = said(place, "notice")
-        assert said(place, f"at-{notice}") == "the second node's"
+        wait_for(lambda: {r for r, c in gang.exit_codes().items() if c == PREEMPTED}, 3, log)
+        notice = read_message(place, "notice")
+        assert read_message(place, f"at-{notice}") == "the second node's"
     finally:
         if gang is not None:
             gang.kill()
@@ -171,12 +171,12 @@ def test_a_node_that_is_to_go_gives_its_member_notice(
 
 _OF_SLICE = """
 import os, sys
-from infra.gang.launched import launched_rank
-from infra.gang.words import note_end, say
-place, rank = sys.argv[1], launched_rank(os.environ)
+from infra.gang.launcher import launcher_rank
+from infra.gang.messages import write_exit_code, write_message
+place, rank = sys.argv[1], launcher_rank(os.environ)
 names = ("TPU_NAME", "MEGASCALE_SLICE_ID", "MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS")
-say(place, f"of-{rank}", " ".join(os.environ.get(name, "none") for name in names))
-note_end(place, rank, 0)
+write_message(place, f"of-{rank}", " ".join(os.environ.get(name, "none") for name in names))
+write_exit_code(place, rank, 0)
 """
 
 
@@ -201,14 +201,14 @@ def test_members_on_two_tpu_slices_learn_of_both(
             own = ("--num-cpus=2", f"--resources={json.dumps(chips)}")
             hosts.append(node(home, *words, *own, **told))
         launcher = "ray --gpus 4 --topology 2x2x2 --accelerator TPU-V4 --wait 20"
-        gang = LaunchedGang(launcher, ["python", "-c", _OF_SLICE, place], 4, place, tmp_path)
+        gang = LauncherGang(launcher, ["python", "-c", _OF_SLICE, place], 4, place, tmp_path)
         log = tmp_path / "launcher.log"
-        wait_for(lambda: {rank for rank, code in gang.codes().items() if code == 0}, 5, log)
-        found = [str(said(place, f"of-{rank}")).split() for rank in range(4)]
+        wait_for(lambda: {rank for rank, code in gang.exit_codes().items() if code == 0}, 5, log)
+        found = [str(read_message(place, f"of-{rank}")).split() for rank in range(4)]
         with pytest.raises(GangFailedError, match="must be a multiple of 2, the hosts of a slice"):
             list(
                 supervise(
-                    lambda at: LaunchedGang(launcher, ["python"], 3, at, tmp_path / "3"),
+                    lambda at: LauncherGang(launcher, ["python"], 3, at, tmp_path / "3"),
                     str(tmp_path / "three"),
                     tmp_path / "3",
                 )

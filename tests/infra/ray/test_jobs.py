@@ -63,7 +63,7 @@ def python(code: str, *words: object) -> Callable[[Job], str]:
 
 def end_of(server: JobServer, job: Job) -> str:
     deadline = time.monotonic() + 60
-    while (why := server.why_ended(job)) is None:
+    while (why := server.end_reason(job)) is None:
         assert time.monotonic() < deadline
         server.wait(1)
     return why
@@ -140,14 +140,14 @@ def test_of_many_who_need_the_same_work_one_starts_it_and_all_find_it(
         one.leave()
     job = late.submit("same", ENDLESS, num_cpus=1)
     assert job == jobs[0]
-    assert job.found
-    assert [one.found for one in jobs].count(False) >= 1
+    assert job.reattached
+    assert [one.reattached for one in jobs].count(False) >= 1
     began = time.monotonic()
     late.stop([job])
     assert end_of(late, job).startswith("stopped")
     assert time.monotonic() - began < 30
     again = late.submit("same", python("print('done')"), num_cpus=1)
-    assert (again.id, again.earlier) == ("same-2", [job.name])
+    assert (again.id, again.earlier_attempts) == ("same-2", [job.name])
     assert end_of(late, again).startswith("succeeded")
 
 
@@ -156,10 +156,10 @@ def test_who_knows_a_run_only_can_stop_all_that_it_submitted(connect: Callable[[
     mine = [server.submit(name, ENDLESS, num_cpus=1, run="mine") for name in ("a", "b")]
     other = server.submit("c", ENDLESS, num_cpus=1, run="another's")
     late = connect()
-    assert sorted(late.stop_of("mine")) == ["a-1", "b-1"]
+    assert sorted(late.stop_run_jobs("mine")) == ["a-1", "b-1"]
     assert all(end_of(late, job).startswith("stopped") for job in mine)
-    assert late.stop_of("mine") == []
-    assert late.why_ended(other) is None
+    assert late.stop_run_jobs("mine") == []
+    assert late.end_reason(other) is None
     late.stop([other])
 
 
@@ -177,10 +177,10 @@ def test_ray_gives_up_a_job_that_waits_for_long_and_it_can_be_told_from_one_that
     first = server.submit("first", ENDLESS, num_cpus=5)
     second = server.submit("second", ENDLESS, num_cpus=5)
     assert end_of(server, second).startswith("failed")
-    assert server.was_given_up(second)
+    assert server.timed_out_unscheduled(second)
     server.stop([first])
     end_of(server, first)
-    assert not server.was_given_up(first)
+    assert not server.timed_out_unscheduled(first)
 
 
 def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Path):
@@ -188,7 +188,7 @@ def test_a_job_on_a_stopped_node_is_lost(server: JobServer, head: Head, home: Pa
     second = psutil.Process(node(home, *words).pid)
     try:
         job = server.submit("cell", ENDLESS, num_cpus=6)
-        while server._info(job).status != "RUNNING":
+        while server._job_info(job).status != "RUNNING":
             server.wait(1)
         for process in [second, *second.children(recursive=True)]:
             process.send_signal(signal.SIGSTOP)

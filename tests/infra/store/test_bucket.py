@@ -34,7 +34,7 @@ def files(gcs: GCS) -> Bucket:
 
 
 def written(files: Bucket, folder: str, **contents: bytes) -> dict[str, File]:
-    path = files.workplace(folder)
+    path = files.make_workspace(folder)
     found = {}
     for name, data in contents.items():
         (path / name).write_bytes(data)
@@ -43,18 +43,18 @@ def written(files: Bucket, folder: str, **contents: bytes) -> dict[str, File]:
 
 
 def test_records_are_created_once_replaced_and_deleted_by_what_is_there(files: Bucket):
-    assert files.create("a/b/x", b"one")
-    assert not files.create("a/b/x", b"two")
-    assert files.create("a/b/x", b"one")  # These bytes are the ones there.
+    assert files.create_if_absent("a/b/x", b"one")
+    assert not files.create_if_absent("a/b/x", b"two")
+    assert files.create_if_absent("a/b/x", b"one")  # These bytes are the ones there.
     assert files.read("a/b/x") == b"one"
     before = files.stat("a/b/x")
-    assert not files.swap("a/b/x", b"other", b"two")
-    assert files.swap("a/b/x", b"one", b"two")
+    assert not files.compare_and_swap("a/b/x", b"other", b"two")
+    assert files.compare_and_swap("a/b/x", b"one", b"two")
     assert files.stat("a/b/x").version != before.version
-    assert not files.drop("a/b/x", b"one")
-    assert files.drop("a/b/x", b"two")
-    assert not files.drop("a/b/x", b"two")
-    assert not files.swap("a/b/x", b"two", b"three")
+    assert not files.compare_and_delete("a/b/x", b"one")
+    assert files.compare_and_delete("a/b/x", b"two")
+    assert not files.compare_and_delete("a/b/x", b"two")
+    assert not files.compare_and_swap("a/b/x", b"two", b"three")
     with pytest.raises(FileNotFoundError):
         files.read("a/b/x")
     with pytest.raises(FileNotFoundError):
@@ -64,11 +64,11 @@ def test_records_are_created_once_replaced_and_deleted_by_what_is_there(files: B
 def test_folders_are_listed_page_by_page(files: Bucket, gcs: GCS):
     for i in range(2100):
         gcs.store.put("testing", f"some/where/m/{i:04}", Content.of(b"7"))
-    files.create("m/deep/er/x", b"12345")
+    files.create_if_absent("m/deep/er/x", b"12345")
     assert list(files.listing("m")) == [f"{i:04}" for i in range(2100)]
     assert files.folders("m") == ["deep"]
     assert files.folders("") == ["m"]
-    assert files.measure("m").size == 2105
+    assert files.total_stat("m").size == 2105
     assert files.listing("none") == {}
     assert files.sizes("m/deep", ["er/x", "no"]) == {"er/x": 5}
     files.remove("m/deep")
@@ -88,34 +88,34 @@ def test_folders_are_listed_page_by_page(files: Bucket, gcs: GCS):
 )
 def test_a_write_whose_reply_is_lost_is_looked_up(files: Bucket, gcs: GCS, rule: Rule):
     gcs.fail(rule)
-    assert files.create("x", b"one")
-    assert not files.create("x", b"two")
+    assert files.create_if_absent("x", b"one")
+    assert not files.create_if_absent("x", b"two")
     gcs.fail(rule)
-    assert files.swap("x", b"one", b"two")
+    assert files.compare_and_swap("x", b"one", b"two")
     assert files.read("x") == b"two"
     assert gcs.faults.fired() == [1, 1]
 
 
 def test_other_bytes_than_are_stored_are_read_again(files: Bucket, gcs: GCS):
-    files.create("x", b"one")
+    files.create_if_absent("x", b"one")
     gcs.fail(Rule(action="corrupt", verb="media"))
     assert files.read("x") == b"one"
     noted = written(files, "d", a=b"hello" * 9)
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     gcs.fail(Rule(action="corrupt", verb="media"))
-    assert (Bucket(files.uri).local("d", noted) / "a").read_bytes() == b"hello" * 9
+    assert (Bucket(files.uri).local_folder("d", noted) / "a").read_bytes() == b"hello" * 9
 
 
 def test_other_bytes_than_were_sent_are_sent_again(files: Bucket, gcs: GCS):
     gcs.fail(Rule(action="corrupt_upload"))
-    assert files.create("x", b"one")
+    assert files.create_if_absent("x", b"one")
     assert files.read("x") == b"one"
     gcs.fail(Rule(action="corrupt_upload"))
-    assert files.swap("x", b"one", b"two")
+    assert files.compare_and_swap("x", b"one", b"two")
     assert files.read("x") == b"two"
     noted = written(files, "d", small=b"1" * 999, large=bytes(range(256)) * 50_000)
     gcs.fail(Rule(action="corrupt_upload", name="*small"), Rule(action="corrupt_upload"))
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     assert gcs.faults.fired() == [1, 1, 1, 1]
     assert {name: files.sha256(f"d/{name}") for name in noted} == {
         name: file.sha256 for name, file in noted.items()
@@ -125,7 +125,7 @@ def test_other_bytes_than_were_sent_are_sent_again(files: Bucket, gcs: GCS):
 def test_what_was_just_stored_may_not_be_listed_yet(files: Bucket, gcs: GCS):
     noted = written(files, "d", a=b"hello")
     gcs.fail(Rule(action="stale", seconds=60.0))
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     assert gcs.faults.fired() == [1]
     assert files.read("d/a") == b"hello"
 
@@ -134,7 +134,7 @@ def test_of_twelve_that_create_one_wins(files: Bucket):
     won = []
 
     def create(i: int) -> None:
-        if files.create("x", str(i).encode()):
+        if files.create_if_absent("x", str(i).encode()):
             won.append(i)
 
     racers = [threading.Thread(target=create, args=(i,)) for i in range(12)]
@@ -162,29 +162,29 @@ def test_a_large_file_arrives_whole_whatever_happens(
 ):
     noted = written(files, "d", small=b"1", large=bytes(range(256)) * 50_000)
     gcs.fail(rule)
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     assert gcs.faults.fired() == [1]
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
     other = Bucket(files.uri)
-    found = other.local("d", noted)
+    found = other.local_folder("d", noted)
     assert (found / "large").read_bytes() == bytes(range(256)) * 50_000
     assert files.sha256("d/large") == noted["large"].sha256
 
 
 def test_what_is_not_what_the_manifest_says_is_refused(files: Bucket, tmp_path: Path, monkeypatch):
     noted = written(files, "d", a=b"hello")
-    files.settle("d", noted, {})
-    assert files.drop("d/a", b"hello")
-    files.create("d/a", b"jello")
+    files.publish_folder("d", noted, {})
+    assert files.compare_and_delete("d/a", b"hello")
+    files.create_if_absent("d/a", b"jello")
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "other"))
     with pytest.raises(BucketError, match="d/a: the bytes received do not match its digest"):
-        Bucket(files.uri).local("d", noted)
+        Bucket(files.uri).local_folder("d", noted)
 
 
 def test_errors_are_not_absence(files: Bucket, gcs: GCS):
-    files.create("x", b"one")
+    files.create_if_absent("x", b"one")
     gcs.fail(Rule(action="answer", status=503, times=None))
-    for look in (files.read, files.stat, files.listing, files.folders, files.measure):
+    for look in (files.read, files.stat, files.listing, files.folders, files.total_stat):
         with pytest.raises(BucketError, match="gs://testing/some/where: "):
             look("x")
 
@@ -194,7 +194,7 @@ def test_a_server_that_hangs_is_asked_again(
     files: Bucket, gcs: GCS, monkeypatch: pytest.MonkeyPatch, action: str
 ):
     noted = written(files, "d", a=b"hello" * 9)
-    files.settle("d", noted, {})
+    files.publish_folder("d", noted, {})
     monkeypatch.setattr("infra.store.bucket._TIMEOUT", 0.3)
     slow = Bucket(files.uri)
     gcs.fail(Rule(action=action, verb="media", seconds=3.0))
@@ -205,7 +205,7 @@ def test_a_server_that_hangs_is_asked_again(
 
 def test_the_clock_is_the_servers(files: Bucket, gcs: GCS):
     gcs.skew_s = 1000.0
-    files.create("x", b"one")
+    files.create_if_absent("x", b"one")
     assert abs(files.now() - files.stat("x").modified) < 3e9
 
 

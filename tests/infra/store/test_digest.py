@@ -41,8 +41,8 @@ def test_what_may_change_is_not_remembered():
 
 
 def test_few_objects_are_remembered(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(digest, "_KNOWN", 5)
-    monkeypatch.setattr(digest, "_texts", {})
+    monkeypatch.setattr(digest, "_MAX_CACHED", 5)
+    monkeypatch.setattr(digest, "_json_by_id", {})
     texts = [settings_json(Settings(float(rate))) for rate in range(12)]
     assert len(set(texts)) == 12
-    assert len(digest._texts) <= 5
+    assert len(digest._json_by_id) <= 5

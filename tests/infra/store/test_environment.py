@@ -5,16 +5,16 @@ import sys
 import jax
 import pytest
 
-from infra.store.environment import environment
+from infra.store.environment import execution_environment
 
 
 def test_the_accelerator_is_the_one_that_jax_computes_on():
     kind = jax.devices()[0].device_kind
-    assert environment()["hardware"]["accelerator"] == kind
+    assert execution_environment()["hardware"]["accelerator"] == kind
 
 
 def test_a_process_without_jax_has_none_and_takes_none(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(sys.modules, "jax._src.xla_bridge")
-    hardware = environment()["hardware"]
+    hardware = execution_environment()["hardware"]
     assert hardware["accelerator"] == ""
     assert hardware["cpu"] or sys.platform != "linux"

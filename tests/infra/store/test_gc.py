@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.store import gc
-from infra.store.graph import verify
 from infra.store.holder import Holder
-from infra.store.lease import Lease, hold
+from infra.store.lease import Lease, hold_lease
+from infra.store.lineage import verify_artifact
 from infra.store.manifest import Recipe
-from infra.store.pins import DECIDING
-from infra.store.records import LET_GO, RecordError
+from infra.store.pins import GC_LEASE
+from infra.store.records import PRUNED, RecordError
 from infra.store.store import Artifact, Attempt, Store, manifest_name
 from tests.gcs.faults import Rule
 from tests.gcs.server import GCS
@@ -67,7 +67,7 @@ def snapshot(root: Path) -> dict[str, bytes]:
 
 
 def names(found: list[gc.Garbage]) -> list[tuple[str, str]]:
-    return sorted((each.sort, each.told or each.name) for each in found)
+    return sorted((each.sort, each.title or each.name) for each in found)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_dry_run_tells_and_deletes_nothing(store: Store):
     raw = make(store, "raw")
     make(store, "top", raw)
     before = snapshot(store.state)
-    found = gc.find(store, older_than=0)
+    found = gc.find_garbage(store, older_than=0)
     assert names(found) == [("artifact", "raw"), ("artifact", "top")]
     assert [each.size for each in found] == [3, 3]
     assert snapshot(store.state) == before
@@ -90,17 +90,17 @@ def test_what_a_run_names_and_all_it_was_made_from_stays(store: Store):
     data = make(store, "data", raw)
     note_run(store, make(store, "results", data), make(store, "other results"))
     spare = make(store, "spare", raw)
-    assert names(gc.delete(store, older_than=0)) == [("artifact", "spare")]
+    assert names(gc.delete_garbage(store, older_than=0)) == [("artifact", "spare")]
     assert {found.manifest.name for found in store.artifacts()} == {
         "raw",
         "data",
         "results",
         "other results",
     }
-    assert all(store.is_whole(found) for found in store.artifacts())
+    assert all(store.has_all_files(found) for found in store.artifacts())
     assert store.find(spare.key) is None
     assert not (store.state / "artifacts" / spare.key).exists()
-    assert gc.find(store, older_than=0) == []
+    assert gc.find_garbage(store, older_than=0) == []
 
 
 def test_what_is_young_stays_with_what_it_was_made_from(store: Store):
@@ -109,7 +109,7 @@ def test_what_is_young_stays_with_what_it_was_made_from(store: Store):
     old = make(store, "old")
     for path in (raw, old):
         make_old(store.state / manifest_name(path.key))
-    assert names(gc.delete(store, older_than=7 * DAY)) == [("artifact", "old")]
+    assert names(gc.delete_garbage(store, older_than=7 * DAY)) == [("artifact", "old")]
     assert store.find(raw.key) is not None
     assert store.find(top.key) is not None
 
@@ -117,18 +117,18 @@ def test_what_is_young_stays_with_what_it_was_made_from(store: Store):
 def test_what_a_live_run_pinned_stays_and_goes_after_it(store: Store):
     raw = make(store, "raw")
     top = make(store, "top", raw)
-    with store.pinned("run-1") as pin:
+    with store.pin_run("run-1") as pin:
         pin.add(top.key)
-        assert gc.delete(store, older_than=0) == []
-    assert len(gc.delete(store, older_than=0)) == 2
+        assert gc.delete_garbage(store, older_than=0) == []
+    assert len(gc.delete_garbage(store, older_than=0)) == 2
 
 
 def test_pin_of_a_dead_process_counts_for_nothing(store: Store):
     made = make(store, "made")
-    dead = Holder(**{**vars(Holder.here()), "began": 1})
+    dead = Holder(**{**vars(Holder.this_process()), "began": 1})
     lease = Lease(token="t", holder=dead, since="", ttl=1000, keys=(made.key,))
-    store.files.create("pins/run.json", lease.to_json())
-    assert names(gc.delete(store, older_than=0)) == [("artifact", "made")]
+    store.files.create_if_absent("pins/run.json", lease.to_json())
+    assert names(gc.delete_garbage(store, older_than=0)) == [("artifact", "made")]
     assert store.files.listing("pins") == {}
 
 
@@ -136,11 +136,11 @@ def test_pin_of_another_machine_counts_long_after_it_lapsed(store: Store):
     made = make(store, "made")
     far = Holder(host="far", machine="far", pid=1, began=1)
     lease = Lease(token="t", holder=far, since="", ttl=1, keys=(made.key,))
-    store.files.create("pins/run.json", lease.to_json())
+    store.files.create_if_absent("pins/run.json", lease.to_json())
     make_old(store.state / "pins" / "run.json", days=0.5 / 24)
-    assert gc.delete(store, older_than=0) == []
+    assert gc.delete_garbage(store, older_than=0) == []
     make_old(store.state / "pins" / "run.json")
-    assert len(gc.delete(store, older_than=0)) == 1
+    assert len(gc.delete_garbage(store, older_than=0)) == 1
 
 
 def test_what_a_step_under_way_reads_and_makes_stays(store: Store):
@@ -150,7 +150,7 @@ def test_what_a_step_under_way_reads_and_makes_stays(store: Store):
         (scratch.path / "progress").write_text("7")
         attempt = Attempt(store, step)
         (attempt.path / "half.txt").write_text("half")
-        assert gc.delete(Store(store.state), older_than=0) == []
+        assert gc.delete_garbage(Store(store.state), older_than=0) == []
         assert (scratch.path / "progress").exists()
         attempt.commit({})
     assert store.find(step.key) is not None
@@ -173,13 +173,13 @@ def test_attempts_scratch_and_set_aside_go_when_old_and_held_by_nobody(store: St
     again = make(store, "damaged")
     note_run(store, again)
     (store.state / "partial" / "0123").write_text("half a record")
-    assert gc.find(store, older_than=7 * DAY) == []
+    assert gc.find_garbage(store, older_than=7 * DAY) == []
     for folder in ("aside", "artifacts", "scratch", "partial"):
         make_old(store.state / folder)
     key = step_of("killed").key
     expected = [("attempt", key), ("partial", "0123"), ("scratch", key), ("set aside", "damaged")]
-    assert names(gc.find(store, older_than=7 * DAY)) == expected
-    assert names(gc.delete(store, older_than=7 * DAY)) == expected
+    assert names(gc.find_garbage(store, older_than=7 * DAY)) == expected
+    assert names(gc.delete_garbage(store, older_than=7 * DAY)) == expected
     assert not damaged.path.exists()
     assert store.find(again.key) is not None
     left = {path.name for path in (store.state / "artifacts").iterdir()}
@@ -190,20 +190,20 @@ def test_attempts_scratch_and_set_aside_go_when_old_and_held_by_nobody(store: St
 def test_attempt_of_a_living_process_stays(store: Store):
     attempt = Attempt(store, step_of("bare"))
     make_old(attempt.path)
-    assert gc.delete(store, older_than=0) == []
+    assert gc.delete_garbage(store, older_than=0) == []
     assert attempt.path.exists()
 
 
 def test_source_goes_when_no_manifest_names_it_and_nothing_runs(store: Store):
-    used = store.keep({"a.py": b"a", "b.py": b"b"})
+    used = store.save_source({"a.py": b"a", "b.py": b"b"})
     note_run(store, make(store, "made", source=used))
-    with store.pinned("run-1"):
-        spare = store.keep({"a.py": b"a", "b.py": b"changed"})
-        assert gc.delete(store, older_than=0) == []
-    assert [each.sort for each in gc.delete(store, older_than=0)] == ["source"] * 2
-    assert dict(store.source(used)) == {"a.py": b"a", "b.py": b"b"}
+    with store.pin_run("run-1"):
+        spare = store.save_source({"a.py": b"a", "b.py": b"changed"})
+        assert gc.delete_garbage(store, older_than=0) == []
+    assert [each.sort for each in gc.delete_garbage(store, older_than=0)] == ["source"] * 2
+    assert dict(store.open_source(used)) == {"a.py": b"a", "b.py": b"b"}
     with pytest.raises(KeyError):
-        store.source(spare)
+        store.open_source(spare)
 
 
 @pytest.mark.parametrize("place", ["manifests", "runs"])
@@ -215,7 +215,7 @@ def test_record_that_cannot_be_read_stops_it(store: Store, place: str):
     path.symlink_to(path)
     before = {name for name in snapshot(store.state) if name.startswith("artifacts")}
     with pytest.raises(OSError, match="symbolic links"):
-        gc.delete(store, older_than=0)
+        gc.delete_garbage(store, older_than=0)
     assert {name for name in snapshot(store.state) if name.startswith("artifacts")} == before
 
 
@@ -238,7 +238,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     This process holds its pin and its lease; it lives, so they do in a copy of the store, too.
     """
     store = Store(tmp_path_factory.mktemp("busy") / "store")
-    with store.pinned("run-1") as pin:
+    with store.pin_run("run-1") as pin:
         raw = make(store, "raw")
         damaged = make(store, "damaged")
         (damaged.path / "a.txt").unlink()
@@ -265,7 +265,7 @@ def test_with_every_record_whole_it_deletes_what_none_needs(
     busy: tuple[Path, list[str]], tmp_path: Path
 ):
     shutil.copytree(busy[0], tmp_path / "store")
-    deleted = names(gc.delete(Store(tmp_path / "store"), older_than=0))
+    deleted = names(gc.delete_garbage(Store(tmp_path / "store"), older_than=0))
     assert [found for found in deleted if found[0] == "artifact"] == [
         ("artifact", "damaged"),
         ("artifact", "spare"),
@@ -292,11 +292,11 @@ def test_any_record_that_is_damaged_stops_it_before_it_deletes_anything(
     )
     before = snapshot(folder)
     with pytest.raises(ValueError, match="; restore it, or") as refused:
-        gc.delete(Store(folder), older_than=0)
+        gc.delete_garbage(Store(folder), older_than=0)
     assert f"{folder}/{name} " in str(refused.value)
     assert snapshot(folder) == before
     with pytest.raises(ValueError, match="; restore it, or"):
-        gc.find(Store(folder), older_than=0)
+        gc.find_garbage(Store(folder), older_than=0)
     shutil.rmtree(folder.parent)
 
 
@@ -307,7 +307,7 @@ def test_any_record_that_is_damaged_stops_it_before_it_deletes_anything(
         ("results", 3, "results must be a key or null, got 3"),
         ("artifacts", "dataset", 'artifacts must be a list of keys, got "dataset"'),
         ("artifacts", ["dataset-01"], 'artifacts must be a list of keys, got \\["dataset-01"\\]'),
-        (LET_GO, {}, "let_go must be a list of keys, got {}"),
+        (PRUNED, {}, "let_go must be a list of keys, got {}"),
         ("config", "demo", 'config must be an object, got "demo"'),
         ("name", None, "name must be text, got null"),
     ],
@@ -320,7 +320,7 @@ def test_a_record_of_other_types_or_of_a_later_format_stops_it(
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     before = snapshot(store.state)
     with pytest.raises(RecordError, match=rf"runs/r\.json cannot be read: {told}; restore it, or"):
-        gc.delete(store, older_than=0)
+        gc.delete_garbage(store, older_than=0)
     assert snapshot(store.state) == before
 
 
@@ -331,16 +331,16 @@ def test_what_a_record_names_stays_whatever_its_config_says(store: Store):
     path = store.state / "runs" / "r.json"
     config = {"field_of_long_ago": 7, "methods": ["/nowhere/mine.py:Own"]}
     path.write_text(json.dumps({**json.loads(path.read_text()), "config": config}))
-    assert gc.delete(store, older_than=0) == []
+    assert gc.delete_garbage(store, older_than=0) == []
 
 
 def test_a_pin_of_unknown_content_stops_it_until_its_holder_must_be_dead(store: Store):
     make(store, "made")
     store.files.put("pins/run.json", b"")
     with pytest.raises(RecordError, match=r"pins/run\.json cannot be read: no lease"):
-        gc.delete(store, older_than=0)
+        gc.delete_garbage(store, older_than=0)
     make_old(store.state / "pins" / "run.json")
-    assert names(gc.delete(store, older_than=0)) == [("artifact", "made")]
+    assert names(gc.delete_garbage(store, older_than=0)) == [("artifact", "made")]
 
 
 @pytest.mark.parametrize("place", ["runs", "runs/r.json", "manifests", "pins", "accepted"])
@@ -353,17 +353,17 @@ def test_records_behind_a_link_that_leads_nowhere_are_unknown_not_absent(
         path.rename(store.state.with_name(f"{store.state.name}-elsewhere"))
     path.symlink_to("/nowhere")
     with pytest.raises(OSError, match="leads nowhere"):
-        gc.delete(store, older_than=0)
+        gc.delete_garbage(store, older_than=0)
     assert (store.state / "artifacts" / step_of("made").key / "attempts").is_dir()
 
 
 def test_a_listing_of_sources_that_is_damaged_stops_it(store: Store):
-    source = store.keep({"a.py": b"a"})
+    source = store.save_source({"a.py": b"a"})
     note_run(store, make(store, "made", source=source))
     (store.state / "sources" / source).write_text("{")
     before = snapshot(store.state)
     with pytest.raises(ValueError, match="other bytes than its name says; restore it, or"):
-        gc.delete(store, older_than=0)
+        gc.delete_garbage(store, older_than=0)
     assert snapshot(store.state) == before
 
 
@@ -387,16 +387,16 @@ def test_a_listing_that_fails_stops_it_wherever_it_does(
     monkeypatch.setattr("tests.gcs.api.MAX_PAGE", 2)
     before = content()
     gcs.clear()
-    gc.find(Store("gs://testing/store"), older_than=0)
+    gc.find_garbage(Store("gs://testing/store"), older_than=0)
     num_lists = gcs.requests()["list"]["requests"]
     assert num_lists > 10
     for skip in range(num_lists):
         gcs.fail(Rule(action="answer", verb="list", status=403, skip=skip, times=None))
         with pytest.raises(OSError, match="Forbidden"):
-            gc.delete(Store("gs://testing/store"), older_than=0)
+            gc.delete_garbage(Store("gs://testing/store"), older_than=0)
         gcs.clear()
         assert content() == before, skip
-    deleted = names(gc.delete(Store("gs://testing/store"), older_than=0))
+    deleted = names(gc.delete_garbage(Store("gs://testing/store"), older_than=0))
     assert [found for found in deleted if found[0] == "artifact"] == [("artifact", "spare")]
 
 
@@ -407,9 +407,9 @@ def test_error_while_it_hides_a_manifest_leaves_whole_artifacts(
     with monkeypatch.context() as failing:
         fail(failing, "unlink", STALE, when=lambda path: "manifests" in path)
         with pytest.raises(OSError, match="Stale"):
-            gc.delete(store, older_than=0)
+            gc.delete_garbage(store, older_than=0)
     assert all(store.find(made.key) is not None for made in every)
-    assert len(gc.delete(store, older_than=0)) == 3
+    assert len(gc.delete_garbage(store, older_than=0)) == 3
     assert list((store.state / "aside").iterdir()) == []
 
 
@@ -423,7 +423,7 @@ def test_what_is_left_when_it_is_killed_has_its_whole_history(
     with monkeypatch.context() as failing:
         fail(failing, "unlink", STALE, when=lambda path: f"manifests/dataset/{victim}" in path)
         with pytest.raises(OSError, match="Stale"):
-            gc.delete(store, older_than=0)
+            gc.delete_garbage(store, older_than=0)
     assert {made.key for made in store.artifacts()} == {made.key for made in chain[:3]}
 
 
@@ -431,21 +431,21 @@ def test_stopped_so_long_that_a_run_pinned_meanwhile_it_puts_everything_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     made = make(store, "made")
-    hide = gc._hide
+    hide = gc._hide_manifest
 
     def slow(*args):
         # A run waits for the lease, takes it since it lapsed, and pins; then gc goes on.
-        text = store.fleeting.read(DECIDING)
-        assert store.fleeting.drop(DECIDING, text)
-        with hold(store.fleeting, DECIDING):
+        text = store.volatile.read(GC_LEASE)
+        assert store.volatile.compare_and_delete(GC_LEASE, text)
+        with hold_lease(store.volatile, GC_LEASE):
             pass
         return hide(*args)
 
-    monkeypatch.setattr(gc, "_hide", slow)
+    monkeypatch.setattr(gc, "_hide_manifest", slow)
     with pytest.raises(RuntimeError, match="put everything back"):
-        gc.delete(store, older_than=0)
+        gc.delete_garbage(store, older_than=0)
     assert store.find(made.key) is not None
-    assert store.aside() == {}
+    assert store.quarantined() == {}
 
 
 NAMES = [f"data {i}" for i in range(6)]
@@ -457,7 +457,7 @@ def _study(root: str, seed: int, ready, told) -> None:
     store, draws, hits, lost = Store(root), random.Random(seed), 0, []
     ready.wait()
     for i in range(ROUNDS):
-        with store.pinned(f"run-{seed}-{i}") as pin:
+        with store.pin_run(f"run-{seed}-{i}") as pin:
             found = []
             for name in draws.sample(NAMES, 3):
                 pin.add(step_of(name).key)
@@ -483,7 +483,7 @@ def test_beside_running_studies_no_hit_is_ever_lost(store: Store):
     ready.wait()
     deleted = 0
     while any(study.is_alive() for study in studies) and told.qsize() < 2:
-        deleted += len(gc.delete(store, older_than=0))
+        deleted += len(gc.delete_garbage(store, older_than=0))
     outcomes = [told.get(timeout=60) for _ in studies]
     for study in studies:
         study.join()
@@ -499,7 +499,7 @@ def test_what_old_jobs_told_goes_and_a_young_one_may_wait_for_its_turn(tmp_path:
     week = time.time() - 8 * 86400
     for path in (tmp_path / "jobs" / "old" / "work", tmp_path / "jobs" / "old"):
         os.utime(path, (week, week))
-    (found,) = [g for g in gc.delete(store, older_than=0) if g.sort == "job"]
+    (found,) = [g for g in gc.delete_garbage(store, older_than=0) if g.sort == "job"]
     assert found.name == "old"
     assert store.files.folders("jobs") == ["young"]
 
@@ -511,32 +511,32 @@ def test_files_that_a_run_lets_go_of_go_and_their_manifest_stays(store: Store):
     note_run(store, scores)
     path = store.state / "runs" / "r.json"
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {LET_GO: [checkpoint.key]}))
-    assert names(gc.find(store, older_than=0)) == [("files", "checkpoint")]
+    path.write_text(json.dumps(record | {PRUNED: [checkpoint.key]}))
+    assert names(gc.find_garbage(store, older_than=0)) == [("files", "checkpoint")]
     assert store.find(checkpoint.key) is not None
-    assert gc.find(store, older_than=DAY) == []
-    with store.pinned("other") as pin:
+    assert gc.find_garbage(store, older_than=DAY) == []
+    with store.pin_run("other") as pin:
         pin.add(checkpoint.key)
-        assert gc.delete(store, older_than=0) == []
-    assert names(gc.delete(store, older_than=0)) == [("files", "checkpoint")]
+        assert gc.delete_garbage(store, older_than=0) == []
+    assert names(gc.delete_garbage(store, older_than=0)) == [("files", "checkpoint")]
     assert store.find(checkpoint.key) is None
-    gone = store.let_go(checkpoint.key)
+    gone = store.find_pruned(checkpoint.key)
     assert gone is not None
     assert gone.as_input == checkpoint.as_input
-    assert list(verify(store, checkpoint.key)) == []
+    assert list(verify_artifact(store, checkpoint.key)) == []
     assert store.find(raw.key)
     assert store.find(scores.key)
-    assert gc.delete(store, older_than=0) == []
+    assert gc.delete_garbage(store, older_than=0) == []
     again = make(store, "checkpoint", raw)
     assert store.find(again.key) is not None
-    assert store.let_go(again.key) is None
+    assert store.find_pruned(again.key) is None
 
 
 def test_what_another_run_keeps_is_not_let_go(store: Store):
     checkpoint = make(store, "checkpoint")
     note_run(store, make(store, "scores", checkpoint))
-    lets = record_of(None, **{LET_GO: [checkpoint.key]})
+    lets = record_of(None, **{PRUNED: [checkpoint.key]})
     (store.state / "runs" / "s.json").write_text(json.dumps(lets))
-    keeps = record_of(None, artifacts=[checkpoint.key], **{LET_GO: []})
+    keeps = record_of(None, artifacts=[checkpoint.key], **{PRUNED: []})
     (store.state / "runs" / "t.json").write_text(json.dumps(keeps))
-    assert gc.find(store, older_than=0) == []
+    assert gc.find_garbage(store, older_than=0) == []

@@ -13,7 +13,7 @@ import pytest
 
 from infra.store.disk import Disk
 from infra.store.holder import Holder
-from infra.store.lease import Lease, hold, holdings, take
+from infra.store.lease import Lease, acquire_lease, hold_lease, list_leases
 from infra.store.manifest import Recipe
 from infra.store.store import Attempt, Store
 from tests.infra.store.faults import BROKEN, fail
@@ -31,7 +31,7 @@ def files_of(root: Path) -> Disk:
 def leave(root: Path, holder: Holder, ttl: float) -> bytes:
     """Leaves the lease of another process behind."""
     text = Lease(token="t", holder=holder, since="2026-11-22", ttl=ttl).to_json()
-    assert files_of(root).create(NAME, text)
+    assert files_of(root).create_if_absent(NAME, text)
     return text
 
 
@@ -69,7 +69,7 @@ def test_killed_process_that_nobody_has_waited_for_is_gone(tmp_path: Path, holde
     stat = Path(f"/proc/{holder.pid}/stat")
     while stat.read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.01)
-    assert take(files_of(tmp_path), NAME, keep_waiting=lambda: False) is not None
+    assert acquire_lease(files_of(tmp_path), NAME, keep_waiting=lambda: False) is not None
 
 
 def test_who_holds_what_is_told(tmp_path: Path, holder):
@@ -84,28 +84,30 @@ def test_who_holds_what_is_told(tmp_path: Path, holder):
 
 
 def test_number_of_a_process_given_to_another_one_is_not_the_holder(tmp_path: Path):
-    here = Holder.here()
+    here = Holder.this_process()
     leave(tmp_path, dataclasses.replace(here, began=here.began - 1), ttl=1000)
-    assert take(files_of(tmp_path), NAME, keep_waiting=lambda: False) is not None
+    assert acquire_lease(files_of(tmp_path), NAME, keep_waiting=lambda: False) is not None
 
 
 def test_process_of_another_container_is_not_looked_up_here(tmp_path: Path):
-    leave(tmp_path, dataclasses.replace(Holder.here(), machine="another", began=1), ttl=1000)
-    assert take(files_of(tmp_path), NAME, keep_waiting=lambda: False) is None
+    leave(
+        tmp_path, dataclasses.replace(Holder.this_process(), machine="another", began=1), ttl=1000
+    )
+    assert acquire_lease(files_of(tmp_path), NAME, keep_waiting=lambda: False) is None
 
 
 def test_lease_of_another_machine_is_taken_once_it_lapses(tmp_path: Path):
     leave(tmp_path, ELSEWHERE, ttl=0.6)
     began = time.monotonic()
-    with hold(files_of(tmp_path), NAME):
+    with hold_lease(files_of(tmp_path), NAME):
         assert 0.5 < time.monotonic() - began < 60
 
 
 def test_lease_of_a_holder_that_is_known_to_be_lost_is_taken_at_once(tmp_path: Path):
     leave(tmp_path, ELSEWHERE, ttl=1000)
     files = files_of(tmp_path)
-    assert take(files, NAME, keep_waiting=lambda: False, lost=["another"]) is None
-    held = take(files, NAME, keep_waiting=lambda: False, token="mine", lost=["t"])
+    assert acquire_lease(files, NAME, keep_waiting=lambda: False, lost=["another"]) is None
+    held = acquire_lease(files, NAME, keep_waiting=lambda: False, token="mine", lost=["t"])
     assert held is not None
     assert held.token == json.loads(files.read(NAME))["token"] == "mine"
     held.release()
@@ -121,16 +123,18 @@ def test_lapsed_lease_whose_holder_wakes_is_left_to_it(tmp_path: Path):
 
     def waiting() -> bool:
         if next(looks) == 0:
-            assert files.swap(NAME, text, lease.to_json())  # It renews, a moment after our look.
+            assert files.compare_and_swap(
+                NAME, text, lease.to_json()
+            )  # It renews, a moment after our look.
         return next(looks) < 6
 
-    assert take(files, NAME, keep_waiting=waiting) is None
+    assert acquire_lease(files, NAME, keep_waiting=waiting) is None
     assert json.loads((tmp_path / NAME).read_text())["renewals"] == 1
 
 
 def test_holder_renews_its_lease(tmp_path: Path):
     files = files_of(tmp_path)
-    with hold(files, NAME, ttl=0.6) as held:
+    with hold_lease(files, NAME, ttl=0.6) as held:
         first = files.stat(NAME).modified
         deadline = time.monotonic() + 20
         while files.stat(NAME).modified == first and time.monotonic() < deadline:
@@ -141,7 +145,7 @@ def test_holder_renews_its_lease(tmp_path: Path):
 
 
 def test_renewal_whose_reply_was_lost_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with hold(files_of(tmp_path), NAME) as held:
+    with hold_lease(files_of(tmp_path), NAME) as held:
         with monkeypatch.context() as failing:
             fail(failing, "replace", BROKEN, when=lambda path: path.endswith(NAME), after=True)
             with pytest.raises(OSError, match=STEP.key):
@@ -151,8 +155,8 @@ def test_renewal_whose_reply_was_lost_is_looked_up(tmp_path: Path, monkeypatch: 
 
 def test_holder_that_was_stopped_learns_that_it_lost(tmp_path: Path):
     files = files_of(tmp_path)
-    with hold(files, NAME) as held:
-        assert files.swap(NAME, files.read(NAME), b"another's")
+    with hold_lease(files, NAME) as held:
+        assert files.compare_and_swap(NAME, files.read(NAME), b"another's")
         assert not held.renew()
         assert held.lost
     assert files.read(NAME) == b"another's"  # It is not given back by who lost it.
@@ -160,19 +164,19 @@ def test_holder_that_was_stopped_learns_that_it_lost(tmp_path: Path):
 
 def test_half_of_a_lease_left_by_a_power_cut_lapses(tmp_path: Path):
     files = files_of(tmp_path)
-    files.create(NAME, b'{"token"')
-    assert take(files, NAME, keep_waiting=lambda: False) is None
-    (held,) = holdings(files, "leases")
+    files.create_if_absent(NAME, b'{"token"')
+    assert acquire_lease(files, NAME, keep_waiting=lambda: False) is None
+    (held,) = list_leases(files, "leases")
     assert held.is_live()
     os.utime(tmp_path / NAME, (0, 0))
-    assert not holdings(files, "leases")[0].is_live()
+    assert not list_leases(files, "leases")[0].is_live()
 
 
 def _count(root: str, rounds: int, barrier) -> None:
     """Adds to a number in a file, which loses some if two do so at once."""
     barrier.wait()
     for _ in range(rounds):
-        with hold(files_of(Path(root)), NAME):
+        with hold_lease(files_of(Path(root)), NAME):
             number = Path(root, "number")
             value = int(number.read_text())
             time.sleep(0.001)
@@ -192,13 +196,13 @@ def test_two_never_hold_it_at_once(tmp_path: Path):
 
 
 def test_of_many_that_find_a_dead_holder_one_takes_its_place(tmp_path: Path):
-    here = Holder.here()
+    here = Holder.this_process()
     leave(tmp_path, dataclasses.replace(here, began=here.began - 1), ttl=1000)
     got, barrier = [], threading.Barrier(8)
 
     def race() -> None:
         barrier.wait()
-        if held := take(files_of(tmp_path), NAME, keep_waiting=lambda: False):
+        if held := acquire_lease(files_of(tmp_path), NAME, keep_waiting=lambda: False):
             got.append(held)
 
     racers = [threading.Thread(target=race) for _ in range(8)]
@@ -216,9 +220,11 @@ def test_who_lost_its_lease_writes_no_more_to_its_scratch(tmp_path: Path):
         (mine.path / "progress").write_text("5")
         leases = tmp_path / NAME
         text = leases.read_bytes()
-        lost = dataclasses.replace(Holder.here(), began=1)  # As if it were of a dead process.
+        lost = dataclasses.replace(
+            Holder.this_process(), began=1
+        )  # As if it were of a dead process.
         dead = Lease(token=json.loads(text)["token"], holder=lost, since="", ttl=1)
-        assert store.fleeting.swap(NAME, text, dead.to_json())
+        assert store.volatile.compare_and_swap(NAME, text, dead.to_json())
         with other.lock(STEP.key) as theirs:
             assert (theirs.path / "progress").read_text() == "5"
             with pytest.raises(FileNotFoundError):

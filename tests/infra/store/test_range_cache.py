@@ -62,7 +62,7 @@ def test_two_who_want_it_at_the_same_time_ask_once(tmp_path: Path):
 def test_nobody_waits_for_a_process_that_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(range_cache, "_PATIENCE", 0.05)
+    monkeypatch.setattr(range_cache, "_MAX_WAIT", 0.05)
     stopped, go_on = threading.Event(), threading.Event()
 
     def hang() -> bytes:
@@ -97,9 +97,9 @@ def failing() -> bytes:
 
 def test_it_stays_below_its_limit_and_leaves_large_folders_alone(tmp_path: Path):
     cache = RangeCache(tmp_path, 320)
-    assert cache.takes(160)
-    assert not cache.takes(161)
-    assert not RangeCache(tmp_path, 0).takes(1)
+    assert cache.accepts(160)
+    assert not cache.accepts(161)
+    assert not RangeCache(tmp_path, 0).accepts(1)
     for start in range(0, 2000, 20):
         cache.get(SHA, start, 20, lambda: b"x" * 20, fresh=False)
         assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 340

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infra.store import raw_files
-from infra.store.raw_files import Digest, RawFiles
+from infra.store.raw_files import Digest, RawDigestCache
 
 LONG_AGO = 1_600_000_000
 
@@ -23,13 +23,13 @@ def files(tmp_path: Path) -> list[Path]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are read from now on."""
     names: list[str] = []
-    whole = raw_files._read
+    whole = raw_files._digest_file
 
     def noting(path: Path):
         names.append(path.name)
         return whole(path)
 
-    monkeypatch.setattr(raw_files, "_read", noting)
+    monkeypatch.setattr(raw_files, "_digest_file", noting)
     return names
 
 
@@ -47,7 +47,7 @@ def true_digest(path: Path) -> Digest:
 
 def test_unchanged_files_are_read_once(tmp_path: Path, files: list[Path], read: list[str]):
     for _ in range(3):  # Each time as another process would, with nothing in memory.
-        known = RawFiles(tmp_path / "cache/raw.sqlite")
+        known = RawDigestCache(tmp_path / "cache/raw.sqlite")
         assert known.digests([*files, files[0]]) == [true_digest(p) for p in (*files, files[0])]
         known.close()
     assert sorted(read) == ["a", "b", "c\udcff"]
@@ -57,7 +57,7 @@ def test_unchanged_files_are_read_once(tmp_path: Path, files: list[Path], read: 
 def test_what_changes_is_read_again(
     tmp_path: Path, files: list[Path], read: list[str], change: str
 ):
-    known = RawFiles(tmp_path / "raw.sqlite")
+    known = RawDigestCache(tmp_path / "raw.sqlite")
     known.digests(files)
     read.clear()
     if change == "replaced":  # Same size, same time: only the inode tells.
@@ -72,7 +72,7 @@ def test_what_changes_is_read_again(
 
 def test_files_just_written_are_not_remembered(tmp_path: Path, files: list[Path], read: list[str]):
     os.utime(files[0])  # A second write may follow within the same tick of the clock.
-    known = RawFiles(tmp_path / "raw.sqlite")
+    known = RawDigestCache(tmp_path / "raw.sqlite")
     known.digests(files)
     known.digests(files)
     assert sorted(read) == ["a", "a", "b", "c\udcff"]
@@ -82,7 +82,7 @@ def test_relative_paths_are_those_of_the_moment(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ):
     write(tmp_path / "elsewhere/a", b"z")
-    known = RawFiles(tmp_path / "raw.sqlite")
+    known = RawDigestCache(tmp_path / "raw.sqlite")
     for folder in ("raw", "elsewhere"):
         monkeypatch.chdir(tmp_path / folder)
         assert known.digests([Path("a")]) == [true_digest(tmp_path / folder / "a")]
@@ -90,19 +90,19 @@ def test_relative_paths_are_those_of_the_moment(
 
 def test_a_missing_file_is_an_error(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="absent"):
-        RawFiles().digests([tmp_path / "absent"])
+        RawDigestCache().digests([tmp_path / "absent"])
 
 
 def test_a_broken_memory_costs_time_only(tmp_path: Path, files: list[Path], read: list[str]):
     (tmp_path / "raw.sqlite").write_bytes(b"no database" * 100)
-    known = RawFiles(tmp_path / "raw.sqlite")
+    known = RawDigestCache(tmp_path / "raw.sqlite")
     assert known.digests(files) == [true_digest(path) for path in files]
     assert len(read) == 3
 
 
 def remember(memory: Path, paths: list[Path]) -> None:
     for path in paths:  # A transaction each, to be in the others' way.
-        RawFiles(memory).digests([path])
+        RawDigestCache(memory).digests([path])
 
 
 def test_processes_share_it(tmp_path: Path, read: list[str]):
@@ -117,5 +117,5 @@ def test_processes_share_it(tmp_path: Path, read: list[str]):
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     with sqlite3.connect(memory) as connection:
         assert connection.execute("SELECT count(*) FROM files").fetchone() == (60,)
-    assert RawFiles(memory).digests(paths) == [true_digest(path) for path in paths]
+    assert RawDigestCache(memory).digests(paths) == [true_digest(path) for path in paths]
     assert not read

@@ -82,10 +82,10 @@ def test_manifest_on_disk_holds_no_credential(tmp_path: Path):
 
 
 def test_xla_flags_are_the_only_variable_and_are_redacted(monkeypatch: pytest.MonkeyPatch):
-    from infra.store.environment import environment
+    from infra.store.environment import execution_environment
 
     monkeypatch.setenv("XLA_FLAGS", f"--xla_x=1 --token={X}")
     monkeypatch.setenv("HF_TOKEN", X)
-    told = environment()
+    told = execution_environment()
     assert X not in str(told)
     assert "--xla_x=1" in told["hardware"]["xla_flags"]

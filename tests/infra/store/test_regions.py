@@ -73,8 +73,8 @@ def test_a_bucket_is_here_or_surely_elsewhere(gcs: GCS, metadata, location: str,
 
 def test_a_bucket_of_chosen_regions_is_in_those():
     placed = {"location": "EU", "customPlacementConfig": {"dataLocations": ["EUROPE-WEST1"]}}
-    assert not regions._may_hold(placed, "europe-west4")
-    assert regions._may_hold(placed, "europe-west1")
+    assert not regions._may_contain(placed, "europe-west4")
+    assert regions._may_contain(placed, "europe-west1")
 
 
 def test_it_may_be_allowed(gcs: GCS, metadata, monkeypatch: pytest.MonkeyPatch):

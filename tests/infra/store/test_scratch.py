@@ -83,7 +83,7 @@ def test_its_own_machine_needs_no_copy(machine: Callable[[str], Store], gcs: GCS
 
 def test_a_copy_that_is_half_there_is_none(machine: Callable[[str], Store], gcs: GCS):
     store = machine("a")
-    store.files.create(f"scratch/{KEY}/0123/files/{'0' * 64}", b"x")
+    store.files.create_if_absent(f"scratch/{KEY}/0123/files/{'0' * 64}", b"x")
     with machine("b").lock(KEY) as second:
         assert list(second.path.iterdir()) == []
 
@@ -93,9 +93,9 @@ def test_copies_that_nobody_goes_on_with_are_garbage(machine: Callable[[str], St
     with store.lock(KEY) as first:
         (first.path / "log").write_text("saved")
         first.save()
-        assert gc.find(store, older_than=0) == []
+        assert gc.find_garbage(store, older_than=0) == []
     other = machine("b")
-    assert [(found.sort, found.name) for found in gc.delete(other, older_than=0)] == [
+    assert [(found.sort, found.name) for found in gc.delete_garbage(other, older_than=0)] == [
         ("copy of scratch", KEY)
     ]
     assert other.files.folders("scratch") == []

@@ -18,26 +18,26 @@ PATHS = st.from_regex(r"[a-z]{1,3}(/[a-z]{1,3}){0,2}\.py", fullmatch=True)
 def test_tree_comes_back(tree: dict[str, bytes]):
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
-        digest = store.keep(tree)
-        assert dict(store.source(digest)) == tree
-        assert store.keep(dict(reversed(tree.items()))) == digest
+        digest = store.save_source(tree)
+        assert dict(store.open_source(digest)) == tree
+        assert store.save_source(dict(reversed(tree.items()))) == digest
 
 
 def test_unchanged_files_are_kept_once(tmp_path: Path):
     store = Store(tmp_path)
-    first = store.keep(TREE)
+    first = store.save_source(TREE)
     kept = set((tmp_path / "sources").iterdir())
     assert len(kept) == 2 + 1  # Two of the three are equal, and there is the listing.
-    second = store.keep({**TREE, "model/b.py": b"b = 3\n"})
+    second = store.save_source({**TREE, "model/b.py": b"b = 3\n"})
     assert second != first
     assert len(set((tmp_path / "sources").iterdir()) - kept) == 2
-    assert store.source(first)["model/b.py"] == b"b = 2\n"
+    assert store.open_source(first)["model/b.py"] == b"b = 2\n"
 
 
 def test_changed_file_is_told_when_it_is_read(tmp_path: Path):
     store = Store(tmp_path)
-    digest = store.keep(TREE)
-    tree = store.source(digest)
+    digest = store.save_source(TREE)
+    tree = store.open_source(digest)
     (tmp_path / "sources" / tree.digests["model/b.py"]).write_bytes(b"b = 7\n")
     assert tree["model/a.py"] == b"a = 1\n"
     with pytest.raises(ValueError, match="holds other bytes than its name says"):
@@ -50,13 +50,13 @@ def test_changed_file_is_told_when_it_is_read(tmp_path: Path):
 def test_unknown_and_malformed_digests_are_refused(tmp_path: Path):
     store = Store(tmp_path)
     with pytest.raises(KeyError, match="no source 0000"):
-        store.source("0" * 64)
+        store.open_source("0" * 64)
     for digest in ("../store.json", "", "0" * 63):
         with pytest.raises(ValueError, match="must be 64 hex digits"):
-            store.source(digest)
+            store.open_source(digest)
 
 
 @pytest.mark.parametrize("path", ["../a.py", "/a.py", "", "a//b.py", "./a.py"])
 def test_path_out_of_the_tree_is_refused(tmp_path: Path, path: str):
     with pytest.raises(ValueError, match="plain path below its folder"):
-        Store(tmp_path).keep({path: b""})
+        Store(tmp_path).save_source({path: b""})

@@ -186,7 +186,7 @@ def test_damaged_artifact_is_set_aside_whole_when_its_step_commits(tmp_path: Pat
     with store.lock(STEP.key):
         pass
     assert store.get(STEP.key).path == new.path
-    assert [kept.manifest for kept in store.aside(STEP.key).values()] == [old.manifest]
+    assert [kept.manifest for kept in store.quarantined(STEP.key).values()] == [old.manifest]
     assert (old.path / "other.txt").exists()
     assert [found.path for found in store.artifacts()] == [new.path]
 
@@ -361,8 +361,8 @@ def test_artifacts_of_one_identity_are_listed_newest_first(tmp_path: Path):
     store = Store(tmp_path)
     keys = [make(store, dataclasses.replace(STEP, code=code)).key for code in ("c1", "0d", "a0")]
     make(store, dataclasses.replace(STEP, seed=4))
-    assert [found.key for found in store.of_identity(STEP.identity)] == keys[::-1]
-    assert store.of_identity("checkpoint-0123456789abcdef") == []
+    assert [found.key for found in store.artifacts_of_identity(STEP.identity)] == keys[::-1]
+    assert store.artifacts_of_identity("checkpoint-0123456789abcdef") == []
     assert store.resolve(keys[1]).key == keys[1]
 
 
@@ -425,7 +425,7 @@ def test_a_holder_that_is_told_to_stop_has_not_failed(
     store = Store(tmp_path)
     with pytest.raises(type(error)):
         hold()
-    assert store.failures(STEP.key) == failed
+    assert store.count_failures(STEP.key) == failed
 
 
 def test_attempt_of_a_living_process_is_not_swept(tmp_path: Path):

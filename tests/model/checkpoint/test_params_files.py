@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.store.manifest import Recipe
-from infra.store.places import open_place
 from infra.store.store import Attempt, Store
+from infra.store.stored_folder import open_stored_folder
 from model.checkpoint import params_files
 from model.checkpoint.array_files import read_safetensors
 from model.checkpoint.digest import flatten, params_digest
@@ -53,7 +53,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def reader(folder: Path) -> ParamsReader:
-    place = open_place(folder)
+    place = open_stored_folder(folder)
     return ParamsReader(place, read_index(place))
 
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_goes_straight_to_the_bucket_and_comes_from_there(
     assert store.get(key).manifest.files == here.manifest.files  # Byte for byte.
     monkeypatch.setenv("PARCEL_STATE", str(tmp_path / "reader"))
     gcs.fail(Rule(action="corrupt", verb="media", name="*params-*", times=3))
-    place = Store("gs://testing/studies").get(key).place
+    place = Store("gs://testing/studies").get(key).uri
     assert place.startswith("gs://")
     assert load_config(place) == MODEL
     assert params_digest(load_params(place)) == store.get(key).manifest.content
@@ -170,7 +170,7 @@ def test_what_was_replaced_or_lost_is_not_committed(
         )
         path = f"artifacts/{attempt.step.key}/attempts/{name}/x"
         data = store.files.read(path)
-        store.files.drop(path, data)
+        store.files.compare_and_delete(path, data)
         if spoil == "replace":
             store.files.put(path, data)  # The same bytes, of another writer.
         with pytest.raises(OSError, match="does not hold what was sent"):
@@ -185,7 +185,7 @@ def test_a_large_file_is_sent_in_parts(gcs: GCS, tmp_path: Path, monkeypatch: py
     store = Store("gs://testing/studies")
     file = params_files.ParamsFile({"x": RNG.normal(size=150_000)})
     gcs.fail(Rule(action="tear", verb="chunk"), Rule(action="short", verb="chunk"))
-    receipt = store.files.send("big", file)
+    receipt = store.files.upload_bytes("big", file)
     assert gcs.faults.fired() == [1, 1]
     assert store.files.read("big") == file.read(0, file.size)
     assert receipt.file.sha256 == store.files.sha256("big")

@@ -87,9 +87,9 @@ def test_each_process_holds_its_parts_and_gives_its_rows(
 
     gang = LocalGang(command, 2, tmp_path)
     try:
-        while None in gang.codes().values():
+        while None in gang.exit_codes().values():
             time.sleep(0.1)
-        codes = gang.codes()
+        codes = gang.exit_codes()
     finally:
         gang.kill()
     said = "".join((tmp_path / f"{rank}.log").read_text() for rank in (0, 1))

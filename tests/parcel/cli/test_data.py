@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from parcel.cli.main import app
 from pipelines.records import example
 from pipelines.records.dataset import DatasetInfo, PartInfo

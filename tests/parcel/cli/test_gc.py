@@ -68,4 +68,4 @@ def test_a_record_that_cannot_be_read_is_one_line_and_nothing_goes(store: Store,
         assert err.startswith(f"parcel: {record} cannot be read: "), words
         assert "; restore it, or move it out of the store: gc then deletes" in err, words
     assert len(store.keys()) == 2
-    assert all(store.is_whole(artifact) for artifact in store.artifacts())
+    assert all(store.has_all_files(artifact) for artifact in store.artifacts())

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from infra.download import DownloadError
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from parcel.cli.main import app
 from pipelines.fetch.catalogue import load_catalogue
 from pipelines.sources.registry import SOURCES

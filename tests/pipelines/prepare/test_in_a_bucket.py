@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra.store import ranged
+from infra.store import block_reader
 from pipelines.prepare import sample as sampling
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.dataset import Dataset
@@ -89,7 +89,7 @@ def test_a_sample_of_a_bucket_is_that_of_a_disk(corpus, tmp_path, gcs, monkeypat
 
 @pytest.mark.slow
 def test_each_byte_of_an_archive_is_read_once(corpus, tmp_path, gcs, monkeypatch):
-    monkeypatch.setattr(ranged, "BLOCK", 16_000)  # Some five images.
+    monkeypatch.setattr(block_reader, "BLOCK", 16_000)  # Some five images.
     gcs.upload(corpus, "raw")
     config = dataclasses.replace(CONFIG, shard_by="archive")
     gcs.tally.clear()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from infra.store.manifest import Recipe
-from infra.store.places import open_place
 from infra.store.store import Artifact, Attempt, Store
+from infra.store.stored_folder import open_stored_folder
 from pipelines.records import dataset as datasets
 from pipelines.records.blocks import Blocks
 from pipelines.records.dataset import Dataset, DatasetInfo, PartInfo
@@ -78,14 +78,14 @@ def stored(gcs: GCS, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_records_are_those_of_the_disk_in_every_order(stored: Artifact, local: Path):
-    assert stored.place.startswith(URI)
-    there, here = Dataset(stored.place).parts["p"], Dataset(local).parts["p"]
+    assert stored.uri.startswith(URI)
+    there, here = Dataset(stored.uri).parts["p"], Dataset(local).parts["p"]
     assert [there[i].id for i in (89, 0, 34)] == [here[i].id for i in (89, 0, 34)]
     assert list(there) == list(here)
 
 
 def test_few_records_move_few_bytes(stored: Artifact, gcs: GCS):
-    part = Dataset(stored.place).parts["p"]
+    part = Dataset(stored.uri).parts["p"]
     before = gcs.requests()["media"]["bytes_out"]
     part.expect(31)
     assert [part[i].id for i in (31, 29, 28)] == ["0031", "0029", "0028"]  # Block 28..34.
@@ -94,7 +94,7 @@ def test_few_records_move_few_bytes(stored: Artifact, gcs: GCS):
 
 
 def test_other_bytes_than_are_stored_are_read_again(stored: Artifact, gcs: GCS):
-    part = Dataset(stored.place).parts["p"]
+    part = Dataset(stored.uri).parts["p"]
     gcs.fail(Rule(action="corrupt", verb="media", times=2))
     assert part[5].id == "0005"
     assert gcs.faults.fired() == [2]
@@ -103,7 +103,7 @@ def test_other_bytes_than_are_stored_are_read_again(stored: Artifact, gcs: GCS):
 def test_a_damaged_record_is_an_error_and_no_other_record(
     stored: Artifact, gcs: GCS, monkeypatch: pytest.MonkeyPatch
 ):
-    part = Dataset(stored.place).parts["p"]
+    part = Dataset(stored.uri).parts["p"]
     gcs.fail(Rule(action="corrupt", verb="media", times=None))
     with pytest.raises(ValueError, match=r"record \d+ of gs://testing/.*p-0.tfrecord is damaged"):
         part[5]
@@ -113,25 +113,25 @@ def test_a_damaged_record_is_an_error_and_no_other_record(
 
 def test_little_memory_is_enough(stored: Artifact, monkeypatch: pytest.MonkeyPatch):
     hold(monkeypatch, 1)
-    assert [record.id for record in Dataset(stored.place).parts["p"]] == [
+    assert [record.id for record in Dataset(stored.uri).parts["p"]] == [
         f"{i:04d}" for i in range(90)
     ]
 
 
 def test_who_made_it_or_has_a_copy_reads_that(stored: Artifact, gcs: GCS):
     place = stored.path
-    assert stored.place == str(place)
+    assert stored.uri == str(place)
     asked = gcs.requests()["media"]["requests"]
-    assert len(list(Dataset(stored.place).parts["p"])) == 90
+    assert len(list(Dataset(stored.uri).parts["p"])) == 90
     assert gcs.requests()["media"]["requests"] == asked
 
 
 def test_what_is_no_artifact_is_refused(stored: Artifact):
-    wrong = stored.place[:-3] + "xyz"
+    wrong = stored.uri[:-3] + "xyz"
     with pytest.raises(ValueError, match="xyz is not an artifact of a store"):
-        open_place(wrong)
+        open_stored_folder(wrong)
     with pytest.raises(ValueError, match="gs://testing/x is not an artifact of a store"):
-        open_place("gs://testing/x")
+        open_stored_folder("gs://testing/x")
 
 
 def test_a_machine_reads_each_block_once_whatever_its_processes(
@@ -143,26 +143,26 @@ def test_a_machine_reads_each_block_once_whatever_its_processes(
         gcs.clear()
         return sent
 
-    rows = list(Dataset(stored.place).parts["p"])
-    size = Dataset(stored.place).parts["p"].num_bytes
+    rows = list(Dataset(stored.uri).parts["p"])
+    size = Dataset(stored.uri).parts["p"].num_bytes
     assert moved() == size
     hold(monkeypatch, 1e6)  # Another process has other memory.
-    assert list(Dataset(stored.place).parts["p"]) == rows
+    assert list(Dataset(stored.uri).parts["p"]) == rows
     assert moved() == 0
     monkeypatch.setenv("PARCEL_RANGES_GB", "0.0003")  # This dataset is more than half of it.
     hold(monkeypatch, 1e6)
-    assert list(Dataset(stored.place).parts["p"]) == rows
+    assert list(Dataset(stored.uri).parts["p"]) == rows
     assert moved() == size
 
 
 def test_a_block_that_this_machine_keeps_and_that_is_damaged_comes_from_the_bucket(
     stored: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    rows = list(Dataset(stored.place).parts["p"])
+    rows = list(Dataset(stored.uri).parts["p"])
     kept = [*(tmp_path / "reader").rglob("cache/ranges/*/*-*")]
     assert len(kept) > 5
     for path in kept:
         path.write_bytes(path.read_bytes()[::-1])
     for _ in range(2):
         hold(monkeypatch, 1e6)
-        assert list(Dataset(stored.place).parts["p"]) == rows
+        assert list(Dataset(stored.uri).parts["p"]) == rows

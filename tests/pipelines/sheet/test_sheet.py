@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from flows.lineage.data_show import show
-from infra.reason import ConfigError
+from infra.errors import ConfigError
 from pipelines.records import example
 from pipelines.records.boxes import COLORS
 from pipelines.records.dataset import DatasetInfo, PartInfo

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from infra.store.ranged import RangeError
+from infra.store.block_reader import RangeError
 from pipelines.prepare.run import PrepareConfig, prepare
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, Spool

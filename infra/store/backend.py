@@ -22,7 +22,7 @@ MANIFESTS = "manifests"
 
 
 @dataclasses.dataclass(frozen=True)
-class Stat:
+class FileStat:
     """A file as a listing shows it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Stat:
     crc32c: str = ""
 
 
-class Content(Protocol):
+class ByteSource(Protocol):
     """Bytes that can be read repeatedly, wherever they are.
 
     Attributes:
@@ -67,7 +67,7 @@ class Receipt:
     generation: str = ""
 
 
-class Files(Protocol):
+class StoreBackend(Protocol):
     """Files below one place, with names such as "leases/x.json".
 
     Attributes:
@@ -105,7 +105,7 @@ class Files(Protocol):
         """
         ...
 
-    def writing(self, name: str) -> AbstractContextManager[Path]:
+    def atomic_write(self, name: str) -> AbstractContextManager[Path]:
         """Yields a local path to write to; the file appears only once all of it is stored.
 
         Two processes may write the same bytes under one name. Nothing is stored if the body raises.
@@ -122,11 +122,11 @@ class Files(Protocol):
         """
         ...
 
-    def walk(self, folder: str) -> Iterator[tuple[str, Stat]]:
+    def walk(self, folder: str) -> Iterator[tuple[str, FileStat]]:
         """Yields every file below a folder, by its path in it; none if it does not exist."""
         ...
 
-    def stat(self, name: str) -> Stat:
+    def stat(self, name: str) -> FileStat:
         """Returns a file's size and version.
 
         Raises:
@@ -134,7 +134,7 @@ class Files(Protocol):
         """
         ...
 
-    def listing(self, folder: str) -> dict[str, Stat]:
+    def listing(self, folder: str) -> dict[str, FileStat]:
         """Returns the files directly in a folder by name, sorted; none if it does not exist."""
         ...
 
@@ -142,7 +142,7 @@ class Files(Protocol):
         """Returns the names of the folders directly in a folder; none if it does not exist."""
         ...
 
-    def measure(self, name: str) -> Stat:
+    def total_stat(self, name: str) -> FileStat:
         """Returns the size of a file, or of all below a folder, and the time of its last change.
 
         Both are 0 if there is no such file.
@@ -161,7 +161,7 @@ class Files(Protocol):
         """
         ...
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create_if_absent(self, name: str, data: bytes) -> bool:
         """Creates a file atomically; returns whether it holds these bytes now.
 
         False means that another writer was first. A call that raises may have written the file
@@ -169,11 +169,11 @@ class Files(Protocol):
         """
         ...
 
-    def swap(self, name: str, old: bytes, new: bytes) -> bool:
+    def compare_and_swap(self, name: str, old: bytes, new: bytes) -> bool:
         """Replaces a file if it holds `old`; returns whether it did."""
         ...
 
-    def drop(self, name: str, old: bytes) -> bool:
+    def compare_and_delete(self, name: str, old: bytes) -> bool:
         """Deletes a file if it holds `old`; returns whether it did."""
         ...
 
@@ -181,23 +181,23 @@ class Files(Protocol):
         """Writes a file, and replaces one that is there."""
         ...
 
-    def at_once(self) -> "Files":
-        """Returns a snapshot of these files, for many look-ups; see `glance`."""
+    def snapshot(self) -> "StoreBackend":
+        """Returns a snapshot of these files, for many look-ups; see `snapshot`."""
         ...
 
     def now(self) -> int:
         """Returns the present time by the clock that dates the files [ns since 1970]."""
         ...
 
-    def upload(self, path: Path, name: str) -> None:
+    def upload_file(self, path: Path, name: str) -> None:
         """Stores a local file of any size under a name that nobody else writes to."""
         ...
 
-    def send(self, name: str, data: Content) -> Receipt:
+    def upload_bytes(self, name: str, data: ByteSource) -> Receipt:
         """Stores bytes of any size under a name that nobody else writes to, and digests them."""
         ...
 
-    def download(self, name: str, file: File, path: Path) -> None:
+    def download_file(self, name: str, file: File, path: Path) -> None:
         """Copies a stored file to a local path, whose folder is made.
 
         Raises:
@@ -206,15 +206,17 @@ class Files(Protocol):
         """
         ...
 
-    def workplace(self, folder: str) -> Path:
+    def make_workspace(self, folder: str) -> Path:
         """Makes an empty local folder, to be filled by one process and then stored as `folder`."""
         ...
 
-    def settle(self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]) -> None:
-        """Stores the files of a workplace durably; afterwards everybody can read them.
+    def publish_folder(
+        self, folder: str, files: Mapping[str, File], sent: Mapping[str, Receipt]
+    ) -> None:
+        """Stores the files of a workspace durably; afterwards everybody can read them.
 
         Args:
-          folder: name of the folder, as given to `workplace`.
+          folder: name of the folder, as given to `make_workspace`.
           files: path in it -> digest and size.
           sent: path in it -> receipt of a file that is stored already.
 
@@ -223,7 +225,7 @@ class Files(Protocol):
         """
         ...
 
-    def local(self, folder: str, files: Mapping[str, File]) -> Path:
+    def local_folder(self, folder: str, files: Mapping[str, File]) -> Path:
         """Returns a local folder that holds these files of a stored folder.
 
         Raises:
@@ -232,7 +234,7 @@ class Files(Protocol):
         """
         ...
 
-    def place(self, folder: str, files: Mapping[str, File]) -> str:
+    def folder_uri(self, folder: str, files: Mapping[str, File]) -> str:
         """Returns the address for reading a stored folder in ranges: a local path, or gs://….
 
         Args:

@@ -15,22 +15,22 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from infra.gang.local import own_path
+from infra.gang.local import python_path
+from infra.gang.messages import Place, poll_interval, read_exit_codes, read_message, write_message
 from infra.gang.supervise import LAUNCHER, GangFailedError
-from infra.gang.words import Place, codes_of, look_every, said, say
 
 _RAY = (sys.executable, "-m", "infra.ray.gang")
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """Environment variables that hold a process's rank under Slurm, Open MPI and other MPIs."""
 ADDRESS = "PARCEL_ADDRESS"
 """Environment variable with the address of a member's host; not every host's name resolves."""
-_MEETING = "coordinator"
-_TO_END = 10.0
+_COORDINATOR = "coordinator"
+_EXIT_TIMEOUT = 10.0
 """Time for members to end after their input closes, before their launcher is killed [s]."""
 _LOG = "launcher.log"
 
 
-class LaunchedGang:
+class LauncherGang:
     """A gang of a launcher.
 
     The launcher passes its standard input, a pipe from this process, on to the members. The pipe
@@ -40,7 +40,7 @@ class LaunchedGang:
       launcher: command of the launcher, to which `-n SIZE` and the members' command are added.
       command: command of every member, which learns its rank from the launcher.
       size: number of members.
-      place: place where all of them write how they ended, see `infra.gang.words`.
+      place: place where all of them write how they ended, see `infra.gang.messages`.
       logs: folder for their output.
 
     Raises:
@@ -51,31 +51,33 @@ class LaunchedGang:
         self, launcher: str, command: Sequence[str], size: int, place: Place, logs: Path
     ) -> None:
         self._place = place
-        first, *options = shlex.split(launcher)
-        words = [*(_RAY if first == "ray" else (first,)), *options, "-n", str(size), *command]
+        program, *options = shlex.split(launcher)
+        argv = [*(_RAY if program == "ray" else (program,)), *options, "-n", str(size), *command]
+        # A pipe and not the terminal as input: it closes when this process ends, however it ends.
         with (logs / _LOG).open("wb") as log:
             try:
                 self._launcher = subprocess.Popen(
-                    words,
+                    argv,
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, "PYTHONPATH": own_path()},
+                    env={**os.environ, "PYTHONPATH": python_path()},
                 )
             except FileNotFoundError:
                 raise GangFailedError(
                     f"compute.launcher {launcher!r} was not found on {socket.gethostname()}."
                 ) from None
 
-    def codes(self) -> Mapping[int, int | None]:
+    def exit_codes(self) -> Mapping[int, int | None]:
         """Returns rank -> exit code, of the members that wrote theirs and of the launcher.
 
         A member that is killed writes nothing; its launcher then ends, and names it in its log.
         """
-        ended = self._launcher.poll()  # First: once it has ended, members write no more codes.
-        return {LAUNCHER: ended, **codes_of(self._place)}
+        # Polled first: once the launcher has ended, its members write no more codes.
+        launcher_code = self._launcher.poll()
+        return {LAUNCHER: launcher_code, **read_exit_codes(self._place)}
 
-    def ask_to_leave(self, seconds: float) -> None:
+    def notify_preemption(self, seconds: float) -> None:
         """Notifies all members that their machine is being preempted, and waits for them."""
         if self._launcher.poll() is None:
             self._launcher.send_signal(signal.SIGTERM)  # Launchers pass it on.
@@ -84,8 +86,10 @@ class LaunchedGang:
     def kill(self) -> None:
         """Ends all members; a stopped one (SIGSTOP) ends when it continues."""
         if self._launcher.stdin is not None:
+            # Closing the pipe and not only killing the launcher: members on other hosts are not its
+            # children, and would go on.
             self._launcher.stdin.close()
-        self._wait(_TO_END)
+        self._wait(_EXIT_TIMEOUT)
         self._launcher.kill()
         self._launcher.wait()
 
@@ -95,33 +99,43 @@ class LaunchedGang:
             time.sleep(0.01)
 
 
-def launched_rank(environment: Mapping[str, str]) -> int | None:
+def launcher_rank(environment: Mapping[str, str]) -> int | None:
     """Returns the rank that a launcher gave this process; None if none did."""
-    found = (environment[name] for name in RANKS if name in environment)
-    return next(map(int, found), None)
+    ranks = (environment[name] for name in RANKS if name in environment)
+    return next(map(int, ranks), None)
 
 
-def meet(place: Place, rank: int, seconds: float) -> str:
+def rendezvous(place: Place, rank: int, seconds: float) -> str:
     """Returns rank 0's address as "host:port"; rank 0 publishes it, the others wait for it.
 
     Args:
-      place: place that all members reach; see `infra.gang.words`.
+      place: place that all members reach; see `infra.gang.messages`.
       rank: rank of this process.
       seconds: longest wait [s].
 
     Raises:
       TimeoutError: if rank 0 has not published its address by then.
     """
+    # Rank 0 learns on which host it is only when it runs there, so nobody can be told beforehand:
+    #
+    #   rank 0                    the folder                    ranks 1 to n-1
+    #   picks a free port
+    #   writes its address   ->   coordinator: "node7:41873"
+    #                                                      <-   look again and again, then read it
+    #   all of them: jax.distributed connects to node7:41873
     if rank == 0:
         with socket.socket() as probe:
             probe.bind(("", 0))
             host = os.environ.get(ADDRESS) or socket.gethostname()
             address = f"{host}:{probe.getsockname()[1]}"
-        say(place, _MEETING, address)
+        write_message(place, _COORDINATOR, address)
         return address
     deadline = time.monotonic() + seconds
-    while (found := said(place, _MEETING)) is None:
+    while (address_of_rank_0 := read_message(place, _COORDINATOR)) is None:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"rank 0 did not come to {place} within {seconds:.0f} s.")
-        time.sleep(look_every(place))
-    return found
+            raise TimeoutError(
+                f"rank 0 wrote nothing to {place} in {seconds:.0f} s; check that the launcher "
+                f"started it, and that it reaches this place."
+            )
+        time.sleep(poll_interval(place))
+    return address_of_rank_0

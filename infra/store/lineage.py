@@ -8,11 +8,11 @@ from infra.store.digest import listing_sha256
 from infra.store.manifest import Manifest
 from infra.store.store import Artifact, Store
 
-_OTHER_BYTES = "bytes differ from the manifest"
+_DIFFERENT_BYTES = "bytes differ from the manifest"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Visit:
+class LineageVisit:
     """An artifact met on a walk down a history.
 
     Attributes:
@@ -30,9 +30,9 @@ class Visit:
     is_again: bool
 
 
-def history(
+def walk_lineage(
     store: Store, key: str, role: str = "", *, seen: set[str] | None = None
-) -> Iterator[Visit]:
+) -> Iterator[LineageVisit]:
     """Yields everything an artifact was made from, depth first, inputs by role.
 
     A history is a graph; as a tree it could double in size with every step. So the inputs of each
@@ -47,38 +47,47 @@ def history(
     Raises:
       KeyError: if an artifact of the history is not in the store.
     """
-    met = set() if seen is None else seen
+    # What a walk yields, with `data` an input of two artifacts:
+    #
+    #   results            depth 0
+    #   |-- checkpoint           1
+    #   |   `-- data             2   is_last
+    #   `-- data                 1   is_last, is_again: its inputs were visited above
+    visited = set() if seen is None else seen
     waiting = [(0, role, key, True)]
     while waiting:
         depth, role, key, is_last = waiting.pop()
-        artifact = store.recall(key)
-        yield Visit(depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in met)
-        if key in met:
+        artifact = store.get_cached(key)
+        yield LineageVisit(
+            depth=depth, role=role, artifact=artifact, is_last=is_last, is_again=key in visited
+        )
+        if key in visited:
             continue
-        met.add(key)
+        visited.add(key)
         inputs = sorted(artifact.manifest.inputs.items())
         below = [(depth + 1, name, entry.key, False) for name, entry in inputs]
         if below:
             below[-1] = (*below[-1][:3], True)
+        # The list is a stack, so the first input must be pushed last.
         waiting += reversed(below)
 
 
-def edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
+def lineage_edges(store: Store, key: str) -> list[tuple[Manifest, str, Manifest]]:
     """Returns (input, role, product) for every step of an artifact's history, each once."""
-    found: list[tuple[Manifest, str, Manifest]] = []
-    waiting, seen = [key], {key}
+    edges: list[tuple[Manifest, str, Manifest]] = []
+    waiting, visited = [key], {key}
     while waiting:
-        product = store.recall(waiting.pop()).manifest
+        product = store.get_cached(waiting.pop()).manifest
         for role, entry in sorted(product.inputs.items()):
-            found.append((store.recall(entry.key).manifest, role, product))
-            if entry.key not in seen:
-                seen.add(entry.key)
+            edges.append((store.get_cached(entry.key).manifest, role, product))
+            if entry.key not in visited:
+                visited.add(entry.key)
                 waiting.append(entry.key)
-    return found
+    return edges
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem:
+class StoreProblem:
     """A difference between the store and a manifest."""
 
     key: str
@@ -86,11 +95,11 @@ class Problem:
     reason: str
 
 
-def verify(
+def verify_artifact(
     store: Store,
     key: str,
     contents: Mapping[str, Callable[[Path], str]] | None = None,
-) -> Iterator[Problem]:
+) -> Iterator[StoreProblem]:
     """Yields every difference between an artifact and its manifest.
 
     Every file is digested again. If the artifact's maker stated a logical digest (Orbax files carry
@@ -107,36 +116,45 @@ def verify(
     try:
         artifact = store.get(key)
     except ValueError as error:
-        yield Problem(key=key, path="manifest", reason=str(error))
+        yield StoreProblem(key=key, path="manifest", reason=str(error))
         return
-    manifest, sound = artifact.manifest, store.let_go(key) is None
-    for name, file in manifest.files.items() if sound else ():
+    # Files that gc deleted on a run's word are no damage; the rest of the manifest is checked all
+    # the same.
+    manifest, is_intact = artifact.manifest, store.find_pruned(key) is None
+    for name, file in manifest.files.items() if is_intact else ():
         try:
-            stored = store.files.sha256(f"{artifact.folder}/{name}")
-            reason = "" if stored == file.sha256 else _OTHER_BYTES
+            sha256 = store.files.sha256(f"{artifact.folder}/{name}")
+            reason = "" if sha256 == file.sha256 else _DIFFERENT_BYTES
         except FileNotFoundError:
             reason = "missing"
         if reason:
-            sound = False
-            yield Problem(key=artifact.key, path=name, reason=reason)
-    if sound and manifest.content != _listing(manifest):
+            is_intact = False
+            yield StoreProblem(key=artifact.key, path=name, reason=reason)
+    # Only of sound files: over damaged ones the logical digest would differ, too, and say less.
+    if is_intact and manifest.content != _listing_digest(manifest):
         recompute = (contents or {}).get(manifest.kind)
         if recompute is not None and recompute(artifact.path) != manifest.content:
-            yield Problem(
+            yield StoreProblem(
                 key=artifact.key, path="content", reason="is not what the manifest states"
             )
+    # An input is named by key and content. Its key may have been made again since, with other
+    # bytes: then this artifact was made from something that is no longer there.
     for role, entry in manifest.inputs.items():
         try:
             content = store.get(entry.key).manifest.content
         except KeyError:
-            yield Problem(key=artifact.key, path=f"input {role}", reason=f"{entry.key} is missing")
+            yield StoreProblem(
+                key=artifact.key, path=f"input {role}", reason=f"{entry.key} is missing"
+            )
             continue
         except ValueError as error:
-            yield Problem(key=artifact.key, path=f"input {role}", reason=str(error))
+            yield StoreProblem(key=artifact.key, path=f"input {role}", reason=str(error))
             continue
         if content != entry.content:
-            yield Problem(key=artifact.key, path=f"input {role}", reason=f"{entry.key} changed")
+            yield StoreProblem(
+                key=artifact.key, path=f"input {role}", reason=f"{entry.key} changed"
+            )
 
 
-def _listing(manifest: Manifest) -> str:
+def _listing_digest(manifest: Manifest) -> str:
     return listing_sha256({name: file.sha256 for name, file in manifest.files.items()})

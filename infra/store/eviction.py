@@ -12,7 +12,7 @@ _WRITTEN = 60.0
 _LOCK = ".lock"
 
 
-def tidy(folder: Path, limit: float) -> None:
+def evict_oldest_files(folder: Path, limit: float) -> None:
     """Deletes the least recently used files until the rest is below a limit, and empty files.
 
     A power cut leaves files empty. If another process is already at it, this call does nothing.
@@ -27,7 +27,7 @@ def tidy(folder: Path, limit: float) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return
-        found: list[tuple[float, int, str]] = []
+        files: list[tuple[float, int, str]] = []
         for parent, _, names in os.walk(folder):
             for name in names:
                 path = f"{parent}/{name}"
@@ -35,11 +35,11 @@ def tidy(folder: Path, limit: float) -> None:
                     stat = os.stat(path)
                     if stat.st_size:
                         # Most disks note the time of use only to a day, or not at all.
-                        found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, path))
+                        files.append((max(stat.st_atime, stat.st_mtime), stat.st_size, path))
                     elif name != _LOCK and time.time() - stat.st_mtime > _WRITTEN:
                         os.unlink(path)
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
             if total <= limit:
                 break
             with contextlib.suppress(FileNotFoundError):

@@ -15,7 +15,7 @@ import google_crc32c
 BLOCK = 8 << 20
 """Bytes fetched at a time, enough to make a request's latency of 20 to 50 ms matter little."""
 
-_KEPT = 3
+_MAX_BLOCKS = 3
 """Number of blocks held in memory: the current one, the one before it, and the one ahead."""
 
 
@@ -23,7 +23,7 @@ class RangeError(RuntimeError):
     """A stored range could not be read. Not an `OSError`: readers take that for a damaged file."""
 
 
-class Blocks:
+class BlockReader:
     """Reads a file by blocks, and keeps the last ones in memory; for use by one thread.
 
     Args:
@@ -48,44 +48,53 @@ class Blocks:
         Raises:
           RangeError: if it cannot be read, or it is the last of a file whose checksum differs.
         """
+        # Reading forward keeps one block ahead (*), and the one before for a reader that steps
+        # back:
+        #
+        #   block(0)   in memory: 0            not ahead yet, since a seek may follow
+        #   block(1)   in memory: 0 1 2*       0 was read, too: this goes forward
+        #   block(2)   in memory: 1 2 3*
         if number not in self._blocks:
             if number == 0:  # Another reading from the start is verified again.
                 self._sum, self._num_summed = google_crc32c.Checksum(), 0
-            found: Future[bytes] = Future()
-            found.set_result(self._fetch(number))
-            self._blocks[number] = found
+            fetched: Future[bytes] = Future()
+            fetched.set_result(self._fetch_block(number))
+            self._blocks[number] = fetched
         self._blocks.move_to_end(number)
         following = number + 1
         is_forward = number - 1 in self._blocks and following * BLOCK < self.size
         if is_forward and following not in self._blocks:
-            self._blocks[following] = self._ahead.submit(self._fetch, following)
-        while len(self._blocks) > _KEPT:
+            self._blocks[following] = self._ahead.submit(self._fetch_block, following)
+        while len(self._blocks) > _MAX_BLOCKS:
             self._blocks.popitem(last=False)
         data = self._blocks[number].result()
+        # The checksum is of the whole file, so it can be compared only if every block was added
+        # once, in order. A reader that jumps about has checksums of its own.
         if number == self._num_summed:
-            self._add(data)
+            self._add_to_checksum(data)
         return data
 
-    def held(self, start: int, length: int) -> bytes | None:
+    def range_in_memory(self, start: int, length: int) -> bytes | None:
         """Returns a range if all its blocks are in memory, else None; nothing is fetched."""
         numbers = range(start // BLOCK, -(-(start + length) // BLOCK))
         if any(number not in self._blocks for number in numbers):
             return None
         data = b"".join(self._blocks[number].result() for number in numbers)
+        # The range begins somewhere in its first block: shift by what lies before it.
         begin = start - numbers.start * BLOCK
         return data[begin : begin + length]
 
-    def _add(self, data: bytes) -> None:
+    def _add_to_checksum(self, data: bytes) -> None:
         """Adds the next block to the checksum, which is compared after the last one."""
         self._sum.update(data)
         self._num_summed += 1
-        found = base64.b64encode(self._sum.digest()).decode()
-        if self._num_summed * BLOCK >= self.size and self._crc32c not in ("", found):
+        checksum = base64.b64encode(self._sum.digest()).decode()
+        if self._num_summed * BLOCK >= self.size and self._crc32c not in ("", checksum):
             raise RangeError(
                 f"the bytes received of {self._name} do not match its checksum; run it again"
             )
 
-    def _fetch(self, number: int) -> bytes:
+    def _fetch_block(self, number: int) -> bytes:
         start = number * BLOCK
         try:
             return self._read(start, min(BLOCK, self.size - start))
@@ -93,10 +102,10 @@ class Blocks:
             raise RangeError(str(error)) from error
 
 
-class Ranged(io.RawIOBase):
+class RangedFile(io.RawIOBase):
     """A file over its blocks; reading forward fetches each byte once."""
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: BlockReader) -> None:
         super().__init__()
         self._blocks, self._position = blocks, 0
 
@@ -119,6 +128,7 @@ class Ranged(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         if self._position >= self._blocks.size:
             return 0
+        # At most to the end of this block; a buffered reader asks again for the rest.
         number, begin = divmod(self._position, BLOCK)
         data = self._blocks.block(number)[begin : begin + len(buffer)]
         buffer[: len(data)] = data

@@ -19,14 +19,14 @@ import os
 import platform
 from pathlib import Path
 
-from infra.store.bounded import tidy
 from infra.store.digest import value_sha256
+from infra.store.eviction import evict_oldest_files
 
 _LIMIT_GB = 20.0
 """Default of PARCEL_PROGRAMS_GB: largest size of all compiled programs on this disk [GB]."""
 
 
-def share_programs(cache: Path) -> None:
+def share_compiled_programs(cache: Path) -> None:
     """Makes this process share compiled programs with others; call it before JAX is imported.
 
     A folder that the user names (JAX_COMPILATION_CACHE_DIR) is used as it is.
@@ -35,19 +35,21 @@ def share_programs(cache: Path) -> None:
       cache: folder for the programs of all kinds of processors.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = cache / _processor()
+        # A program is compiled for the features of this processor, and may crash on one without
+        # them.
+        folder = cache / _processor_name()
         folder.mkdir(parents=True, exist_ok=True)
-        tidy(cache, 1e9 * float(os.environ.get("PARCEL_PROGRAMS_GB", _LIMIT_GB)))
+        evict_oldest_files(cache, 1e9 * float(os.environ.get("PARCEL_PROGRAMS_GB", _LIMIT_GB)))
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
 
 
 @functools.cache
-def _processor() -> str:
+def _processor_name() -> str:
     """Returns a name that is the same on machines whose processors have the same features."""
-    can = {platform.machine()}
+    features = {platform.machine()}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
             if name.strip() in ("model name", "flags", "Features"):
-                can.add(value.strip())
-    return value_sha256(sorted(can))[:12]
+                features.add(value.strip())
+    return value_sha256(sorted(features))[:12]

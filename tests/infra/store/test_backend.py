@@ -16,8 +16,8 @@ def files(tmp_path: Path) -> Disk:
 
 
 def test_file_is_created_once(files: Disk):
-    assert files.create("a/b/x", b"one")
-    assert not files.create("a/b/x", b"two")
+    assert files.create_if_absent("a/b/x", b"one")
+    assert not files.create_if_absent("a/b/x", b"two")
     assert files.read("a/b/x") == b"one"
     assert list(files.listing("a/b")) == ["x"]
     assert list(files.listing("partial")) == []
@@ -28,44 +28,46 @@ def test_lost_reply_to_a_creation_is_looked_up(
     files: Disk, monkeypatch: pytest.MonkeyPatch, error: int
 ):
     fail(monkeypatch, "link", error, when=lambda path: path.endswith("x"), after=True)
-    assert files.create("a/x", b"one")
-    assert not files.create("a/x", b"two")
+    assert files.create_if_absent("a/x", b"one")
+    assert not files.create_if_absent("a/x", b"two")
 
 
 @pytest.mark.parametrize(("call", "act"), [("link", "create"), ("replace", "swap")])
 def test_error_that_left_nothing_is_raised(
     files: Disk, monkeypatch: pytest.MonkeyPatch, call: str, act: str
 ):
-    files.create("a/x", b"one")
+    files.create_if_absent("a/x", b"one")
     name = "a/y" if act == "create" else "a/x"
     fail(monkeypatch, call, BROKEN, when=lambda path: path.endswith(name))
     with pytest.raises(OSError, match=name):
-        files.create(name, b"two") if act == "create" else files.swap(name, b"one", b"two")
+        files.create_if_absent(name, b"two") if act == "create" else files.compare_and_swap(
+            name, b"one", b"two"
+        )
     assert files.read("a/x") == b"one"
     assert list(files.listing("a")) == ["x"]
 
 
 def test_replacing_and_deleting_ask_for_what_is_there(files: Disk):
-    files.create("x", b"one")
-    assert not files.swap("x", b"other", b"two")
-    assert files.swap("x", b"one", b"two")
-    assert not files.drop("x", b"one")
-    assert files.drop("x", b"two")
-    assert not files.drop("x", b"two")
-    assert not files.swap("x", b"two", b"three")
+    files.create_if_absent("x", b"one")
+    assert not files.compare_and_swap("x", b"other", b"two")
+    assert files.compare_and_swap("x", b"one", b"two")
+    assert not files.compare_and_delete("x", b"one")
+    assert files.compare_and_delete("x", b"two")
+    assert not files.compare_and_delete("x", b"two")
+    assert not files.compare_and_swap("x", b"two", b"three")
     with pytest.raises(FileNotFoundError):
         files.read("x")
 
 
 def test_no_change_is_lost_between_many_writers(tmp_path: Path):
     files, won = Disk(tmp_path, durable=False), []
-    files.create("number", b"0")
+    files.create_if_absent("number", b"0")
 
     def count() -> None:
         own = Disk(tmp_path, durable=False)
         for _ in range(200):
             there = own.read("number")
-            if own.swap("number", there, str(int(there) + 1).encode()):
+            if own.compare_and_swap("number", there, str(int(there) + 1).encode()):
                 won.append(1)
 
     writers = [threading.Thread(target=count) for _ in range(6)]
@@ -77,9 +79,9 @@ def test_no_change_is_lost_between_many_writers(tmp_path: Path):
 
 
 def test_version_tells_a_replaced_file_of_the_same_size(files: Disk):
-    files.create("x", b"one")
+    files.create_if_absent("x", b"one")
     before = files.stat("x")
-    files.swap("x", b"one", b"two")
+    files.compare_and_swap("x", b"one", b"two")
     assert files.stat("x").size == before.size
     assert files.stat("x").version != before.version
 

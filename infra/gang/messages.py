@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 
 from infra.progress import Progress
-from infra.store.files import Files
-from infra.store.places import BUCKET, open_files
+from infra.store.backend import StoreBackend
+from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 
 FAILED, PEER_LOST, PREEMPTED = 1, 17, 143
 """Exit codes of a member: its own error, another member was lost, and it was asked to leave."""
@@ -30,21 +30,21 @@ FAILED, PEER_LOST, PREEMPTED = 1, 17, 143
 Place = str | os.PathLike[str]
 """A folder, or gs://bucket/prefix."""
 
-_LOOK_EVERY = 0.01
+_POLL_INTERVAL = 0.01
 """Interval between two looks for a message [s]."""
-_ASK_EVERY = 0.5
+_BUCKET_POLL_INTERVAL = 0.5
 """The same in a bucket, where each look is a request [s]."""
-_LAST_WORDS = 2000
+_LOG_TAIL = 2000
 """Length of the end of a log that an error cites [bytes]."""
 
 
-class Teller:
+class ProgressWriter:
     """Rank 0's reports to the supervisor; with None for the place, progress is printed instead."""
 
     def __init__(self, place: Place | None) -> None:
-        self._place, self._told = place, 0
+        self._place, self._num_written = place, 0
 
-    def tell(self, progress: Progress) -> None:
+    def write(self, progress: Progress) -> None:
         """Reports progress; if it is resumable, waits until the supervisor has handled it.
 
         So the scratch folder does not change while it is copied to a store elsewhere. There is no
@@ -54,39 +54,46 @@ class Teller:
         if self._place is None:
             print(text, flush=True)
             return
-        say(self._place, f"told/{self._told}", text)
-        self._told += 1
+        write_message(self._place, f"told/{self._num_written}", text)
+        self._num_written += 1
+        # A resumable state is copied while nobody writes to the folder that holds it:
+        #
+        #   rank 0                          supervisor
+        #   told/0   step 10          ->    read, shown;                     heard = 1
+        #   told/1   step 20, saved   ->    read; the folder is copied;      heard = 2
+        #   waits until heard is 2
+        #   trains on
         waits = progress.resumable and not _is_bucket(self._place)
-        while waits and int(said(self._place, "heard") or 0) < self._told:
-            time.sleep(_LOOK_EVERY)
+        while waits and int(read_message(self._place, "heard") or 0) < self._num_written:
+            time.sleep(_POLL_INTERVAL)
 
-    def tell_accelerator(self, kind: str) -> None:
+    def write_accelerator(self, kind: str) -> None:
         """Reports the kind of device that JAX computes on, such as "cpu"."""
         if self._place is not None:
-            say(self._place, "accelerator", kind)
+            write_message(self._place, "accelerator", kind)
 
 
-def give_reason(place: Place | None, rank: int, reason: str) -> None:
+def write_failure_reason(place: Place | None, rank: int, reason: str) -> None:
     """Writes why a member gives up."""
     if place is None:
         print(reason, flush=True)
     else:
-        say(place, f"reason-{rank}", reason)
+        write_message(place, f"reason-{rank}", reason)
 
 
-def note_end(place: Place | None, rank: int, code: int) -> None:
+def write_exit_code(place: Place | None, rank: int, code: int) -> None:
     """Writes the exit code with which a member ends."""
     if place is not None:
-        say(place, f"ended-{rank}", str(code))
+        write_message(place, f"ended-{rank}", str(code))
 
 
-def codes_of(place: Place) -> dict[int, int]:
+def read_exit_codes(place: Place) -> dict[int, int]:
     """Returns rank -> exit code of the members that have written theirs."""
-    names = [name for name in _files(os.fspath(place)).listing("") if name.startswith("ended-")]
-    return {int(name.partition("-")[2]): int(said(place, name) or 0) for name in names}
+    names = [name for name in _backend(os.fspath(place)).listing("") if name.startswith("ended-")]
+    return {int(name.partition("-")[2]): int(read_message(place, name) or 0) for name in names}
 
 
-class Listener:
+class ProgressReader:
     """Reads the reports of a gang.
 
     Args:
@@ -95,62 +102,64 @@ class Listener:
 
     Attributes:
       last: the latest progress.
-      point: units done at the last resumable progress; 0 before the first.
+      resume_point: units done at the last resumable progress; 0 before the first.
     """
 
     def __init__(self, place: Place, logs: Path) -> None:
         self._place, self._logs = place, logs
-        self._read = self._heard = 0
-        self.last, self.point = Progress(done=0, total=0), 0
+        self._num_read = self._num_acknowledged = 0
+        self.last, self.resume_point = Progress(done=0, total=0), 0
 
-    def news(self) -> list[Progress]:
+    def read_new(self) -> list[Progress]:
         """Returns the progress that was reported since the last call."""
-        found = []
-        while (text := said(self._place, f"told/{self._read}")) is not None:
+        reports = []
+        while (text := read_message(self._place, f"told/{self._num_read}")) is not None:
             self.last = Progress(**json.loads(text))
-            self.point = self.last.done if self.last.resumable else self.point
-            self._read += 1
-            found.append(self.last)
-        return found
+            self.resume_point = self.last.done if self.last.resumable else self.resume_point
+            self._num_read += 1
+            reports.append(self.last)
+        return reports
 
-    def deal_with(self) -> None:
+    def acknowledge(self) -> None:
         """Notes that one more report was handled; not in a bucket, where nobody waits for it."""
-        self._heard += 1
+        self._num_acknowledged += 1
         if not _is_bucket(self._place):
-            say(self._place, "heard", str(self._heard))
+            write_message(self._place, "heard", str(self._num_acknowledged))
 
     def reason(self, rank: int) -> str:
         """Returns why a member gave up: its own reason, or else the end of its log."""
-        if (reason := said(self._place, f"reason-{rank}")) is not None:
+        if (reason := read_message(self._place, f"reason-{rank}")) is not None:
             return reason
+        # A member that was killed gave no reason, but perhaps printed one. Under a launcher all of
+        # them print to one log.
         logs = (self._logs / f"{name}.log" for name in (rank, "launcher"))
         log = next((log for log in logs if log.exists()), self._logs)
-        text = log.read_bytes()[-_LAST_WORDS:].decode(errors="replace") if log.is_file() else ""
+        text = log.read_bytes()[-_LOG_TAIL:].decode(errors="replace") if log.is_file() else ""
         return " ".join(text.split())
 
 
-def say(place: Place, name: str, text: str) -> None:
+def write_message(place: Place, name: str, text: str) -> None:
     """Writes a file atomically: readers see all of it or nothing."""
-    _files(os.fspath(place)).put(name, text.encode())
+    _backend(os.fspath(place)).put(name, text.encode())
 
 
-def said(place: Place, name: str) -> str | None:
+def read_message(place: Place, name: str) -> str | None:
     """Returns the text of a file; None if it is not there."""
     try:
-        return _files(os.fspath(place)).read(name).decode()
+        return _backend(os.fspath(place)).read(name).decode()
     except FileNotFoundError:
         return None
 
 
-def look_every(place: Place) -> float:
+def poll_interval(place: Place) -> float:
     """Returns the interval between two looks for a message in a place [s]."""
-    return _ASK_EVERY if _is_bucket(place) else _LOOK_EVERY
+    return _BUCKET_POLL_INTERVAL if _is_bucket(place) else _POLL_INTERVAL
 
 
 def _is_bucket(place: Place) -> bool:
-    return os.fspath(place).startswith(BUCKET)
+    return os.fspath(place).startswith(BUCKET_SCHEME)
 
 
 @functools.lru_cache(maxsize=4)
-def _files(place: str) -> Files:
-    return open_files(place)
+def _backend(place: str) -> StoreBackend:
+    return open_backend(place)

@@ -9,17 +9,17 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from infra.store.backend import StoreBackend
 from infra.store.disk import Disk
-from infra.store.files import Files
 from infra.store.history import ARTIFACTS
 from infra.store.manifest import File
 from infra.store.range_cache import RangeCache, range_cache
 
-BUCKET = "gs://"
+BUCKET_SCHEME = "gs://"
 """Prefix of places that are not on this machine."""
 
 
-class Place:
+class StoredFolder:
     """A folder of files that do not change. Safe to share between threads.
 
     Attributes:
@@ -27,25 +27,27 @@ class Place:
       is_local: whether reading costs no request.
     """
 
-    def __init__(self, files: Files, folder: str, listed: Mapping[str, File] | None) -> None:
+    def __init__(
+        self, files: StoreBackend, folder: str, manifest_files: Mapping[str, File] | None
+    ) -> None:
         """Opens a folder of `files`.
 
         Args:
           files: files that the folder is part of.
           folder: name of the folder there; "" for all of them.
-          listed: path in it -> digest and size; None for a folder on this machine.
+          manifest_files: path in it -> digest and size; None for a folder on this machine.
         """
-        self.is_local = listed is None
+        self.is_local = manifest_files is None
         self.uri = f"{files.uri}/{folder}".rstrip("/")
-        self._files, self._folder, self._listed = files, folder, listed
-        self._whole: dict[str | tuple[str, ...], Path] = {}
+        self._files, self._folder, self._manifest_files = files, folder, manifest_files
+        self._local_folders: dict[str | tuple[str, ...], Path] = {}
         self._ranges: RangeCache | None = None
-        if listed is not None:
+        if manifest_files is not None:
             ranges = range_cache(files.state)
-            size = sum(file.size for file in listed.values())
-            self._ranges = ranges if ranges.takes(size) else None
+            size = sum(file.size for file in manifest_files.values())
+            self._ranges = ranges if ranges.accepts(size) else None
 
-    def whole(self, ending: str | tuple[str, ...]) -> Path:
+    def local_folder(self, ending: str | tuple[str, ...]) -> Path:
         """Returns a local folder with at least the files that have an ending, or one of several.
 
         Files in a bucket are copied to this machine's cache and compared with their digests.
@@ -53,12 +55,14 @@ class Place:
         Raises:
           OSError: if what is stored is not what the manifest says.
         """
-        if self._listed is None:
+        if self._manifest_files is None:
             return Path(self.uri)
-        if ending not in self._whole:
-            wanted = {name: file for name, file in self._listed.items() if name.endswith(ending)}
-            self._whole[ending] = self._files.local(self._folder, wanted)
-        return self._whole[ending]
+        if ending not in self._local_folders:
+            selected = {
+                name: file for name, file in self._manifest_files.items() if name.endswith(ending)
+            }
+            self._local_folders[ending] = self._files.local_folder(self._folder, selected)
+        return self._local_folders[ending]
 
     def size(self, name: str) -> int:
         """Returns a file's size [bytes].
@@ -66,11 +70,11 @@ class Place:
         Raises:
           FileNotFoundError: if there is no such file.
         """
-        if self._listed is None:
+        if self._manifest_files is None:
             return self._files.stat(name).size
-        if name not in self._listed:
+        if name not in self._manifest_files:
             raise FileNotFoundError(f"{self.uri}/{name}")
-        return self._listed[name].size
+        return self._manifest_files[name].size
 
     def read(self, name: str, start: int, length: int, *, fresh: bool = False) -> bytes:
         """Returns a range of a file's bytes, which the caller must compare with a checksum.
@@ -87,28 +91,30 @@ class Place:
           OSError: if it cannot be read.
         """
         path = f"{self._folder}/{name}" if self._folder else name
-        asked = functools.partial(self._files.read_range, path, start, length)
-        if self._listed is None or self._ranges is None:
-            return asked()
-        sha256 = self._listed[name].sha256
-        return self._ranges.get(sha256, start, length, asked, fresh=fresh)
+        fetch_range = functools.partial(self._files.read_range, path, start, length)
+        if self._manifest_files is None or self._ranges is None:
+            return fetch_range()
+        # Cached by the file's digest and not by its name, so equal files of two artifacts are
+        # fetched once.
+        sha256 = self._manifest_files[name].sha256
+        return self._ranges.get(sha256, start, length, fetch_range, fresh=fresh)
 
 
-def open_files(uri: str) -> Files:
+def open_backend(uri: str) -> StoreBackend:
     """Returns the files below a folder of this machine, or below gs://bucket/prefix.
 
     Raises:
       ValueError: if it is neither.
       OSError: if the bucket cannot be read.
     """
-    if not uri.startswith(BUCKET):
+    if not uri.startswith(BUCKET_SCHEME):
         return Disk(Path(uri).absolute(), durable=False)
     from infra.store.bucket import Bucket  # Here, because its libraries are slow to import.
 
     return Bucket(uri)
 
 
-def open_place(place: str | os.PathLike[str] | Place) -> Place:
+def open_stored_folder(place: str | os.PathLike[str] | StoredFolder) -> StoredFolder:
     """Opens a folder, or an artifact of a store in a bucket, for reading.
 
     A place that is open already is returned as it is.
@@ -117,18 +123,23 @@ def open_place(place: str | os.PathLike[str] | Place) -> Place:
       ValueError: if it is in a bucket, and not an artifact of a store.
       OSError: if the bucket cannot be read.
     """
-    if isinstance(place, Place):
+    if isinstance(place, StoredFolder):
         return place
     text = os.fspath(place)
-    if not text.startswith(BUCKET):
-        return Place(Disk(Path(text).absolute(), durable=False), "", None)
-    from infra.store.store import Store  # It imports what imports this.
+    if not text.startswith(BUCKET_SCHEME):
+        return StoredFolder(Disk(Path(text).absolute(), durable=False), "", None)
+    from infra.store.store import Store  # Here: it imports this module.
 
-    root, _, rest = text.rpartition(f"/{ARTIFACTS}/")
+    # The store and the artifact are in the address:
+    #
+    #   gs://bucket/studies/artifacts/<key>/attempts/<id>
+    #   root                          artifact_path
+    root, _, artifact_path = text.rpartition(f"/{ARTIFACTS}/")
     try:
-        artifact = Store(root).get(rest.partition("/")[0]) if root else None
+        artifact = Store(root).get(artifact_path.partition("/")[0]) if root else None
     except KeyError:
         artifact = None
-    if artifact is None or f"{ARTIFACTS}/{rest}" != artifact.folder:
+    # The attempt must be the committed one: another attempt's files may be half written.
+    if artifact is None or f"{ARTIFACTS}/{artifact_path}" != artifact.folder:
         raise ValueError(f"{text} is not an artifact of a store; name a folder, or a store's own.")
-    return Place(artifact.files, artifact.folder, artifact.manifest.files)
+    return StoredFolder(artifact.files, artifact.folder, artifact.manifest.files)

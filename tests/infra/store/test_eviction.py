@@ -5,7 +5,7 @@ import os
 import threading
 from pathlib import Path
 
-from infra.store.bounded import tidy
+from infra.store.eviction import evict_oldest_files
 
 
 def age(path: Path, seconds: float) -> None:
@@ -27,18 +27,18 @@ def written(folder: Path, **sizes: int) -> list[Path]:
 def test_what_was_not_used_longest_goes_first(tmp_path: Path):
     old, used, new = written(tmp_path, old=30, used=20, new=11)
     os.utime(used, (used.stat().st_mtime + 500, used.stat().st_mtime))
-    tidy(tmp_path, 61)
+    evict_oldest_files(tmp_path, 61)
     assert old.exists()
-    tidy(tmp_path, 32)
+    evict_oldest_files(tmp_path, 32)
     assert [path.exists() for path in (old, used, new)] == [False, True, True]
-    tidy(tmp_path, 30)
+    evict_oldest_files(tmp_path, 30)
     assert [path.exists() for path in (old, used, new)] == [False, True, False]
 
 
 def test_an_empty_file_goes_unless_it_is_being_written(tmp_path: Path):
     cut, full, begun = written(tmp_path, cut=0, full=3, begun=0)
     os.utime(begun)
-    tidy(tmp_path, 100)
+    evict_oldest_files(tmp_path, 100)
     assert [path.exists() for path in (cut, full, begun)] == [False, True, True]
 
 
@@ -46,10 +46,10 @@ def test_one_process_tidies_at_a_time(tmp_path: Path):
     (path,) = written(tmp_path, one=9)
     with (tmp_path / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        thread = threading.Thread(target=tidy, args=(tmp_path, 0))
+        thread = threading.Thread(target=evict_oldest_files, args=(tmp_path, 0))
         thread.start()
         thread.join(5)
         assert not thread.is_alive()
         assert path.exists()
-    tidy(tmp_path, 0)
+    evict_oldest_files(tmp_path, 0)
     assert not path.exists()

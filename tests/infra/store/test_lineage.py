@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from infra.store.graph import Problem, edges, history, verify
+from infra.store.lineage import StoreProblem, lineage_edges, verify_artifact, walk_lineage
 from infra.store.manifest import Recipe
 from infra.store.store import Artifact, Attempt, Store, manifest_name
 
@@ -17,9 +17,9 @@ def make(store: Store, kind: str, content: str | None = None, **inputs: Artifact
     return attempt.commit({})
 
 
-def problems_of(store: Store) -> list[Problem]:
+def problems_of(store: Store) -> list[StoreProblem]:
     every = store.keys()
-    return [problem for key in every for problem in verify(store, key)]
+    return [problem for key in every for problem in verify_artifact(store, key)]
 
 
 def diamond(store: Store) -> tuple[Artifact, ...]:
@@ -32,7 +32,7 @@ def test_history_reaches_the_raw_data_by_every_way_and_enters_it_once(tmp_path: 
     store = Store(tmp_path)
     raw, left, right, top = diamond(store)
     below = make(store, "table", data=top, raw=raw)
-    visits = [(v.depth, v.role, v.artifact.key) for v in history(store, below.key)]
+    visits = [(v.depth, v.role, v.artifact.key) for v in walk_lineage(store, below.key)]
     assert visits == [
         (0, "", below.key),
         (1, "data", top.key),
@@ -42,14 +42,14 @@ def test_history_reaches_the_raw_data_by_every_way_and_enters_it_once(tmp_path: 
         (3, "raw", raw.key),
         (1, "raw", raw.key),
     ]
-    assert [v.is_again for v in history(store, below.key)] == [False] * 5 + [True] * 2
-    assert [v.is_last for v in history(store, top.key)] == [True, False, True, True, True]
+    assert [v.is_again for v in walk_lineage(store, below.key)] == [False] * 5 + [True] * 2
+    assert [v.is_last for v in walk_lineage(store, top.key)] == [True, False, True, True, True]
 
 
 def test_edges_are_told_once(tmp_path: Path):
     store = Store(tmp_path)
     *_, top = diamond(store)
-    told = sorted((a.name, role, b.name) for a, role, b in edges(store, top.key))
+    told = sorted((a.name, role, b.name) for a, role, b in lineage_edges(store, top.key))
     assert told == [
         ("left", "a", "top"),
         ("raw", "raw", "left"),
@@ -79,7 +79,7 @@ def test_history_of_shared_inputs_is_as_large_as_its_edges(tmp_path: Path):
     below = make(store, "raw")
     for letter in "abcdefghijklmnop":  # As a tree, 2^16 nodes.
         below = make(store, f"step_{letter}", left=below, right=below)
-    assert len(list(history(store, below.key))) == 1 + 2 * 16
+    assert len(list(walk_lineage(store, below.key))) == 1 + 2 * 16
 
 
 def test_verify_computes_a_stated_content_anew(tmp_path: Path):
@@ -89,8 +89,8 @@ def test_verify_computes_a_stated_content_anew(tmp_path: Path):
     def logical(folder: Path) -> str:
         return (folder / "a.txt").read_text() + ", in short"
 
-    assert list(verify(store, made.key, {"checkpoint": logical})) == []
-    (problem,) = verify(store, made.key, {"checkpoint": lambda _: "another"})
+    assert list(verify_artifact(store, made.key, {"checkpoint": logical})) == []
+    (problem,) = verify_artifact(store, made.key, {"checkpoint": lambda _: "another"})
     assert (problem.path, problem.reason) == ("content", "is not what the manifest states")
 
 

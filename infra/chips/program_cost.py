@@ -47,7 +47,7 @@ class Collective(typing.NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class ProgramCost:
     """Cost of one run of a program, for each chip.
 
     Attributes:
@@ -88,7 +88,7 @@ class Cost:
         )
 
 
-def read(hlo: str, *, num_chips: int, open_trips: int = 1) -> Cost:
+def read_program_cost(hlo: str, *, num_chips: int, open_trips: int = 1) -> ProgramCost:
     """Returns the cost of a compiled program.
 
     Args:
@@ -103,100 +103,119 @@ def read(hlo: str, *, num_chips: int, open_trips: int = 1) -> Cost:
     cycles, traffic = program.cost(program.entry)
     if not cycles:
         raise ValueError("program has no estimated cycles; only those compiled by libtpu do.")
-    return Cost(cycles, dict(traffic))
+    return ProgramCost(cycles, dict(traffic))
 
 
 class _Program:
-    """A program's text, split into computations: name -> lines of (type, operation, the rest)."""
+    """A program's text, split into computations: name -> [(type, operation, attributes), ...]."""
 
     def __init__(self, hlo: str, num_chips: int, open_trips: int) -> None:
         self._num_chips, self._open_trips = num_chips, open_trips
         self._computations: dict[str, list[tuple[str, str, str]]] = {}
         self.entry = ""
         lines: list[tuple[str, str, str]] = []
+        # The text of a program, and how a line is cut (the cycles are libtpu's):
+        #
+        #   ENTRY %main.42 (p.0: bf16[8,16]) -> bf16[8,16] {
+        #     %fusion.3 = bf16[8,16]{1,0} fusion(%p.0), calls=%f.3, ... "estimated_cycles":"4711"
+        #                 shape           operation     attributes: all the rest
+        #   }
         for line in hlo.splitlines():
-            if head := _COMPUTATION.match(line):
-                lines = self._computations.setdefault(head[2], [])
-                self.entry = head[2] if head[1] else self.entry
-            elif found := _INSTRUCTION.match(line):
-                lines.append((found[1], found[2], found[3]))
+            if header := _COMPUTATION.match(line):
+                lines = self._computations.setdefault(header[2], [])
+                self.entry = header[2] if header[1] else self.entry
+            elif instruction := _INSTRUCTION.match(line):
+                lines.append((instruction[1], instruction[2], instruction[3]))
 
     def cost(self, name: str) -> tuple[float, dict[Collective, float]]:
         """Returns cycles and traffic of a computation and all it calls, with loops unrolled."""
+        # A loop counts as often as it runs: a model of 26 scanned layers is one body, 26 times.
         cycles, traffic = 0.0, collections.defaultdict[Collective, float](float)
-        for shape, operation, rest in self._computations[name]:
-            if found := _CYCLES.search(rest):
-                cycles += int(found[1])
-            for called, times in self._calls(operation, rest):
-                inner, moved = self.cost(called)
-                cycles += times * inner
-                for kind, size in moved.items():
-                    traffic[kind] += times * size
-            if moved := self._moved(shape, operation, rest):
-                kind, size = moved
+        for shape, operation, attributes in self._computations[name]:
+            if match := _CYCLES.search(attributes):
+                cycles += int(match[1])
+            for callee, iterations in self._called_computations(operation, attributes):
+                inner, transfer = self.cost(callee)
+                cycles += iterations * inner
+                for kind, size in transfer.items():
+                    traffic[kind] += iterations * size
+            if transfer := self._collective_bytes(shape, operation, attributes):
+                kind, size = transfer
                 traffic[kind] += size
         return cycles, traffic
 
-    def _moved(self, shape: str, operation: str, rest: str) -> tuple[Collective, float] | None:
+    def _collective_bytes(
+        self, shape: str, operation: str, attributes: str
+    ) -> tuple[Collective, float] | None:
         """Returns a collective and the bytes of its whole array; None for other instructions."""
-        if operation == "fusion" and "calls=%all-reduce-scatter" in rest:
+        if operation == "fusion" and "calls=%all-reduce-scatter" in attributes:
             # The compiler's other form of a reduce-scatter, used if rows do not fill whole tiles.
-            inner = self._computations[_name("calls", rest)]
-            shape, _, rest = next(one for one in inner if one[1] == "all-reduce")
-            return Collective("reduce-scatter", self._group(rest), hidden=False), _bytes(shape)
-        plain = operation.removesuffix("-start")
-        if plain not in _TRAFFIC:
+            inner = self._computations[_computation_name("calls", attributes)]
+            shape, _, attributes = next(line for line in inner if line[1] == "all-reduce")
+            group = self._group_size(attributes)
+            return Collective("reduce-scatter", group, hidden=False), _shape_bytes(shape)
+        collective = operation.removesuffix("-start")
+        if collective not in _TRAFFIC:
             return None
-        group, size = self._group(rest), _bytes(shape)
-        if plain == "reduce-scatter":
+        group, size = self._group_size(attributes), _shape_bytes(shape)
+        # A collective that overlaps with computation comes as a pair, all-gather-start and -done;
+        # only the start counts. The types that lines state, for an array of 64 and a group of 4:
+        #
+        #   all-gather           f32[64]             the result is the whole
+        #   all-gather-start     (f32[16], f32[64])  shard and whole: 5/4 of it
+        #   reduce-scatter       f32[16]             the result is a shard
+        if collective == "reduce-scatter":
             size *= group  # Its type is the shard of one chip.
         elif operation == "all-gather-start":
             size *= group / (group + 1)  # Its type is a pair: the shard and the gathered array.
         elif operation == "collective-permute-start":
             size /= 2  # Its type is a pair, too: input and output, of the same size.
-        return Collective(plain, group, hidden=plain != operation), size
+        return Collective(collective, group, hidden=collective != operation), size
 
-    def _calls(self, operation: str, rest: str) -> list[tuple[str, int]]:
+    def _called_computations(self, operation: str, attributes: str) -> list[tuple[str, int]]:
         if operation == "while":
-            condition, body = _name("condition", rest), _name("body", rest)
-            return [(body, self._trips(condition))]
+            condition = _computation_name("condition", attributes)
+            body = _computation_name("body", attributes)
+            return [(body, self._loop_iterations(condition))]
         if operation == "call":
-            return [(_name("to_apply", rest), 1)]
+            return [(_computation_name("to_apply", attributes), 1)]
         if operation == "conditional":
-            branches = re.search(r"branch_computations=\{([^}]*)\}", rest)
+            branches = re.search(r"branch_computations=\{([^}]*)\}", attributes)
             names = branches[1].split(",") if branches else []
             # The most expensive branch: a plan states what a step may take at most.
             names = [name.strip().lstrip("%") for name in names]
             return [(max(names, key=lambda name: self.cost(name)[0]), 1)] if names else []
         return []
 
-    def _trips(self, condition: str) -> int:
+    def _loop_iterations(self, condition: str) -> int:
         """Returns a loop's iterations: it counts from 0 to the constant in its condition."""
+        # The condition of a scan over 26 layers has the line %constant.5 = s32[] constant(26).
         bounds = [
-            int(rest.partition(")")[0])
-            for shape, operation, rest in self._computations[condition]
+            int(attributes.partition(")")[0])
+            for shape, operation, attributes in self._computations[condition]
             if operation == "constant" and shape.startswith("s32[]")
         ]
         return max(bounds) if bounds else self._open_trips
 
-    def _group(self, rest: str) -> int:
+    def _group_size(self, attributes: str) -> int:
         """Returns a collective's group size, from `[groups,chips]<=...` or `{{0,1},...}`."""
-        if found := re.search(r"replica_groups=\[\d+,(\d+)\]", rest):
-            return int(found[1])
-        if found := re.search(r"replica_groups=\{\{([\d,]+)\}", rest):
-            return len(found[1].split(","))
+        if match := re.search(r"replica_groups=\[\d+,(\d+)\]", attributes):
+            return int(match[1])
+        if match := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
+            return len(match[1].split(","))
         return self._num_chips
 
 
-def _name(attribute: str, rest: str) -> str:
-    found = re.search(rf"{attribute}=%?([\w.\-]+)", rest)
-    assert found, f"an HLO instruction without {attribute}: {rest[:200]}"
-    return found[1]
+def _computation_name(attribute: str, attributes: str) -> str:
+    match = re.search(rf"{attribute}=%?([\w.\-]+)", attributes)
+    assert match, f"an HLO instruction without {attribute}: {attributes[:200]}"
+    return match[1]
 
 
-def _bytes(shape: str) -> float:
+def _shape_bytes(shape: str) -> float:
     """Returns the size of an array, or of all arrays of a tuple."""
     size = 0.0
+    # "(bf16[8,16]{1,0}, f32[])" -> 8 * 16 * 2 + 4 bytes; a scalar has no sides, and one element.
     for dtype, sides in _ARRAY.findall(shape):
         count = 1
         for side in filter(None, sides.split(",")):

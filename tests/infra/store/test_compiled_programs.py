@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from infra.store.programs import share_programs
+from infra.store.compiled_programs import share_compiled_programs
 from tests.model.tiny_data import color_record, write_dataset, write_tokenizer
 
 
 def test_the_users_own_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
-    share_programs(tmp_path)
+    share_compiled_programs(tmp_path)
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == ""
     assert not list(tmp_path.iterdir())
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
@@ -23,7 +23,7 @@ def test_the_users_own_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "kind" / "one-cache"
     path.parent.mkdir()
     path.write_bytes(b"x" * 11)
-    share_programs(tmp_path)
+    share_compiled_programs(tmp_path)
     folder = Path(os.environ.pop("JAX_COMPILATION_CACHE_DIR"))
     assert folder.parent == tmp_path
     assert folder.is_dir()
@@ -32,10 +32,10 @@ def test_the_users_own_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pyt
 
 CHILD = """
 import json, pathlib, sys
-from infra.store.programs import share_programs
+from infra.store.compiled_programs import share_compiled_programs
 data, tokenizer, out, *cache = sys.argv[1:]
 if cache:
-    share_programs(pathlib.Path(cache[0]))
+    share_compiled_programs(pathlib.Path(cache[0]))
 import jax.monitoring
 seen = []
 jax.monitoring.register_event_listener(lambda name, **_: seen.append(name.rpartition("/")[2]))
