@@ -2,7 +2,7 @@
 
 from flows.config.study import StudyConfig
 from infra.reason import ConfigError
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 
 
 def check_own_connectors(config: StudyConfig) -> None:

@@ -51,7 +51,7 @@ from flows.study.costs import costs_of
 from infra.reason import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawFiles, RawState
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 from model.eval.config import EvalConfig
 from model.router.files import ANSWERS
 from model.train.config import TrainConfig
