@@ -81,7 +81,7 @@ def test_stated_sizes_are_served_each_in_a_shape_that_holds_it(
         ("nothing_such.at:All", "nothing_such.at cannot be imported: .*; install it, put its"),
         (f"{OWN}:Nobody", "own_connectors has no 'Nobody'; .*own_connectors.py must define it"),
         (f"{OWN}:NOT_A_CLASS", "must be a class, a flax.nnx.Module, got 3"),
-        (f"{OWN}:WithoutRouting", r"WithoutRouting.routing must be a Routing .*, got none"),
+        (f"{OWN}:WithoutRouting", r"WithoutRouting.routing must be a Routing, .*, got none"),
         (f"{OWN}:OtherRouting", r"OtherRouting.routing must be a Routing, .*, got 'even'"),
     ],
 )
