@@ -218,11 +218,11 @@ def efficiency(
       at: budgets to list, if a model serves them; None lists all that it serves.
       modalities: prompts to list.
     """
-    wanted = None if at is None else set(at)
+    listed_budgets = None if at is None else set(at)
     rows = []
     for cfg in models:
         for budget in budgets.supported_budgets(cfg):
-            if wanted is None or budget in wanted:
+            if listed_budgets is None or budget in listed_budgets:
                 rows += [row(cfg, budget, modality) for modality in modalities]
     return rows
 

@@ -195,9 +195,9 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
         most = len(_ROUTED_BUCKETS[32])
         # Thinned from the largest downwards, so that the largest is among them.
         return served[:: -max(1, -(-len(served) // most))][::-1]
-    known = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
-    if grid in known:
-        return tuple(size for size in known[grid] if size >= served[0])
+    measured_buckets = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
+    if grid in measured_buckets:
+        return tuple(size for size in measured_buckets[grid] if size >= served[0])
     if routing.anchor_grids:
         # The number of anchors changes at each count but the first. A bucket has one number of
         # anchors, so one must end just below each of these counts.

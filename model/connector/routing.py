@@ -52,16 +52,16 @@ class Routing:
                 f"routing.reads must be None or one of {', '.join(typing.get_args(Reads))}, got "
                 f"{self.reads!r}."
             )
-        stated = [name for name in ("kernel", "grids", "sizes") if getattr(self, name)]
-        if len(stated) > 1:
-            raise ValueError(f"routing must state one of {' and '.join(stated)}, not both.")
-        if not stated and self.reads is None:
+        budget_fields = [name for name in ("kernel", "grids", "sizes") if getattr(self, name)]
+        if len(budget_fields) > 1:
+            raise ValueError(f"routing must state one of {' and '.join(budget_fields)}, not both.")
+        if not budget_fields and self.reads is None:
             raise ValueError(
                 "routing must state its budgets: kernel, grids or sizes; or what its queries read, "
                 'such as reads="nothing", which serves every even budget.'
             )
-        if stated and self.anchor_grids:
-            raise ValueError(f"routing.anchor_grids must come without {stated[0]}.")
+        if budget_fields and self.anchor_grids:
+            raise ValueError(f"routing.anchor_grids must come without {budget_fields[0]}.")
         for name in ("grids", "sizes", "anchor_grids"):
             values = getattr(self, name)
             if any(v < 1 for v in values) or list(values) != sorted(set(values)):

@@ -100,8 +100,8 @@ class Predictor:
         least = head.budgets[0]
         read = np.array([prefix_ids(self._tokenizer, prompt)], np.int32)
         slots = vlm.Slots(budgets.exact_bucket(self.model, least).size, least)
-        asked = vlm.Prompt(_batch(images), read)
-        features = pooled(vlm.structure(self.model), self._params, asked, slots)
+        prompt_ = vlm.Prompt(_batch(images), read)
+        features = pooled(vlm.structure(self.model), self._params, prompt_, slots)
         need = head.need(np.asarray(features, np.float64))
         return head.budgets[int(choose(need, threshold)[0])]
 

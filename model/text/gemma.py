@@ -198,17 +198,17 @@ class Gemma(nnx.Module):
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number = layer
             block = jax.tree.map(lambda part: whole(part, x.dtype), block)
-            own, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
+            layer_mask, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)
-            x, kv = block(x, turn, own, cap=cap, past=parts, drop=drop)
+            x, kv = block(x, turn, layer_mask, cap=cap, past=parts, drop=drop)
             return x, kv if keep_cache else None
 
         locality = jnp.arange(text.depth) % 2 == 0
-        numbers = jnp.arange(text.depth) if dropout else None
-        layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past), numbers)
-        x, kept = self._scan(body, x, layers, num_rows)
-        return self.final_norm(x[:, -num_rows:]), kept
+        layer_indices = jnp.arange(text.depth) if dropout else None
+        layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past), layer_indices)
+        x, keys_values = self._scan(body, x, layers, num_rows)
+        return self.final_norm(x[:, -num_rows:]), keys_values
 
     def _scan(self, body: typing.Callable, x: Array, layers: tuple, rows: int) -> tuple:
         length, depth = x.shape[1], self.model.text.depth
@@ -218,12 +218,12 @@ class Gemma(nnx.Module):
             return jax.lax.scan(lambda x, layer: body(x, layer, length), x, layers)
         # Unrolled, the last block knows that it is the last: its keys and values come from all
         # rows, but only those that are read afterwards go through attention's output and the MLP.
-        kept = []
+        outputs = []
         for i in range(depth):
             layer = jax.tree.map(lambda leaf, i=i: leaf[i], layers)
             x, kv = body(x, layer, rows if i == depth - 1 else length)
-            kept.append(kv)
-        return x, None if kept[0] is None else jax.tree.map(lambda *a: jnp.stack(a), *kept)
+            outputs.append(kv)
+        return x, None if outputs[0] is None else jax.tree.map(lambda *a: jnp.stack(a), *outputs)
 
     def _reach(
         self, queries: Int32[Array, "B L"], keys: Int32[Array, "B S"]

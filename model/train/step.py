@@ -280,8 +280,8 @@ def _step(
         )
     loss, gradients = backward(state.trained, state.frozen, batch, slots, rates.dropout_key)
     chain = optimizer(train, rates.learning, rates.decay)
-    trained, kept = update_params(chain, gradients, state.optimizer, state.trained)
-    return State(trained, state.frozen, kept), Told(loss, norms_of(gradients))
+    trained, opt_state = update_params(chain, gradients, state.optimizer, state.trained)
+    return State(trained, state.frozen, opt_state), Told(loss, norms_of(gradients))
 
 
 def norms_of(gradients: Flat) -> dict[str, jax.Array]:
@@ -356,6 +356,6 @@ def loss_weights(mask_loss: jax.Array) -> jax.Array:
 
     Source: big_vision `trainers/proj/paligemma/train.py`.
     """
-    wanted = (mask_loss > 0).astype(jnp.float32)
-    count = jnp.maximum(jnp.sum(wanted, axis=1, keepdims=True), 1.0)
-    return wanted / count / len(wanted)
+    has_loss = (mask_loss > 0).astype(jnp.float32)
+    count = jnp.maximum(jnp.sum(has_loss, axis=1, keepdims=True), 1.0)
+    return has_loss / count / len(has_loss)
