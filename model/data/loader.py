@@ -173,7 +173,8 @@ class Examples:
         if num_images != expected:  # Possible in datasets of version 0.2.0.
             raise ValueError(
                 f"record {record.id!r} of part {draw.part!r} has {num_images} images, but the "
-                f"part's first record has {expected}; prepare the dataset again, which keeps them apart."
+                f"part's first record has {expected}; prepare the dataset again, which keeps them "
+                f"apart."
             )
         return record.window(choose_window(record, seed=self._seeds.texts, visit=draw.visit))
 

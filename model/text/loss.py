@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from model.lowering import made
-from model.sharding import own
+from model.lowering import materialize
+from model.sharding import pvary
 from model.text.attention import softcap
 from model.text.gemma import Gemma
 
@@ -80,7 +80,7 @@ def _with_gradient(
         scores = _scores(hidden[i], table)
         losses = _of_scores(scores, targets[i], cap_and_smoothing)
         slopes = _slopes(scores, targets[i], cap_and_smoothing)
-        d_scores = made((weights[i][..., None] * slopes).astype(hidden.dtype))
+        d_scores = materialize((weights[i][..., None] * slopes).astype(hidden.dtype))
         full = {"preferred_element_type": jnp.float32}
         d_table += jnp.einsum("bcv,bcd->vd", d_scores, hidden[i], **full)
         d_chunk = jnp.einsum("bcv,vd->bcd", d_scores, table, **full).astype(hidden.dtype)
@@ -88,7 +88,7 @@ def _with_gradient(
 
     zeros = jnp.zeros(()), jnp.zeros(table.shape), jnp.zeros(hidden.shape, hidden.dtype)
     count = _num_counting(weights)
-    loss, *gradient = jax.lax.fori_loop(0, count, body, tuple(own(zero) for zero in zeros))
+    loss, *gradient = jax.lax.fori_loop(0, count, body, tuple(pvary(zero) for zero in zeros))
     return loss, (gradient[0], gradient[1])
 
 
@@ -139,7 +139,7 @@ def _losses(
         chunk_losses = _of_scores(_scores(hidden[i], table), targets[i], cap_and_smoothing)
         return losses.at[i].set(jnp.where(counting[i].astype(bool), chunk_losses, 0.0))
 
-    zeros = own(jnp.zeros(targets.shape))
+    zeros = pvary(jnp.zeros(targets.shape))
     return jax.lax.fori_loop(0, _num_counting(counting), body, zeros)
 
 

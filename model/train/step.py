@@ -23,13 +23,13 @@ from model.connector import budgets
 from model.data.loader import Batch
 from model.sharding import (
     AXES,
+    gather_weight,
     make_mesh,
     mean_of_rows,
     shard_batch,
     shard_tree,
     shardings,
     specs,
-    whole,
 )
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
@@ -334,7 +334,7 @@ def loss_of_rows(
     """
     # Layers of a tower are gathered one by one, where they are computed; all other weights here.
     gathered = {
-        path: leaf if "/blocks/" in path else whole(leaf, model.dtype)
+        path: leaf if "/blocks/" in path else gather_weight(leaf, model.dtype)
         for path, leaf in params.items()
     }
     loss = vlm.loss(
