@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from model.lowering import kept, platform
+from model.lowering import keep_for_backward, platform
 
 MASKED = -2.3819763e38
 """Logit of a key that may not be seen. Source: gemma; finite, so that no row becomes NaN."""
@@ -76,8 +76,8 @@ def _heads_forward(
     full = {"preferred_element_type": jnp.float32}
     # Dividing the few outputs is cheaper than dividing the many weights.
     read = jnp.einsum("bkgns,bksh->bkgnh", weights.astype(values.dtype), values, **full)
-    read = kept((read / total).astype(values.dtype))
-    return read, (queries, keys, values, mask, read, kept(most + jnp.log(total)))
+    read = keep_for_backward((read / total).astype(values.dtype))
+    return read, (queries, keys, values, mask, read, keep_for_backward(most + jnp.log(total)))
 
 
 def _heads_backward(cap: float, saved: tuple, gradient: Float[Array, "B K G N h"]) -> tuple:
@@ -131,7 +131,7 @@ def by_rows(
         mask = jnp.tile(mask, groups) if mask.shape[-1] > 1 else mask
     read: Array = _rows(q, k, v, mask, cap)
     read = read.reshape(batch, kv_heads, channels, groups, length)
-    return kept(jnp.transpose(read, (0, 4, 1, 3, 2)))
+    return keep_for_backward(jnp.transpose(read, (0, 4, 1, 3, 2)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -25,7 +25,7 @@ def platform() -> str:
     return device.platform if device else jax.default_backend()
 
 
-def kept(x: Array) -> Array:
+def keep_for_backward(x: Array) -> Array:
     """Returns `x`, marked as an array that the backward pass need not recompute; see `KEPT`."""
     return checkpoint_name(x, KEPT)
 
@@ -35,7 +35,7 @@ def policy(remat: str) -> Callable[..., bool]:
     return jax.checkpoint_policies.save_only_these_names(*([KEPT] if remat == "minimal" else []))
 
 
-def made(x: Arrays) -> Arrays:
+def materialize(x: Arrays) -> Arrays:
     """Returns the arrays, forced into memory before anything reads them.
 
     XLA likes to compute an activation inside each matrix product that reads it, once per tile of

@@ -5,9 +5,9 @@ whose only traffic is weights and their gradients. (Under the compiler's own par
 decoder's activations followed the embedding instead: they were split along their width, and the
 batch was copied to every chip, with 259 GB of temporaries on each of 256 chips.)
 
-Weights are split along a mesh axis (fully sharded data parallelism). `whole` gathers the weights of
-one layer where that layer is computed, in the dtype of the activations, and sums their gradients in
-float32 on the way back:
+Weights are split along a mesh axis (fully sharded data parallelism). `gather_weight` gathers a
+layer's weights where that layer is computed, in the dtype of the activations, and sums their
+gradients in float32 on the way back:
 
     forward   part ──cast──▶ all-gather ──▶ whole weight
     backward  part ◀── sum over replicas ◀── reduce-scatter ◀──float32── gradient
@@ -183,7 +183,7 @@ def on_host(array: jax.Array) -> np.ndarray:
     return multihost_utils.process_allgather(array, tiled=True)
 
 
-def whole(part: Float[Array, "*R C"], dtype: DTypeLike) -> Float[Array, "*S C"]:
+def gather_weight(part: Float[Array, "*R C"], dtype: DTypeLike) -> Float[Array, "*S C"]:
     """Returns the whole weight for the layer that reads it; on one device, the weight as it is.
 
     Args:
@@ -231,7 +231,7 @@ def _gather_backward(
 _gather.defvjp(_gather_forward, _gather_backward)
 
 
-def own(x: Array) -> Array:
+def pvary(x: Array) -> Array:
     """Returns `x`, typed as different on each device, for a loop that adds this device's rows."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return jax.lax.pcast(x, axes, to="varying") if axes else x

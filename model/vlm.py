@@ -202,8 +202,8 @@ def token_losses(
     """
     model = merge(structure, params)
     targets, hidden = _read(model, example, slots, None)
-    wanted = jnp.asarray(example.mask_loss)[:, 1:] > 0
-    return chunked_losses(model.text, hidden, targets, wanted, label_smoothing)
+    has_loss = jnp.asarray(example.mask_loss)[:, 1:] > 0
+    return chunked_losses(model.text, hidden, targets, has_loss, label_smoothing)
 
 
 def loss(

@@ -20,7 +20,7 @@ from infra.store.raw_path import raw_path
 from infra.store.store import Store
 from infra.store.stored_folder import BUCKET_SCHEME, open_backend
 from model.config import ModelConfig
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS, has_parameters
 from model.files import CONFIG, DIGEST, TOKENIZER
 from pipelines.sources.registry import get
 from pipelines.synthetic.render import FOLDERS
@@ -61,7 +61,7 @@ def _check_start(config: StudyConfig, key: str, path: Path) -> None:
                     f"{own}, got one of {theirs[name]}: {path}."
                 )
     kind = found.connector.kind
-    if not found.connector.routing.has_parameters:
+    if not has_parameters(kind):
         return
     _, _, own = key.partition(".")
     methods = [REFERENCE] if config.stage1 else map(config.connector_of, config.methods)

@@ -9,7 +9,7 @@ from typing import Any
 from flows.config.server_limits import check_function
 from flows.steps.own_code import named
 from infra.references import entry_points, file_reference, load_reference, module_reference
-from model.connector.routing import KINDS, own_class
+from model.connector.registry import KINDS, connector_class
 from model.eval.metrics.registry import METRICS, get_metric
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import SOURCES
@@ -88,7 +88,7 @@ def connector_named(field: str, connector: str) -> str:
         jax.config.update("jax_platforms", "cpu")
     name = _function(field, connector, CONNECTORS, KINDS, "Class")
     try:
-        own_class(name)
+        connector_class(name)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
     return name

@@ -8,7 +8,7 @@ from infra.errors import ConfigError
 from infra.store.store import Store
 from model.checkpoint.folder import load_config
 from model.config import ModelConfig
-from model.connector.routing import KINDS, routing_of
+from model.connector.registry import KINDS, routing_of
 from model.files import CONFIG
 
 

@@ -2,7 +2,7 @@
 
 from flows.config.study import StudyConfig
 from infra.errors import ConfigError
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 
 
 def check_own_connectors(config: StudyConfig) -> None:

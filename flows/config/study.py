@@ -31,7 +31,7 @@ from infra.store.digest import NOT_IDENTITY
 from model.config import ModelConfig
 from model.connector.budgets import supported_budgets
 from model.connector.config import ConnectorConfig
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 from model.masks.config import MaskCodecConfig
 from model.train.config import TrainConfig
 from pipelines.hygiene.screen import HygieneConfig

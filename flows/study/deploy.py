@@ -26,7 +26,7 @@ from infra.prefect.pools import PoolError, PoolType, check_variables, find_pool,
 from infra.prefect.server import ui_of
 from infra.references import entry_points, file_reference, module_reference
 from infra.store.store import canonical_uri
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 
 _RUNS = {"PREFECT_CLIENT_MAX_RETRIES": "8"}
 """Environment of every run: with it, a run waits for an absent server eight minutes, not one."""

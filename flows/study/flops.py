@@ -10,7 +10,7 @@ from flows.config.own_checkpoint import config_of
 from infra.errors import ConfigError
 from model.analysis import flops
 from model.config import ModelConfig
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 from model.files import CONFIG
 from model.presets import paligemma2_3b
 

@@ -47,7 +47,7 @@ from flows.study.costs import costs_of
 from infra.errors import ConfigError
 from infra.store.digest import value_sha256
 from infra.store.raw_files import RawDigestCache, RawFingerprint
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 from model.eval.config import EvalConfig
 from model.train.config import TrainConfig
 from model.watch.config import ProbeConfig, WatchConfig

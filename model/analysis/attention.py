@@ -76,9 +76,9 @@ def watch(
     """
     structure, _ = nnx.split(nnx.eval_shape(lambda: build_connector(cfg, rngs=nnx.Rngs(0))))
     connector = nnx.merge(structure, params)
-    watched = _watch_features(connector)
+    attended = _watch_features(connector)
     tokens = connector(features, bucket=budget, budget=jnp.int32(budget))
-    return Watched(tokens, watched.weights if watched else None)
+    return Watched(tokens, attended.weights if attended else None)
 
 
 def _watch_features(connector: typing.Any) -> WatchedAttention | None:
@@ -94,6 +94,6 @@ def _watch_features(connector: typing.Any) -> WatchedAttention | None:
             f"{type(connector).__name__}.feature_attention must be the path of an Attention of "
             f"model.vision.layers, got {path!r}, which is {attention!r:.60}."
         )
-    watched = WatchedAttention(attention)
-    setattr(owner, name, watched)
-    return watched
+    recorder = WatchedAttention(attention)
+    setattr(owner, name, recorder)
+    return recorder

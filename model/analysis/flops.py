@@ -1,19 +1,19 @@
 """FLOPs of one prefill and the size of its key-value cache, by the paper's formulas.
 
 A multiply-add is two FLOPs; norms, activations, positions, softmax and the patch embedding are
-left out. Source: PARCEL, appendix "FLOP and KV-Cache Calculations". For connectors that the
-appendix does not cover, its terms are summed over the layers in `model.connector`. For a user's
-own connector, its own formula counts or, if it has none, XLA.
+left out. Source: PARCEL, appendix "FLOP and KV-Cache Calculations". A connector is counted by the
+formula `flops` of its class (see `connector.base`) or, if it has none, by XLA.
 """
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.config import ConnectorConfig
-from model.connector.routing import KINDS, Module, own_class
+from model.connector.costs import attention_flops, mlp_flops
+from model.connector.registry import KINDS, flops_formula
 
 BFLOAT16_BYTES = 2
 PAPER_BUDGETS = (16, 64, 256)
@@ -99,7 +99,7 @@ def prefill_flops(cfg: ModelConfig, budget: int, modality: Modality) -> Flops:
     vision, text, images = cfg.vision, cfg.text, modality.num_images
     patches, width = vision.num_patches, vision.width
     tokens = sequence_length(budget, modality)
-    block = _attention(patches, patches, width) + _mlp(patches, width, vision.mlp_dim)
+    block = attention_flops(patches, patches, width) + mlp_flops(patches, width, vision.mlp_dim)
     return Flops(
         vision=images * vision.depth * block,
         connector=images * connector_flops(cfg, budget),
@@ -136,21 +136,24 @@ def sequence_length(budget: int, modality: Modality) -> int:
 
 
 def connector_flops(cfg: ModelConfig, budget: int) -> int:
-    """Returns the FLOPs of the connector for one image."""
-    routing = cfg.connector.routing
-    if routing.module is None:
-        return _own_flops(cfg, budget)
-    anchors = budgets.num_anchors(cfg, budget)
-    layers = _Layers(
-        width=cfg.vision.width,
-        hidden=cfg.connector.mlp_dim or cfg.vision.mlp_dim,
-        patches=cfg.vision.num_patches,
-        budget=budget,
-        anchors=anchors,
-        queries=budget - anchors,
-    )
-    parts = (*_MODULES[routing.module], *_READS[routing.reads])
-    return sum(part(layers) for part in parts) if layers.queries else 0
+    """Returns the FLOPs of the connector for one image, by its formula or, if it has none, XLA's.
+
+    Raises:
+      ValueError: if its formula does not return a count.
+    """
+    formula = flops_formula(cfg.connector.kind)
+    if formula is None:
+        # Imported here because it imports JAX, which places that need only formulas may lack.
+        from model.analysis.counted import counted_flops
+
+        return counted_flops(cfg, budget)
+    count = formula(cfg, budget)
+    if not isinstance(count, int) or count < 0:
+        raise ValueError(
+            f"{cfg.connector.kind}.flops must return a count for one image, got {count!r:.60} for "
+            f"budget {budget}."
+        )
+    return count
 
 
 def patch_flops(cfg: ModelConfig, modality: Modality) -> int:
@@ -167,11 +170,11 @@ def unread_flops(cfg: ModelConfig, budget: int, modality: Modality) -> int:
     """
     skipped = 0
     queries = budget - budgets.num_anchors(cfg, budget)
-    routing = cfg.connector.routing
-    if routing.module and routing.reads == "anchors and queries" and queries:
+    reads = cfg.connector.routing.reads
+    if cfg.connector.kind in KINDS and reads == "anchors and queries" and queries:
         width = cfg.vision.width
-        full = _attention(budget, budget, width)
-        skipped += modality.num_images * (full - _attention(queries, budget, width))
+        full = attention_flops(budget, budget, width)
+        skipped += modality.num_images * (full - attention_flops(queries, budget, width))
     if not cfg.scan_layers:
         tokens = sequence_length(budget, modality)
         last = _decoder_block(cfg, modality.text_tokens, tokens)
@@ -215,11 +218,11 @@ def efficiency(
       at: budgets to list, if a model serves them; None lists all that it serves.
       modalities: prompts to list.
     """
-    wanted = None if at is None else set(at)
+    listed_budgets = None if at is None else set(at)
     rows = []
     for cfg in models:
         for budget in budgets.supported_budgets(cfg):
-            if wanted is None or budget in wanted:
+            if listed_budgets is None or budget in listed_budgets:
                 rows += [row(cfg, budget, modality) for modality in modalities]
     return rows
 
@@ -233,83 +236,6 @@ def row(cfg: ModelConfig, budget: int, modality: Modality) -> Row:
         tflops=prefill_flops(cfg, budget, modality).total / 1e12,
         kv_mb=kv_cache_bytes(cfg, budget, modality) / 2**20,
     )
-
-
-def _own_flops(cfg: ModelConfig, budget: int) -> int:
-    """Returns the FLOPs of a user's own connector for one image.
-
-    Raises:
-      ValueError: if its formula does not return a count.
-    """
-    formula = getattr(own_class(cfg.connector.kind), "flops", None)
-    if formula is None:
-        # Imported here because it imports JAX, which places that need only formulas may lack.
-        from model.analysis.counted import counted_flops
-
-        return counted_flops(cfg, budget)
-    found = formula(cfg, budget)
-    if not isinstance(found, int) or found < 0:
-        raise ValueError(
-            f"{cfg.connector.kind}.flops must return a count for one image, got {found!r:.60} for "
-            f"budget {budget}."
-        )
-    return found
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Layers:
-    """Sizes of a connector's layers for one image; `budget` = `anchors` + `queries`."""
-
-    width: int
-    hidden: int
-    patches: int
-    budget: int
-    anchors: int
-    queries: int
-
-    def among_all(self) -> int:
-        """Returns the FLOPs of self-attention over anchors and queries."""
-        return _attention(self.budget, self.budget, self.width)
-
-    def to_anchors(self) -> int:
-        """Returns the FLOPs of cross-attention from queries to anchors."""
-        return _attention(self.queries, self.anchors, self.width)
-
-    def to_features(self) -> int:
-        """Returns the FLOPs of cross-attention from queries to the vision tower's features."""
-        return _attention(self.queries, self.patches, self.width)
-
-    def query_mlp(self) -> int:
-        """Returns the FLOPs of the queries' MLP."""
-        return _mlp(self.queries, self.width, self.hidden)
-
-
-_MODULES: dict[Module, tuple[Callable[[_Layers], int], ...]] = {
-    "Vanilla": (),
-    "M3": (),
-    # Its pooled cells count as queries: two self-attentions and an MLP over them.
-    "M3SelfAttention": (_Layers.among_all, _Layers.among_all, _Layers.query_mlp),
-    "Mqt": (_Layers.to_features,),
-    "MqtSelfAttention": (_Layers.to_features, _Layers.among_all, _Layers.query_mlp),
-    "Parcel": (_Layers.to_features, _Layers.query_mlp),
-}
-_READS: dict[str | None, tuple[Callable[[_Layers], int], ...]] = {
-    None: (),
-    "nothing": (),
-    "anchors": (_Layers.to_anchors,),
-    "anchors and queries": (_Layers.among_all,),
-}
-"""Layers of each module, and layers for what its queries read first. They run only if there are
-queries: at a budget of anchors alone, the connector just pools."""
-
-
-def _attention(rows: int, keys: int, width: int) -> int:
-    """Returns the FLOPs of attention from `rows` to `keys`: four projections, two products."""
-    return 4 * (rows + keys) * width**2 + 4 * rows * keys * width
-
-
-def _mlp(rows: int, width: int, hidden: int) -> int:
-    return 4 * rows * width * hidden
 
 
 def _decoder_block(cfg: ModelConfig, rows: int, keys: int) -> int:

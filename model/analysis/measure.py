@@ -72,20 +72,20 @@ def measure(
     Raises:
       ValueError: if a budget is not served, or there is no image.
     """
-    wanted = list(dict.fromkeys(at))
-    for budget in wanted:
+    budgets_at = list(dict.fromkeys(at))
+    for budget in budgets_at:
         budgets.check_budget(cfg, budget)
     if not images:
         raise ValueError("images must hold at least one, got none.")
     profiles: dict[tuple[str, int | None], list[np.ndarray]] = {}
     grids: dict[tuple[str, int | None], int] = {}
     for features in _features(cfg, params, images):
-        for what, budget, grid, spectra in _spectra(cfg, params, features, wanted):
+        for what, budget, grid, spectra in _spectra(cfg, params, features, budgets_at):
             profiles.setdefault((what, budget), []).append(spectral.radial_mean_power(spectra))
             grids[what, budget] = grid
     return [
-        Curve(*key, grids[key], tuple(np.concatenate(found).mean(axis=0).tolist()))
-        for key, found in profiles.items()
+        Curve(*key, grids[key], tuple(np.concatenate(profile).mean(axis=0).tolist()))
+        for key, profile in profiles.items()
     ]
 
 
@@ -126,10 +126,10 @@ def _spectra(
             yield POOLED, budget, side, spectral.power_spectrum(cells)
         if weights is not None:
             maps = np.asarray(weights[:count], np.float64)
-            seen = [
+            outputs = [
                 spectral.attended_power_spectrum(*pair) for pair in zip(source, maps, strict=True)
             ]
-            yield QUERIES, budget, grid, np.stack(seen)
+            yield QUERIES, budget, grid, np.stack(outputs)
 
 
 def _grid(tokens: typing.Any, side: int) -> Float[np.ndarray, "B side side C"]:

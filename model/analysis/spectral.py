@@ -98,8 +98,8 @@ def attended_power_spectrum(
     chunk = max(1, _CHUNK // (height * width * channels))
     total = np.zeros((height, width))
     for start in range(0, len(maps), chunk):
-        seen = features[None] * maps[start : start + chunk, :, :, None]
-        total += power_spectrum(seen).sum(axis=0)
+        weighted = features[None] * maps[start : start + chunk, :, :, None]
+        total += power_spectrum(weighted).sum(axis=0)
     return total / len(maps)
 
 

@@ -186,12 +186,12 @@ def safetensors_header(
     Raises:
       ValueError: if a type is not in `DTYPES`.
     """
-    codes = {known: code for code, known in DTYPES.items()}
+    codes = {dtype_: code for code, dtype_ in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     starts, end = {}, 0
     for name in sorted(shapes):
         if dtypes[name] not in codes:
-            accepted = ", ".join(known.name for known in codes)
+            accepted = ", ".join(dtype_.name for dtype_ in codes)
             raise ValueError(f"{name} must be one of {accepted}, got {dtypes[name]}.")
         starts[name] = end
         end += math.prod(shapes[name]) * dtypes[name].itemsize

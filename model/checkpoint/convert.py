@@ -48,17 +48,17 @@ class Request:
         towers = self.siglip is not None and self.gemma is not None
         if (self.siglip is None) != (self.gemma is None):
             raise RequestError("--siglip and --gemma must be given together.")
-        wanted = "DST alone, with --siglip and --gemma" if towers else "SRC and DST"
+        required = "DST alone, with --siglip and --gemma" if towers else "SRC and DST"
         if len(self.paths) != (1 if towers else 2):
-            raise RequestError(f"arguments must be {wanted}, got {[str(p) for p in self.paths]}.")
+            raise RequestError(f"arguments must be {required}, got {[str(p) for p in self.paths]}.")
         if self.dtype not in ("", *_DTYPES):
             raise RequestError(f"--dtype must be float32 or bfloat16, got {self.dtype!r}.")
         if self.check is not None and not self.check.is_file():
             raise RequestError(f"--check must be an .npz file, got {self.check}.")
         unused = {"--tokenizer": self.tokenizer, "--config": self.config}
-        given = [name for name, value in unused.items() if value is not None]
-        if self.outward and given:
-            raise RequestError(f"{', '.join(given)} is for imports; {self.paths[0]} is ours.")
+        superfluous = [name for name, value in unused.items() if value is not None]
+        if self.outward and superfluous:
+            raise RequestError(f"{', '.join(superfluous)} is for imports; {self.paths[0]} is ours.")
         if not self.outward and self.dtype:
             raise RequestError("--dtype is for exports; our checkpoints are float32.")
 

@@ -46,8 +46,8 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
             "other codebases cannot store a connector."
         )
     params = params_of(checkpoint).arrays
-    kept = checkpoint / ORIGIN
-    origin = json.loads(kept.read_text()) if kept.exists() else None
+    original = checkpoint / ORIGIN
+    origin = json.loads(original.read_text()) if original.exists() else None
     if dtype is None:
         imported = origin is not None and origin["dtype"] == "bfloat16"
         dtype = BFLOAT16 if imported else np.dtype(np.float32)
@@ -58,8 +58,8 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
         above = _rows_above(checkpoint, params, origin)
         shapes = translate.hugging_face_shapes(model)
         shapes[HUGGING_FACE_EMBEDDING] = model.text.vocab_size + len(above), model.text.width
-        made = origin or write_config(model, shapes[HUGGING_FACE_EMBEDDING][0], dtype)
-        config = {**made, "dtype": dtype.name}
+        config_text = origin or write_config(model, shapes[HUGGING_FACE_EMBEDDING][0], dtype)
+        config = {**config_text, "dtype": dtype.name}
         if out.suffix == ".safetensors":
             shards = {target: shapes}
         else:

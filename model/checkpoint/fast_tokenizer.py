@@ -59,7 +59,7 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
     """
     import sentencepiece
 
-    known = Tokenizer(path)
+    sentencepiece_ = Tokenizer(path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     model_type, pieces = _read(processor.serialized_model_proto())
     if model_type != _BPE or processor.normalize(_PROBE) != _PROBE.replace(" ", "▁"):
@@ -73,9 +73,9 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
     # Matched as a whole before any merging: pieces that the vocabulary's maker defined, such as
     # "\n", and our location and mask tokens.
     added = {piece.text: i for i, piece in enumerate(pieces) if piece.type == _USER_DEFINED}
-    added |= {token: known.encode(token)[0] for token in EXTRA_TOKENS}
-    special = {names[i]: i for i in (PAD_ID, known.eos_id, known.bos_id, UNK_ID)}
-    special[IMAGE_TOKEN] = known.vocab_size
+    added |= {token: sentencepiece_.encode(token)[0] for token in EXTRA_TOKENS}
+    special = {names[i]: i for i in (PAD_ID, sentencepiece_.eos_id, sentencepiece_.bos_id, UNK_ID)}
+    special[IMAGE_TOKEN] = sentencepiece_.vocab_size
     described = {
         "version": "1.0",
         "added_tokens": [
@@ -102,8 +102,8 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
     }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": names[known.bos_id],
-        "eos_token": names[known.eos_id],
+        "bos_token": names[sentencepiece_.bos_id],
+        "eos_token": names[sentencepiece_.eos_id],
         "pad_token": names[PAD_ID],
         "unk_token": names[UNK_ID],
         "padding_side": "left",
@@ -114,10 +114,10 @@ def fast_tokenizer(path: Path) -> FastTokenizer:
             "tokenizer.json": json.dumps(described, ensure_ascii=False),
             "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
         },
-        image_token_id=known.vocab_size,
-        separator_id=known.newline_id,
-        bos_id=known.bos_id,
-        eos_id=known.eos_id,
+        image_token_id=sentencepiece_.vocab_size,
+        separator_id=sentencepiece_.newline_id,
+        bos_id=sentencepiece_.bos_id,
+        eos_id=sentencepiece_.eos_id,
     )
 
 
@@ -128,14 +128,14 @@ def _added(name: str, i: int, *, special: bool) -> dict[str, Any]:
 
 def _merges(scores: dict[str, float]) -> list[list[str]]:
     """Returns the pairs of pieces that merge, by descending priority."""
-    found = []
+    ranked_pairs = []
     for piece, score in scores.items():
         for cut in range(1, len(piece)):
             left, right = piece[:cut], piece[cut:]
             if left in scores and right in scores:
-                found.append((-score, left, right))
-    found.sort(key=lambda pair: pair[0])
-    return [[left, right] for _, left, right in found]
+                ranked_pairs.append((-score, left, right))
+    ranked_pairs.sort(key=lambda pair: pair[0])
+    return [[left, right] for _, left, right in ranked_pairs]
 
 
 def _read(model: bytes) -> tuple[int, list[_Piece]]:
@@ -149,9 +149,9 @@ def _read(model: bytes) -> tuple[int, list[_Piece]]:
     # the type of the model.
     for field, value in _fields(model):
         if field == 1:
-            found = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL, **dict(_fields(value))}
-            (score,) = struct.unpack("<f", found[2])
-            pieces.append(_Piece(found[1].decode(), score, found[3]))
+            fields = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL, **dict(_fields(value))}
+            (score,) = struct.unpack("<f", fields[2])
+            pieces.append(_Piece(fields[1].decode(), score, fields[3]))
         elif field == 2:
             model_type = dict(_fields(value)).get(3, model_type)
     return model_type, pieces

@@ -112,14 +112,14 @@ def checked_digest(checkpoint: Checkpoint) -> str:
     Raises:
       ValueError: if the digests differ, or the folder holds no finished checkpoint.
     """
-    found = params_digest_of(checkpoint)
-    stated = stated_digest(checkpoint)
-    if found != stated:
+    actual = params_digest_of(checkpoint)
+    recorded = stated_digest(checkpoint)
+    if actual != recorded:
         raise ValueError(
-            f"checkpoint {checkpoint} holds parameters of digest {found[:12]}, and its {DIGEST} "
-            f"states {stated[:12]!r}: it was changed; convert or train it again."
+            f"checkpoint {checkpoint} holds parameters of digest {actual[:12]}, and its {DIGEST} "
+            f"states {recorded[:12]!r}: it was changed; convert or train it again."
         )
-    return found
+    return actual
 
 
 def tokenizer_path(checkpoint: Checkpoint) -> Path:

@@ -74,10 +74,10 @@ def open_source(path: Path, config: Path | None = None) -> Source:
     elif path.is_dir() and any((path / name).exists() for name in (INDEX, SINGLE)):
         arrays, folder = array_files.read_safetensors_folder(path), path
     else:
-        there = "no such path" if not path.exists() else "something else"
+        content = "no such path" if not path.exists() else "something else"
         raise RequestError(
             f"SRC must be an .npz of big_vision, a .safetensors file, a folder with {SINGLE} or "
-            f"{INDEX}, or a checkpoint of ours (with {CONFIG}), got {there}: {path}."
+            f"{INDEX}, or a checkpoint of ours (with {CONFIG}), got {content}: {path}."
         )
     tokenizer = folder / TOKENIZER if path.is_dir() and (folder / TOKENIZER).exists() else None
     return _hugging_face_source(arrays, _config_beside(arrays, folder, config), tokenizer)
@@ -85,12 +85,14 @@ def open_source(path: Path, config: Path | None = None) -> Source:
 
 def big_vision_source(arrays: Arrays) -> Source:
     """Returns the checked source of arrays with big_vision's names; raises as `open_source`."""
-    origin, found = "big_vision", big_vision_keys(arrays)
-    translate.check_big_vision(found)
-    shapes = {key: arrays.entries[name].shape for key, name in found.items()}
+    origin, keys = "big_vision", big_vision_keys(arrays)
+    translate.check_big_vision(keys)
+    shapes = {key: arrays.entries[name].shape for key, name in keys.items()}
     model = model_config(translate.our_shapes(shapes), big_vision_facts(shapes))
-    wanted = translate.big_vision_shapes(model)
-    expected = {key: wanted[name] for key, name in big_vision_keys(wanted).items()}
+    expected_shapes = translate.big_vision_shapes(model)
+    expected = {
+        key: expected_shapes[name] for key, name in big_vision_keys(expected_shapes).items()
+    }
     translate.check_shapes(expected, shapes, origin)
     return Source(model, arrays, origin)
 
@@ -111,19 +113,19 @@ def _config_beside(arrays: Arrays, folder: Path, config: Path | None) -> dict[st
 
 def _hugging_face_source(arrays: Arrays, config: dict[str, Any], tokenizer: Path | None) -> Source:
     origin, facts = "Hugging Face", read_config(config)
-    found = hugging_face_keys(arrays)
-    translate.check_hugging_face(found)
-    shapes = {name: arrays.entries[key].shape for name, key in found.items()}
+    keys = hugging_face_keys(arrays)
+    translate.check_hugging_face(keys)
+    shapes = {name: arrays.entries[key].shape for name, key in keys.items()}
     model = model_config(translate.our_shapes(shapes), facts)
-    wanted = translate.hugging_face_shapes(model)
+    expected_shapes = translate.hugging_face_shapes(model)
     rows = max(shapes[HUGGING_FACE_EMBEDDING][0], model.text.vocab_size)
-    for key in (HUGGING_FACE_EMBEDDING, *({LM_HEAD} & set(found))):
-        wanted[key] = rows, model.text.width
-    translate.check_shapes(wanted, shapes, origin)
-    if LM_HEAD in found:
-        tied = arrays[found[HUGGING_FACE_EMBEDDING]]
-        if not np.array_equal(tied, arrays[found[LM_HEAD]]):
-            raise NamesError(f"{found[LM_HEAD]} must equal the embedding (Gemma 2 ties them).")
+    for key in (HUGGING_FACE_EMBEDDING, *({LM_HEAD} & set(keys))):
+        expected_shapes[key] = rows, model.text.width
+    translate.check_shapes(expected_shapes, shapes, origin)
+    if LM_HEAD in keys:
+        tied = arrays[keys[HUGGING_FACE_EMBEDDING]]
+        if not np.array_equal(tied, arrays[keys[LM_HEAD]]):
+            raise NamesError(f"{keys[LM_HEAD]} must equal the embedding (Gemma 2 ties them).")
     return Source(model, arrays, origin, config, tokenizer)
 
 

@@ -57,9 +57,9 @@ def big_vision_keys(keys: Iterable[str]) -> dict[str, str]:
 
     If any key begins with `params/`, all others are left out: they belong to the optimizer.
     """
-    whole = list(keys)
-    inside = [key for key in whole if key.startswith("params/")]
-    return {key.removeprefix("params/"): key for key in inside or whole}
+    names = list(keys)
+    inside = [key for key in names if key.startswith("params/")]
+    return {key.removeprefix("params/"): key for key in inside or names}
 
 
 def hugging_face_keys(keys: Iterable[str]) -> dict[str, str]:
@@ -71,7 +71,7 @@ def hugging_face_keys(keys: Iterable[str]) -> dict[str, str]:
     Raises:
       NamesError: if two keys mean the same parameter.
     """
-    found: dict[str, str] = {}
+    keys_of_names: dict[str, str] = {}
     for key in keys:
         if re.search(r"(position_ids|inv_freq)$", key):
             continue
@@ -79,10 +79,12 @@ def hugging_face_keys(keys: Iterable[str]) -> dict[str, str]:
         name = re.sub(r"^language_model\.(?:model\.)?", _HF_TEXT, name)
         name = re.sub(r"^vision_tower\.(?:vision_model\.)?", _HF_IMG, name)
         name = LM_HEAD if name.endswith("lm_head.weight") else name
-        if name in found:
-            raise NamesError(f"a checkpoint must hold {name} once, got {found[name]} and {key}.")
-        found[name] = key
-    return found
+        if name in keys_of_names:
+            raise NamesError(
+                f"a checkpoint must hold {name} once, got {keys_of_names[name]} and {key}."
+            )
+        keys_of_names[name] = key
+    return keys_of_names
 
 
 _BV_IMG = "img/Transformer/encoderblock/"
@@ -122,20 +124,22 @@ def _vision() -> list[Name]:
         ),
         Name("vision/norm/bias", "img/Transformer/encoder_norm/bias", SAME, post + "bias", SAME),
     ]
-    for ours, bv, hf in (("attn_norm", "0", "layer_norm1"), ("mlp_norm", "1", "layer_norm2")):
+    for layer_name, bv, hf in (("attn_norm", "0", "layer_norm1"), ("mlp_norm", "1", "layer_norm2")):
         for part, hf_part in (("scale", "weight"), ("bias", "bias")):
             table.append(
                 Name(
-                    f"vision/blocks/{ours}/{part}",
+                    f"vision/blocks/{layer_name}/{part}",
                     f"{_BV_IMG}LayerNorm_{bv}/{part}",
                     SAME,
                     f"{_HF_BLOCK}{hf}.{hf_part}",
                     SAME,
                 )
             )
-    for ours, bv, hf in (("up", "0", "fc1"), ("down", "1", "fc2")):
+    for layer_name, bv, hf in (("up", "0", "fc1"), ("down", "1", "fc2")):
         table += _linear(
-            f"vision/blocks/mlp/{ours}", f"{_BV_IMG}MlpBlock_0/Dense_{bv}", f"{_HF_BLOCK}mlp.{hf}"
+            f"vision/blocks/mlp/{layer_name}",
+            f"{_BV_IMG}MlpBlock_0/Dense_{bv}",
+            f"{_HF_BLOCK}mlp.{hf}",
         )
     for part, hf in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
         table += _linear(
@@ -179,11 +183,11 @@ def _text() -> list[Name]:
         ("post_mlp_norm", "post_ffw_norm", "post_feedforward_layernorm"),
     )
     table = [
-        Name(f"text/blocks/{ours}", bv, layout, f"{_HF_LAYER}{hf}.weight", TRANSPOSED, part)
-        for ours, bv, part, layout, hf in rows
+        Name(f"text/blocks/{layer_name}", bv, layout, f"{_HF_LAYER}{hf}.weight", TRANSPOSED, part)
+        for layer_name, bv, part, layout, hf in rows
     ]
-    for ours, bv, hf in norms:
-        path = f"text/blocks/{ours}/scale"
+    for layer_name, bv, hf in norms:
+        path = f"text/blocks/{layer_name}/scale"
         table.append(Name(path, f"llm/layers/{bv}/scale", SAME, f"{_HF_LAYER}{hf}.weight", SAME))
     embedding, norm = HUGGING_FACE_EMBEDDING, _HF_TEXT + "norm.weight"
     table.append(Name(EMBEDDING, "llm/embedder/input_embedding", SAME, embedding, SAME))

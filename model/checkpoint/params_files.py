@@ -213,12 +213,12 @@ class ParamsReader:
 
     def read_all(self, wanted: Mapping[str, Sequence[slice]]) -> dict[str, np.ndarray]:
         """Returns several arrays, or parts of them, read in parallel; see `read`."""
-        found, ranges = {}, []
+        arrays, ranges = {}, []
         for path, index in wanted.items():
-            found[path] = self._prepare(path, index, ranges)
+            arrays[path] = self._prepare(path, index, ranges)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(self._fill, ranges))
-        return found
+        return arrays
 
     def _prepare(self, path: str, index: Sequence[slice], ranges: list[_Range]) -> np.ndarray:
         """Returns an array to be filled, and appends the file ranges that fill it to `ranges`."""
@@ -237,12 +237,12 @@ class ParamsReader:
         above = [range(*bound) for bound in bounds[: max(cut, 0)]]
         first = bounds[cut][0] * strides[cut] if cut >= 0 else 0
         flat = memoryview(out.reshape(-1).view(np.uint8).data)
-        told = self._arrays[path]
+        entry = self._arrays[path]
         for number, place in enumerate(itertools.product(*above)):
             offset = first + sum(i * stride for i, stride in zip(place, strides, strict=False))
-            start = told["start"] + offset * dtype.itemsize
+            start = entry["start"] + offset * dtype.itemsize
             part = flat[number * run * dtype.itemsize :][: run * dtype.itemsize]
-            ranges += self._split(told["file"], start, part)
+            ranges += self._split(entry["file"], start, part)
         return out
 
     @staticmethod

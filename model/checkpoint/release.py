@@ -27,7 +27,7 @@ from model.checkpoint.folder import Checkpoint, load_config, params_of, tokenize
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
 from model.connector import budgets
-from model.connector.routing import KINDS
+from model.connector.registry import CONNECTORS, KINDS
 from model.files import CONFIG
 
 CODE = Path(__file__).with_name("released")
@@ -52,17 +52,17 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
       dtype: type of the written tensors, float32 or bfloat16.
 
     Raises:
-      RequestError: if the connector is one of the user's own.
+      RequestError: if there is no torch code for the connector, as for a user's own.
       ValueError: if the checkpoint is not finished, or its tokenizer has no form for transformers.
     """
     # Checked on the raw JSON: loading the configuration would import a user's own connector class,
     # which may not be installed here.
     config = (open_stored_folder(checkpoint).local_folder((CONFIG,)) / CONFIG).read_text()
     kind = json.loads(config)["connector"]["kind"]
-    if kind not in KINDS:
+    if kind not in _torch_kinds():
         raise RequestError(
-            f"connector.kind must be one of {', '.join(KINDS)} to be released, got {kind!r}: there "
-            "is no torch code for a connector of your own."
+            f"connector.kind must be one of {', '.join(_torch_kinds())} to be released, got "
+            f"{kind!r}: there is no torch code for it."
         )
     cfg = load_config(checkpoint)
     tokenizer = fast_tokenizer(tokenizer_path(checkpoint))
@@ -112,6 +112,12 @@ def write_release(checkpoint: Checkpoint, out: Path, dtype: np.dtype) -> ModelCo
     return cfg
 
 
+def _torch_kinds() -> list[str]:
+    """Returns the connectors whose class the torch code has, under the same name."""
+    code = (CODE / "modeling_parcel.py").read_text(encoding="utf-8")
+    return [kind for kind in KINDS if f"\nclass {CONNECTORS[kind].name}(nn.Module)" in code]
+
+
 def _settings(cfg: ModelConfig) -> dict[str, Any]:
     """Returns our configuration as the torch code reads it."""
     routing = cfg.connector.routing
@@ -120,7 +126,7 @@ def _settings(cfg: ModelConfig) -> dict[str, Any]:
         "text": dataclasses.asdict(cfg.text),
         "connector": dataclasses.asdict(cfg.connector),
         "routing": {
-            "module": routing.module,
+            "module": CONNECTORS[cfg.connector.kind].name,
             "reads": routing.reads,
             "anchor_counts": routing.anchor_counts(cfg.vision.grid),
         },

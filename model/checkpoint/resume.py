@@ -110,8 +110,10 @@ class ResumePoints:
         self._leaving = threading.Event()
         self._news = threading.Event()
         # The first process chooses <start> and the points to try, so that all of them agree.
-        said = " ".join([uuid.uuid4().hex[:8], *self._found()[:_OFFERED]]) if not self._rank else ""
-        self._start, *self._offered = _of_all(said)[0].split()
+        offer = (
+            " ".join([uuid.uuid4().hex[:8], *self._found()[:_OFFERED]]) if not self._rank else ""
+        )
+        self._start, *self._offered = _of_all(offer)[0].split()
         self._kept: list[str] = []
         self.damaged: tuple[str, ...] = ()
 
@@ -126,10 +128,10 @@ class ResumePoints:
           OSError: if a point cannot be read.
         """
         while self._offered:
-            name, found, reason = self._offered[0], None, ""
+            name, restored, reason = self._offered[0], None, ""
             try:
                 point = _Point(self._files, name)
-                found = _step(name), point.read(template), point.notes
+                restored = _step(name), point.read(template), point.notes
             except ValueError as error:
                 reason = str(error)
             except KeyError as error:
@@ -142,9 +144,9 @@ class ResumePoints:
             reason = next(filter(None, _of_all(reason)), "")
             if not reason:
                 self._kept = self._offered[::-1]  # Oldest first: `_write` deletes from the front.
-                return found
-            told = f"resumable checkpoint of step {_step(name)} is not used: {reason}"
-            self.damaged = (*self.damaged, told)
+                return restored
+            warning = f"resumable checkpoint of step {_step(name)} is not used: {reason}"
+            self.damaged = (*self.damaged, warning)
             if self._rank == 0:
                 self._files.remove(name)
             self._offered.pop(0)
@@ -163,8 +165,10 @@ class ResumePoints:
           OSError: if the point before could not be written.
         """
         self.wait()
-        there = {} if self._rank else {n: path for n, path in notes.items() if path.exists()}
-        texts = {name: path.read_text() for name, path in there.items()}
+        existing_notes = (
+            {} if self._rank else {n: path for n, path in notes.items() if path.exists()}
+        )
+        texts = {name: path.read_text() for name, path in existing_notes.items()}
         name = f"{step}-{self._start}"
         self._saving = self._writer.submit(self._write, name, parts, texts)
 
@@ -246,9 +250,9 @@ class _Point:
     """
 
     def __init__(self, files: StoreBackend, name: str) -> None:
-        there = files.listing(name)
+        file_sizes = files.listing(name)
         indices: dict[int, dict[str, Any]] = {}
-        for rank in _ranks(there):
+        for rank in _ranks(file_sizes):
             try:
                 indices[rank] = json.loads(files.read(f"{name}/{rank}.json"))
             except ValueError:
@@ -258,7 +262,7 @@ class _Point:
             raise ValueError("it was not finished")
         for rank, index in indices.items():
             for file, size in index["sizes"].items():
-                stat = there.get(f"{rank}-{file}")
+                stat = file_sizes.get(f"{rank}-{file}")
                 if stat is None or stat.size != size:
                     raise ValueError(f"{rank}-{file} is not what was written")
         self.notes: dict[str, str] = indices[0]["notes"]
@@ -282,7 +286,7 @@ class _Point:
             path: leaf.sharding.addressable_devices_indices_map(leaf.shape).values()
             for path, leaf in leaves.items()
         }
-        wanted = sorted(  # A set: devices that hold the same region share one read.
+        regions = sorted(  # A set: devices that hold the same region share one read.
             {
                 (path, _region(index, leaves[path].shape))
                 for path in leaves
@@ -295,11 +299,11 @@ class _Point:
             return self._read(path, region, leaves[path].dtype)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            found = dict(zip(wanted, pool.map(read, wanted), strict=True))
+            pieces = dict(zip(regions, pool.map(read, regions), strict=True))
 
         def leaf_of(path: str, leaf: jax.Array) -> jax.Array:
             def part(index: Sequence[slice] | None) -> np.ndarray:
-                return found[path, _region(index or (), leaf.shape)]
+                return pieces[path, _region(index or (), leaf.shape)]
 
             return jax.make_array_from_callback(leaf.shape, leaf.sharding, part)
 
@@ -370,10 +374,10 @@ def _of_all(word: str) -> list[str]:
     """Returns the messages of all processes, by rank; all of them must call this together."""
     if jax.process_count() == 1:
         return [word]
-    said = np.zeros(_MOST_SAID, np.uint8)
+    buffer = np.zeros(_MOST_SAID, np.uint8)
     encoded = word.encode()[:_MOST_SAID]
-    said[: len(encoded)] = list(encoded)
+    buffer[: len(encoded)] = list(encoded)
     return [
         bytes(row).rstrip(b"\0").decode(errors="replace")
-        for row in np.asarray(multihost_utils.process_allgather(said))
+        for row in np.asarray(multihost_utils.process_allgather(buffer))
     ]

@@ -45,10 +45,10 @@ def open_towers(siglip: Path, gemma: Path, *, pieces: int = GEMMA_PIECES, seed: 
         raise RequestError(f"--gemma must be an Orbax folder of Gemma 2, got {gemma}.")
     image = _image_tower(array_files.read_npz(siglip))
     try:
-        found = array_files.read_orbax(gemma)
+        gemma_arrays = array_files.read_orbax(gemma)
     except (FileNotFoundError, ValueError) as error:
         raise RequestError(f"--gemma must be an Orbax folder of Gemma 2: {error}") from None
-    text = _decoder(found, pieces, seed)
+    text = _decoder(gemma_arrays, pieces, seed)
     widths = _width(image, "img/pos_embedding"), _width(text, "llm/embedder/input_embedding")
     head = {
         "img/head/kernel": _zeros(widths),
@@ -64,12 +64,12 @@ def _image_tower(arrays: Arrays) -> dict[str, Entry]:
         entries = {key: entry for key, entry in entries.items() if key.startswith("img/")}
     else:
         entries = {f"img/{key}": entry for key, entry in entries.items()}
-    kept = {
+    tower = {
         key: entry
         for key, entry in entries.items()
         if not key.startswith(("img/MAPHead_0/", "img/head/"))
     }
-    return _stacked(kept, _UNSCANNED, "/encoderblock/")
+    return _stacked(tower, _UNSCANNED, "/encoderblock/")
 
 
 def _decoder(arrays: Arrays, pieces: int, seed: int) -> dict[str, Entry]:
@@ -124,10 +124,10 @@ def _stack(layers: list[Entry]) -> Entry:
     shape, dtype = (len(layers), *layers[0].shape), layers[0].dtype
 
     def read() -> np.ndarray:
-        whole = np.empty(shape, dtype)
+        stacked = np.empty(shape, dtype)
         for i, layer in enumerate(layers):
-            whole[i] = layer.read()
-        return whole
+            stacked[i] = layer.read()
+        return stacked
 
     return Entry(shape, dtype, read)
 

@@ -51,27 +51,27 @@ def from_hugging_face(arrays: Arrays) -> Params:
 
 def read_big_vision(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (our path, float32 array) of every parameter; raises as `from_big_vision`."""
-    found = big_vision_keys(arrays)
-    check_big_vision(found)
+    keys = big_vision_keys(arrays)
+    check_big_vision(keys)
     for name in TABLE:
-        whole = arrays[found[name.big_vision]]
-        piece = whole if name.part is None else whole[:, name.part]
+        array = arrays[keys[name.big_vision]]
+        piece = array if name.part is None else array[:, name.part]
         yield name.ours, _float32(name.big_vision_layout.read(piece))
 
 
 def read_hugging_face(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (our path, float32 array) of every parameter; raises as `from_hugging_face`."""
-    found = hugging_face_keys(arrays)
-    check_hugging_face(found)
+    keys = hugging_face_keys(arrays)
+    check_hugging_face(keys)
     for name in TABLE:
-        count = _depth(name, found)
+        count = _depth(name, keys)
         if count is None:
-            whole = arrays[found[name.hugging_face]]
-            yield name.ours, _float32(name.hugging_face_layout.read(whole))
+            array = arrays[keys[name.hugging_face]]
+            yield name.ours, _float32(name.hugging_face_layout.read(array))
             continue
         stack = np.zeros((0,), np.float32)
         for i in range(count):  # The stack is allocated at the first layer, which has the shape.
-            layer = name.hugging_face_layout.read(arrays[found[_layer(name, i)]])
+            layer = name.hugging_face_layout.read(arrays[keys[_layer(name, i)]])
             stack = stack if i else np.empty((count, *layer.shape), np.float32)
             stack[i] = layer
         yield name.ours, stack
@@ -86,11 +86,11 @@ def to_big_vision(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.nd
 def to_hugging_face(params: Arrays, cfg: ModelConfig) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (Hugging Face key, array) of a whole checkpoint, given our parameters by path."""
     for name in TABLE:
-        ours = params[name.ours]
+        array = params[name.ours]
         if "{i}" not in name.hugging_face:
-            yield name.hugging_face, name.hugging_face_layout.write(ours, cfg)
+            yield name.hugging_face, name.hugging_face_layout.write(array, cfg)
             continue
-        for i, layer in enumerate(ours):
+        for i, layer in enumerate(array):
             yield _layer(name, i), name.hugging_face_layout.write(layer, cfg)
 
 
@@ -106,7 +106,7 @@ def big_vision_shapes(cfg: ModelConfig) -> dict[str, Shape]:
 
 def hugging_face_shapes(cfg: ModelConfig) -> dict[str, Shape]:
     """Returns the shape of every tensor in a model's Hugging Face checkpoint, without any data."""
-    return {key: one.shape for key, one in to_hugging_face(_no_memory(cfg), cfg)}
+    return {key: array.shape for key, array in to_hugging_face(_no_memory(cfg), cfg)}
 
 
 def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -114,25 +114,25 @@ def our_shapes(shapes: Mapping[str, Shape]) -> dict[str, Shape]:
 
     Parameters whose source has too few axes are left out: `check_shapes` finds them.
     """
-    theirs = hugging_face_keys(shapes)
-    hugging_face = any(name.hugging_face in theirs for name in TABLE)
-    found = theirs if hugging_face else big_vision_keys(shapes)
-    ours: dict[str, Shape] = {}
+    hugging_face_names = hugging_face_keys(shapes)
+    hugging_face = any(name.hugging_face in hugging_face_names for name in TABLE)
+    keys = hugging_face_names if hugging_face else big_vision_keys(shapes)
+    our: dict[str, Shape] = {}
     for name in TABLE:
         key = name.hugging_face.replace("{i}", "0") if hugging_face else name.big_vision
         # Layouts convert arrays, so a zero that is broadcast to the shape stands in for the data.
-        blank = np.broadcast_to(np.int8(0), shapes[found[key]])
+        blank = np.broadcast_to(np.int8(0), shapes[keys[key]])
         try:
             if hugging_face:
                 shape = name.hugging_face_layout.read(blank).shape
-                depth = _depth(name, found)
-                ours[name.ours] = shape if depth is None else (depth, *shape)
+                depth = _depth(name, keys)
+                our[name.ours] = shape if depth is None else (depth, *shape)
             else:
                 piece = blank if name.part is None else blank[:, name.part]
-                ours[name.ours] = name.big_vision_layout.read(piece).shape
+                our[name.ours] = name.big_vision_layout.read(piece).shape
         except (ValueError, IndexError):
             continue
-    return ours
+    return our
 
 
 def check_big_vision(found: Collection[str]) -> None:

@@ -19,11 +19,11 @@ class Connector(typing.Protocol):
     """One connector. The projector to the decoder's width comes after it and is shared by all.
 
     Its class is a `flax.nnx.Module` with float32 parameters, constructed as `Class(cfg, rngs=rngs)`
-    from a `ConnectedConfig`. The class of a user's own connector must also have
+    from a `ConnectedConfig`. The class, a user's own or a built-in one, must also have
 
       routing: a `routing.Routing`, which says what budgets it serves.
 
-    and any class may have
+    and it may have
 
       feature_attention: path to the `vision.layers.Attention` with which its queries read the
         features, such as "attn" or "mqt.attn": `parcel spectral` shows where they look.

@@ -20,6 +20,7 @@ import dataclasses
 import numpy as np
 
 from model.connector.config import ConnectedConfig
+from model.connector.registry import CONNECTORS
 from model.connector.routing import Routing
 
 # Chosen for a low mean step cost over all budgets, relative to one program per budget (in multiples
@@ -72,8 +73,7 @@ def num_anchors(cfg: ConnectedConfig, budget: int) -> int:
     16 anchors below 64 tokens, 64 below 256, 256 above; never as many as there are patches. With
     a fixed routing always the same. Source: PARCEL, section 3; 0 for connectors without anchors.
     """
-    counts = cfg.connector.routing.anchor_counts(cfg.vision.grid)
-    return max((count for count in counts if count <= budget), default=0)
+    return cfg.connector.routing.num_anchors(cfg.vision.grid, budget)
 
 
 def buckets(cfg: ConnectedConfig) -> tuple[Bucket, ...]:
@@ -99,9 +99,11 @@ def check_connector(cfg: ConnectedConfig) -> None:
     """Raises ValueError unless the connector's settings fit it and the vision tower."""
     kind, heads, width = cfg.connector.kind, cfg.connector.num_heads, cfg.vision.width
     routing, grid = cfg.connector.routing, cfg.vision.grid
-    if routing.has_attention and width % heads:
+    # What layers a user's class has is not known here; it checks its own sizes.
+    has_attention = kind in CONNECTORS and CONNECTORS[kind].has_parameters
+    if has_attention and width % heads:
         raise ValueError(f"connector.num_heads must divide vision.width={width}, got {heads}.")
-    if routing.has_attention and not routing.pooled and width % 4:
+    if has_attention and not routing.pooled and width % 4:
         raise ValueError(
             f"vision.width must be a multiple of 4 for {kind!r} (sine and cosine of two axes), "
             f"got {width}."
@@ -193,9 +195,9 @@ def _default_buckets(routing: Routing, grid: int) -> tuple[int, ...]:
         most = len(_ROUTED_BUCKETS[32])
         # Thinned from the largest downwards, so that the largest is among them.
         return served[:: -max(1, -(-len(served) // most))][::-1]
-    known = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
-    if grid in known:
-        return tuple(size for size in known[grid] if size >= served[0])
+    measured_buckets = _ROUTED_BUCKETS if len(routing.anchor_grids) > 1 else _EVEN_BUCKETS
+    if grid in measured_buckets:
+        return tuple(size for size in measured_buckets[grid] if size >= served[0])
     if routing.anchor_grids:
         # The number of anchors changes at each count but the first. A bucket has one number of
         # anchors, so one must end just below each of these counts.

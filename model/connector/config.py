@@ -4,7 +4,8 @@ import dataclasses
 import typing
 
 from model.check import check_positive
-from model.connector.routing import Routing, routing_of
+from model.connector.registry import routing_of
+from model.connector.routing import Routing
 from model.vision.config import VisionConfig
 
 
@@ -15,7 +16,7 @@ class ConnectorConfig:
     Defaults of settings that the papers leave open are marked [inferred].
 
     Attributes:
-      kind: the method: a name in `routing.ROUTINGS`, or a user's own class as "module:Class".
+      kind: the method: a name in `registry.CONNECTORS`, or a user's own class as "module:Class".
       num_heads: attention heads; must divide the vision width (papers: 12 on 1152).
       mlp_dim: hidden channels of the MLP of PARCEL and of the capacity controls; 0 means the
         vision tower's.
@@ -41,7 +42,7 @@ class ConnectorConfig:
 
     @property
     def routing(self) -> Routing:
-        """The method's entry in `routing.ROUTINGS`, or that of the user's own class."""
+        """The routing of the method's entry in the registry, or of the user's own class."""
         return routing_of(self.kind)
 
 

@@ -73,15 +73,15 @@ def check(cfg: ConnectedConfig) -> Iterator[Finding]:
     Args:
       cfg: config of the model that it is part of.
     """
-    tried = _Tried(cfg)
-    first, *others = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
-    found = _keeps(tried, first)
-    yield found
-    for name in others:
+    trial = _Tried(cfg)
+    first, *remaining = "programs", "budgets", "dtypes", "images", "masking", "gradients", "nesting"
+    finding = _keeps(trial, first)
+    yield finding
+    for name in remaining:
         # All other checks start by tracing its programs.
         yield (
-            _keeps(tried, name)
-            if found.kept
+            _keeps(trial, name)
+            if finding.kept
             else Finding(name=name, kept=False, told=f"not tried, because {first} failed")
         )
 
@@ -103,10 +103,10 @@ def check_shapes(cfg: ConnectedConfig) -> None:
     Raises:
       ValueError: naming the promise that is broken, in one line.
     """
-    tried = _Tried(cfg)
+    trial = _Tried(cfg)
     for name in ("programs", "dtypes"):
-        if not (found := _keeps(tried, name)).kept:
-            raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {found.told}")
+        if not (finding := _keeps(trial, name)).kept:
+            raise ValueError(f"{cfg.connector.kind} breaks {name!r}: {finding.told}")
 
 
 class _BrokenError(Exception):
@@ -116,13 +116,13 @@ class _BrokenError(Exception):
 def _in_a_line(error: Exception) -> str:
     if isinstance(error, _BrokenError):
         return str(error)
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if isinstance(error, jax.errors.ConcretizationTypeError):
-        said = (
+        message = (
             "the budget is an argument of a program, without a value while it is made; cut by "
             "`bucket`, and mask by `jnp.arange(bucket) < budget`"
         )
-    return f"{type(error).__name__}: {said:.300}"
+    return f"{type(error).__name__}: {message:.300}"
 
 
 class _Tried:
@@ -144,12 +144,12 @@ class _Tried:
         return f"{len(self.shapes)} for {len(self.served)} budgets"
 
     def budgets(self) -> str:
-        tried = sorted({*self.served[:: -(-len(self.served) // _BUDGETS)], self.served[-1]})
-        for budget in tried:
+        checked = sorted({*self.served[:: -(-len(self.served) // _BUDGETS)], self.served[-1]})
+        for budget in checked:
             self._traced(budget, np.float32)
-        if tried == list(self.served):
-            return ", ".join(map(str, tried))
-        return f"{len(tried)} of {len(self.served)} from {tried[0]} to {tried[-1]}"
+        if checked == list(self.served):
+            return ", ".join(map(str, checked))
+        return f"{len(checked)} of {len(self.served)} from {checked[0]} to {checked[-1]}"
 
     def dtypes(self) -> str:
         for path, leaf in _leaves(self._abstract[1]):
@@ -168,9 +168,9 @@ class _Tried:
         size = self.shapes[-1].size
         alone = self._run(size, size).tokens
         for image in range(_BATCH):
-            others = self.weights.copy()
-            others[image] = self.features[image]
-            if (far := _far(self._run(size, size, others).tokens[image], alone[image])) > TOLERANCE:
+            batch = self.weights.copy()
+            batch[image] = self.features[image]
+            if (far := _far(self._run(size, size, batch).tokens[image], alone[image])) > TOLERANCE:
                 raise _BrokenError(
                     f"tokens of an image change by {far:.1e} when other images of the batch change"
                 )
@@ -196,13 +196,13 @@ class _Tried:
                 raise _BrokenError(f"of {name}, budget {self.served[-1]}: not finite")
         for shape, budget in self._masked():
             masked, exact = self._run(shape.size, budget), self._run(budget, budget)
-            theirs = [*exact.by_params, exact.by_features]
-            whole = np.sqrt(sum(float(np.sum(np.square(a))) for a in theirs))
+            reference = [*exact.by_params, exact.by_features]
+            total_norm = np.sqrt(sum(float(np.sum(np.square(a))) for a in reference))
             for name, a, b in zip(
-                names, [*masked.by_params, masked.by_features], theirs, strict=True
+                names, [*masked.by_params, masked.by_features], reference, strict=True
             ):
                 # A gradient that is much smaller than the whole has fewer correct digits.
-                scale = max(float(np.linalg.norm(b)), 1e-2 * whole, 1e-30)
+                scale = max(float(np.linalg.norm(b)), 1e-2 * total_norm, 1e-30)
                 if not (far := float(np.linalg.norm(a - b)) / scale) <= TOLERANCE:
                     raise _BrokenError(
                         f"of {name}, budget {budget} in {shape.size} slots: differs by {far:.1e} "
@@ -211,15 +211,15 @@ class _Tried:
         if not np.any(largest.by_features):
             raise _BrokenError("the tokens do not depend on the features")
         for i, (path, _) in enumerate(_leaves(self._abstract[1])):
-            tried = (run.by_params[i] for run in self._results.values())
+            cached_gradients = (run.by_params[i] for run in self._results.values())
             more = (self._run(budget, budget).by_params[i] for budget in self._unlike())
-            if not any(np.any(gradient) for gradient in itertools.chain(tried, more)):
+            if not any(np.any(gradient) for gradient in itertools.chain(cached_gradients, more)):
                 raise _BrokenError(f"of {path}: zero at every budget tried; nothing trains it")
         return "those of truncation, finite" if self._masked() else "finite"
 
     def nesting(self) -> str:
-        told, tried = "", self._nested()
-        for less, more in tried:
+        detail, budget_pairs = "", self._nested()
+        for less, more in budget_pairs:
             small, large = self._run(less, less), self._run(more, more)
             most = max((np.abs(a).max(initial=0.0) for a in small.by_params), default=0.0)
             for (path, _), a, b in zip(
@@ -231,11 +231,11 @@ class _Tried:
                         f"budget {less} trains {lost} numbers of {path} that budget {more} does not"
                     )
             prefix = _far(large.tokens[:, :less], small.tokens) <= TOLERANCE
-            told = told or ("" if prefix else "; its tokens are others")
-        if not tried:
+            detail = detail or ("" if prefix else "; its tokens are others")
+        if not budget_pairs:
             return "one budget"
-        told = told or "; its tokens are the first ones of a larger budget's"
-        return f"a budget trains part of what a larger one trains{told}"
+        detail = detail or "; its tokens are the first ones of a larger budget's"
+        return f"a budget trains part of what a larger one trains{detail}"
 
     @functools.cached_property
     def _abstract(self) -> tuple[typing.Any, typing.Any]:
@@ -269,11 +269,11 @@ class _Tried:
         tokens = jax.eval_shape(
             lambda params, x, b: run(params, x, budget=b), self._abstract[1], features, budget
         )
-        wanted = (_BATCH, bucket, self.features.shape[-1])
-        if getattr(tokens, "shape", None) != wanted:
+        expected_shape = (_BATCH, bucket, self.features.shape[-1])
+        if getattr(tokens, "shape", None) != expected_shape:
             raise _BrokenError(
-                f"bucket {bucket} must give an array of {wanted} (images, slots, vision width), "
-                f"got {getattr(tokens, 'shape', None) or type(tokens).__name__}"
+                f"bucket {bucket} must give an array of {expected_shape} (images, slots, vision "
+                f"width), got {getattr(tokens, 'shape', None) or type(tokens).__name__}"
             )
         return tokens
 
@@ -290,26 +290,26 @@ class _Tried:
         compute = jax.jit(
             jax.value_and_grad(total, argnums=(0, 1), has_aux=True), compiler_options=_FAST
         )
-        given = self.features if features is None else features
-        (_, tokens), (by_params, by_features) = compute(self._params, given, np.int32(budget))
-        found = _Result(
+        inputs = self.features if features is None else features
+        (_, tokens), (by_params, by_features) = compute(self._params, inputs, np.int32(budget))
+        result = _Result(
             np.asarray(tokens)[:, :budget],
             [np.asarray(leaf) for _, leaf in _leaves(by_params)],
             np.asarray(by_features),
         )
-        if not np.all(np.isfinite(found.tokens)):
+        if not np.all(np.isfinite(result.tokens)):
             raise _BrokenError(f"tokens of budget {budget} are not finite")
         if features is None:
-            self._results[bucket, budget] = found
-        return found
+            self._results[bucket, budget] = result
+        return result
 
     def _masked(self) -> list[tuple[Bucket, int]]:
         """Returns (shape, budget) pairs: for some shapes, the budget that masks most slots."""
         pairs = []
         for shape in self.shapes:
-            held = [b for b in self.served if budgets.bucket_of(self.cfg, b) == shape]
-            if held and held[0] < shape.size:
-                pairs.append((shape, held[0]))
+            bucket_budgets = [b for b in self.served if budgets.bucket_of(self.cfg, b) == shape]
+            if bucket_budgets and bucket_budgets[0] < shape.size:
+                pairs.append((shape, bucket_budgets[0]))
         return _some(pairs)
 
     def _unlike(self) -> list[int]:
@@ -349,8 +349,10 @@ def _pairs(pairs: list[tuple[Bucket, int]]) -> str:
 
 def _leaves(tree: typing.Any) -> list[tuple[str, typing.Any]]:
     """Returns (path, leaf) of a tree; parts of a path are joined by "/"."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return [("/".join(str(getattr(k, "key", k)) for k in path), leaf) for path, leaf in found]
+    paths_and_leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [
+        ("/".join(str(getattr(k, "key", k)) for k in path), leaf) for path, leaf in paths_and_leaves
+    ]
 
 
 def _far(a: np.ndarray, b: np.ndarray) -> float:

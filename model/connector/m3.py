@@ -9,16 +9,22 @@ ablations `avgpool4` and `avgpool2` are the same pooling with one grid for all s
 4 x 4 and 2 x 2 patches, which leave 16 and 64 soft tokens at 224 px, 64 and 256 at 448 px.
 """
 
+import typing
+
 from flax import nnx
 from jaxtyping import Array, Float, Int32
 
 from model.connector.base import pool
 from model.connector.config import ConnectedConfig
+from model.connector.registry import CONNECTORS
 from model.connector.self_attention import ResidualMlp, SelfAttention
 
 
 class M3(nnx.Module):
     """Pools the features to `bucket` cells; it has no parameters."""
+
+    routing: typing.ClassVar = CONNECTORS["m3"].routing
+    flops = staticmethod(CONNECTORS["m3"].flops)
 
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         del cfg, rngs
@@ -37,6 +43,9 @@ class M3SelfAttention(nnx.Module):
     Two attentions and an MLP [inferred]; the paper says "comparable self-attention blocks".
     Source: PARCEL, section Ablations, "M3 w/ Self-Attention".
     """
+
+    routing: typing.ClassVar = CONNECTORS["m3_sa"].routing
+    flops = staticmethod(CONNECTORS["m3_sa"].flops)
 
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
         self.first = SelfAttention(cfg, rngs=rngs)

@@ -5,11 +5,14 @@ matrix is PaliGemma's projector here, as in the PARCEL paper's adaptation. Both 
 budgets from 2 to as many as there are patches: 256 at 224 px, 1024 at 448 px.
 """
 
+import typing
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int32
 
 from model.connector.config import ConnectedConfig
+from model.connector.registry import CONNECTORS
 from model.connector.self_attention import ResidualMlp, SelfAttention
 from model.vision.layers import Attention, LayerNorm, sincos_positions
 
@@ -17,6 +20,8 @@ from model.vision.layers import Attention, LayerNorm, sincos_positions
 class Mqt(nnx.Module):
     """Queries attend to the features and never to each other: any prefix of them stands alone."""
 
+    routing: typing.ClassVar = CONNECTORS["mqt"].routing
+    flops = staticmethod(CONNECTORS["mqt"].flops)
     feature_attention = "attn"
 
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:
@@ -54,6 +59,8 @@ class MqtSelfAttention(nnx.Module):
     other, and never an image. Source: PARCEL, section Ablations, "MQT w/ Self-Attention".
     """
 
+    routing: typing.ClassVar = CONNECTORS["mqt_sa"].routing
+    flops = staticmethod(CONNECTORS["mqt_sa"].flops)
     feature_attention = "mqt.attn"
 
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:

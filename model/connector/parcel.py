@@ -15,6 +15,8 @@ The last four are its ablations (section Ablations). The paper describes them no
 table; the rest is as in PARCEL [inferred].
 """
 
+import typing
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int32
@@ -22,6 +24,7 @@ from jaxtyping import Array, Float, Int32
 from model.connector import budgets
 from model.connector.base import pool
 from model.connector.config import ConnectedConfig
+from model.connector.registry import CONNECTORS
 from model.vision.layers import Attention, LayerNorm, Mlp, sincos_positions
 
 
@@ -36,6 +39,8 @@ class Parcel(nnx.Module):
     ablations differ in the keys of the first attention, or leave it out.
     """
 
+    routing: typing.ClassVar = CONNECTORS["parcel"].routing
+    flops = staticmethod(CONNECTORS["parcel"].flops)
     feature_attention = "feature_attn"
 
     def __init__(self, cfg: ConnectedConfig, *, rngs: nnx.Rngs) -> None:

@@ -119,8 +119,8 @@ class Examples:
         for row in range(*rows):
             # At each turn, all lanes draw from the same part, one example each.
             lane, turn = divmod(row, turns)
-            part, taken = self._mixtures[num_images][batch * turns + turn]
-            visit, order = taken * self._lanes + lane, self._orders[part]
+            part, part_turn = self._mixtures[num_images][batch * turns + turn]
+            visit, order = part_turn * self._lanes + lane, self._orders[part]
             draws.append(
                 Draw(part, order.position(visit), visit // len(self.parts[part]), step * size + row)
             )
@@ -169,11 +169,12 @@ class Examples:
         Raises:
           ValueError: if their number differs from that of the part's first record.
         """
-        found, expected = len(record.window()), self._stored[draw.part]
-        if found != expected:  # Possible in datasets of version 0.2.0.
+        num_images, expected = len(record.window()), self._stored[draw.part]
+        if num_images != expected:  # Possible in datasets of version 0.2.0.
             raise ValueError(
-                f"record {record.id!r} of part {draw.part!r} has {found} images, but the part's "
-                f"first record has {expected}; prepare the dataset again, which keeps them apart."
+                f"record {record.id!r} of part {draw.part!r} has {num_images} images, but the "
+                f"part's first record has {expected}; prepare the dataset again, which keeps them "
+                f"apart."
             )
         return record.window(choose_window(record, seed=self._seeds.texts, visit=draw.visit))
 
@@ -294,8 +295,8 @@ def stack_rows(rows: Sequence[TextRow]) -> Batch:
 
 
 def _decode_all(pixels: np.ndarray, examples: Sequence[Sequence[bytes]]) -> None:
-    for one, images in zip(pixels, examples, strict=True):
-        decode_into(one, images)
+    for example_pixels, images in zip(pixels, examples, strict=True):
+        decode_into(example_pixels, images)
 
 
 def _seed32(seed: int, number: int) -> int:

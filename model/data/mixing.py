@@ -97,8 +97,8 @@ class Mixture(Generic[Name]):
         """Returns how many of the first `number` examples belong to a stream."""
         rest = self._total
         for other, weight in zip(self._names, self._weights, strict=True):
-            others = number * (rest - weight) // rest
+            preceding = number * (rest - weight) // rest
             if other == name:
-                return number - others
-            number, rest = others, rest - weight
+                return number - preceding
+            number, rest = preceding, rest - weight
         raise AssertionError

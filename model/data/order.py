@@ -142,7 +142,9 @@ class Order:
         start = lane * each + np.minimum(lane, more)
         window, inside = np.divmod(place - start, self._window)
         shuffles = zip(lane.tolist(), window.tolist(), windows_seed.tolist(), strict=True)
-        first, last, seed = np.array([self._shuffle_of(*one) for one in shuffles], np.int64).T
+        first, last, seed = np.array(
+            [self._shuffle_of(*shuffle) for shuffle in shuffles], np.int64
+        ).T
         return (first + undone(inside, last, seed)) * self._lanes + lane
 
     def _place(self, turn: int, windows_seed: int) -> int:

@@ -80,7 +80,7 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
       ValueError: if there are no records, or images are stored smaller than `image_px`: a model
         that is fed enlarged ones costs more and sees no more.
     """
-    found: dict[str, list[Part]] = {}
+    parts_of_names: dict[str, list[Part]] = {}
     opened = []
     for directory in data:
         dataset = Dataset(directory)
@@ -92,10 +92,10 @@ def open_parts(data: Sequence[str], image_px: int = 1) -> dict[str, Joined]:
         opened.append(dataset)
     for dataset, names in zip(opened, names_of(opened), strict=True):
         for part, name in names.items():
-            found.setdefault(name, []).append(dataset.parts[part])
-    if not found:
+            parts_of_names.setdefault(name, []).append(dataset.parts[part])
+    if not parts_of_names:
         raise ValueError(f"data holds no records: {', '.join(data)}.")
-    return {name: Joined(parts) for name, parts in sorted(found.items())}
+    return {name: Joined(parts) for name, parts in sorted(parts_of_names.items())}
 
 
 def names_of(datasets: Sequence[Dataset]) -> list[dict[str, str]]:

@@ -27,10 +27,10 @@ def decode_images(
 
 def decode_into(pixels: UInt8[np.ndarray, "I H W 3"], images: Sequence[bytes]) -> None:
     """Fills an array with the pixels that `decode_images` returns."""
-    count, wanted = len(images), len(pixels)
+    count, num_slots = len(images), len(pixels)
     first: dict[int, int] = {}
-    for slot in range(wanted):
-        chosen = slot * count // wanted if count > wanted else slot % count
+    for slot in range(num_slots):
+        chosen = slot * count // num_slots if count > num_slots else slot % count
         if chosen in first:
             pixels[slot] = pixels[first[chosen]]
         else:

@@ -55,8 +55,8 @@ def unshuffled(
     """
     short, partners = _is_short(lasts), seeds % (lasts + 1)
     swapped = np.where(short & (places == lasts), partners, places)
-    numbers = _by_grain(swapped, lasts - short, seeds, rounds)
-    return np.where(short & (places == partners), lasts, numbers)
+    positions = _by_grain(swapped, lasts - short, seeds, rounds)
+    return np.where(short & (places == partners), lasts, positions)
 
 
 def _is_short(last: Any) -> Any:
@@ -74,19 +74,19 @@ def _by_grain(
     # The network has two halves of `width` bits. Like grain, this takes 65,536 to fit in sixteen.
     bits = np.ceil(np.log2(np.maximum(lasts, 1))).astype(np.int64)
     width = np.maximum(bits + bits % 2, _MIN_BITS) // 2
-    keys, numbers = _keys(seeds, rounds), np.array(places, np.int64)
+    keys, indices = _keys(seeds, rounds), np.array(places, np.int64)
     going = np.flatnonzero(lasts > 0)
     # grain applied the network until the number was in range, so undo it until it is in range.
     while going.size > _FEW:
-        numbers[going] = _undone(numbers[going], keys[:, going], width[going])
-        going = going[numbers[going] > lasts[going]]
+        indices[going] = _undone(indices[going], keys[:, going], width[going])
+        going = going[indices[going] > lasts[going]]
     for i in going.tolist():
-        own = keys[:, i].tolist(), int(width[i])
-        number = _undone(int(numbers[i]), *own)
+        shuffle_keys = keys[:, i].tolist(), int(width[i])
+        number = _undone(int(indices[i]), *shuffle_keys)
         while number > lasts[i]:
-            number = _undone(number, *own)
-        numbers[i] = number
-    return numbers
+            number = _undone(number, *shuffle_keys)
+        indices[i] = number
+    return indices
 
 
 def _undone(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
@@ -109,7 +109,7 @@ def _keys(seeds: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, "K N"]:
     third = 3 if count >= 7 else (count - 1) // 2
     near = (count - third) // 2
     words = np.full((count, len(seeds)), 0x8B8B8B8B, np.int64)
-    given = [1, seeds, *[0] * count]  # How many seeds there are, and the seed.
+    entropy = [1, seeds, *[0] * count]  # How many seeds there are, and the seed.
     num_mixes = max(2, count)
 
     def scrambled(word: np.ndarray, factor: int) -> np.ndarray:
@@ -117,14 +117,14 @@ def _keys(seeds: Int[np.ndarray, " N"], count: int) -> Int[np.ndarray, "K N"]:
 
     for k in range(num_mixes + count):
         here, before = words[k % count], words[(k - 1) % count]
-        one, two = words[(k + near) % count], words[(k + near + third) % count]
+        one, other_word = words[(k + near) % count], words[(k + near + third) % count]
         if k < num_mixes:
             plain = scrambled(here ^ one ^ before, 1664525)
-            salted = (plain + (k > 0) * (k % count) + given[k]) & _WORD
-            one[:], two[:] = (one + plain) & _WORD, (two + salted) & _WORD
+            salted = (plain + (k > 0) * (k % count) + entropy[k]) & _WORD
+            one[:], other_word[:] = (one + plain) & _WORD, (other_word + salted) & _WORD
         else:
             plain = scrambled((here + one + before) & _WORD, 1566083941)
             salted = (plain - k % count) & _WORD
-            one[:], two[:] = one ^ plain, two ^ salted
+            one[:], other_word[:] = one ^ plain, other_word ^ salted
         here[:] = salted
     return words

@@ -76,6 +76,6 @@ def prefix_ids(tokenizer: Tokenizer, prefix: str) -> list[int]:
 
 def _fit(values: list[int], length: int, fill: int) -> Int[np.ndarray, " T"]:
     row = np.full(length, fill, np.int32)
-    kept = values[:length]
-    row[: len(kept)] = kept
+    cut_values = values[:length]
+    row[: len(cut_values)] = cut_values
     return row

@@ -96,48 +96,52 @@ def search(
     filler = unreal(prompt)
 
     def go_on(state: tuple[Hypotheses, _Cache]) -> Array:
-        found, _ = state
-        done = (jnp.max(found.scores, axis=1) < found.best_score) | filler
-        return (found.step < max_new_tokens) & ~jnp.all(done)
+        hypotheses, _ = state
+        finished = (jnp.max(hypotheses.scores, axis=1) < hypotheses.best_score) | filler
+        return (hypotheses.step < max_new_tokens) & ~jnp.all(finished)
 
     def body(state: tuple[Hypotheses, _Cache]) -> tuple[Hypotheses, _Cache]:
-        found, cache = state
-        logits, cache = _read(model, start, found, cache)
-        found, parents = grow(found, logits, num_beams, stop)
+        hypotheses, cache = state
+        logits, cache = _read(model, start, hypotheses, cache)
+        hypotheses, parents = grow(hypotheses, logits, num_beams, stop)
         # Reorders the caches: a hypothesis that is continued twice has its cache copied, one that
         # is not continued loses it.
         index = parents[None, :, :, None, None, None]
-        return found, _Cache(*(jnp.take_along_axis(part, index, axis=2) for part in cache))
+        return hypotheses, _Cache(*(jnp.take_along_axis(part, index, axis=2) for part in cache))
 
-    found, _ = jax.lax.while_loop(go_on, body, (first, _Cache(empty, empty)))
-    return jnp.where(filler[:, None], PAD, found.best_tokens)
+    hypotheses, _ = jax.lax.while_loop(go_on, body, (first, _Cache(empty, empty)))
+    return jnp.where(filler[:, None], PAD, hypotheses.best_tokens)
 
 
 def grow(
-    found: Hypotheses, logits: Float[Array, "B c V"], num_beams: int, stop: int
+    hypotheses: Hypotheses, logits: Float[Array, "B c V"], num_beams: int, stop: int
 ) -> tuple[Hypotheses, Int32[Array, "B n"]]:
     """Returns the hypotheses one token longer, and which of the c live ones each continues."""
     batch, live, _ = logits.shape
     logs = jax.nn.log_softmax(logits, axis=-1)
-    write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=found.step, axis=2)
+    write = functools.partial(
+        jax.lax.dynamic_update_slice_in_dim, start_index=hypotheses.step, axis=2
+    )
 
-    ended = write(found.tokens, jnp.full((batch, live, 1), stop, jnp.int32))
-    finished = jnp.concatenate([found.best_tokens[:, None], ended], axis=1)
-    ends = jnp.concatenate([found.best_score[:, None], found.scores + logs[:, :, stop]], axis=1)
+    ended = write(hypotheses.tokens, jnp.full((batch, live, 1), stop, jnp.int32))
+    finished = jnp.concatenate([hypotheses.best_tokens[:, None], ended], axis=1)
+    ends = jnp.concatenate(
+        [hypotheses.best_score[:, None], hypotheses.scores + logs[:, :, stop]], axis=1
+    )
     best = jnp.argmax(ends, axis=1)[:, None]  # Takes the first of equals, like `top_k`.
 
     # One of a hypothesis's likeliest tokens may be the stop token, which is no continuation. With
     # one token more, `num_beams` continuations are left even if all come from one hypothesis.
     steps, tokens = jax.lax.top_k(logs, num_beams + 1)
-    sums = found.scores[:, :, None] + steps
+    sums = hypotheses.scores[:, :, None] + steps
     sums = jnp.where(tokens != stop, sums, jnp.finfo(sums.dtype).min)
     scores, chosen = jax.lax.top_k(sums.reshape(batch, -1), num_beams)
     parents = chosen // (num_beams + 1)
     token = jnp.take_along_axis(tokens.reshape(batch, -1), chosen, axis=1)
-    kept = jnp.take_along_axis(found.tokens, parents[:, :, None], axis=1)
+    prefixes = jnp.take_along_axis(hypotheses.tokens, parents[:, :, None], axis=1)
     longer = Hypotheses(
-        step=found.step + 1,
-        tokens=write(kept, token[:, :, None]),
+        step=hypotheses.step + 1,
+        tokens=write(prefixes, token[:, :, None]),
         scores=scores,
         best_tokens=jnp.take_along_axis(finished, best[:, :, None], axis=1)[:, 0],
         best_score=jnp.take_along_axis(ends, best, axis=1)[:, 0],
@@ -146,7 +150,7 @@ def grow(
 
 
 def _read(
-    model: vlm.Vlm, start: Prefilled, found: Hypotheses, cache: _Cache
+    model: vlm.Vlm, start: Prefilled, hypotheses: Hypotheses, cache: _Cache
 ) -> tuple[Float[Array, "B n V"], _Cache]:
     """Reads the last token of every live hypothesis; returns the next logits and the cache.
 
@@ -156,9 +160,9 @@ def _read(
         beam 0   1 1 1 1  1 1 0         0 0 0         1 0
         beam 1   1 1 1 1  0 0 0         1 1 0         0 1
     """
-    batch, num_beams, slots = found.tokens.shape
-    last = found.step - 1
-    token = jax.lax.dynamic_index_in_dim(found.tokens, last, axis=2, keepdims=False)
+    batch, num_beams, slots = hypotheses.tokens.shape
+    last = hypotheses.step - 1
+    token = jax.lax.dynamic_index_in_dim(hypotheses.tokens, last, axis=2, keepdims=False)
     x = model.text.embed(token, dtype=cache.keys.dtype)
     lengths = start.lengths[:, None]
     positions = jnp.broadcast_to(lengths + last, (batch, num_beams))
@@ -173,12 +177,14 @@ def _read(
         jnp.broadcast_to(written.reshape(1, num_beams, -1), (batch, num_beams, num_beams * slots)),
         lengths + jnp.tile(jnp.arange(slots), num_beams)[None],
     )
-    seen = jnp.broadcast_to(start.past.mask, (batch, num_beams, start.past.mask.shape[2]))
-    own = jnp.broadcast_to(itself[None], (batch, num_beams, num_beams))
-    hidden, kept = model.text.run(Rows(x, positions, own), (start.past._replace(mask=seen), fresh))
-    assert kept is not None
+    past_mask = jnp.broadcast_to(start.past.mask, (batch, num_beams, start.past.mask.shape[2]))
+    causal_mask = jnp.broadcast_to(itself[None], (batch, num_beams, num_beams))
+    hidden, cache_update = model.text.run(
+        Rows(x, positions, causal_mask), (start.past._replace(mask=past_mask), fresh)
+    )
+    assert cache_update is not None
     parts = (
         jax.lax.dynamic_update_slice_in_dim(part, new[:, :, :, None], last, axis=3)
-        for part, new in zip(cache, kept, strict=True)
+        for part, new in zip(cache, cache_update, strict=True)
     )
     return model.text.logits(hidden), _Cache(*parts)

@@ -21,16 +21,16 @@ def draw_objects(image: Image.Image, answer: str, checkpoint: Path) -> int:
     """
     codec_path = mask_codec_path(checkpoint)
     codec = MaskCodec.load(codec_path) if codec_path else None
-    found = list(OBJECT.finditer(answer))
-    for number, one in enumerate(found):
-        x0, y0, x1, y1 = box = pixel_box(one[1], image.size)
+    matches = list(OBJECT.finditer(answer))
+    for number, match in enumerate(matches):
+        x0, y0, x1, y1 = box = pixel_box(match[1], image.size)
         if y1 <= y0 or x1 <= x0:
             continue
-        if one[2] and codec is not None:
-            inside = Image.fromarray(codec.decode(numbers(one[2])))
+        if match[2] and codec is not None:
+            inside = Image.fromarray(codec.decode(numbers(match[2])))
             # Resized before the threshold at 0, so that a large mask has smooth edges.
             resized = inside.resize((x1 - x0, y1 - y0), Image.Resampling.BILINEAR)
             mask = Image.fromarray((np.asarray(resized) > 0).astype(np.uint8) * 255)
             paint_mask(image, mask, (x0, y0), number)
         paint_box(image, box, number)
-    return len(found)
+    return len(matches)

@@ -98,11 +98,11 @@ def generate(
     def body(state: _State) -> _State:
         step_key = None if key is None else jax.random.fold_in(key, state.step)
         token = jnp.where(state.done, PAD, choose(state.logits, sampling, step_key))
-        done = state.done if stop is None else state.done | (token == stop)
+        stopped = state.done if stop is None else state.done | (token == stop)
         tokens = jax.lax.dynamic_update_slice_in_dim(
             state.tokens, token[:, None], state.step, axis=1
         )
-        state = state._replace(tokens=tokens, done=done)
+        state = state._replace(tokens=tokens, done=stopped)
         # No logits are needed after the last token. Without this, each answer would cost one extra
         # pass through the decoder.
         return jax.lax.cond(
@@ -120,12 +120,12 @@ def prefill(
 ) -> Prefilled:
     """Runs images and prompts through the model once, and keeps every layer's keys and values."""
     rows, valid = vlm.embed_sequence(model, prompt, slots, causal=causal)
-    hidden, kept = model.text.run(rows, num_rows=prompt.text.shape[1])
-    assert kept is not None
+    hidden, keys_values = model.text.run(rows, num_rows=prompt.text.shape[1])
+    assert keys_values is not None
     # Prompts are padded on the right, so the last real token is at another place in each row.
     last = jnp.sum(vlm.text_valid(prompt).astype(jnp.int32), axis=1) - 1
     final = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
-    past = Cached(kept[0], kept[1], valid[:, None, :], rows.positions)
+    past = Cached(keys_values[0], keys_values[1], valid[:, None, :], rows.positions)
     lengths = jnp.sum(valid.astype(jnp.int32), axis=1)
     return Prefilled(model.text.logits(final)[:, 0], past, lengths)
 
@@ -154,8 +154,8 @@ def _nucleus(logits: Float[Array, "B V"], top_p: float) -> Bool[Array, "B V"]:
     order = jnp.argsort(-logits, axis=-1)
     sorted_probs = jnp.take_along_axis(jax.nn.softmax(logits, axis=-1), order, axis=-1)
     # A token stays if those before it do not reach `top_p` yet: the one that crosses it does too.
-    kept = jnp.cumsum(sorted_probs, axis=-1) - sorted_probs < top_p
-    return jnp.take_along_axis(kept, jnp.argsort(order, axis=-1), axis=-1)
+    in_nucleus = jnp.cumsum(sorted_probs, axis=-1) - sorted_probs < top_p
+    return jnp.take_along_axis(in_nucleus, jnp.argsort(order, axis=-1), axis=-1)
 
 
 def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array, " B"]) -> _State:
@@ -167,12 +167,12 @@ def _extend(model: vlm.Vlm, start: Prefilled, state: _State, token: Int32[Array,
     new_positions = start.lengths[:, None] + jnp.arange(slots)[None]
     fresh = Cached(state.keys, state.values, written, new_positions)
     itself = jnp.ones((batch, 1, 1), bool)
-    hidden, kept = model.text.run(Rows(x, positions, itself), (start.past, fresh))
-    assert kept is not None
+    hidden, keys_values = model.text.run(Rows(x, positions, itself), (start.past, fresh))
+    assert keys_values is not None
     update = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=state.step, axis=2)
     return state._replace(
         step=state.step + 1,
         logits=model.text.logits(hidden)[:, 0],
-        keys=update(state.keys, kept[0]),
-        values=update(state.values, kept[1]),
+        keys=update(state.keys, keys_values[0]),
+        values=update(state.values, keys_values[1]),
     )

@@ -225,7 +225,7 @@ class _Run:
         # Padded by one slot, which must not change the answers.
         ids = np.pad(prompt, ((0, 0), (0, 1)))
         real = np.broadcast_to(np.arange(ids.shape[1]) < prompt.shape[1], ids.shape)
-        ours = generate(
+        generated = generate(
             vlm.structure(self.model),
             self.params,
             vlm.Prompt(self.images, ids, real),
@@ -234,7 +234,7 @@ class _Run:
             stop=None,
             causal=not self.from_big_vision,
         )
-        return Finding(key, float(np.mean(np.asarray(ours) != expected)), 0.0)
+        return Finding(key, float(np.mean(np.asarray(generated) != expected)), 0.0)
 
     def _close(self, key: str, ours: typing.Any) -> Finding:
         expected = self.expected[key]

@@ -45,25 +45,25 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
       metric: a name of the registry.
     """
     train, held_out = Dataset(train_dir), Dataset(eval_dir)
-    asked, scores = [], []
+    questions, scores = [], []
     if get_metric(metric).reads_masks:
         guess = _best_mask(rle for record in train.records() for rle in record.masks)
         for record in held_out.records():
-            asked.append(record)
+            questions.append(record)
             iou = _iou(guess, decode_mask(fields_of(record)["masks"][0]))
             scores.append({"score": iou})
         score = 100 * float(np.mean([row["score"] for row in scores])) if scores else 0.0
     else:
         texts, scorer = _Guess(train.records()), Scorer(metric)
         for record in held_out.records():
-            asked.append(record)
+            questions.append(record)
             scorer.add(texts.best(record.prefix), fields_of(record))
-        scored = scorer.finish() if scorer.num else None
-        score = scored.result.total.score if scored else 0.0
-        scores = [*scored.rows()] if scored else []
+        blind_result = scorer.finish() if scorer.num else None
+        score = blind_result.result.total.score if blind_result else 0.0
+        scores = [*blind_result.rows()] if blind_result else []
     rows = (
         {"id": record.id, "source_sha256": record.source_sha256, **row}
-        for record, row in zip(asked, scores, strict=True)
+        for record, row in zip(questions, scores, strict=True)
     )
     return Blind(score=score, rows=tuple(rows))
 

@@ -30,25 +30,25 @@ def score_file(metric: str, path: Path, mask_codec: Path | None = None) -> Score
     Raises:
       ConfigError: naming the line, the field, its value and what is accepted.
     """
-    given = _codec(metric, mask_codec)
+    codec = _codec(metric, mask_codec)
     scorer = Scorer(metric)
-    seen: dict[str, int] = {}
+    line_of_id: dict[str, int] = {}
     for number, text in enumerate(_read(path).split("\n"), start=1):
         if not text.strip():
             continue
         where = f"{path} line {number}"
         fields = _parse(text, where, masks=get_metric(metric).reads_masks)
-        first = seen.setdefault(fields["id"], number)
+        first = line_of_id.setdefault(fields["id"], number)
         if first != number:
             clash = f"{fields['id']!r} again, as on line {first}; drop one of them"
             raise ConfigError(f"{where}: id must be unique, got {clash}.")
         try:
-            scorer.add(fields["prediction"], {**fields, **given})
+            scorer.add(fields["prediction"], {**fields, **codec})
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{where}: {error}") from None
     if not scorer.num:
         raise ConfigError(f"{path} must have at least one line, got none; one line per prediction.")
-    return ScoredFile(metric, tuple(seen), scorer.finish())
+    return ScoredFile(metric, tuple(line_of_id), scorer.finish())
 
 
 def as_text(done: ScoredFile) -> str:
@@ -96,14 +96,14 @@ def _parse(text: str, where: str, *, masks: bool) -> dict[str, Any]:
     if not isinstance(prediction, str):
         accepted = 'a text, "" where there is none'
         raise ConfigError(f"{where}: prediction must be {accepted}, got {_short(prediction)}.")
-    found = {**row, "id": str(name)}
+    fields = {**row, "id": str(name)}
     if masks:
-        return {**found, "masks": _masks(row, where), "box": _box(row, where)}
+        return {**fields, "masks": _masks(row, where), "box": _box(row, where)}
     answers = row.get("answers")
     if not isinstance(answers, list) or not all(isinstance(a, str) for a in answers) or not answers:
         accepted = "a list of at least one text"
         raise ConfigError(f"{where}: answers must be {accepted}, got {_short(answers)}.")
-    return found
+    return fields
 
 
 def _masks(row: dict[str, Any], where: str) -> list[str]:
@@ -144,9 +144,9 @@ def _codec(metric: str, path: Path | None) -> dict[str, Any]:
     from model.checkpoint.folder import mask_codec_path  # Which import JAX.
     from model.masks.codec import MaskCodec
 
-    found = mask_codec_path(str(path)) if path.is_dir() else str(path)
-    if not found or not Path(found).is_file():
+    codec_path = mask_codec_path(str(path)) if path.is_dir() else str(path)
+    if not codec_path or not Path(codec_path).is_file():
         raise ConfigError(
             f"--mask-codec must be a codec's .npz or a checkpoint with one, got {path}."
         )
-    return {"decode_mask": MaskCodec.load(found).decode}
+    return {"decode_mask": MaskCodec.load(codec_path).decode}

@@ -111,8 +111,8 @@ class Scorer:
         )
 
     def _item(self, prediction: str, fields: Fields) -> Item:
-        found = self._metric.score(prediction, fields)
-        item = found if isinstance(found, Item) else Item(score=found)
+        scored_item = self._metric.score(prediction, fields)
+        item = scored_item if isinstance(scored_item, Item) else Item(score=scored_item)
         named = {name: str(fields[name]) for name in self._metric.by if fields.get(name)}
         return dataclasses.replace(item, groups={**named, **item.groups}) if named else item
 
@@ -145,17 +145,17 @@ class Totals:
         """
         if not self._whole.num:
             raise ValueError("there must be at least one prediction, got none.")
-        found = metric.summarize(self._whole)
-        whole = found.pop("score")
+        results = metric.summarize(self._whole)
+        overall = results.pop("score")
         for field, values in self._parts.items():
             if len(values) == 1:
                 continue
             parts = {value: metric.summarize(values[value])["score"] for value in sorted(values)}
-            found |= {f"{field}/{value}": part for value, part in parts.items()}
+            results |= {f"{field}/{value}": part for value, part in parts.items()}
             if field == metric.mean_over:
                 average = macro_average({value: part.score for value, part in parts.items()})
-                whole = dataclasses.replace(whole, score=average)
-        return Result(total=whole, parts=found)
+                overall = dataclasses.replace(overall, score=average)
+        return Result(total=overall, parts=results)
 
     def pseudo_values(self, metric: Metric, items: Sequence[Item]) -> tuple[float, ...] | None:
         """Returns the items' pseudo-values; None where the score is the plain mean of item scores.
@@ -196,8 +196,8 @@ class Totals:
             sums.add(item)
             return (more - less) / 2 * _COPIES / len(counted)
 
-        whole = math.fsum(score(parts[name]) for name in sorted(counted)) / len(counted)
-        return tuple(whole + len(items) * pull(item) for item in items)
+        macro_mean = math.fsum(score(parts[name]) for name in sorted(counted)) / len(counted)
+        return tuple(macro_mean + len(items) * pull(item) for item in items)
 
 
 def fields_of(record: Record) -> dict[str, Any]:

@@ -44,8 +44,10 @@ class MaskCodec:
             raise ValueError(
                 f"mask codec lacks {missing[:5]}{more}; want the names of vae-oid.npz."
             )
-        kept = {name: params[name] for name in sorted(names)}
-        self.params = {name: jnp.asarray(value, jnp.float32) for name, value in kept.items()}
+        codec_params = {name: params[name] for name in sorted(names)}
+        self.params = {
+            name: jnp.asarray(value, jnp.float32) for name, value in codec_params.items()
+        }
         _check_fit(self.params)
 
     @classmethod

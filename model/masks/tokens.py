@@ -19,7 +19,9 @@ def located_masks(record: Record) -> list[tuple[Box, str]]:
     Raises:
       ValueError: if its markers and masks do not match.
     """
-    boxes = [parse_box(found) for suffix in record.suffixes for found in _LOCATED.findall(suffix)]
+    boxes = [
+        parse_box(box_text) for suffix in record.suffixes for box_text in _LOCATED.findall(suffix)
+    ]
     if len(boxes) != len(record.masks):
         raise ValueError(
             f"record {record.id!r} has {len(record.masks)} masks for {len(boxes)} located "

@@ -85,7 +85,7 @@ def fit_codec(
             name: jnp.asarray(value, jnp.float64)
             for name, value in init_params(config, seeds.init).items()
         }
-        kept = _optimizer().init(params)
+        opt_state = _optimizer().init(params)
     loss = np.float64(np.nan)
     free_steps = config.train_steps // 3
     for step in range(config.train_steps):
@@ -94,10 +94,10 @@ def fit_codec(
             with _precisely():
                 params = _start_codebook(params, jnp.asarray(data[sample], jnp.float64), rng)
         batch = data[rng.integers(len(data), size=config.batch_size)]
-        numbers = batch, step >= free_steps, _learning_rate(config, step)
+        inputs = batch, step >= free_steps, _learning_rate(config, step)
         with _precisely():
-            drawn, quantized, rate = (jnp.asarray(number, jnp.float64) for number in numbers)
-            params, kept, loss = _step(params, kept, drawn, quantized, rate)
+            crop_batch, quantized, rate = (jnp.asarray(number, jnp.float64) for number in inputs)
+            params, opt_state, loss = _step(params, opt_state, crop_batch, quantized, rate)
         if (step + 1) % _REPORT_STEPS == 0 or step + 1 == config.train_steps:
             yield Progress(
                 done=step + 1,
@@ -146,8 +146,8 @@ def reconstruction_iou(codec: MaskCodec, crops: Float[np.ndarray, "N 64 64"]) ->
 
 def _learning_rate(config: MaskCodecConfig, step: int) -> float:
     warmup = max(1, config.train_steps // 20)
-    done = min(1.0, step / config.train_steps)
-    return config.peak_lr * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * (1 - done))
+    progress = min(1.0, step / config.train_steps)
+    return config.peak_lr * min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * (1 - progress))
 
 
 def _optimizer(rate: jax.Array | float = 0.0) -> optax.GradientTransformation:
@@ -159,14 +159,18 @@ def _optimizer(rate: jax.Array | float = 0.0) -> optax.GradientTransformation:
 
 @jax.jit
 def _step(
-    params: Params, kept: optax.OptState, crops: jax.Array, quantized: jax.Array, rate: jax.Array
+    params: Params,
+    opt_state: optax.OptState,
+    crops: jax.Array,
+    quantized: jax.Array,
+    rate: jax.Array,
 ) -> tuple[Params, optax.OptState, jax.Array]:
     loss, gradients = jax.value_and_grad(_loss)(params, crops, quantized)
     # See `train.optimizer.update_params`.
     with jax.numpy_dtype_promotion("standard"):
-        updates, kept = _optimizer(rate).update(gradients, kept)
+        updates, opt_state = _optimizer(rate).update(gradients, opt_state)
         changed = optax.apply_updates(params, updates)
-    return changed, kept, loss  # type: ignore[return-value]
+    return changed, opt_state, loss  # type: ignore[return-value]
 
 
 def _loss(params: Params, crops: jax.Array, quantized: jax.Array) -> jax.Array:
@@ -191,8 +195,8 @@ def _start_codebook(params: Params, crops: jax.Array, rng: np.random.Generator) 
         distances = (centers**2).sum(1)[None] - 2 * features @ centers.T
         owner = distances.argmin(1)
         for code in range(NUM_SEG):
-            mine = features[owner == code]
-            centers[code] = mine.mean(0) if len(mine) else centers[code]
+            cluster = features[owner == code]
+            centers[code] = cluster.mean(0) if len(cluster) else centers[code]
     return {**params, _CODEBOOK: jnp.asarray(centers)}
 
 

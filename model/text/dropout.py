@@ -40,8 +40,8 @@ class Dropout(typing.NamedTuple):
         """
         # A key for every (example, position), made by folding one number in after the other: two
         # programs of different shapes then agree wherever they compute the same element.
-        numbers = first_row(len(positions)) + jnp.arange(len(positions))
-        examples = _fold_in_each(self.key, numbers)
+        row_indices = first_row(len(positions)) + jnp.arange(len(positions))
+        examples = _fold_in_each(self.key, row_indices)
         rows = jax.vmap(_fold_in_each)(examples, positions)
         return lambda layer: functools.partial(self._drop, rows, layer * _BRANCHES)
 
@@ -49,8 +49,8 @@ class Dropout(typing.NamedTuple):
         self, rows: PRNGKeyArray, first: Int[Array, ""], x: Float[Array, "B N D"], branch: int
     ) -> Float[Array, "B N D"]:
         def kept(key: PRNGKeyArray) -> Array:
-            own = jax.random.fold_in(key, first + branch)
-            return jax.random.bernoulli(own, 1 - self.rate, x.shape[2:])
+            branch_key = jax.random.fold_in(key, first + branch)
+            return jax.random.bernoulli(branch_key, 1 - self.rate, x.shape[2:])
 
         mask = jax.vmap(jax.vmap(kept))(rows[:, -x.shape[1] :])
         return jnp.where(mask, x / (1 - self.rate), jnp.zeros_like(x))

@@ -12,8 +12,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int32
 
-from model.lowering import kept, made, policy
-from model.sharding import whole
+from model.lowering import keep_for_backward, materialize, policy
+from model.sharding import gather_weight
 from model.text.attention import Keys, Rotation, attend, rotate, rotation, softcap
 from model.text.config import DecoderConfig, TextConfig
 from model.text.dropout import Drop, Dropout, nothing
@@ -88,7 +88,7 @@ class Block(nnx.Module):
         last = Rotation(turn.sin[:, -num_rows:], turn.cos[:, -num_rows:])
         query = self._heads(y, self.query, last)
         read = attend(query, (*past, Keys(key, value, mask)), cap=cap)
-        x = x + drop(self.post_attn_norm(kept(_product(read, self.out))), 0)
+        x = x + drop(self.post_attn_norm(keep_for_backward(_product(read, self.out))), 0)
         y = drop(self._mlp(self.pre_mlp_norm(x)), 1)
         return x + self.post_mlp_norm(y), (key, value)
 
@@ -99,11 +99,11 @@ class Block(nnx.Module):
         heads = jnp.einsum("bld,dhk->blhk", x, matrix)
         heads = heads if turn is None else rotate(heads, turn)
         # Attention reads one head after the other; saved in that layout, nothing is copied later.
-        return jnp.swapaxes(kept(jnp.swapaxes(heads, 1, 2)), 1, 2)
+        return jnp.swapaxes(keep_for_backward(jnp.swapaxes(heads, 1, 2)), 1, 2)
 
     def _mlp(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
-        gate, up = (kept(_product(x, kernel)) for kernel in (self.gate, self.up))
-        return kept(_gated_product(gate, up, self.down[...].astype(x.dtype)))
+        gate, up = (keep_for_backward(_product(x, kernel)) for kernel in (self.gate, self.up))
+        return keep_for_backward(_gated_product(gate, up, self.down[...].astype(x.dtype)))
 
 
 class Rows(typing.NamedTuple):
@@ -197,18 +197,18 @@ class Gemma(nnx.Module):
 
         def body(x: Array, layer: tuple, rows: int) -> tuple[Array, KeyValue | None]:
             block, is_local, caches, number = layer
-            block = jax.tree.map(lambda part: whole(part, x.dtype), block)
-            own, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
+            block = jax.tree.map(lambda part: gather_weight(part, x.dtype), block)
+            layer_mask, *before = [_local(m[:, -rows:], near, is_local) for m, near in masks]
             parts = tuple(Keys(k, v, m) for (k, v), m in zip(caches, before, strict=True))
             cap, drop = self.model.attn_softcap, drop_in(number)
-            x, kv = block(x, turn, own, cap=cap, past=parts, drop=drop)
+            x, kv = block(x, turn, layer_mask, cap=cap, past=parts, drop=drop)
             return x, kv if keep_cache else None
 
         locality = jnp.arange(text.depth) % 2 == 0
-        numbers = jnp.arange(text.depth) if dropout else None
-        layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past), numbers)
-        x, kept = self._scan(body, x, layers, num_rows)
-        return self.final_norm(x[:, -num_rows:]), kept
+        layer_indices = jnp.arange(text.depth) if dropout else None
+        layers = (self.blocks, locality, tuple((p.keys, p.values) for p in past), layer_indices)
+        x, keys_values = self._scan(body, x, layers, num_rows)
+        return self.final_norm(x[:, -num_rows:]), keys_values
 
     def _scan(self, body: typing.Callable, x: Array, layers: tuple, rows: int) -> tuple:
         length, depth = x.shape[1], self.model.text.depth
@@ -218,12 +218,12 @@ class Gemma(nnx.Module):
             return jax.lax.scan(lambda x, layer: body(x, layer, length), x, layers)
         # Unrolled, the last block knows that it is the last: its keys and values come from all
         # rows, but only those that are read afterwards go through attention's output and the MLP.
-        kept = []
+        outputs = []
         for i in range(depth):
             layer = jax.tree.map(lambda leaf, i=i: leaf[i], layers)
             x, kv = body(x, layer, rows if i == depth - 1 else length)
-            kept.append(kv)
-        return x, None if kept[0] is None else jax.tree.map(lambda *a: jnp.stack(a), *kept)
+            outputs.append(kv)
+        return x, None if outputs[0] is None else jax.tree.map(lambda *a: jnp.stack(a), *outputs)
 
     def _reach(
         self, queries: Int32[Array, "B L"], keys: Int32[Array, "B S"]
@@ -252,12 +252,12 @@ def _gated(gate: Array, up: Array) -> Array:
 
 
 def _backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
-    """Returns the usual gradients, with each wide array computed just once; see `made`."""
+    """Returns the usual gradients, with each wide array computed just once; see `materialize`."""
     gate, up, kernel = saved
-    gradient = made(gradient)
+    gradient = materialize(gradient)
     hidden, pull = jax.vjp(_gated, gate, up)
-    d_gate, d_up = pull(made(jnp.einsum("bld,fd->blf", gradient, kernel)))
-    hidden, d_gate, d_up = made((hidden, d_gate, d_up))
+    d_gate, d_up = pull(materialize(jnp.einsum("bld,fd->blf", gradient, kernel)))
+    hidden, d_gate, d_up = materialize((hidden, d_gate, d_up))
     return d_gate, d_up, jnp.einsum("blf,bld->fd", hidden, gradient)
 
 

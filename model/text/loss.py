@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
-from model.lowering import made
-from model.sharding import own
+from model.lowering import materialize
+from model.sharding import pvary
 from model.text.attention import softcap
 from model.text.gemma import Gemma
 
@@ -21,14 +21,16 @@ def chunked_losses(
     decoder: Gemma,
     hidden: Float[Array, "B T D"],
     targets: Int32[Array, "B T"],
-    wanted: Bool[Array, "B T"],
+    counting: Bool[Array, "B T"],
     label_smoothing: float,
 ) -> Float[Array, "B T"]:
     """Returns the loss of each wanted target, 0 elsewhere; for inspection, without derivative."""
-    order, chunks = _in_chunks(decoder, hidden, targets, wanted)
-    hidden, targets, wanted = chunks
+    order, chunks = _in_chunks(decoder, hidden, targets, counting)
+    hidden, targets, counting = chunks
     table = decoder.embedding[...].astype(hidden.dtype)
-    losses = _losses(table, hidden, targets, wanted, (decoder.model.final_softcap, label_smoothing))
+    losses = _losses(
+        table, hidden, targets, counting, (decoder.model.final_softcap, label_smoothing)
+    )
     losses = jnp.moveaxis(losses, 0, 1).reshape(len(order), -1)[:, : order.shape[1]]
     # Sorting a permutation gives its inverse: every loss goes back to where its target stood.
     return jnp.take_along_axis(losses, jnp.argsort(order, axis=1), axis=1)
@@ -53,14 +55,18 @@ def _sum(
     hidden: Float[Array, "N B C D"],
     targets: Int32[Array, "N B C"],
     weights: Float[Array, "N B C"],
-    numbers: tuple[float, float],
+    cap_and_smoothing: tuple[float, float],
 ) -> Float[Array, ""]:
     """Returns the weighted loss of N chunks."""
-    return jnp.sum(weights * _losses(table, hidden, targets, weights, numbers))
+    return jnp.sum(weights * _losses(table, hidden, targets, weights, cap_and_smoothing))
 
 
 def _with_gradient(
-    table: Array, hidden: Array, targets: Array, weights: Array, numbers: tuple[float, float]
+    table: Array,
+    hidden: Array,
+    targets: Array,
+    weights: Array,
+    cap_and_smoothing: tuple[float, float],
 ) -> tuple[Array, tuple[Array, Array]]:
     """Returns the weighted loss, and its gradient with respect to table and hidden rows.
 
@@ -72,9 +78,9 @@ def _with_gradient(
     def body(i: Array, sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         loss, d_table, d_hidden = sums
         scores = _scores(hidden[i], table)
-        losses = _of_scores(scores, targets[i], numbers)
-        slopes = _slopes(scores, targets[i], numbers)
-        d_scores = made((weights[i][..., None] * slopes).astype(hidden.dtype))
+        losses = _of_scores(scores, targets[i], cap_and_smoothing)
+        slopes = _slopes(scores, targets[i], cap_and_smoothing)
+        d_scores = materialize((weights[i][..., None] * slopes).astype(hidden.dtype))
         full = {"preferred_element_type": jnp.float32}
         d_table += jnp.einsum("bcv,bcd->vd", d_scores, hidden[i], **full)
         d_chunk = jnp.einsum("bcv,vd->bcd", d_scores, table, **full).astype(hidden.dtype)
@@ -82,21 +88,25 @@ def _with_gradient(
 
     zeros = jnp.zeros(()), jnp.zeros(table.shape), jnp.zeros(hidden.shape, hidden.dtype)
     count = _num_counting(weights)
-    loss, *gradient = jax.lax.fori_loop(0, count, body, tuple(own(zero) for zero in zeros))
+    loss, *gradient = jax.lax.fori_loop(0, count, body, tuple(pvary(zero) for zero in zeros))
     return loss, (gradient[0], gradient[1])
 
 
 def _forward(
-    table: Array, hidden: Array, targets: Array, weights: Array, numbers: tuple[float, float]
+    table: Array,
+    hidden: Array,
+    targets: Array,
+    weights: Array,
+    cap_and_smoothing: tuple[float, float],
 ) -> tuple[Array, tuple[Array, Array]]:
-    loss, (d_table, d_hidden) = _with_gradient(table, hidden, targets, weights, numbers)
+    loss, (d_table, d_hidden) = _with_gradient(table, hidden, targets, weights, cap_and_smoothing)
     return loss, (d_table.astype(table.dtype), d_hidden)
 
 
 def _backward(
-    numbers: tuple[float, float], gradients: tuple[Array, Array], factor: Float[Array, ""]
+    cap_and_smoothing: tuple[float, float], gradients: tuple[Array, Array], factor: Float[Array, ""]
 ) -> tuple:
-    del numbers
+    del cap_and_smoothing
     d_table, d_hidden = (factor.astype(gradient.dtype) * gradient for gradient in gradients)
     return d_table, d_hidden, None, None
 
@@ -117,15 +127,19 @@ def _in_chunks(
 
 
 def _losses(
-    table: Array, hidden: Array, targets: Array, counting: Array, numbers: tuple[float, float]
+    table: Array,
+    hidden: Array,
+    targets: Array,
+    counting: Array,
+    cap_and_smoothing: tuple[float, float],
 ) -> Float[Array, "N B C"]:
     """Returns the losses of N chunks, 0 where a position does not count."""
 
     def body(i: Array, losses: Array) -> Array:
-        one = _of_scores(_scores(hidden[i], table), targets[i], numbers)
-        return losses.at[i].set(jnp.where(counting[i].astype(bool), one, 0.0))
+        chunk_losses = _of_scores(_scores(hidden[i], table), targets[i], cap_and_smoothing)
+        return losses.at[i].set(jnp.where(counting[i].astype(bool), chunk_losses, 0.0))
 
-    zeros = own(jnp.zeros(targets.shape))
+    zeros = pvary(jnp.zeros(targets.shape))
     return jax.lax.fori_loop(0, _num_counting(counting), body, zeros)
 
 
@@ -133,25 +147,29 @@ def _scores(hidden: Float[Array, "B C D"], table: Float[Array, "V D"]) -> Float[
     return jnp.einsum("bcd,vd->bcv", hidden, table, preferred_element_type=jnp.float32)
 
 
-def _of_scores(scores: Array, targets: Array, numbers: tuple[float, float]) -> Float[Array, "B C"]:
-    cap, smoothing = numbers
+def _of_scores(
+    scores: Array, targets: Array, cap_and_smoothing: tuple[float, float]
+) -> Float[Array, "B C"]:
+    cap, smoothing = cap_and_smoothing
     return smoothed_losses(softcap(scores, cap), targets, smoothing)
 
 
 def _slopes(
-    scores: Float[Array, "B C V"], targets: Int32[Array, "B C"], numbers: tuple[float, float]
+    scores: Float[Array, "B C V"],
+    targets: Int32[Array, "B C"],
+    cap_and_smoothing: tuple[float, float],
 ) -> Float[Array, "B C V"]:
     """Returns the derivative of `_of_scores`: softmax minus the smoothed target distribution.
 
     JAX's own derivative would subtract the target in another array as large as all logits.
     """
-    cap, smoothing = numbers
+    cap, smoothing = cap_and_smoothing
     logits = softcap(scores, cap)
     vocab = logits.shape[-1]
     is_target = jnp.arange(vocab).reshape(1, 1, -1) == targets[..., None]
-    wanted = jnp.where(is_target, 1.0 - smoothing, smoothing / (vocab - 1))
+    target_distribution = jnp.where(is_target, 1.0 - smoothing, smoothing / (vocab - 1))
     shares = jnp.exp(logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True))
-    slopes = shares - wanted
+    slopes = shares - target_distribution
     return slopes * (1.0 - jnp.square(logits / cap)) if cap else slopes
 
 
@@ -175,8 +193,8 @@ def smoothed_losses(
         return normalizer - picked
     vocab = logits.shape[-1]
     high, low = 1.0 - smoothing, smoothing / (vocab - 1)
-    others = jnp.sum(logits, axis=-1) - vocab * normalizer - (picked - normalizer)
-    return -(high * (picked - normalizer) + low * others)
+    other_log_probs = jnp.sum(logits, axis=-1) - vocab * normalizer - (picked - normalizer)
+    return -(high * (picked - normalizer) + low * other_log_probs)
 
 
 def _chunks(x: Array, chunk: int) -> Array:

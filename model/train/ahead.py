@@ -42,8 +42,8 @@ def bytes_asked(error: str) -> float | None:
 
     Far above the limit, libtpu names only the temporaries.
     """
-    found = re.search(r"Used ([\d.]+)G of [\d.]+G hbm|HLO temporaries \(([\d.]+)G\)", error)
-    return float(found[1] or found[2]) * GIB if found else None
+    match = re.search(r"Used ([\d.]+)G of [\d.]+G hbm|HLO temporaries \(([\d.]+)G\)", error)
+    return float(match[1] or match[2]) * GIB if match else None
 
 
 class Ahead(typing.NamedTuple):
@@ -82,8 +82,8 @@ class Lowered:
         try:
             compiled = self._lowered.compile()
         except jax.errors.JaxRuntimeError as error:
-            if (asked := bytes_asked(str(error))) is not None:
-                raise TooLarge(asked) from None
+            if (num_bytes := bytes_asked(str(error))) is not None:
+                raise TooLarge(num_bytes) from None
             raise
         memory: typing.Any = compiled.memory_analysis()
         # The loss loops over the chunks that have a target; the most is all of them.
@@ -105,8 +105,8 @@ def topology_mesh(topology: Topology, *, num_replicas: int = 1) -> Mesh:
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
     options = {"chip_config_name": "megacore"} if topology.chip.megacore else {}
-    found = topologies.get_topology_desc(str(topology), "tpu", **options)
-    return make_mesh(found.devices, num_replicas=num_replicas)
+    description = topologies.get_topology_desc(str(topology), "tpu", **options)
+    return make_mesh(description.devices, num_replicas=num_replicas)
 
 
 def lower_ahead(

@@ -48,18 +48,18 @@ class Lines:
         self._is_written = jax.process_index() == 0
         if not self._is_written:
             return
-        kept = [json.loads(line) for line in told.splitlines()]
+        remaining_rows = [json.loads(line) for line in told.splitlines()]
         text = path.read_text() if path.exists() else ""
         # A kill may have cut the last line.
         rows = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         undone = [row for row in rows if row["step"] > start]
-        self.kept = kept[-1] if kept else None
+        self.kept = remaining_rows[-1] if remaining_rows else None
         self.cut = undone[-1] if undone else None
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written as a new file and renamed: a reader that follows the file, as
         # `flows.steps.events` does, then sees that it starts over.
         anew = path.with_suffix(".anew")
-        anew.write_text("".join(f"{json.dumps(row)}\n" for row in kept))
+        anew.write_text("".join(f"{json.dumps(row)}\n" for row in remaining_rows))
         anew.replace(path)
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -83,15 +83,15 @@ class Clock:
 
     def __init__(self, lines: Lines, began: float) -> None:
         self._began = began
-        kept, last = lines.kept or {}, lines.cut or lines.kept or {}
+        saved_row, last = lines.kept or {}, lines.cut or lines.kept or {}
         self._before = last.get("seconds", 0.0)
         none = dict.fromkeys(LOSSES_OF_TIME, 0.0)
         self.lost = none | last.get("lost", {})
         # Steps after the checkpoint are repeated, so the time they took is lost too, except for
         # what was already counted as lost to something else.
-        undone = self._before - kept.get("seconds", 0.0)
-        told = sum(self.lost.values()) - sum(kept.get("lost", none).values())
-        self.lost["again"] += max(undone - told, 0.0)
+        undone = self._before - saved_row.get("seconds", 0.0)
+        unsaved_seconds = sum(self.lost.values()) - sum(saved_row.get("lost", none).values())
+        self.lost["again"] += max(undone - unsaved_seconds, 0.0)
 
     @property
     def seconds(self) -> float:

@@ -89,7 +89,7 @@ def fit(
     seeds: Seeds,
     watch: Watch | None = None,
     profile: tuple[int, int] = (0, 0),
-    must_leave: Callable[[int], bool] = lambda done: False,
+    must_leave: Callable[[int], bool] = lambda num_done: False,
 ) -> Iterator[Progress]:
     """Trains a stage; when exhausted, `paths.out` holds a checkpoint (see `checkpoint.folder`).
 
@@ -149,42 +149,44 @@ def fit(
             state, told = programs(state, batch, budget, rates)
             speed.add(*drawn[step])
             losses.add(step, told.loss)
-            done = step + 1
-            leaves = must_leave(done) and done < train.total_steps
+            num_done = step + 1
+            leaves = must_leave(num_done) and num_done < train.total_steps
             # The device computes while the host prepares the next batch. Reading the loss waits for
             # the device, so it is read at some steps only.
-            is_told = done % train.log_steps == 0 or done == train.total_steps or step == start
-            is_saved = (done % train.save_steps == 0 and done < train.total_steps) or leaves
-            is_watched = watch and (done % watch.every == 0 or done == train.total_steps)
-            waits = is_told or is_saved or is_watched or done == profile[1]
+            is_told = (
+                num_done % train.log_steps == 0 or num_done == train.total_steps or step == start
+            )
+            is_saved = (num_done % train.save_steps == 0 and num_done < train.total_steps) or leaves
+            is_watched = watch and (num_done % watch.every == 0 or num_done == train.total_steps)
+            waits = is_told or is_saved or is_watched or num_done == profile[1]
             read = losses.read() if waits else read
-            if done == profile[1]:
+            if num_done == profile[1]:
                 traced.close()
             if is_told:
                 rate = train.peak_lr * float(factors[-1, step])
-                row = row_of(done, told, rate, budget, clock, speed)
+                row = row_of(num_done, told, rate, budget, clock, speed)
                 log.add(row)
             if watch and is_watched:
                 # Before the state is saved: findings that a kill cuts off are made again.
                 with clock.losing("watch"):
-                    for found in watch.look({**state.trained, **state.frozen}):
-                        looks.add({"step": done, **found})
+                    for watch_row in watch.look({**state.trained, **state.frozen}):
+                        looks.add({"step": num_done, **watch_row})
             if is_saved:
                 with clock.losing("save"):
-                    _save(points, done, state, losses, noted)
+                    _save(points, num_done, state, losses, noted)
             if leaves:
                 points.wait()
                 # Only the first process's `wait` covers all processes, and one that exits early
                 # makes JAX end the others. So all meet here before any leaves.
                 multihost_utils.sync_global_devices("all have saved")
                 raise Preempted(
-                    f"state saved after step {done} of {train.total_steps}; training can resume "
-                    "from it."
+                    f"state saved after step {num_done} of {train.total_steps}; training can "
+                    "resume from it."
                 )
             is_new = points.news()
             if is_told or is_new:
                 yield Progress(
-                    done=done,
+                    done=num_done,
                     total=train.total_steps,
                     loss=read,
                     note=note_of(row),

@@ -48,14 +48,16 @@ def step_bytes(
     gathered = _BFLOAT16 * (2 * max(layers) + table) + _FLOAT32 * table
     rows = train.batch_size / devices
     patches, read = vision.num_patches * num_images, tokens * num_images + train.text_len
-    waiting = _vision_bytes(model, patches) * vision.depth + _text_bytes(model, read) * text.depth
+    saved_bytes = (
+        _vision_bytes(model, patches) * vision.depth + _text_bytes(model, read) * text.depth
+    )
     again = max(
         _made_again(vision.width, vision.mlp_dim, vision.num_heads, patches, vision.num_patches),
         _made_again(text.width, 2 * text.mlp_dim, text.num_heads, read, read),
     )
     # Logits in float32, and their gradient in half of that.
     logits = (_FLOAT32 + _BFLOAT16) * min(model.loss_chunk, train.text_len) * text.vocab_size
-    return state + gathered + rows * (waiting + again + logits)
+    return state + gathered + rows * (saved_bytes + again + logits)
 
 
 def gathered_bytes(model: ModelConfig) -> float:
@@ -80,8 +82,8 @@ def _sizes(model: ModelConfig) -> Mapping[str, int]:
 def _vision_bytes(model: ModelConfig, patches: int) -> float:
     """Returns the bytes that one tower block keeps for the backward pass, for one example."""
     width, mlp = model.vision.width, model.vision.mlp_dim
-    kept = {"full": width, "minimal": 2 * width, "none": 8 * width + 2 * mlp}[model.remat]
-    return _BFLOAT16 * patches * kept
+    saved_channels = {"full": width, "minimal": 2 * width, "none": 8 * width + 2 * mlp}[model.remat]
+    return _BFLOAT16 * patches * saved_channels
 
 
 def _text_bytes(model: ModelConfig, read: int) -> float:
@@ -89,12 +91,12 @@ def _text_bytes(model: ModelConfig, read: int) -> float:
     text = model.text
     heads = (text.num_heads + 2 * text.num_kv_heads) * text.head_dim
     products = heads + text.num_heads * text.head_dim + 2 * text.mlp_dim + 2 * text.width
-    kept = {
+    saved_channels = {
         "full": text.width,
         "minimal": text.width + products,
         "none": 6 * text.width + products + 2 * text.mlp_dim,
     }[model.remat]
-    return _BFLOAT16 * read * kept
+    return _BFLOAT16 * read * saved_channels
 
 
 def _made_again(width: int, hidden: int, num_heads: int, read: int, seen: int) -> float:

@@ -105,9 +105,12 @@ def update_params(
 
 def schedules(train: TrainConfig) -> Float[np.ndarray, "groups steps"]:
     """Returns `schedule` for each of `train.groups`, then for all other parameters."""
-    own = (train.warmup if g.warmup is None else g.warmup for g in train.groups)
+    group_warmups = (train.warmup if g.warmup is None else g.warmup for g in train.groups)
     return np.stack(
-        [*(schedule(dataclasses.replace(train, warmup=warmup)) for warmup in own), schedule(train)]
+        [
+            *(schedule(dataclasses.replace(train, warmup=warmup)) for warmup in group_warmups),
+            schedule(train),
+        ]
     )
 
 
@@ -161,5 +164,5 @@ def _decayed(params: Flat) -> dict[str, bool]:
 def _rsqrt(step: Float[Array, " steps"], train: TrainConfig) -> Float[Array, " steps"]:
     """Returns the inverse-square-root decay after warm-up; optax has no such schedule."""
     # During warm-up `step` is negative here. The result is not used, but must not be NaN.
-    done = jnp.maximum(step, 0.0) + train.rsqrt_shift
-    return jax.lax.rsqrt(1.0 + done / train.rsqrt_timescale)
+    num_done = jnp.maximum(step, 0.0) + train.rsqrt_shift
+    return jax.lax.rsqrt(1.0 + num_done / train.rsqrt_timescale)

@@ -33,17 +33,17 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
     def fresh() -> dict[str, Any]:
         return dict(flatten(_fresh_params(model, seed)))
 
-    wanted = dict(flatten(vlm.abstract_params(model)))
-    loaded = fit_resolution(_loaded(init), wanted, fresh)
+    abstract = dict(flatten(vlm.abstract_params(model)))
+    loaded = fit_resolution(_loaded(init), abstract, fresh)
     # A connector is all the checkpoint's or all fresh, never a mixture of two methods.
     has_connector = any(p.startswith(_FRESH) for p in loaded)
     optional = () if has_connector else _FRESH
-    missing = [p for p in wanted if p not in loaded and not p.startswith(optional)]
-    extra = [p for p in loaded if p not in wanted]
+    missing = [p for p in abstract if p not in loaded and not p.startswith(optional)]
+    extra = [p for p in loaded if p not in abstract]
     shapes = [
-        f"{p}: {loaded[p].shape} for {wanted[p].shape}"
+        f"{p}: {loaded[p].shape} for {abstract[p].shape}"
         for p in loaded
-        if p in wanted and loaded[p].shape != wanted[p].shape
+        if p in abstract and loaded[p].shape != abstract[p].shape
     ]
     if missing or extra or shapes:
         raise ValueError(
@@ -51,7 +51,7 @@ def starting_params(model: ModelConfig, init: str | None, seed: int) -> dict[str
             f" of another shape {shapes or 'none'}. Start from a checkpoint with the connector of "
             f"this model ({model.connector.kind}) or with none, and of at most its resolution."
         )
-    if loaded.keys() == wanted.keys():
+    if loaded.keys() == abstract.keys():
         return unflatten(loaded)
     return unflatten({path: loaded.get(path, value) for path, value in fresh().items()})
 

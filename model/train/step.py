@@ -23,13 +23,13 @@ from model.connector import budgets
 from model.data.loader import Batch
 from model.sharding import (
     AXES,
+    gather_weight,
     make_mesh,
     mean_of_rows,
     shard_batch,
     shard_tree,
     shardings,
     specs,
-    whole,
 )
 from model.text.dropout import Dropout
 from model.train.config import TrainConfig
@@ -280,8 +280,8 @@ def _step(
         )
     loss, gradients = backward(state.trained, state.frozen, batch, slots, rates.dropout_key)
     chain = optimizer(train, rates.learning, rates.decay)
-    trained, kept = update_params(chain, gradients, state.optimizer, state.trained)
-    return State(trained, state.frozen, kept), Told(loss, norms_of(gradients))
+    trained, opt_state = update_params(chain, gradients, state.optimizer, state.trained)
+    return State(trained, state.frozen, opt_state), Told(loss, norms_of(gradients))
 
 
 def norms_of(gradients: Flat) -> dict[str, jax.Array]:
@@ -334,7 +334,7 @@ def loss_of_rows(
     """
     # Layers of a tower are gathered one by one, where they are computed; all other weights here.
     gathered = {
-        path: leaf if "/blocks/" in path else whole(leaf, model.dtype)
+        path: leaf if "/blocks/" in path else gather_weight(leaf, model.dtype)
         for path, leaf in params.items()
     }
     loss = vlm.loss(
@@ -356,6 +356,6 @@ def loss_weights(mask_loss: jax.Array) -> jax.Array:
 
     Source: big_vision `trainers/proj/paligemma/train.py`.
     """
-    wanted = (mask_loss > 0).astype(jnp.float32)
-    count = jnp.maximum(jnp.sum(wanted, axis=1, keepdims=True), 1.0)
-    return wanted / count / len(wanted)
+    has_loss = (mask_loss > 0).astype(jnp.float32)
+    count = jnp.maximum(jnp.sum(has_loss, axis=1, keepdims=True), 1.0)
+    return has_loss / count / len(has_loss)

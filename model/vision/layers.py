@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from model.attention import attention
-from model.lowering import made
+from model.lowering import materialize
 
 _xavier = nnx.initializers.xavier_uniform()
 
@@ -56,7 +56,7 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Float[Array, "*B C"]) -> Float[Array, "*B C"]:
         """Returns the transformed features."""
-        return self.down(made(jax.nn.gelu(self.up(x), approximate=True)))
+        return self.down(materialize(jax.nn.gelu(self.up(x), approximate=True)))
 
 
 class Attention(nnx.Module):

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, UInt8
 
 from model.lowering import policy
-from model.sharding import whole
+from model.sharding import gather_weight
 from model.vision.config import TowerConfig, VisionConfig
 from model.vision.layers import Attention, LayerNorm, Mlp, row, sincos_positions
 
@@ -87,7 +87,7 @@ class Siglip(nnx.Module):
         x = x + self.positions[...][None].astype(dtype)
 
         def body(x: Array, block: Block) -> tuple[Array, None]:
-            return jax.tree.map(lambda part: whole(part, dtype), block)(x), None
+            return jax.tree.map(lambda part: gather_weight(part, dtype), block)(x), None
 
         if self.remat != "none":
             # The tower's matrix products are cheap next to its attention, so only attention's

@@ -60,8 +60,8 @@ class HeldOut:
         for budget in config.budgets:
             budgets.check_budget(model, budget)
         self._config, self._model, self._mesh = config, model, mesh
-        wanted = -(-config.examples // mesh.size) * mesh.size
-        self._size = min(train.batch_size, wanted)
+        num_rows = -(-config.examples // mesh.size) * mesh.size
+        self._size = min(train.batch_size, num_rows)
         self._loaders = {
             task: Loader(
                 data,

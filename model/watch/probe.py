@@ -66,17 +66,17 @@ class Probe:
         loaded = Loaded(config.model, tuned, self._tokenizer, self._mask_codec)
         with tempfile.TemporaryDirectory() as folder:
             out = {budget: Path(folder) / str(budget) for budget in self._served}
-            for one in out.values():
-                one.mkdir()
-            places = {budget: str(one) for budget, one in out.items()}
+            for predictions_folder in out.values():
+                predictions_folder.mkdir()
+            places = {budget: str(predictions_folder) for budget, predictions_folder in out.items()}
             for _ in evaluate_loaded(
                 loaded, data=self._held_out, config=config.decode, out=places, limit=config.examples
             ):
                 pass
-            for budget, one in out.items():
-                said = json.loads((one / SCORE).read_text())
-                kept = {name: said[name] for name in ("metric", "score", "num")}
-                yield {"task": "probe", "budget": budget, **kept}
+            for budget, predictions_folder in out.items():
+                score = json.loads((predictions_folder / SCORE).read_text())
+                fields = {name: score[name] for name in ("metric", "score", "num")}
+                yield {"task": "probe", "budget": budget, **fields}
 
     def _tuned(self, params: Flat) -> dict[str, Any] | None:
         """Returns all parameters after the probe's updates, on one device; `params` do not change.

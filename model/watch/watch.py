@@ -58,7 +58,7 @@ class Watcher:
             )
             self._looks.append(self._open.enter_context(contextlib.closing(losses)))
         if config.probe is not None and probe is not None:
-            data, scored = probe
+            data, probe_set = probe
             # The probe needs the stage's own mesh, which holds the parameters.
             copies = train.num_replicas
             as_stage = dataclasses.replace(config.probe.train, num_replicas=copies)
@@ -67,7 +67,7 @@ class Watcher:
                     dataclasses.replace(config.probe, train=as_stage),
                     config.budgets,
                     data=data,
-                    held_out=scored,
+                    held_out=probe_set,
                     tokenizer=tokenizer,
                     mask_codec=codec,
                 )
@@ -75,8 +75,8 @@ class Watcher:
 
     def look(self, params: Flat) -> Iterator[Mapping[str, Any]]:
         """Yields the loss of each task at each budget, then the probe's scores."""
-        for one in self._looks:
-            yield from one.look(params)
+        for evaluation in self._looks:
+            yield from evaluation.look(params)
 
     def close(self) -> None:
         """Stops the loaders' threads."""

@@ -2,12 +2,11 @@
 
 from model.config import ModelConfig
 from model.connector.config import ConnectorConfig
-from model.connector.routing import Kind
 from model.text.config import TextConfig
 from model.vision.config import VisionConfig
 
 
-def tiny_model(kind: Kind = "vanilla", buckets: tuple[int, ...] = ()) -> ModelConfig:
+def tiny_model(kind: str = "vanilla", buckets: tuple[int, ...] = ()) -> ModelConfig:
     """A model of two small towers on 8x8 patches."""
     return ModelConfig(
         vision=VisionConfig(image_px=32, patch_px=4, width=12, depth=1, mlp_dim=20, num_heads=3),

@@ -33,5 +33,6 @@ def make(work: Work) -> Iterator[Progress]:
     yield Progress(done=1, total=1)
 
 
-# A converter only compares shapes with the model's: an edit of `model.vlm` changes no byte.
-START = Kind(name="start", make=make, stop=("model.vlm",))
+# A converter only compares shapes with the model's: an edit of `model.vlm` or of a connector, which
+# the registry names, changes no byte.
+START = Kind(name="start", make=make, stop=("model.vlm", "model.connector.registry"))

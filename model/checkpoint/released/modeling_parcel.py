@@ -291,6 +291,8 @@ class Parcel(nn.Module):
         return torch.cat([anchors, x + self.mlp(self.mlp_norm(x))], 1)
 
 
+# The same classes as in the training code, written again in torch: who loads a release has
+# neither JAX nor the training code. `routing["module"]` of config.json names one of them.
 CONNECTORS = {
     module.__name__: module
     for module in (Vanilla, M3, M3SelfAttention, Mqt, MqtSelfAttention, Parcel)

@@ -56,9 +56,9 @@ def edit_distance(left: str, right: str) -> int:
 
 
 def _edited_share(prediction: str, answer: str) -> float:
-    said, wanted = (" ".join(text.lower().split()) for text in (prediction, answer))
+    predicted, reference = (" ".join(text.lower().split()) for text in (prediction, answer))
     length = max(len(prediction.upper()), len(answer.upper()))
-    return edit_distance(said, wanted) / length if length else 0.0
+    return edit_distance(predicted, reference) / length if length else 0.0
 
 
 def _strict(prediction: str, answer: str) -> float:

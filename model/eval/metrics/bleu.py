@@ -46,9 +46,10 @@ def bleu(prediction: str, fields: Fields) -> Item:
 
 def summarize_bleu(sums: Sums) -> dict[str, Part]:
     """Returns the BLEU-4 of summed counts under "score", and BLEU-1 to BLEU-4."""
-    found = _scores({name: sums.total(name) for name in sums.measures()})
+    scores = _scores({name: sums.total(name) for name in sums.measures()})
     parts = {
-        f"bleu_{n}": Part(score=100 * score, num=sums.num) for n, score in enumerate(found, start=1)
+        f"bleu_{n}": Part(score=100 * score, num=sums.num)
+        for n, score in enumerate(scores, start=1)
     }
     return {"score": parts[f"bleu_{MAX_N}"], **parts}
 

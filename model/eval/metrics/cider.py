@@ -29,14 +29,14 @@ class Documents:
           ValueError: if there are none.
         """
         lang = _lang(fields)
-        found = {
+        document_ngrams = {
             ngram
             for reference in some_answers(fields)
             for counts in count_ngrams(tokenize(reference).split())
             for ngram in counts
         }
         self.num[lang] += 1
-        self.containing.setdefault(lang, Counter()).update(found)
+        self.containing.setdefault(lang, Counter()).update(document_ngrams)
 
     def merge(self, other: Self) -> None:
         """Adds the counts of another part of the data."""
@@ -77,22 +77,22 @@ def cider(prediction: str, fields: Fields) -> float:
     written = documents.weigh(counts, lang)
     total = 0.0
     for reference in references:
-        wanted = count_ngrams(tokenize(reference).split())
-        longer = counts[1].total() - wanted[1].total()
+        reference_ngrams = count_ngrams(tokenize(reference).split())
+        longer = counts[1].total() - reference_ngrams[1].total()
         penalty = math.exp(-(longer**2) / (2 * _SIGMA**2))
-        total += penalty * _similarity(written, documents.weigh(wanted, lang))
+        total += penalty * _similarity(written, documents.weigh(reference_ngrams, lang))
     return _SCALE * total / (MAX_N * len(references))
 
 
 def _similarity(written: Vectors, wanted: Vectors) -> float:
     """Returns the sum over n of the clipped cosine similarity."""
-    found = 0.0
+    similarity = 0.0
     for left, right in zip(written, wanted, strict=True):
         norm = math.hypot(*left.values()) * math.hypot(*right.values())
         if norm:
             common = (min(w, right[g]) * right[g] for g, w in left.items() if g in right)
-            found += sum(common) / norm
-    return found
+            similarity += sum(common) / norm
+    return similarity
 
 
 def _lang(fields: Fields) -> str:

@@ -18,7 +18,9 @@ def pope(prediction: str, fields: Fields) -> Item:
     Raises:
       ValueError: if it holds anything else.
     """
-    answer, said = the_answer(fields), prediction.lower()
+    answer, predicted = the_answer(fields), prediction.lower()
     if answer not in ("yes", "no"):
         raise ValueError(f"answers must hold 'yes' or 'no', got {answer!r}.")
-    return Item(score=float(said == answer), also={"invalid": float(said not in ("yes", "no"))})
+    return Item(
+        score=float(predicted == answer), also={"invalid": float(predicted not in ("yes", "no"))}
+    )

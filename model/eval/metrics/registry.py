@@ -97,8 +97,8 @@ def get_metric(name: str) -> Metric:
 
 @functools.cache
 def _own_metric(name: str) -> Metric:
-    found = load_reference(name)
-    metric = found if isinstance(found, Metric) else Metric(score=found)
+    function = load_reference(name)
+    metric = function if isinstance(function, Metric) else Metric(score=function)
     try:
         inspect.signature(metric.score).bind("prediction", {})
     except (TypeError, ValueError) as error:  # ValueError: a C function may have no signature.
@@ -117,17 +117,17 @@ def _checked(
       ValueError: if the function fails or returns something else; it names the record.
     """
     try:
-        found = score(prediction, fields)
+        item = score(prediction, fields)
     except Exception as error:
-        said = f"lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        message = f"lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise ValueError(
-            f"metric {name} fails for {fields.get('id')!r}: {type(error).__name__}: {said}; the "
+            f"metric {name} fails for {fields.get('id')!r}: {type(error).__name__}: {message}; the "
             f"record has {', '.join(sorted(fields))}."
         ) from error
-    value = found.score if isinstance(found, Item) else found
+    value = item.score if isinstance(item, Item) else item
     if not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(
             f"metric {name} must return a finite number, got {value!r:.60} for "
             f"{fields.get('id')!r}."
         )
-    return found if isinstance(found, Item) else float(value)
+    return item if isinstance(item, Item) else float(value)

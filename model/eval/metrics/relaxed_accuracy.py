@@ -21,9 +21,9 @@ def relaxed_accuracy(prediction: str, fields: Fields) -> float:
       ValueError: if there is not one answer.
     """
     predicted, target = prediction.lower(), the_answer(fields).lower()
-    number, wanted = _number(predicted), _number(target)
-    if number is not None and wanted:
-        return float(abs(number - wanted) / abs(wanted) <= _TOLERANCE)
+    number, target_number = _number(predicted), _number(target)
+    if number is not None and target_number:
+        return float(abs(number - target_number) / abs(target_number) <= _TOLERANCE)
     return float(predicted == target)
 
 

@@ -20,10 +20,10 @@ def science_qa(prediction: str, fields: Fields) -> Item:
       ValueError: if there is not one answer, or it has no letter.
     """
     answer = the_answer(fields)
-    letter, wanted = _letter(prediction), _letter(answer)
-    if wanted is None:
+    letter, answer_letter = _letter(prediction), _letter(answer)
+    if answer_letter is None:
         raise ValueError(f"answers must hold 'The answer is X.' for a letter X, got {answer!r}.")
-    return Item(score=float(letter == wanted), also={"unparsed": float(letter is None)})
+    return Item(score=float(letter == answer_letter), also={"unparsed": float(letter is None)})
 
 
 def _letter(text: str) -> str | None:

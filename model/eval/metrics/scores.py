@@ -56,10 +56,10 @@ class Sums:
 
     def copies(self, times: int) -> "Sums":
         """Returns the sums of `times` copies of every item."""
-        found = Sums()
-        found.num, found.units = times * self.num, dict(self.units)
-        found._totals = {name: times * total for name, total in self._totals.items()}
-        return found
+        copied = Sums()
+        copied.num, copied.units = times * self.num, dict(self.units)
+        copied._totals = {name: times * total for name, total in self._totals.items()}
+        return copied
 
     def total(self, name: str = "score") -> float:
         """Returns the sum of one measure, correctly rounded."""
@@ -103,10 +103,10 @@ class Result:
 
 def summarize(sums: Sums) -> dict[str, Part]:
     """Returns the mean score under "score", and the means of all other measures."""
-    found = {name: mean(sums.total(name), sums.num) for name in ["score", *sorted(sums.measures())]}
+    means = {name: mean(sums.total(name), sums.num) for name in ["score", *sorted(sums.measures())]}
     if sums.units:
-        found["consistency"] = mean(float(sum(sums.units.values())), len(sums.units))
-    return found
+        means["consistency"] = mean(float(sum(sums.units.values())), len(sums.units))
+    return means
 
 
 def mean(total: float, num: int) -> Part:
@@ -120,14 +120,14 @@ def macro_average(scores: Mapping[str, float]) -> float:
     Source: COCO-35L, XM3600 and xGQA are reported for English and averaged without it. No other
     breakdown has a part called "en".
     """
-    others = averaged(scores)
-    return sum(scores[name] for name in sorted(others)) / len(others)
+    further = averaged(scores)
+    return sum(scores[name] for name in sorted(further)) / len(further)
 
 
 def averaged(parts: Iterable[str]) -> set[str]:
     """Returns the parts that `macro_average` is taken over."""
-    found = set(parts)
-    return found - {"en"} or found
+    part_names = set(parts)
+    return part_names - {"en"} or part_names
 
 
 def the_answer(fields: Fields) -> str:
@@ -149,6 +149,6 @@ def some_answers(fields: Fields) -> list[str]:
       ValueError: if there are none.
     """
     answers: Iterable[str] = fields.get("answers", ())
-    if not (found := list(answers)):
+    if not (answer_list := list(answers)):
         raise ValueError("answers must hold at least one text, got none.")
-    return found
+    return answer_list

@@ -37,10 +37,10 @@ def vqav2(prediction: str, fields: Fields) -> float:
             f"answers must hold at least 2 texts, one per annotator, got {answers!r}; "
             f"metric vqa takes a single one."
         )
-    said = _strip(prediction)
+    predicted = _strip(prediction)
     if len(set(answers)) > 1:
-        said, answers = normalize(said), [normalize(answer) for answer in answers]
-    matches = [answer == said for answer in answers]
+        predicted, answers = normalize(predicted), [normalize(answer) for answer in answers]
+    matches = [answer == predicted for answer in answers]
     agreeing = sum(matches)
     return sum(min(1.0, (agreeing - match) / 3) for match in matches) / len(matches)
 
@@ -57,11 +57,11 @@ def normalize(text: str) -> str:
     "don't".
     """
     joined = _DIGITS_WITH_COMMA.search(text) is not None
-    found = text
+    normalized = text
     for mark in _PUNCTUATION:
         alone = joined or f"{mark} " in text or f" {mark}" in text
-        found = found.replace(mark, "" if alone else " ")
-    words = _PERIOD.sub("", found).lower().split()
+        normalized = normalized.replace(mark, "" if alone else " ")
+    words = _PERIOD.sub("", normalized).lower().split()
     return " ".join(_write(word) for word in words if word not in _ARTICLES)
 
 

@@ -1,7 +1,6 @@
 """The graph of a study: its nodes and their order, its cells, its seeds."""
 
 import dataclasses
-import typing
 
 import pytest
 
@@ -10,12 +9,12 @@ from flows.report.build import build
 from flows.report.markdown import to_markdown
 from flows.study.graph import PHASES, datasets_of, decode_of, graph_of, results_plan
 from infra.errors import ConfigError
-from model.connector.routing import Kind
+from model.connector.registry import KINDS
 from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.registry import SOURCES
 from tests.flows.report.report_studies import make
 
-TWELVE = typing.get_args(Kind)
+TWELVE = tuple(KINDS)
 
 
 def test_all_twelve_methods_are_accepted_and_run_where_they_can():

@@ -15,7 +15,7 @@ from model.analysis.attention import WatchedAttention, watch
 from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector
-from model.connector.routing import KINDS, ROUTINGS
+from model.connector.registry import CONNECTORS, KINDS
 from model.vision.layers import Attention
 from tests.model.tiny_models import tiny_config
 
@@ -50,7 +50,7 @@ def test_the_watched_connector_gives_the_connectors_soft_tokens(kind: str, budge
     cfg = tiny_config(kind)
     expected, tokens, weights = both(cfg, budget)
     assert_allclose(tokens, expected, rtol=2e-5, atol=2e-5)
-    queries = 0 if ROUTINGS[kind].pooled else budget - budgets.num_anchors(cfg, budget)
+    queries = 0 if CONNECTORS[kind].routing.pooled else budget - budgets.num_anchors(cfg, budget)
     if queries == 0:
         assert weights is None
         return

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from model.analysis import flops
 from model.analysis.flops import IMAGE, VIDEO
 from model.connector import budgets
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 from model.presets import paligemma2_3b, tiny
 
 MODELS = {cfg.connector.kind: cfg for cfg in flops.with_connectors(paligemma2_3b())}

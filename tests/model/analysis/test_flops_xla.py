@@ -19,7 +19,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.build import build_connector
 from model.connector.config import ConnectorConfig
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 from model.text.config import TextConfig
 from model.vision.config import VisionConfig
 

@@ -20,7 +20,7 @@ from model.checkpoint.release import write_release
 from model.checkpoint.target import RequestError
 from model.config import ModelConfig
 from model.connector import budgets
-from model.connector.routing import KINDS
+from model.connector.registry import KINDS
 from model.data.pixels import decode_images
 from model.data.text import prefix_ids
 from model.decode.generate import generate

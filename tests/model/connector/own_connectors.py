@@ -151,10 +151,10 @@ class WithoutRouting(nnx.Module):
     """Says no budgets."""
 
 
-class OursRouting(Prefix):
-    """Says it is one of ours."""
+class OtherRouting(Prefix):
+    """States its budgets in words."""
 
-    routing: typing.ClassVar = Routing(module="M3", kernel=2)
+    routing: typing.ClassVar = "even"
 
 
 NOT_A_CLASS = 3

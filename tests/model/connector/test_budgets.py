@@ -15,7 +15,7 @@ from model.config import ModelConfig
 from model.connector import budgets
 from model.connector.budgets import Bucket
 from model.connector.config import ConnectorConfig
-from model.connector.routing import KINDS, ROUTINGS
+from model.connector.registry import CONNECTORS, KINDS
 from model.vision.config import VisionConfig
 
 
@@ -111,7 +111,7 @@ def step_seconds(size: int) -> float:
     return 0.583 + 0.00239 * size + 0.094
 
 
-ELASTIC = tuple(kind for kind in KINDS if not ROUTINGS[kind].pooled)
+ELASTIC = tuple(kind for kind in KINDS if not CONNECTORS[kind].routing.pooled)
 
 
 @pytest.mark.parametrize("kind", ELASTIC)

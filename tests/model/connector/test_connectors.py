@@ -18,14 +18,14 @@ from model.connector import budgets
 from model.connector.base import pool
 from model.connector.build import build_connector
 from model.connector.config import ConnectorConfig
-from model.connector.routing import KINDS, ROUTINGS
+from model.connector.registry import CONNECTORS, KINDS
 from tests.model.tiny_models import tiny_config
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 WIDTH = 12
 FEATURES = np.random.default_rng(0).normal(size=(2, 256, WIDTH)).astype(np.float32)
 WEIGHTS = np.random.default_rng(1).normal(size=(2, 256, WIDTH)).astype(np.float32)
-ELASTIC = tuple(kind for kind in KINDS if not ROUTINGS[kind].pooled)
+ELASTIC = tuple(kind for kind in KINDS if not CONNECTORS[kind].routing.pooled)
 PREFIX = ("mqt", "parcel_vit_only", "parcel_dual")
 """Queries never read each other: a smaller budget's are a prefix of a larger one's."""
 
@@ -122,7 +122,7 @@ def test_poolings_are_means(kind: str, budget: int):
     np.testing.assert_array_equal(tokens(kind, budget, budget), pool(jnp.asarray(FEATURES), budget))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if ROUTINGS[kind].anchor_grids])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.anchor_grids])
 def test_anchors_pass_unchanged_before_the_queries(kind: str):
     anchors = 16 if kind == "parcel_fixed4" else 64
     assert budgets.num_anchors(config(kind), 70) == anchors
@@ -152,7 +152,7 @@ def test_tokens_and_gradients_in_a_bucket_are_those_of_truncation(kind: str):
     check()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if ROUTINGS[kind].anchor_grids])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.anchor_grids])
 def test_without_queries_nothing_of_them_is_active(kind: str):
     cfg = config(kind)
     _, params = _connector(cfg)

@@ -6,7 +6,7 @@ import pytest
 
 from model.config import ModelConfig
 from model.connector.contract import check, check_shapes
-from model.connector.routing import KINDS, ROUTINGS
+from model.connector.registry import CONNECTORS, KINDS
 from tests.model.tiny_models import tiny_config
 
 OWN = "tests.model.connector.own_connectors"
@@ -21,13 +21,13 @@ def broken(cfg: ModelConfig) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if ROUTINGS[kind].pooled])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.pooled])
 def test_ours_without_queries_keep_every_promise(kind: str):
     assert not broken(tiny_config(kind))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not ROUTINGS[kind].pooled])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not CONNECTORS[kind].routing.pooled])
 def test_ours_with_queries_keep_every_promise(kind: str):
     assert not broken(tiny_config(kind))
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from model import vlm
 from model.config import ModelConfig
 from model.connector import budgets
-from model.connector.routing import KINDS, ROUTINGS
+from model.connector.registry import CONNECTORS, KINDS
 from tests.model.tiny_models import (
     VISION,
     batch,
@@ -21,7 +21,7 @@ from tests.model.tiny_models import (
     tiny_config,
 )
 
-ELASTIC = tuple(kind for kind in KINDS if not ROUTINGS[kind].pooled)
+ELASTIC = tuple(kind for kind in KINDS if not CONNECTORS[kind].routing.pooled)
 
 
 def few_programs(kind: str) -> ModelConfig:
@@ -67,7 +67,7 @@ def test_masking_equals_truncation_at_any_budget_of_ragged_text_and_video(kind: 
     check()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if ROUTINGS[kind].pooled])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if CONNECTORS[kind].routing.pooled])
 @pytest.mark.parametrize("px", [32, 64])
 def test_methods_without_queries_run_the_truncated_program_itself(kind: str, px: int):
     cfg = tiny_config(kind, vision=dataclasses.replace(VISION, image_px=px))

@@ -1,0 +1,216 @@
+"""The registry of connectors: kind -> class, routing and FLOPs, without importing JAX.
+
+The class of a connector carries `routing` and, if it likes, `flops` (see `base.Connector`). A
+user's class and a built-in one are built, checked and counted by the same functions. The one
+difference is where the two values are written. A user's class is imported as soon as a config
+names it, and JAX with it. Built-in ones may not be: configs are read, graphs drawn and costs
+counted in processes that stay free of JAX. Their values are therefore written here, and their
+classes take them from here:
+
+    registry.py    "mqt": BuiltIn("model.connector.mqt", "Mqt", Routing(reads="nothing"), mqt_flops)
+
+    mqt.py         class Mqt(nnx.Module):
+                       routing = CONNECTORS["mqt"].routing
+                       flops = staticmethod(CONNECTORS["mqt"].flops)
+
+To add a connector to the tree, write its module and its entry below; no other code lists them.
+"""
+
+import dataclasses
+import typing
+from collections.abc import Callable
+
+from infra.references import load_reference
+from model.connector.costs import attention_flops, mlp_flops
+from model.connector.routing import DOUBLING, Routing
+from model.vision.config import VisionConfig
+
+
+class _ConnectorSizes(typing.Protocol):
+    @property
+    def mlp_dim(self) -> int: ...
+    @property
+    def routing(self) -> Routing: ...
+
+
+class ModelSizes(typing.Protocol):
+    """The fields of a model that formulas read; every `config.ConnectedConfig` has them."""
+
+    @property
+    def vision(self) -> VisionConfig: ...
+    @property
+    def connector(self) -> _ConnectorSizes: ...
+
+
+FlopsFormula = Callable[[ModelSizes, int], int]
+"""(cfg, budget) -> FLOPs of the connector for one image."""
+
+
+def pooling_flops(cfg: ModelSizes, budget: int) -> int:
+    """Returns 0: a mean over cells multiplies no matrices."""
+    del cfg, budget
+    return 0
+
+
+def m3_self_attention_flops(cfg: ModelSizes, budget: int) -> int:
+    """Returns the FLOPs of two self-attentions over the pooled cells, and an MLP."""
+    width = cfg.vision.width
+    attention = attention_flops(budget, budget, width)
+    return 2 * attention + mlp_flops(budget, width, _hidden(cfg))
+
+
+def mqt_flops(cfg: ModelSizes, budget: int) -> int:
+    """Returns the FLOPs of one attention from `budget` queries to the features."""
+    return attention_flops(budget, cfg.vision.num_patches, cfg.vision.width)
+
+
+def mqt_self_attention_flops(cfg: ModelSizes, budget: int) -> int:
+    """Returns the FLOPs of MQT, then a self-attention over its outputs, and an MLP."""
+    width = cfg.vision.width
+    attention = attention_flops(budget, budget, width)
+    return mqt_flops(cfg, budget) + attention + mlp_flops(budget, width, _hidden(cfg))
+
+
+def parcel_flops(cfg: ModelSizes, budget: int) -> int:
+    """Returns the FLOPs of PARCEL, or of an ablation that reads less before the features.
+
+    Source: PARCEL, appendix "FLOP and KV-Cache Calculations".
+    """
+    vision, routing = cfg.vision, cfg.connector.routing
+    anchors = routing.num_anchors(vision.grid, budget)
+    queries = budget - anchors
+    if not queries:
+        return 0  # At a budget of anchors alone, the connector just pools.
+    # The paper counts the whole self-attention, although only the queries' rows are read.
+    first = {
+        "nothing": 0,
+        "anchors": attention_flops(queries, anchors, vision.width),
+        "anchors and queries": attention_flops(budget, budget, vision.width),
+    }[routing.reads or "nothing"]
+    to_features = attention_flops(queries, vision.num_patches, vision.width)
+    return first + to_features + mlp_flops(queries, vision.width, _hidden(cfg))
+
+
+def _hidden(cfg: ModelSizes) -> int:
+    return cfg.connector.mlp_dim or cfg.vision.mlp_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltIn:
+    """A connector of this project.
+
+    Attributes:
+      module: the module of its class. A step's code digest follows dotted names in strings, so the
+        name is written out, and without the class.
+      name: name of its class.
+      routing: the budgets it serves, and what its queries read.
+      flops: its formula.
+      has_parameters: whether it has any to train; they are then those of attention layers, whose
+        heads must divide the width.
+    """
+
+    module: str
+    name: str
+    routing: Routing
+    flops: FlopsFormula
+    has_parameters: bool = True
+
+
+_PARCEL = Routing(anchor_grids=DOUBLING[1:], reads="anchors and queries")
+
+
+def _parcel(**changes: typing.Any) -> BuiltIn:
+    routing = dataclasses.replace(_PARCEL, **changes)
+    return BuiltIn("model.connector.parcel", "Parcel", routing, parcel_flops)
+
+
+def _m3(routing: Routing) -> BuiltIn:
+    return BuiltIn("model.connector.m3", "M3", routing, pooling_flops, has_parameters=False)
+
+
+CONNECTORS: dict[str, BuiltIn] = {
+    "vanilla": BuiltIn(
+        "model.connector.vanilla",
+        "Vanilla",
+        Routing(kernel=1),
+        pooling_flops,
+        has_parameters=False,
+    ),
+    "m3": _m3(Routing(grids=DOUBLING)),
+    "mqt": BuiltIn("model.connector.mqt", "Mqt", Routing(reads="nothing"), mqt_flops),
+    "parcel": _parcel(),
+    "avgpool4": _m3(Routing(kernel=4)),
+    "avgpool2": _m3(Routing(kernel=2)),
+    # At 224 px an average pooling of 4 x 4 patches makes 16 anchors, one of 2 x 2 makes 64.
+    "parcel_fixed4": _parcel(anchor_grids=(4,)),
+    "parcel_fixed2": _parcel(anchor_grids=(8,)),
+    "parcel_vit_only": _parcel(reads="nothing"),
+    "parcel_dual": _parcel(reads="anchors"),
+    "mqt_sa": BuiltIn(
+        "model.connector.mqt",
+        "MqtSelfAttention",
+        Routing(reads="nothing"),
+        mqt_self_attention_flops,
+    ),
+    "m3_sa": BuiltIn(
+        "model.connector.m3", "M3SelfAttention", Routing(grids=DOUBLING), m3_self_attention_flops
+    ),
+}
+KINDS = CONNECTORS.keys()
+
+
+def routing_of(kind: str) -> Routing:
+    """Returns the routing of a connector; that of a user's class is imported, and JAX with it.
+
+    Raises:
+      ValueError: see `connector_class`.
+    """
+    built_in = CONNECTORS.get(kind)
+    return built_in.routing if built_in else connector_class(kind).routing
+
+
+def flops_formula(kind: str) -> Callable[[typing.Any, int], typing.Any] | None:
+    """Returns the formula of a connector's FLOPs; None where XLA counts them.
+
+    Raises:
+      ValueError: see `connector_class`.
+    """
+    if built_in := CONNECTORS.get(kind):
+        return built_in.flops
+    formula = getattr(connector_class(kind), "flops", None)
+    # A user's class that extends a built-in one inherits its formula, and may have other layers.
+    inherited = any(formula is built_in.flops for built_in in CONNECTORS.values())
+    return None if inherited else formula
+
+
+def has_parameters(kind: str) -> bool:
+    """Returns whether a connector has parameters to train; a user's class is assumed to have."""
+    return kind not in CONNECTORS or CONNECTORS[kind].has_parameters
+
+
+def connector_class(kind: str) -> typing.Any:
+    """Returns the class of a connector: (cfg, *, rngs) -> `base.Connector`.
+
+    Raises:
+      ValueError: if there is none, or it lacks what `base.Connector` requires; in one line.
+    """
+    if built_in := CONNECTORS.get(kind):
+        reference = f"{built_in.module}:{built_in.name}"
+    elif ":" in kind:
+        reference = kind
+    else:
+        raise ValueError(
+            f"connector.kind must be one of {', '.join(KINDS)}, or a class of your own as "
+            f"module:Class, got {kind!r}."
+        )
+    connector = load_reference(reference)
+    if not isinstance(connector, type):
+        raise ValueError(f"{kind} must be a class, a flax.nnx.Module, got {connector!r:.60}.")
+    routing = getattr(connector, "routing", None)
+    if not isinstance(routing, Routing):
+        value = "none" if routing is None else f"{routing!r:.60}"
+        raise ValueError(
+            f"{kind}.routing must be a Routing, which says the budgets it serves, such as "
+            f'routing = Routing(reads="nothing"), got {value}.'
+        )
+    return connector
