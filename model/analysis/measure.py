@@ -112,6 +112,8 @@ def _spectra(
 ) -> Iterator[tuple[str, int | None, int, Float[np.ndarray, "B H W"]]]:
     features, count = features_and_count
     grid = cfg.vision.grid
+    # One spectrum of what goes in, then for each budget one of the pooled cells and one of what the
+    # queries read; a connector may lack either.
     source = _grid(features[:count], grid)
     yield FEATURES, None, grid, spectral.power_spectrum(source)
     for budget in at:

@@ -129,6 +129,9 @@ def read_safetensors(path: Path) -> Arrays:
     Raises:
       ValueError: if the file is cut off, or a tensor's type is not in `DTYPES`.
     """
+    # 8 bytes      length of the header, little-endian
+    # length       the header: JSON, name -> dtype, shape, data_offsets
+    # the rest     the tensors; offsets count from here
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

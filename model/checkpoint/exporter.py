@@ -49,12 +49,16 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
     original = checkpoint / ORIGIN
     origin = json.loads(original.read_text()) if original.exists() else None
     if dtype is None:
+        # An imported model goes back in the type it came in.
         imported = origin is not None and origin["dtype"] == "bfloat16"
         dtype = BFLOAT16 if imported else np.dtype(np.float32)
     with whole(out) as target:
         if out.suffix == ".npz":
             array_files.write_npz(target, translate.to_big_vision(params, model), dtype)
             return
+        # Hugging Face's embedding may have rows above our vocabulary; they are not among our
+        # parameters and are put back below, so its shape must be known before the shards are
+        # planned.
         above = _rows_above(checkpoint, params, origin)
         shapes = translate.hugging_face_shapes(model)
         shapes[HUGGING_FACE_EMBEDDING] = model.text.vocab_size + len(above), model.text.width
@@ -68,6 +72,7 @@ def export_checkpoint(checkpoint: Path, out: Path, dtype: np.dtype | None) -> No
             if (checkpoint / TOKENIZER).exists():
                 shutil.copyfile(checkpoint / TOKENIZER, target / TOKENIZER)
             shards = shards_in(target, shapes, dtype)
+        # A generator: one tensor is in memory at a time.
         tensors = (
             (name, np.concatenate([array, above]) if name == HUGGING_FACE_EMBEDDING else array)
             for name, array in translate.to_hugging_face(params, model)

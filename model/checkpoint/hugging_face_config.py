@@ -74,6 +74,8 @@ def read_config(config: Mapping[str, Any]) -> Facts:
         value = config[part].get(field, accepted) if part in config else accepted
         if value != accepted:
             raise ValueError(f"config.json: {part}.{field} must be {accepted}, got {value}.")
+    # transformers writes only settings that differ from its defaults, so what is absent has the
+    # default of its config classes.
     head_dim = text.get("head_dim", 256)
     scale = text.get("query_pre_attn_scalar", 256)
     if scale != head_dim:

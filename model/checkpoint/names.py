@@ -97,6 +97,8 @@ _HF_LAYER = _HF_TEXT + "layers.{i}."
 
 def _vision() -> list[Name]:
     patches, post = _HF_IMG + "embeddings.", _HF_IMG + "post_layernorm."
+    # What the tower has once. Our patch kernel is big_vision's; torch's convolution puts the output
+    # channels first.
     table = [
         Name(
             "vision/patches/kernel",
@@ -124,6 +126,11 @@ def _vision() -> list[Name]:
         ),
         Name("vision/norm/bias", "img/Transformer/encoder_norm/bias", SAME, post + "bias", SAME),
     ]
+    # What every block has. Ours and big_vision's arrays hold all layers, stacked on axis 0;
+    # Hugging Face has an array per layer, hence `{i}` in its names:
+    #
+    #     vision/blocks/mlp/up/kernel   (27, 1152, 4304)
+    #     …layers.0.mlp.fc1.weight      (4304, 1152)      and 26 more
     for layer_name, bv, hf in (("attn_norm", "0", "layer_norm1"), ("mlp_norm", "1", "layer_norm2")):
         for part, hf_part in (("scale", "weight"), ("bias", "bias")):
             table.append(
@@ -141,6 +148,7 @@ def _vision() -> list[Name]:
             f"{_BV_IMG}MlpBlock_0/Dense_{bv}",
             f"{_HF_BLOCK}mlp.{hf}",
         )
+    # big_vision keeps the heads on an axis of their own; ours are merged, as Hugging Face's.
     for part, hf in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
         table += _linear(
             f"vision/blocks/attn/{part}",
@@ -167,6 +175,10 @@ def _linear(
 def _text() -> list[Name]:
     attn, mlp = "llm/layers/attn/", "llm/layers/mlp/"
     keys = heads_first(key_heads)
+    # big_vision packs two of our arrays into one; the number is the index of ours on axis 1:
+    #
+    #     kv_einsum/w     (layers, 2, …)   0 keys, 1 values
+    #     gating_einsum   (layers, 2, …)   0 gate, 1 up
     rows: tuple[tuple[str, str, int | None, Layout, str], ...] = (
         ("query", attn + "q_einsum/w", None, heads_first(query_heads), "self_attn.q_proj"),
         ("key", attn + "kv_einsum/w", 0, keys, "self_attn.k_proj"),

@@ -94,6 +94,8 @@ def write_arrays(arrays: Mapping[str, np.ndarray], put: Put) -> dict[str, Any]:
         for number, group in enumerate(groups)
     }
 
+    # Checksums are of pieces and not of arrays: a reader of a part of an array can check what it
+    # fetched without the rest of the array.
     def write(name: str) -> list[int]:
         put(name, files[name])
         starts = range(0, files[name].size, PIECE)

@@ -257,6 +257,11 @@ class _Point:
                 indices[rank] = json.loads(files.read(f"{name}/{rank}.json"))
             except ValueError:
                 raise ValueError(f"{rank}.json is no JSON") from None
+        # Every process writes its files first and its index last. A point is complete if all
+        # indices are there and every file has the size that its index says:
+        #
+        #     120-9f3c/  0.json 0-params…  1.json 1-params…   complete, of 2 processes
+        #     140-07aa/  0.json 0-params…  1-params…          process 1 stopped before its index
         of = indices[0]["of"] if 0 in indices else 0
         if set(indices) != set(range(of)) or not of:
             raise ValueError("it was not finished")
@@ -270,6 +275,8 @@ class _Point:
             rank: ParamsReader(_Source(files, name, rank, index["sizes"]), index)
             for rank, index in indices.items()
         }
+        # An array's parts may be in the files of several processes, and be read by a mesh of
+        # another shape: each part is listed with the place where it starts in its array.
         self._parts: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {}
         for rank, index in indices.items():
             for key, (path, start) in index["parts"].items():
@@ -281,6 +288,8 @@ class _Point:
         Raises:
           ValueError: if a part of the state is missing, or a checksum does not match.
         """
+        # First what this process needs, then all reads at once, then the arrays: JAX asks for parts
+        # one after the other, and would wait for each.
         leaves = dict(_leaves(template))
         devices = {
             path: leaf.sharding.addressable_devices_indices_map(leaf.shape).values()

@@ -53,6 +53,7 @@ def model_config(shapes: Mapping[str, Shape], facts: Facts) -> ModelConfig:
     grid = math.isqrt(positions)
     if grid * grid != positions:
         raise ValueError(f"position embeddings must cover a square, got {positions} of them.")
+    # The embedding may have rows beyond the vocabulary, which other codebases add as padding.
     return ModelConfig(
         vision=VisionConfig(
             image_px=grid * patch_px,

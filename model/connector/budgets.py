@@ -125,15 +125,23 @@ def _check_buckets(cfg: ConnectedConfig) -> None:
             f"{kind} serves no budget at {cfg.vision.image_px} px, {cfg.vision.num_patches} "
             f"patches; its routing must state budgets of at most that many tokens."
         )
+    # Sizes that no budget has would be programs that nothing needs.
     unknown = sorted(set(sizes) - set(served))
     if unknown:
         raise ValueError(
             f"connector.buckets must be budgets of {kind!r}, {_describe(served)}, got {unknown}."
         )
+    # A pooled grid has no slots to mask: each budget needs its own program.
     if cfg.connector.routing.pooled and sizes and set(sizes) != set(served):
         raise ValueError(
             f"connector.buckets of {kind!r} must be exactly {served} (or empty), got {sizes}."
         )
+    # A bucket serves the budgets up to its size that have its number of anchors. For `parcel`:
+    #
+    #     anchors      16 .......... 62 | 64 ................. 256
+    #     buckets        [40]      [62] | [96] [128] …       [256]
+    #
+    # without 62, budgets 42 to 62 would have none: 96 slots hold 64 anchors.
     declared = buckets(cfg)
     for budget in served:
         anchors = num_anchors(cfg, budget)

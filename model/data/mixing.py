@@ -95,6 +95,11 @@ class Mixture(Generic[Name]):
 
     def _count(self, name: Name, number: int) -> int:
         """Returns how many of the first `number` examples belong to a stream."""
+        # Streams are split off one by one, each from the examples that those before it left over:
+        #
+        #     {a: 2, b: 1, c: 1}, first 10 examples   a 5, of 5 left: b 3, of 2 left: c 2
+        #
+        # Integers alone, so every host and every resumed run counts the same.
         rest = self._total
         for other, weight in zip(self._names, self._weights, strict=True):
             preceding = number * (rest - weight) // rest

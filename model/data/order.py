@@ -134,6 +134,8 @@ class Order:
         else:
             place = undone(block, full - 1, blocks_seed) * self._block + offset
             place += np.where(place >= short_at * self._block, short, 0)
+        # Lanes differ in length by at most one record: 14 records in 4 lanes are 4 4 3 3. Places
+        # below `longer` are in a lane with one more.
         each, more = divmod(self._length, self._lanes)
         longer = more * (each + 1)
         lane = np.where(
@@ -151,6 +153,7 @@ class Order:
         """Returns a visit's place in the sequence of shuffled blocks of its pass."""
         step, lane = divmod(turn, self._lanes)
         each, more = divmod(self._length, self._lanes)  # The first `more` lanes have one more.
+        # Visits 0 1 2 3 4 … of two lanes are steps 0 0 1 1 2 … of lanes 0 1 0 1 0 …
         start = lane * each + min(lane, more)
         window, inside = divmod(step, self._window)
         first, last, seed = self._shuffle_of(lane, window, windows_seed)

@@ -98,6 +98,8 @@ def _undone(value: Any, keys: Sequence[Any] | np.ndarray, width: Any) -> Any:
         by_1, by_2, by_8 = (((half << by) | (half >> (width - by))) & mask for by in (1, 2, 8))
         return (by_1 & by_8) ^ by_2
 
+    # Two rounds at a time, from the last: a round changes one half by the other, so the same
+    # exclusive or, with the half that it left alone, takes it back.
     for first, second in zip(keys[-2::-2], keys[::-2], strict=True):
         right = right ^ mixed(left) ^ (second & mask)
         left = left ^ mixed(right) ^ (first & mask)

@@ -82,6 +82,8 @@ def search(
         raise ValueError(f"num_beams must be in 1..{most} (text.vocab_size - 1), got {num_beams}.")
     start = prefill(model, prompt, slots)
     batch = prompt.text.shape[0]
+    # Starts from one empty hypothesis per row, which the prompt's own logits turn into `num_beams`.
+    # `num_beams` equal ones would fill the beams with copies of one continuation.
     nothing = Hypotheses(
         step=jnp.int32(0),
         tokens=jnp.full((batch, 1, max_new_tokens), PAD, jnp.int32),
@@ -123,6 +125,11 @@ def grow(
         jax.lax.dynamic_update_slice_in_dim, start_index=hypotheses.step, axis=2
     )
 
+    # Every live hypothesis is also ended here; the best of these and of the one that had ended
+    # before is kept, so a row holds one finished hypothesis:
+    #
+    #     live      "a red" -1.2   "the" -1.5        finished before: "red." -1.9
+    #     ended     "a red." -1.6  "the." -4.0       finished now:    "a red." -1.6
     ended = write(hypotheses.tokens, jnp.full((batch, live, 1), stop, jnp.int32))
     finished = jnp.concatenate([hypotheses.best_tokens[:, None], ended], axis=1)
     ends = jnp.concatenate(
@@ -160,12 +167,15 @@ def _read(
         beam 0   1 1 1 1  1 1 0         0 0 0         1 0
         beam 1   1 1 1 1  0 0 0         1 1 0         0 1
     """
+    # The last token was chosen but not read yet: its keys and values are not in the cache.
     batch, num_beams, slots = hypotheses.tokens.shape
     last = hypotheses.step - 1
     token = jax.lax.dynamic_index_in_dim(hypotheses.tokens, last, axis=2, keepdims=False)
     x = model.text.embed(token, dtype=cache.keys.dtype)
     lengths = start.lengths[:, None]
     positions = jnp.broadcast_to(lengths + last, (batch, num_beams))
+    # `eye` is the right half of the drawing. Spread over the slots that are already written, it is
+    # the middle: the caches of all beams lie side by side, and each sees its own.
     itself = jnp.eye(num_beams, dtype=bool)
     written = itself[:, :, None] & (jnp.arange(slots) < last)[None, None]
     keys, values = (
@@ -183,6 +193,7 @@ def _read(
         Rows(x, positions, causal_mask), (start.past._replace(mask=past_mask), fresh)
     )
     assert cache_update is not None
+    # The tokens just read become part of the cache.
     parts = (
         jax.lax.dynamic_update_slice_in_dim(part, new[:, :, :, None], last, axis=3)
         for part, new in zip(cache, cache_update, strict=True)

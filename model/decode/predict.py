@@ -107,6 +107,8 @@ class Predictor:
             raise ValueError(f"max_tokens must be at least 1, got {max_tokens}.")
         slots = vlm.Slots(budgets.bucket_of(self.model, budget).size, budget)
         read = prefix_ids(self._tokenizer, prompt)
+        # Prompts are padded to a multiple of a step, so that prompts of similar lengths share a
+        # program.
         text = np.full((1, -(-len(read) // _PROMPT_STEP) * _PROMPT_STEP), 0, np.int32)
         text[0, : len(read)] = read
         real = (np.arange(text.shape[1]) < len(read))[None].astype(np.int32)
@@ -121,6 +123,8 @@ class Predictor:
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         shape = shapes, text.shape, slots.bucket, tuple(static.items()), key is None
         if shape not in self._programs:
+            # Compiled here and not by a call of `jit`, so that its time is measured apart from the
+            # answer's.
             lowered = function.lower(vlm.structure(self.model), *arrays, **static, **traced)
             self._programs[shape] = lowered.compile()
         compiled = time.monotonic()

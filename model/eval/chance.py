@@ -61,6 +61,7 @@ def blind_baseline(train_dir: str, eval_dir: str, metric: str) -> Blind:
         blind_result = scorer.finish() if scorer.num else None
         score = blind_result.result.total.score if blind_result else 0.0
         scores = [*blind_result.rows()] if blind_result else []
+    # A row per question, as a model's predictions have: both are compared record by record.
     rows = (
         {"id": record.id, "source_sha256": record.source_sha256, **row}
         for record, row in zip(questions, scores, strict=True)

@@ -212,6 +212,10 @@ def _shapes(config: MaskCodecConfig) -> dict[str, tuple[int, ...]]:
         shapes[f"{name}.weight"] = (*channels, side, side)
         shapes[f"{name}.bias"] = (out,)
 
+    # Names are those of the published torch modules, whose activations have numbers, too, and no
+    # parameters: hence 0, 2, 4, 6. Four halvings of a side, and four doublings:
+    #
+    #     64 x 64 x 1 -> 32 -> 16 -> 8 -> 4 x 4 x width -> 4 x 4 x embed = 16 codes -> … -> 64 x 64
     for number, into in zip((0, 2, 4, 6), (1, width, width, width), strict=True):
         layer(f"encoder.{number}", width, into, 4)
     for block in ("encoder.8", "encoder.9", "decoder.2", "decoder.3"):

@@ -78,6 +78,7 @@ def fit_codec(
         raise ValueError("crops is empty: no record has a mask; add a corpus with masks.")
     seeds = Seeds.of(seed)
     rng = np.random.default_rng(seeds.order)
+    # Which crops are used is drawn, but they stay in the records' order.
     chosen = np.sort(rng.permutation(len(crops))[: config.max_crops])
     data = np.asarray(crops)[chosen].astype(np.float32)
     with _precisely():
@@ -87,6 +88,11 @@ def fit_codec(
         }
         opt_state = _optimizer().init(params)
     loss = np.float64(np.nan)
+    # step   0 ............ 1/3 ................................. end
+    #        no codebook    codebook starts at the encoder's clusters
+    #
+    # With a codebook from the start, an untrained encoder's outputs would all share a few codes,
+    # and codes that no output is near get no gradient.
     free_steps = config.train_steps // 3
     for step in range(config.train_steps):
         if step == free_steps:
@@ -94,6 +100,7 @@ def fit_codec(
             with _precisely():
                 params = _start_codebook(params, jnp.asarray(data[sample], jnp.float64), rng)
         batch = data[rng.integers(len(data), size=config.batch_size)]
+        # The phase and the rate are arguments, so that one compiled program serves all steps.
         inputs = batch, step >= free_steps, _learning_rate(config, step)
         with _precisely():
             crop_batch, quantized, rate = (jnp.asarray(number, jnp.float64) for number in inputs)
@@ -105,6 +112,7 @@ def fit_codec(
                 loss=float(loss),
                 note=f"loss {float(loss):.3f}",
             )
+    # Rounded to float32 before it is tested: the report is on the codec that is saved.
     arrays = {name: np.asarray(value, np.float32) for name, value in params.items()}
     iou = reconstruction_iou(MaskCodec(arrays), data)
     np.savez(Path(out) / MASK_CODEC, **arrays)  # pyright: ignore[reportArgumentType]

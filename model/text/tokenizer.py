@@ -38,6 +38,9 @@ def train_tokenizer(texts: Iterable[str], out_path: str, vocab_size: int) -> Non
     if vocab_size < 300:
         raise ValueError(f"vocab_size must be at least 300 (256 are bytes), got {vocab_size}.")
     model = io.BytesIO()
+    # Settings of three kinds. Lossless: bytes for what has no piece, no normalization, spaces kept
+    # as they are. Reproducible: one thread, no shuffling.
+    # As Gemma's: digits apart, and the ids of the specials.
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=_plain(texts),
         model_writer=model,

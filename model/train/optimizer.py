@@ -119,6 +119,11 @@ def schedule(train: TrainConfig) -> Float[np.ndarray, " steps"]:
 
     They are computed all at once: one by one, the host would wait for the device at every step.
     """
+    # 1.0 |      ___            cosine: to 0 at the last step
+    #     |     /    \__        rsqrt: still above 0 at the last step
+    #     |    /        \_      constant: stays at 1
+    # 0.0 |___/___________\_    step
+    #        warm-up
     warmup = train.warmup * train.total_steps
     after = {
         "cosine": optax.cosine_decay_schedule(1.0, max(1.0, train.total_steps - warmup)),  # type: ignore[arg-type]

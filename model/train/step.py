@@ -143,6 +143,8 @@ class StepPrograms:
                 f"image has {num_images} images per example, which is not declared; "
                 f"declared: {sorted(self._num_images)}."
             )
+        # The budget is an argument of the program, its bucket a part of the program's key: budgets
+        # 66 and 96 both run as 96 slots, in the same program.
         args = state, shard_batch(batch, self.mesh), vlm.Slots(bucket, budget), rates
         if (bucket, num_images) not in self._compiled:
             if self._are_ahead:
