@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra.store.raw_path import raw_path
-from pipelines.benchmarks.registry import BENCHMARKS, Benchmark
+from pipelines.benchmarks.row import Benchmark
 from pipelines.records.holdings import Holdings, PartHoldings, kinds_of
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.layout import look_up
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.registry import SOURCES, get
+from pipelines.sources.registry import BENCHMARKS, SOURCES, get
 from pipelines.sources.spec import SourceSpec
 
 

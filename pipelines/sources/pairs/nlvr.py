@@ -10,42 +10,56 @@ An NLVR row has six permutations of one drawing with the same label; they make t
 Published by their authors at github.com/lil-lab/nlvr (CC BY 4.0).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.pairs import BENCHMARKS
-from pipelines.records.schema import Reject
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import json_lines, read_rows
-from pipelines.sources.spec import of_benchmark
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.published import of_benchmark
+from pipelines.sources.row_files import read_file
+
+NLVR = Benchmark(
+    name="nlvr",
+    config="nlvr2",
+    prompt="answer en {text}",
+    text_len=64,
+    metric="nlvr",
+    tune_split="train",
+    final_split="train+dev",
+    eval_split="test",
+    rows=(Row(titles=("NLVR2",), split="test", suite="main", size=6_967),),
+    num_train=93_355,
+    recipes={
+        224: Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=3),
+        448: Recipe(lr_pg1=3e-6, lr_pg2=6e-6, decay=True, epochs=10),
+    },
+)
 
 SPLITS = ("train", "dev", "test")
 LABELS = {"true": "True", "false": "False"}
 """Published label in lower case -> target and answer."""
 
 
-def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+def read(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per image pair of every row."""
     file, layout = _find(corpus, split)
 
-    def make(parse: Callable[[], Mapping]) -> Iterator[Item]:
-        row = parse()
+    def make(row: Mapping) -> Iterator[Item]:
         label = LABELS[str(row["label"]).lower()]
         for name, pair in layout(file, split, row):
             yield Item(
                 id=f"nlvr/{split}/{name}",
                 part="nlvr",
                 media=tuple(corpus.media(image) for image in pair),
-                prefix=BENCHMARKS["nlvr"].prefix(row["sentence"]),
+                prefix=NLVR.prefix(row["sentence"]),
                 suffixes=(label,),
                 task="nlvr",
                 answers=(label,),
                 meta={"identifier": row["identifier"]},
             )
 
-    lines = json_lines(corpus.annotation(file))
-    yield from read_rows(corpus, file, f"nlvr/{split}", lines, make)
+    yield from read_file(corpus, corpus.annotation(file), f"nlvr/{split}", make, form="lines")
 
 
 def files(split: str) -> tuple[tuple[str, ...], ...]:
@@ -91,7 +105,7 @@ def _pair_of_second(file: Path, split: str, row: Mapping) -> Iterator[tuple[str,
 
 SOURCES = (
     of_benchmark(
-        BENCHMARKS["nlvr"],
+        NLVR,
         splits=SPLITS,
         files=files,
         read=read,

@@ -11,46 +11,80 @@ big_vision's "nonum". "test_2" is the second test set, of Philadelphia.
 
 from pathlib import Path
 
-from pipelines.benchmarks.remote_sensing import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item
-from pipelines.sources.layout import (
-    Found,
-    indexed,
-    load_list,
-    question,
-    read_rows,
-    text_of,
+from pipelines.sources.item import Item, Listing
+from pipelines.sources.layout import question, text_of
+from pipelines.sources.published import published
+from pipelines.sources.row_files import indexed, load_list, read_file
+
+_LR = Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
+
+_HR = Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=1)
+
+RSVQA_LR = Benchmark(
+    name="rsvqa_lr",
+    config="rsvqa_lr",
+    prompt="answer en {text}",
+    text_len=32,
+    antialias="train",
+    metric="rsvqa",
+    lower=True,
+    tune_split="train",
+    final_split="train+val",
+    eval_split="test",
+    rows=(Row(titles=("RSVQA-lr",), split="test", resolutions=(224,)),),
+    num_train=47_173,
+    recipes={224: _LR, 448: _LR},
 )
-from pipelines.sources.spec import published
+
+RSVQA_HR = Benchmark(
+    name="rsvqa_hr",
+    config="rsvqa_hr",
+    prompt="answer en {text}",
+    text_len=32,
+    antialias="train",
+    metric="rsvqa",
+    lower=True,
+    tune_split="train",
+    final_split="train+val",
+    eval_split="test",
+    rows=(
+        Row(titles=("RSVQA-hr (test)", "RSVQA-hr"), split="test"),
+        Row(titles=("RSVQA-hr (test2)",), split="test_2"),
+    ),
+    num_train=432_239,
+    recipes={224: _HR, 448: _HR},
+)
 
 _NUMERIC = ("count", "area")
 
 
-def _reader(name: str, folder: str, extension: str):
-    def read(corpus: Corpus, split: str, questions: Path, answers: Path) -> Found:
-        given = indexed(answers, load_list(corpus, answers, "answers"), "id")
+def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
+    name = benchmark.name
+
+    def read(corpus: Corpus, split: str, questions: Path, answers: Path) -> Listing:
+        answers_by_id = indexed(answers, load_list(corpus, answers, "answers"), "id")
 
         def make(row: dict) -> Item | None:
             if not row["active"] or row["type"] in _NUMERIC:
                 return None
             (answer_id,) = row["answers_ids"]
-            found = given.get(answer_id)
-            if found is None or not found["active"] or found["question_id"] != row["id"]:
+            answer = answers_by_id.get(answer_id)
+            if answer is None or not answer["active"] or answer["question_id"] != row["id"]:
                 raise BadInput(f"question {row['id']} has no answer {answer_id}")
             return question(
-                BENCHMARKS[name],
+                benchmark,
                 split,
                 corpus.media(corpus.folder / folder / f"{int(row['img_id'])}{extension}"),
                 row["id"],
                 text_of(row, "question"),
-                [text_of(found, "answer")],
+                [text_of(answer, "answer")],
                 meta={"question_type": text_of(row, "type")},
             )
 
-        rows = load_list(corpus, questions, "questions")
-        yield from read_rows(corpus, questions, f"{name}/{split}", rows, make)
+        yield from read_file(corpus, questions, f"{name}/{split}", make, key="questions")
 
     return read
 
@@ -65,17 +99,17 @@ def _files(prefix: str):
 
 SOURCES = (
     published(
-        BENCHMARKS["rsvqa_hr"],
+        RSVQA_HR,
         splits=("train", "val", "test", "test_2"),
         files=_files("USGS"),
-        read=_reader("rsvqa_hr", "Data", ".png"),
+        read=_read_rsvqa(RSVQA_HR, "Data", ".png"),
         publisher="zenodo.org/records/6344367",
     ),
     published(
-        BENCHMARKS["rsvqa_lr"],
+        RSVQA_LR,
         splits=("train", "val", "test"),
         files=_files("LR"),
-        read=_reader("rsvqa_lr", "Images_LR", ".tif"),
+        read=_read_rsvqa(RSVQA_LR, "Images_LR", ".tif"),
         publisher="zenodo.org/records/6344334",
     ),
 )

@@ -20,12 +20,42 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from pipelines.benchmarks.segmentation import BENCHMARKS
+from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import BOX_MARKER, Item, Media
+from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
 from pipelines.sources.layout import image_folder
-from pipelines.sources.spec import of_benchmark
+from pipelines.sources.published import of_benchmark
+
+_SENTENCES = {
+    ("RefCOCO (val)", "refcoco_val"): 10_834,
+    ("RefCOCO (testA)", "refcoco_testA"): 5_657,
+    ("RefCOCO (testB)", "refcoco_testB"): 5_095,
+    ("RefCOCO+ (val)", "refcocoplus_val"): 10_758,
+    ("RefCOCO+ (testA)", "refcocoplus_testA"): 5_726,
+    ("RefCOCO+ (testB)", "refcocoplus_testB"): 4_889,
+    ("RefCOCO-g (val)", "refcocog_val"): 4_896,
+    ("RefCOCO-g (test)", "refcocog_test"): 9_602,
+}
+
+REFCOCO = Benchmark(
+    name="refcoco",
+    config="refcoco_seg",
+    prompt="{text}",
+    text_len=48,
+    metric="miou",
+    final_split="train",
+    eval_split="val",
+    rows=tuple(
+        Row(titles=(title,), split=split, suite="main", size=size)
+        for (title, split), size in _SENTENCES.items()
+    ),
+    num_train=24_407,
+    recipes={
+        224: Recipe(lr_pg1=3e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3, dropout=0.1),
+        448: Recipe(lr_pg1=1e-5, lr_pg2=1e-5, epochs=100, label_smoothing=0.3),
+    },
+)
 
 _SETS = {"refcoco": "refcoco", "refcocoplus": "refcoco+", "refcocog": "refcocog"}
 _USED = {"refcoco": "unc", "refcoco+": "unc", "refcocog": "umd"}
@@ -105,7 +135,7 @@ def _text_encoding(data: bytes) -> str:
     return "utf-8"
 
 
-def read(corpus: Corpus, split: str) -> Iterator[Item | Reject]:
+def read(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per training image, or per sentence of an evaluation split."""
     only, _, part = split.rpartition("_")
     paths = _ref_files(corpus, _SETS[only] if only else "*")
@@ -200,7 +230,7 @@ def _referred(
     x, y, w, h = map(float, annotation["bbox"])
     shape = annotation["segmentation"]
     mask = {"size": [height, width], "polygons": shape} if isinstance(shape, list) else shape
-    prefix = BENCHMARKS["refcoco"].prefix
+    prefix = REFCOCO.prefix
     media = corpus.media(find(str(image["file_name"])))
     ids = {key: ref[key] for key in ("ref_id", "ann_id", "image_id")}
     return _Referred(
@@ -255,7 +285,7 @@ def _together(found: list[_Referred]) -> Item:
 
 SOURCES = (
     of_benchmark(
-        BENCHMARKS["refcoco"],
+        REFCOCO,
         splits=SPLITS,
         files=files,
         read=read,

@@ -18,8 +18,9 @@ from typing import Any
 
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.item import Item, Media
-from pipelines.sources.layout import Found, find, image_folder, load_dict, load_list, read_rows
+from pipelines.sources.item import Item, Listing, Media
+from pipelines.sources.layout import find, image_folder
+from pipelines.sources.row_files import load_dict, load_list, read_rows
 from pipelines.sources.spec import SourceSpec
 from pipelines.sources.web.tasks import Sample, sample_items
 
@@ -32,7 +33,7 @@ def _coco(split: str) -> tuple[str, ...]:
     return f"annotations/{name}", name
 
 
-def _read_coco(corpus: Corpus, split: str) -> Found:
+def _read_coco(corpus: Corpus, split: str) -> Listing:
     file = find(corpus, *_coco(split))
     raw: Any = load_dict(corpus, file)
     labels = {one["id"]: one["name"] for one in raw["categories"]}
@@ -63,7 +64,7 @@ def _textocr(split: str) -> tuple[str, ...]:
     return (f"TextOCR_0.1_{split}.json",)
 
 
-def _read_textocr(corpus: Corpus, split: str) -> Found:
+def _read_textocr(corpus: Corpus, split: str) -> Listing:
     file = find(corpus, *_textocr(split))
     raw: Any = load_dict(corpus, file)
     words: dict[str, list[dict]] = defaultdict(list)
@@ -84,7 +85,7 @@ def _read_textocr(corpus: Corpus, split: str) -> Found:
     yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), make)
 
 
-def _read_genome(corpus: Corpus, split: str) -> Found:
+def _read_genome(corpus: Corpus, split: str) -> Listing:
     asked, described = (find(corpus, name) for name in _GENOME)
     regions = {row["id"]: row["regions"] for row in load_list(corpus, described)}
     folders = [image_folder(corpus, name, "visual_genome") for name in ("VG_100K", "VG_100K_2")]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from pipelines.benchmarks.registry import BENCHMARKS
 from pipelines.sources.layout import look_up
-from pipelines.sources.registry import SOURCES
+from pipelines.sources.registry import BENCHMARKS, SOURCES
 from tests.pipelines.sources.layouts import WRITERS
 from tests.pipelines.sources.writing import put_json
 
