@@ -96,7 +96,7 @@ def load_catalogue(path: Path = CATALOGUE) -> dict[str, DataSet]:
     return found
 
 
-def chosen(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, DataSet]:
+def select_data_sets(catalogue: dict[str, DataSet], names: tuple[str, ...]) -> dict[str, DataSet]:
     """Returns the named data sets and those that they need.
 
     Raises:

@@ -4,9 +4,9 @@ import collections
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from pipelines.hygiene.index import Found, Index
+from pipelines.hygiene.index import PictureIndex, SimilarPicture
 from pipelines.hygiene.matches import CONTAMINATION, DUPLICATE, Match
-from pipelines.hygiene.pictures import Pictures, Shown
+from pipelines.hygiene.pictures import Pictures, RecordPictures
 
 
 def find_matches(
@@ -20,13 +20,13 @@ def find_matches(
     """Returns at most one match of each kind per record, contamination first."""
     matches: list[Match] = []
     if CONTAMINATION in kinds:
-        matches += _contamination(pictures, evaluation, min_likeness, candidates)
+        matches += _find_contamination(pictures, evaluation, min_likeness, candidates)
     if DUPLICATE in kinds:
-        matches += _duplicates(pictures, min_likeness, candidates)
+        matches += _find_duplicates(pictures, min_likeness, candidates)
     return matches
 
 
-def _contamination(
+def _find_contamination(
     pictures: Pictures,
     evaluation: Mapping[str, Pictures],
     min_likeness: float,
@@ -36,43 +36,43 @@ def _contamination(
     best: dict[str, Match] = {}
     for dataset, held_out in evaluation.items():
         files = {shown.sha256: shown.id for shown in reversed(held_out.records)}
-        index = Index(held_out.prints, held_out.image, candidates=candidates)
+        index = PictureIndex(held_out.prints, held_out.image, candidates=candidates)
         found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness)
         for shown in pictures.records:
             match = None
             if other := files.get(shown.sha256):
-                match = _match(shown, CONTAMINATION, other, dataset, 1.0, exact=True)
+                match = _make_match(shown, CONTAMINATION, other, dataset, 1.0, exact=True)
             elif alike := [found[row][0] for row in shown.rows if row >= 0 and found[row]]:
                 top = max(alike, key=lambda one: one.likeness)
                 other = held_out.records[held_out.owners[top.row]].id
-                match = _match(shown, CONTAMINATION, other, dataset, top.likeness, exact=False)
-            if match and (shown.id not in best or _rank(match) > _rank(best[shown.id])):
+                match = _make_match(shown, CONTAMINATION, other, dataset, top.likeness, exact=False)
+            if match and (shown.id not in best or _rank_match(match) > _rank_match(best[shown.id])):
                 best[shown.id] = match
     return [best[shown.id] for shown in pictures.records if shown.id in best]
 
 
-def _rank(match: Match) -> tuple[bool, float]:
+def _rank_match(match: Match) -> tuple[bool, float]:
     return match.exact, match.likeness
 
 
-def _duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> list[Match]:
+def _find_duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> list[Match]:
     """Returns matches of records with earlier ones; the first of several equal records has none.
 
     A clip is a duplicate if more than half of its frames are.
     """
-    index = Index(pictures.prints, pictures.image, candidates=candidates)
+    index = PictureIndex(pictures.prints, pictures.image, candidates=candidates)
     rows = list(range(len(pictures.prints)))
     found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness, before=rows)
-    files: dict[str, Shown] = {}
+    files: dict[str, RecordPictures] = {}
     known: dict[str, Match | None] = {}
     for shown in pictures.records:
         first = files.setdefault(shown.sha256, shown)
         if shown.source in known:  # All records of a file share one verdict.
             continue
         if first.source != shown.source:
-            known[shown.source] = _match(shown, DUPLICATE, first.id, "", 1.0, exact=True)
+            known[shown.source] = _make_match(shown, DUPLICATE, first.id, "", 1.0, exact=True)
         else:
-            known[shown.source] = _near_duplicate(pictures, shown, found)
+            known[shown.source] = _match_near_duplicate(pictures, shown, found)
     return [
         dataclasses.replace(match, id=shown.id)
         for shown in pictures.records
@@ -80,14 +80,16 @@ def _duplicates(pictures: Pictures, min_likeness: float, candidates: int) -> lis
     ]
 
 
-def _near_duplicate(pictures: Pictures, shown: Shown, found: list[list[Found]]) -> Match | None:
+def _match_near_duplicate(
+    pictures: Pictures, shown: RecordPictures, found: list[list[SimilarPicture]]
+) -> Match | None:
     # Per earlier file, the likeness of each of this record's images that the file shows, too.
     seen: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
     ids: dict[str, str] = {}
     for row in (row for row in shown.rows if row >= 0):
         best: dict[str, float] = {}
         # A row stores an image once, so the row itself may belong to an earlier record.
-        for one in (Found(row, 1.0), *found[row]):
+        for one in (SimilarPicture(row, 1.0), *found[row]):
             owner = pictures.records[pictures.owners[one.row]]
             if owner.source != shown.source:
                 ids.setdefault(owner.source, owner.id)
@@ -98,11 +100,11 @@ def _near_duplicate(pictures: Pictures, shown: Shown, found: list[list[Found]]) 
     if not enough:
         return None
     source = max(enough, key=lambda s: (len(enough[s]), max(enough[s])))
-    return _match(shown, DUPLICATE, ids[source], "", max(enough[source]), exact=False)
+    return _make_match(shown, DUPLICATE, ids[source], "", max(enough[source]), exact=False)
 
 
-def _match(
-    shown: Shown, kind: str, other: str, dataset: str, likeness: float, *, exact: bool
+def _make_match(
+    shown: RecordPictures, kind: str, other: str, dataset: str, likeness: float, *, exact: bool
 ) -> Match:
     return Match(
         id=shown.id,

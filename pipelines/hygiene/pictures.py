@@ -11,7 +11,7 @@ from pipelines.records.dataset import Dataset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shown:
+class RecordPictures:
     """The pictures that one record shows.
 
     Attributes:
@@ -41,7 +41,7 @@ class Pictures:
     """
 
     dataset: Dataset
-    records: list[Shown] = dataclasses.field(default_factory=list)
+    records: list[RecordPictures] = dataclasses.field(default_factory=list)
     prints: list[np.ndarray] = dataclasses.field(default_factory=list)
     owners: list[int] = dataclasses.field(default_factory=list)
     places: list[tuple[str, int, int]] = dataclasses.field(default_factory=list)
@@ -57,16 +57,16 @@ def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> 
     """Reads the pictures of a dataset; calls `tell` after each record."""
     found = Pictures(dataset=dataset)
     known: dict[bytes, int] = {}
-    for part, position in _places(dataset):
+    for part, position in _record_places(dataset):
         record = dataset.parts[part][position]
         rows = []
         for number, image in enumerate(record.images):
             digest = hashlib.blake2b(image, digest_size=16).digest()
             if digest not in known:
-                known[digest] = _add(found, image, (part, position, number))
+                known[digest] = _add_picture(found, image, (part, position, number))
             rows.append(known[digest])
         found.records.append(
-            Shown(
+            RecordPictures(
                 id=record.id,
                 source=record.source,
                 sha256=record.source_sha256,
@@ -77,12 +77,12 @@ def read_pictures(dataset: Dataset, tell: Callable[[], None] = lambda: None) -> 
     return found
 
 
-def _places(dataset: Dataset) -> Iterator[tuple[str, int]]:
+def _record_places(dataset: Dataset) -> Iterator[tuple[str, int]]:
     for name, part in sorted(dataset.parts.items()):
         yield from ((name, position) for position in range(len(part)))
 
 
-def _add(found: Pictures, image: bytes, place: tuple[str, int, int]) -> int:
+def _add_picture(found: Pictures, image: bytes, place: tuple[str, int, int]) -> int:
     made = fingerprint(image)
     if made is None:
         found.num_blank += 1

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Sequence
 
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.sources.corpus import WEB_TASKS, parse_features
 from pipelines.sources.registry import SOURCES
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         where["features"] = parse_features(features)
         config = PrepareConfig(**{k: v for k, v in given.items() if v is not None})
-        info = prepare(config, **where, on_progress=_show)
+        info = prepare_dataset(config, **where, on_progress=_print_progress)
     except (ValueError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _show(done: int, total: int) -> None:
+def _print_progress(done: int, total: int) -> None:
     print(f"{done} of {total} items", file=sys.stderr)
 
 

@@ -57,7 +57,7 @@ _OPTIONS = [
 """Options of `GrpcServer` in Beam 2.77."""
 
 
-def install() -> None:
+def use_private_sockets() -> None:
     """Puts the server and the workers below in place of Beam's own, in this process."""
     beam.GrpcServer = PrivateServer
     beam.WorkerHandler.register_environment(_THREADS, bytes)(ThreadWorker)
@@ -68,7 +68,7 @@ class DeclaredFiles(ArtifactRetrievalService):
     """Hands out the files that a pipeline's environments declare, and no others."""
 
     def __init__(self, environments: Any) -> None:
-        super().__init__(_open)
+        super().__init__(_open_uncompressed)
         self._declared = {
             artifact.SerializeToString(deterministic=True)
             for environment in environments
@@ -169,8 +169,12 @@ class ProcessWorker(_AtSocket, _PROCESS_WORKER):
         options = self.provision_info.provision_info.pipeline_options
         environment = {
             **os.environ,
-            "CONTROL_API_SERVICE_DESCRIPTOR": _text(self.control_api_service_descriptor()),
-            "LOGGING_API_SERVICE_DESCRIPTOR": _text(self.logging_api_service_descriptor()),
+            "CONTROL_API_SERVICE_DESCRIPTOR": _descriptor_text(
+                self.control_api_service_descriptor()
+            ),
+            "LOGGING_API_SERVICE_DESCRIPTOR": _descriptor_text(
+                self.logging_api_service_descriptor()
+            ),
             "PIPELINE_OPTIONS": json_format.MessageToJson(options),
             "WORKER_ID": self.worker_id,
         }
@@ -191,9 +195,9 @@ def _socket_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="parcel-beam-", dir=parent if is_short else "/tmp")
 
 
-def _open(path: str) -> Any:
+def _open_uncompressed(path: str) -> Any:
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
-def _text(descriptor: endpoints_pb2.ApiServiceDescriptor) -> str:
+def _descriptor_text(descriptor: endpoints_pb2.ApiServiceDescriptor) -> str:
     return text_format.MessageToString(descriptor)

@@ -5,15 +5,15 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from pipelines.prepare.job import Desk, load
+from pipelines.prepare.job import Desk, parse_receipt
 from pipelines.records.lines import sorted_lines
 from pipelines.sources.corpus import Spool
 from pipelines.sources.item import Item
 
 
-def name_files(desk: Desk, number: int, units: Sequence[str]) -> int:
+def note_file_names(desk: Desk, number: int, units: Sequence[str]) -> int:
     """Notes the names of the files that some units are read from; returns their number."""
-    done = load(desk.receipt(receipt_of(number)))
+    done = parse_receipt(desk.receipt(names_receipt(number)))
     if done is not None:
         return done
     corpus, job, count = desk.corpus(Spool()), desk.job, 0
@@ -31,22 +31,22 @@ def name_files(desk: Desk, number: int, units: Sequence[str]) -> int:
 
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
-        desk.files.writing(names_of(number)) as path,
+        desk.files.writing(names_file(number)) as path,
         path.open("w", encoding="utf-8", newline="\n") as out,
     ):
         lines = (f"{json.dumps(name)}\n" for name in names())
         for line, _ in itertools.groupby(sorted_lines(lines, str, folder)):
             out.write(line)
             count += 1
-    desk.files.put(receipt_of(number), json.dumps(count).encode())
+    desk.files.put(names_receipt(number), json.dumps(count).encode())
     return count
 
 
-def names_of(number: int) -> str:
+def names_file(number: int) -> str:
     """Returns the file with the names that a group of units is read from, in the work folder."""
     return f"names/{number:05d}"
 
 
-def receipt_of(number: int) -> str:
+def names_receipt(number: int) -> str:
     """Returns the receipt of that file, which holds the number of names."""
     return f"names/{number:05d}.json"

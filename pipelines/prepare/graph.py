@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from infra.store.places import BUCKET
-from pipelines.prepare.file_names import name_files
-from pipelines.prepare.job import ERROR, Desk, Job, load, work_counts
-from pipelines.prepare.lean_imports import without
-from pipelines.prepare.listing import Listed, cut_shard, list_units, narrow
-from pipelines.prepare.reuse import take_shard
+from pipelines.prepare.file_names import note_file_names
+from pipelines.prepare.job import ERROR, Desk, Job, count_receipts, parse_receipt
+from pipelines.prepare.lean_imports import imports_without
+from pipelines.prepare.listing import ListTotals, cut_shard, list_units, narrow_list
+from pipelines.prepare.reuse import reuse_shard
 from pipelines.prepare.shards import join_shard, write_archives, write_piece
 from pipelines.video.client import VideoChild
 
 # These take a quarter of Beam's import time, and our graphs do not use them.
-with without("pandas", "pymongo"):
+with imports_without("pandas", "pymongo"):
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
     from apache_beam.pvalue import AsSingleton
@@ -39,7 +39,7 @@ with without("pandas", "pymongo"):
 worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = -1  # type: ignore[assignment]
 
 # Beam's own servers listen on every network interface.
-beam_sockets.install()
+beam_sockets.use_private_sockets()
 
 Units = tuple[int, list[str]]
 """(number of a list, units that it lists)"""
@@ -61,7 +61,7 @@ class WorkerLostError(RuntimeError):
     """The runner failed or stalled, and no worker reported a reason."""
 
 
-class _AtDesk(beam.DoFn):
+class _PrepareStep(beam.DoFn):
     """Base of the steps: holds a `Desk` and a video decoder for as long as its worker lives."""
 
     def __init__(self, job: Job) -> None:
@@ -84,37 +84,37 @@ class _AtDesk(beam.DoFn):
             raise
 
 
-class _List(_AtDesk):
-    def process(self, element: Units) -> Iterator[Listed]:
+class _ListUnits(_PrepareStep):
+    def process(self, element: Units) -> Iterator[ListTotals]:
         with self.told():
             yield list_units(self.desk, *element)
 
 
-class _Narrow(_AtDesk):
-    def process(self, number: int, num_lists: int, found: Listed) -> Iterator[Listed]:
+class _NarrowList(_PrepareStep):
+    def process(self, number: int, num_lists: int, found: ListTotals) -> Iterator[ListTotals]:
         del found  # Only waited for: it exists once all candidate lists do.
         with self.told():
-            yield narrow(self.desk, number, num_lists)
+            yield narrow_list(self.desk, number, num_lists)
 
 
-class _NameFiles(_AtDesk):
+class _NameFiles(_PrepareStep):
     def process(self, element: Units) -> Iterator[int]:
         with self.told():
-            yield name_files(self.desk, *element)
+            yield note_file_names(self.desk, *element)
 
 
-class _Cut(_AtDesk):
-    def process(self, shard: int, num_lists: int, listed: Listed) -> Iterator[tuple[int, int]]:
+class _CutShard(_PrepareStep):
+    def process(self, shard: int, num_lists: int, listed: ListTotals) -> Iterator[tuple[int, int]]:
         del listed  # Only waited for: it exists once all lists do.
         with self.told():
             num_pieces = cut_shard(self.desk, shard, num_lists)
-            if take_shard(self.desk, shard, num_pieces):
+            if reuse_shard(self.desk, shard, num_pieces):
                 num_pieces = 1
             for piece in range(num_pieces):
                 yield shard, piece
 
 
-class _Write(_AtDesk):
+class _WritePiece(_PrepareStep):
     def process(self, element: tuple[int, int] | Archives) -> Iterator[tuple[int, list[str]]]:
         with self.told():
             shard, piece, *units = element
@@ -125,7 +125,7 @@ class _Write(_AtDesk):
             yield shard, sorted(report.parts)
 
 
-class _Join(_AtDesk):
+class _JoinShard(_PrepareStep):
     def process(
         self, element: tuple[int, Iterable[list[str]]], parts: frozenset[str]
     ) -> Iterator[int]:
@@ -135,7 +135,7 @@ class _Join(_AtDesk):
             yield shard
 
 
-def build(
+def add_prepare_steps(
     pipeline: beam.Pipeline, job: Job, units: Sequence[Units], archives: Sequence[Archives]
 ) -> None:
     """Adds the steps of a run to a pipeline.
@@ -157,53 +157,53 @@ def build(
             pipeline
             | "NameUnits" >> beam.Create(units, reshuffle=False)
             | "SpreadUnits" >> beam.Reshuffle()
-            | "ListUnits" >> beam.ParDo(_List(job))
-            | "SumUp" >> beam.CombineGlobally(_sum_of)
+            | "ListUnits" >> beam.ParDo(_ListUnits(job))
+            | "SumUp" >> beam.CombineGlobally(_add_totals)
         )
         if job.part:
             listed = (
                 pipeline
                 | "NameLists" >> beam.Create(range(len(units)), reshuffle=False)
                 | "SpreadLists" >> beam.Reshuffle()
-                | "NarrowLists" >> beam.ParDo(_Narrow(job), len(units), AsSingleton(listed))
-                | "SumUpPart" >> beam.CombineGlobally(_sum_of)
+                | "NarrowLists" >> beam.ParDo(_NarrowList(job), len(units), AsSingleton(listed))
+                | "SumUpPart" >> beam.CombineGlobally(_add_totals)
             )
         pieces = (
             pipeline
             | "NameShards" >> beam.Create(range(job.config.num_shards), reshuffle=False)
             | "SpreadShards" >> beam.Reshuffle()
-            | "CutShards" >> beam.ParDo(_Cut(job), len(units), AsSingleton(listed))
+            | "CutShards" >> beam.ParDo(_CutShard(job), len(units), AsSingleton(listed))
             | "SpreadPieces" >> beam.Reshuffle()
         )
-    written = pieces | "WritePieces" >> beam.ParDo(_Write(job))
+    written = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
     parts = (
         written
-        | "NameParts" >> beam.FlatMap(_parts_of)
-        | "AllParts" >> beam.CombineGlobally(_union_of)
+        | "NameParts" >> beam.FlatMap(_part_names)
+        | "AllParts" >> beam.CombineGlobally(_union_of_parts)
     )
     _ = (
         written
         | "GroupPieces" >> beam.GroupByKey()
-        | "JoinShards" >> beam.ParDo(_Join(job), AsSingleton(parts))
+        | "JoinShards" >> beam.ParDo(_JoinShard(job), AsSingleton(parts))
     )
 
 
-def _sum_of(found: Iterable[Listed]) -> Listed:
-    whole = Listed()
+def _add_totals(found: Iterable[ListTotals]) -> ListTotals:
+    whole = ListTotals()
     for one in found:
-        whole = whole + Listed(*one)
+        whole = whole + ListTotals(*one)
     return whole
 
 
-def _parts_of(element: tuple[int, list[str]]) -> list[frozenset[str]]:
+def _part_names(element: tuple[int, list[str]]) -> list[frozenset[str]]:
     return [frozenset(element[1])]
 
 
-def _union_of(found: Iterable[frozenset[str]]) -> frozenset[str]:
+def _union_of_parts(found: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset().union(*found)
 
 
-def options_of(job: Job) -> PipelineOptions:
+def runner_options(job: Job) -> PipelineOptions:
     """Returns the runner's options, the user's last: the last value of an option wins."""
     options = []
     if job.config.runner == _DATAFLOW:
@@ -216,13 +216,13 @@ def options_of(job: Job) -> PipelineOptions:
     return PipelineOptions([*options, *job.config.runner_options])
 
 
-def pipeline_of(job: Job) -> beam.Pipeline:
+def make_pipeline(job: Job) -> beam.Pipeline:
     """Returns an empty pipeline on the configured runner.
 
     Raises:
       ValueError: if there is no such runner, or it refuses its options.
     """
-    options, runner = options_of(job), job.config.runner
+    options, runner = runner_options(job), job.config.runner
     external: Any = ExternalEnvironment  # Beam's decorators hide its type.
     try:
         if runner == _DATAFLOW:
@@ -268,7 +268,7 @@ def _check_dataflow(job: Job) -> None:
             )
 
 
-def run(
+def run_pipeline(
     job: Job,
     units: Sequence[Units],
     archives: Sequence[Archives],
@@ -280,8 +280,8 @@ def run(
 
     Args:
       job: the run.
-      units: see `build`.
-      archives: see `build`.
+      units: see `add_prepare_steps`.
+      archives: see `add_prepare_steps`.
       timeout_s: longest time [s].
       on_poll: called repeatedly while it runs.
 
@@ -292,14 +292,16 @@ def run(
         anything for `stall_s`.
       TimeoutError: if the runner has not returned in time.
     """
-    _supervise(job, lambda pipeline: build(pipeline, job, units, archives), timeout_s, on_poll)
+    _supervise_runner(
+        job, lambda pipeline: add_prepare_steps(pipeline, job, units, archives), timeout_s, on_poll
+    )
 
 
-def run_naming(job: Job, units: Sequence[Units]) -> None:
+def run_naming_pipeline(job: Job, units: Sequence[Units]) -> None:
     """Lets workers note the names of the files that some units are read from.
 
     Raises:
-      ValueError, FileNotFoundError, RuntimeError, TimeoutError: as in `run`.
+      ValueError, FileNotFoundError, RuntimeError, TimeoutError: as in `run_pipeline`.
     """
 
     def build_naming(pipeline: beam.Pipeline) -> None:
@@ -310,10 +312,10 @@ def run_naming(job: Job, units: Sequence[Units]) -> None:
             | "NameFiles" >> beam.ParDo(_NameFiles(job))
         )
 
-    _supervise(job, build_naming, job.config.timeout_s, lambda: None)
+    _supervise_runner(job, build_naming, job.config.timeout_s, lambda: None)
 
 
-def _supervise(
+def _supervise_runner(
     job: Job,
     add_steps: Callable[[beam.Pipeline], None],
     timeout_s: float,
@@ -323,24 +325,24 @@ def _supervise(
     failure: list[BaseException] = []
     files = Desk(job).files
     files.remove(ERROR)
-    pipeline = pipeline_of(job)
+    pipeline = make_pipeline(job)
     add_steps(pipeline)
 
-    def run_pipeline() -> None:
+    def run_to_end() -> None:
         try:
             pipeline.run().wait_until_finish()
         except BaseException as error:
             failure.append(error)
 
-    thread = threading.Thread(target=run_pipeline, name="beam", daemon=True)
+    thread = threading.Thread(target=run_to_end, name="beam", daemon=True)
     thread.start()
     began = advanced = time.monotonic()
-    seen, poll_s = work_counts(files), _POLL_S
+    seen, poll_s = count_receipts(files), _POLL_S
     while thread.is_alive():
         thread.join(poll_s)
         looked = time.monotonic()
         on_poll()
-        now = work_counts(files)
+        now = count_receipts(files)
         if now != seen:
             seen, advanced = now, looked
         # Listing a bucket is slow: at most about a tenth of the time goes into it.
@@ -357,10 +359,10 @@ def _supervise(
                 f"{job.config.stall_s:g} s; a worker may be lost or may never have started"
             )
     if failure:
-        _raise(job, failure[0], load(Desk(job).receipt(ERROR)))
+        _raise_worker_error(job, failure[0], parse_receipt(Desk(job).receipt(ERROR)))
 
 
-def _raise(job: Job, error: BaseException, told: Any) -> None:
+def _raise_worker_error(job: Job, error: BaseException, told: Any) -> None:
     """Raises the error that a worker noted (`told`) or, without one, the runner's error."""
     if told is None:
         if not isinstance(error, Exception):

@@ -131,7 +131,7 @@ class PartShard:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
+class ShardReport:
     """Receipt of a shard or of a piece of one.
 
     Attributes:
@@ -162,7 +162,7 @@ class Report:
         return cls(**raw)
 
 
-def begun(
+def plan_job(
     config: PrepareConfig,
     *,
     source: str | OwnSource,
@@ -195,7 +195,7 @@ def begun(
         config=config,
         source=source,
         split=split,
-        data_root=place_of("data_root", data_root),
+        data_root=resolve_folder("data_root", data_root),
         path=path or spec.folder,
         features=features or {},
         work=work,
@@ -261,7 +261,7 @@ class Desk:
 
     def lines(self, name: str) -> Iterator[str]:
         """Yields the lines of a work file; it is read whole and, from a bucket, verified."""
-        return lines_of(self.files.read(name))
+        return split_json_lines(self.files.read(name))
 
     def section(self, name: str, start: int, end: int, crc: int) -> Iterator[str]:
         """Yields the lines in bytes start..end-1 of a work file, checked against their crc32c.
@@ -293,7 +293,7 @@ class Desk:
             self.files.put(ERROR, json.dumps({"kinds": kinds, "text": text}).encode())
 
 
-def lines_of(data: bytes) -> Iterator[str]:
+def split_json_lines(data: bytes) -> Iterator[str]:
     """Yields lines of JSON, each with its newline."""
     # Not `splitlines`: it also splits at characters (such as U+2028) that JSON leaves unescaped.
     return (f"{line}\n" for line in data.decode().split("\n") if line)
@@ -310,25 +310,25 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def work_counts(files: Files) -> dict[str, int]:
+def count_receipts(files: Files) -> dict[str, int]:
     """Returns the number of receipts in each folder."""
     folders = ("names", "found", "lists", "todo", "pieces", "shards")
     return {f: sum(n.endswith(".json") for n in files.listing(f)) for f in folders}
 
 
-def load(text: bytes | None) -> Any:
+def parse_receipt(text: bytes | None) -> Any:
     """Returns the value of a receipt."""
     return None if text is None else json.loads(text)
 
 
-def grouped(units: Sequence[str]) -> Iterator[list[str]]:
+def group_units(units: Sequence[str]) -> Iterator[list[str]]:
     """Yields the units in groups of neighbours; one worker lists a group."""
     size = max(1, min(_UNITS, len(units) // _LISTS))
     for start in range(0, len(units), size):
         yield list(units[start : start + size])
 
 
-def place_of(field: str, uri: str) -> str:
+def resolve_folder(field: str, uri: str) -> str:
     """Returns a folder's absolute path, or its URI.
 
     Raises:

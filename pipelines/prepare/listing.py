@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from pipelines.prepare.job import Desk, load
+from pipelines.prepare.job import Desk, parse_receipt
 from pipelines.records.dataset import shard_of
 from pipelines.records.hashing import stable_hash
 from pipelines.records.lines import sorted_lines
@@ -37,7 +37,7 @@ _LISTS, _FOUND, _BOUNDS = "lists", "found", "found/bounds.json"
 """Folders and a file of the work folder; see `job`."""
 
 
-class Listed(NamedTuple):
+class ListTotals(NamedTuple):
     """Totals of a list: items, inputs that could not even be listed, names of parts."""
 
     num_items: int = 0
@@ -45,62 +45,63 @@ class Listed(NamedTuple):
     parts: frozenset[str] = frozenset()
 
     def __add__(self, other: "Listed") -> "Listed":  # type: ignore[override]
-        return Listed(
+        return ListTotals(
             self.num_items + other.num_items,
             self.num_rejects + other.num_rejects,
             self.parts | other.parts,
         )
 
 
-def list_units(desk: Desk, number: int, units: Sequence[str]) -> Listed:
+def list_units(desk: Desk, number: int, units: Sequence[str]) -> ListTotals:
     """Writes the items of some units to list `number`; memory does not grow with them.
 
-    If only a part of the split is taken, the items are candidates; `narrow` then makes the list.
+    If only a part of the split is taken, the items are candidates, of which `narrow_list` makes the
+    list.
     """
     folder = _LISTS if desk.job.part is None else _FOUND
-    done = listed(desk, number, folder)
+    done = list_totals(desk, number, folder)
     if done is not None:
         return done
     with (
         desk.files.writing(f"unpacked/{number:05d}") as unpacked,
         unpacked.open("wb") as spooled,
     ):
-        found = found_in(desk, units, Spool(spooled, f"unpacked/{number:05d}"))
-        receipt = _write_list(desk, f"{folder}/{number:05d}", map(line_of, found))
+        found = items_of_units(desk, units, Spool(spooled, f"unpacked/{number:05d}"))
+        receipt = _write_list(desk, f"{folder}/{number:05d}", map(line_of_item, found))
     desk.files.put(f"{folder}/{number:05d}.json", json.dumps(receipt).encode())
-    return _listed(receipt)
+    return _totals_of_receipt(receipt)
 
 
-def narrow(desk: Desk, number: int, num_lists: int) -> Listed:
+def narrow_list(desk: Desk, number: int, num_lists: int) -> ListTotals:
     """Makes a list from its candidates that belong to the part, once all are listed."""
-    done = listed(desk, number)
+    done = list_totals(desk, number)
     if done is not None:
         return done
-    first, last = _bounds(desk, num_lists)
-    found, name = load(desk.receipt(f"{_FOUND}/{number:05d}.json")), f"{number:05d}"
+    first, last = _part_bounds(desk, num_lists)
+    found, name = parse_receipt(desk.receipt(f"{_FOUND}/{number:05d}.json")), f"{number:05d}"
 
     def chosen() -> Iterator[tuple[Item | Reject, str]]:
         for shard in range(desk.job.config.num_shards):
-            for line in _of_shard(desk, number, shard, _FOUND):
-                if first <= stable_hash(id_of(line)) <= last:
+            for line in _lines_of_shard(desk, number, shard, _FOUND):
+                if first <= stable_hash(item_id(line)) <= last:
                     yield Item.from_json(line), line
         for line in desk.lines(f"{_FOUND}/{name}.rejects") if found["num_rejects"] else ():
-            if first <= stable_hash(id_of(line)) <= last:
+            if first <= stable_hash(item_id(line)) <= last:
                 yield Reject(**json.loads(line)), line
 
     receipt = _write_list(desk, f"{_LISTS}/{name}", chosen())
     desk.files.put(f"{_LISTS}/{name}.json", json.dumps(receipt).encode())
-    return _listed(receipt)
+    return _totals_of_receipt(receipt)
 
 
-def _bounds(desk: Desk, num_lists: int) -> tuple[int, int]:
+def _part_bounds(desk: Desk, num_lists: int) -> tuple[int, int]:
     """Returns the smallest and the largest hash of the ids in the part.
 
     The first worker that needs them computes them and stores the result for the others. It takes
     eight bytes of memory for each candidate of the corpus, and as many to sort them.
     """
     assert desk.job.part is not None
-    known = load(desk.receipt(_BOUNDS))
+    known = parse_receipt(desk.receipt(_BOUNDS))
     if known is None:
         names = (f"{_FOUND}/{number:05d}.ranks" for number in range(num_lists))
         ranks = np.concatenate([np.frombuffer(desk.files.read(name), "<u8") for name in names])
@@ -141,7 +142,7 @@ def _write_list(
                     yield f"{shard_of(one.id, num_shards):0{_DIGITS}d}{line}"
 
         # Sorted by shard first, so that a shard's items are one byte range with one checksum.
-        for line in sorted_lines(lines(), _shard_and_id, folder):
+        for line in sorted_lines(lines(), _shard_and_item_id, folder):
             shard, data = int(line[:_DIGITS]), line[_DIGITS:].encode()
             ends[shard] += out.write(data)
             crcs[shard] = google_crc32c.extend(crcs[shard], data)
@@ -156,17 +157,17 @@ def _write_list(
     return receipt | {"ends": list(itertools.accumulate(ends)), "crc32c": crcs}
 
 
-def listed(desk: Desk, number: int, folder: str = _LISTS) -> Listed | None:
+def list_totals(desk: Desk, number: int, folder: str = _LISTS) -> ListTotals | None:
     """Returns the totals of a finished list; None if it is not finished."""
-    found = load(desk.receipt(f"{folder}/{number:05d}.json"))
-    return None if found is None else _listed(found)
+    found = parse_receipt(desk.receipt(f"{folder}/{number:05d}.json"))
+    return None if found is None else _totals_of_receipt(found)
 
 
-def _listed(receipt: Mapping[str, Any]) -> Listed:
-    return Listed(receipt["num_items"], receipt["num_rejects"], frozenset(receipt["parts"]))
+def _totals_of_receipt(receipt: Mapping[str, Any]) -> ListTotals:
+    return ListTotals(receipt["num_items"], receipt["num_rejects"], frozenset(receipt["parts"]))
 
 
-def found_in(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[Item | Reject]:
+def items_of_units(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[Item | Reject]:
     """Yields the items of some units; with a `limit`, those whose ids have the smallest hashes."""
     job, corpus = desk.job, desk.corpus(spool)
     found = itertools.chain.from_iterable(
@@ -183,17 +184,17 @@ def found_in(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[Item | 
 def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
     """Writes the items of a shard, sorted by id, in pieces; returns the number of pieces."""
     receipt = f"todo/{shard:05d}.json"
-    done = load(desk.receipt(receipt))
+    done = parse_receipt(desk.receipt(receipt))
     if done is not None:
         return done
-    lists = (_of_shard(desk, number, shard) for number in range(num_lists))
+    lists = (_lines_of_shard(desk, number, shard) for number in range(num_lists))
     number = 0
     with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
         # Sorted again, not merged: merging needs all lists open at once, which may be too many.
-        lines = sorted_lines(itertools.chain.from_iterable(lists), id_of, folder)
-        for number, piece in enumerate(_pieces(lines)):
+        lines = sorted_lines(itertools.chain.from_iterable(lists), item_id, folder)
+        for number, piece in enumerate(_cut_into_pieces(lines)):
             with (
-                desk.files.writing(work_file(shard, number)) as path,
+                desk.files.writing(piece_list_name(shard, number)) as path,
                 path.open("w", encoding="utf-8", newline="\n") as out,
             ):
                 out.writelines(piece)
@@ -201,12 +202,12 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
     return number + 1
 
 
-def work_file(shard: int, piece: int) -> str:
+def piece_list_name(shard: int, piece: int) -> str:
     """Returns the name of the work file that lists a piece's items."""
     return f"todo/{shard:05d}-{piece:05d}"
 
 
-def line_of(one: Item | Reject) -> tuple[Item | Reject, str]:
+def line_of_item(one: Item | Reject) -> tuple[Item | Reject, str]:
     """Returns an item or reject with its line of JSON.
 
     An item whose text cannot be encoded (half a UTF-16 pair in JSON) becomes a reject.
@@ -225,19 +226,19 @@ def line_of(one: Item | Reject) -> tuple[Item | Reject, str]:
         return reject, f"{reject.to_json()}\n"
 
 
-def _of_shard(desk: Desk, number: int, shard: int, folder: str = _LISTS) -> Iterator[str]:
+def _lines_of_shard(desk: Desk, number: int, shard: int, folder: str = _LISTS) -> Iterator[str]:
     """Yields the lines of a list that belong to one shard."""
-    receipt = load(desk.receipt(f"{folder}/{number:05d}.json"))
+    receipt = parse_receipt(desk.receipt(f"{folder}/{number:05d}.json"))
     ends = receipt["ends"]
     start = ends[shard - 1] if shard else 0
     return desk.section(f"{folder}/{number:05d}", start, ends[shard], receipt["crc32c"][shard])
 
 
-def _pieces(lines: Iterable[str]) -> Iterator[list[str]]:
+def _cut_into_pieces(lines: Iterable[str]) -> Iterator[list[str]]:
     """Yields the lines in pieces, at least one piece; items of the same pixels stay together."""
     piece: list[str] = []
     weight = 0
-    for _, same in itertools.groupby(lines, pixels_of):
+    for _, same in itertools.groupby(lines, pixels_key):
         if weight >= PIECE:
             yield piece
             piece, weight = [], 0
@@ -247,15 +248,15 @@ def _pieces(lines: Iterable[str]) -> Iterator[list[str]]:
     yield piece
 
 
-def pixels_of(line: str) -> str:
+def pixels_key(line: str) -> str:
     """Returns the part of an item's id before "#"; items that share it share their pixels."""
-    return id_of(line).partition("#")[0]
+    return item_id(line).partition("#")[0]
 
 
-def id_of(line: str) -> str:
+def item_id(line: str) -> str:
     """Returns the id of an item's line without parsing the rest: `{"id": "web/0/1#caption", …`."""
     return scanstring(line, 8)[0]
 
 
-def _shard_and_id(line: str) -> tuple[str, str]:
+def _shard_and_item_id(line: str) -> tuple[str, str]:
     return line[:_DIGITS], scanstring(line, _DIGITS + 8)[0]

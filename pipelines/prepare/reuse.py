@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from infra.store.files import Files
 from infra.store.places import open_files
-from pipelines.prepare.job import Desk, PartShard, Report
-from pipelines.prepare.listing import work_file
-from pipelines.prepare.shards import joined, piece_name
+from pipelines.prepare.job import Desk, PartShard, ShardReport
+from pipelines.prepare.listing import piece_list_name
+from pipelines.prepare.shards import join_digests, piece_name
 from pipelines.records import example
 from pipelines.records.dataset import REJECTS, shard_of
 from pipelines.records.shapes import plain, shaped
@@ -18,17 +18,17 @@ from pipelines.sources.media_reader import MediaReader
 from pipelines.transforms.inputs import InputDigest
 
 REPORTS = "shards.json"
-"""File beside a dataset's description: the `Report` of every shard."""
+"""File beside a dataset's description: the `ShardReport` of every shard."""
 
 
-def reports_text(reports: Sequence[Report]) -> bytes:
+def format_reports(reports: Sequence[ShardReport]) -> bytes:
     """Returns the text of `shards.json`, which does not depend on which shards were re-used."""
     plain = [dataclasses.asdict(dataclasses.replace(one, is_taken=False)) for one in reports]
     return json.dumps(plain, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def lay_out_rejects(desk: Desk) -> None:
-    """Writes the earlier dataset's rejects to one file per shard, for `take_shard`.
+def split_earlier_rejects(desk: Desk) -> None:
+    """Writes the earlier dataset's rejects to one file per shard, for `reuse_shard`.
 
     They include inputs that could not be listed.
     """
@@ -43,7 +43,7 @@ def lay_out_rejects(desk: Desk) -> None:
         desk.files.put(f"earlier/{shard:05d}", "".join(by_shard.get(shard, ())).encode())
 
 
-def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
+def reuse_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
     """Links an earlier dataset's shard as the only piece of this shard, if the inputs are equal.
 
     To compare the inputs, the media of the items are read but not decoded.
@@ -60,13 +60,13 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
     if earlier is None:
         return False
     if done := desk.receipt(f"{name}.json"):
-        return Report.from_json(done).is_taken
+        return ShardReport.from_json(done).is_taken
     store = open_files(earlier.store)
-    known = _known(store.read(f"{earlier.folder}/{REPORTS}"), shard)
+    known = _earlier_report(store.read(f"{earlier.folder}/{REPORTS}"), shard)
     ids: set[str] = set()
-    if not known.inputs or known.inputs != _inputs(desk, shard, num_pieces, ids):
+    if not known.inputs or known.inputs != _digest_inputs(desk, shard, num_pieces, ids):
         return False
-    rejects = [line for line in desk.lines(f"earlier/{shard:05d}") if _id_of(line) in ids]
+    rejects = [line for line in desk.lines(f"earlier/{shard:05d}") if _reject_id(line) in ids]
     if len(rejects) != known.num_rejects:  # An input that could not be listed had the same id.
         return False
     work = desk.job.work.removeprefix(f"{earlier.store}/")
@@ -76,7 +76,7 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
             continue
         shard_name = desk.job.shard_name(called, shard)
         try:
-            part = _shaped(store, f"{earlier.folder}/{shard_name}", called)
+            part = _shape_of_part(store, f"{earlier.folder}/{shard_name}", called)
         except FileNotFoundError:  # `parcel gc` has deleted it meanwhile.
             return False
         parts[part] = one
@@ -96,29 +96,29 @@ def take_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
     return True
 
 
-def _shaped(store: Files, shard: str, called: str) -> str:
+def _shape_of_part(store: Files, shard: str, called: str) -> str:
     """Returns a part's `shaped` name; all its records have as many images as the first."""
     with store.open(shard) as file:
         _, data = next(read_frames(file))
     return shaped(plain(called), len(example.decode(data).window()))
 
 
-def _known(text: bytes, shard: int) -> Report:
-    return Report.from_json(json.dumps(json.loads(text)[shard]).encode())
+def _earlier_report(text: bytes, shard: int) -> ShardReport:
+    return ShardReport.from_json(json.dumps(json.loads(text)[shard]).encode())
 
 
-def _inputs(desk: Desk, shard: int, num_pieces: int, ids: set[str]) -> str:
+def _digest_inputs(desk: Desk, shard: int, num_pieces: int, ids: set[str]) -> str:
     """Returns the digest of a shard's inputs as they are now; adds its items' ids to `ids`."""
     read, digests = MediaReader(desk.data_root, desk.files), []
     for piece in range(num_pieces):
         inputs = InputDigest(read)
-        items = map(Item.from_json, desk.lines(work_file(shard, piece)))
+        items = map(Item.from_json, desk.lines(piece_list_name(shard, piece)))
         for item in read.expected(items):
             inputs.add(item)
             ids.add(item.id)
         digests.append(inputs.hexdigest())
-    return joined(digests)
+    return join_digests(digests)
 
 
-def _id_of(line: str) -> str:
+def _reject_id(line: str) -> str:
     return json.loads(line)["id"]

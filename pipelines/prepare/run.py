@@ -14,16 +14,25 @@ from infra.store.files import Files
 from infra.store.manifest import File
 from infra.store.places import open_files
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.job import Desk, Earlier, Job, Report, begun, grouped, place_of, work_counts
-from pipelines.prepare.listing import listed
-from pipelines.prepare.reuse import REPORTS, lay_out_rejects, reports_text
+from pipelines.prepare.job import (
+    Desk,
+    Earlier,
+    Job,
+    ShardReport,
+    count_receipts,
+    group_units,
+    plan_job,
+    resolve_folder,
+)
+from pipelines.prepare.listing import list_totals
+from pipelines.prepare.reuse import REPORTS, format_reports, split_earlier_rejects
 from pipelines.records.dataset import DESCRIPTION, REJECTS, DatasetInfo, PartInfo
 from pipelines.records.lines import sorted_lines
 from pipelines.records.tfrecord import index_path
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import get
 
-__all__ = ["Made", "PrepareConfig", "RejectRateError", "make", "prepare"]
+__all__ = ["PrepareConfig", "PreparedDataset", "RejectRateError", "make_dataset", "prepare_dataset"]
 
 _ATTEMPTS = 3
 """Most runs of the pipeline; it runs again if it lost workers after making some progress."""
@@ -40,7 +49,7 @@ class RejectRateError(RuntimeError):
     """More inputs were rejected than the config allows; `rejects.jsonl` says which and why."""
 
 
-class Made(NamedTuple):
+class PreparedDataset(NamedTuple):
     """A finished dataset: its description and its files.
 
     Attributes:
@@ -54,7 +63,7 @@ class Made(NamedTuple):
     num_taken: int
 
 
-def prepare(
+def prepare_dataset(
     config: PrepareConfig,
     *,
     source: str | OwnSource,
@@ -90,14 +99,14 @@ def prepare(
     where: dict[str, Any] = {"source": source, "split": split}
     where |= {"data_root": data_root, "path": path, "features": features or {}}
     get(source).parse(split)
-    out = place_of("out", out)
+    out = resolve_folder("out", out)
     files, work = open_files(out), f"{out}/{_WORK}"
-    _claim(files, work, value_sha256([config, where]))
+    _claim_out_folder(files, work, value_sha256([config, where]))
     try:
-        made = make(config, **where, work=work, on_progress=on_progress)
+        made = make_dataset(config, **where, work=work, on_progress=on_progress)
     except (ValueError, FileNotFoundError):
         # Nothing was done, so the request itself was wrong; a corrected one may use this folder.
-        if not any(work_counts(open_files(work)).values()):
+        if not any(count_receipts(open_files(work)).values()):
             files.remove(_WORK)
         raise
     for name, (stored, file) in sorted(made.files.items(), key=lambda one: one[0] == DESCRIPTION):
@@ -106,7 +115,7 @@ def prepare(
     return made.info
 
 
-def make(
+def make_dataset(
     config: PrepareConfig,
     *,
     source: str | OwnSource,
@@ -117,24 +126,24 @@ def make(
     features: Mapping[str, str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     earlier: Earlier | None = None,
-) -> Made:
+) -> PreparedDataset:
     """Makes a dataset in a work folder, or continues one; its files stay there.
 
     Args:
       config: settings of the run.
-      source: as in `prepare`.
-      split: as in `prepare`.
-      data_root: as in `prepare`.
+      source: as in `prepare_dataset`.
+      split: as in `prepare_dataset`.
+      data_root: as in `prepare_dataset`.
       work: a folder or gs://bucket/prefix that only this request uses and all workers reach.
-      path: as in `prepare`.
-      features: as in `prepare`.
-      on_progress: as in `prepare`.
+      path: as in `prepare_dataset`.
+      features: as in `prepare_dataset`.
+      on_progress: as in `prepare_dataset`.
       earlier: a dataset whose shards are re-used if their inputs are unchanged.
 
     Raises:
-      ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare`.
+      ValueError, FileNotFoundError, RejectRateError, RuntimeError: as in `prepare_dataset`.
     """
-    job, units = begun(
+    job, units = plan_job(
         config,
         source=source,
         split=split,
@@ -145,28 +154,28 @@ def make(
         earlier=earlier,
     )
     desk = Desk(job)
-    _forget_other_code(desk)
+    _remove_work_of_other_code(desk)
     if earlier and not job.by_archive:
-        lay_out_rejects(desk)
-    lists = [] if job.by_archive else list(enumerate(grouped(units)))
-    _run(job, desk, lists, list(_archives(job, units)), on_progress)
-    return _finish(desk, f"{job.spec.name}/{split}", len(lists))
+        split_earlier_rejects(desk)
+    lists = [] if job.by_archive else list(enumerate(group_units(units)))
+    _run_until_done(job, desk, lists, list(_assign_archives(job, units)), on_progress)
+    return _finish_dataset(desk, f"{job.spec.name}/{split}", len(lists))
 
 
-def _forget_other_code(desk: Desk) -> None:
+def _remove_work_of_other_code(desk: Desk) -> None:
     """Removes work that other code of the pipelines has left: one code makes all of a dataset."""
     own = desk.job.code.encode()
     if desk.receipt(_CODE) == own:
         return
-    if any(work_counts(desk.files).values()):
+    if any(count_receipts(desk.files).values()):
         for folder in desk.files.folders(""):
             desk.files.remove(folder)
     desk.files.put(_CODE, own)
 
 
-def _claim(files: Files, work: str, request: str) -> None:
+def _claim_out_folder(files: Files, work: str, request: str) -> None:
     there = {*files.listing(""), *files.folders("")}
-    if not there or _is_ours(files, request):
+    if not there or _holds_request(files, request):
         open_files(work).put(_REQUEST, request.encode())
         return
     left = ", which another request left unfinished" if _WORK in there else ""
@@ -176,14 +185,14 @@ def _claim(files: Files, work: str, request: str) -> None:
     )
 
 
-def _is_ours(files: Files, request: str) -> bool:
+def _holds_request(files: Files, request: str) -> bool:
     try:
         return files.read(f"{_WORK}/{_REQUEST}") == request.encode()
     except FileNotFoundError:
         return False
 
 
-def _archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
+def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]]:
     """Yields (shard, piece, archives): a shard is a group of neighbours, a piece one archive."""
     num_shards = job.config.num_shards
     for shard in range(num_shards if job.by_archive else 0):
@@ -192,7 +201,7 @@ def _archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, list[str]]
             yield shard, piece, [archive] if archive else []
 
 
-def _run(
+def _run_until_done(
     job: Job,
     desk: Desk,
     lists: list[tuple[int, list[str]]],
@@ -200,7 +209,7 @@ def _run(
     on_progress: Callable[[int, int], None] | None,
 ) -> None:
     """Runs the pipeline until every shard is done, and again if workers were lost."""
-    if all(desk.receipt(_report(shard)) for shard in range(job.config.num_shards)):
+    if all(desk.receipt(_shard_receipt(shard)) for shard in range(job.config.num_shards)):
         return
     from pipelines.prepare import graph  # Beam takes two seconds to import.
 
@@ -208,23 +217,23 @@ def _run(
     progress = _Progress(desk, len(lists), len(archives), on_progress)
     missing = [0]
     for attempt in range(1, _ATTEMPTS + 1):
-        before = work_counts(desk.files)
+        before = count_receipts(desk.files)
         try:
             left = deadline - time.monotonic()
-            graph.run(job, lists, archives, timeout_s=left, on_poll=progress.tell)
+            graph.run_pipeline(job, lists, archives, timeout_s=left, on_poll=progress.tell)
         except RuntimeError:  # A worker that is cut off may have noted that as an error.
-            if attempt == _ATTEMPTS or work_counts(desk.files) == before:
+            if attempt == _ATTEMPTS or count_receipts(desk.files) == before:
                 raise
-        missing = [s for s in range(job.config.num_shards) if not desk.receipt(_report(s))]
+        missing = [s for s in range(job.config.num_shards) if not desk.receipt(_shard_receipt(s))]
         if not missing:
             progress.tell()
             return
-        if work_counts(desk.files) == before:
+        if count_receipts(desk.files) == before:
             break
     raise RuntimeError(f"{job.config.runner} ended without finishing shards {missing}.")
 
 
-def _report(shard: int) -> str:
+def _shard_receipt(shard: int) -> str:
     return f"shards/{shard:05d}.json"
 
 
@@ -255,7 +264,7 @@ class _Progress:
         for name in [n for n in names if n.endswith(".json") and n not in self._seen]:
             self._seen.add(name)
             if self._num_lists:
-                report = Report.from_json(self._desk.files.read(f"pieces/{name}"))
+                report = ShardReport.from_json(self._desk.files.read(f"pieces/{name}"))
                 self._done += report.num_items
             else:
                 self._done += 1
@@ -267,15 +276,15 @@ class _Progress:
         names = self._desk.files.listing("lists")
         if sum(name.endswith(".json") for name in names) < self._num_lists:
             return None
-        every = (listed(self._desk, number) for number in range(self._num_lists))
+        every = (list_totals(self._desk, number) for number in range(self._num_lists))
         return sum(one.num_items for one in every if one is not None)
 
 
-def _finish(desk: Desk, name: str, num_lists: int) -> Made:
+def _finish_dataset(desk: Desk, name: str, num_lists: int) -> PreparedDataset:
     """Checks that no input was lost, then writes the rejects and, last, the description."""
     job, shards = desk.job, range(desk.job.config.num_shards)
-    reports = [Report.from_json(desk.files.read(_report(shard))) for shard in shards]
-    lists = [one for n in range(num_lists) if (one := listed(desk, n)) is not None]
+    reports = [ShardReport.from_json(desk.files.read(_shard_receipt(shard))) for shard in shards]
+    lists = [one for n in range(num_lists) if (one := list_totals(desk, n)) is not None]
     accounted = sum(report.num_items for report in reports)
     num_inputs, num_rejected = accounted, sum(report.num_rejects for report in reports)
     if num_lists:
@@ -304,11 +313,11 @@ def _finish(desk: Desk, name: str, num_lists: int) -> Made:
         num_rejected=num_rejected,
         image_px=job.config.image_px,
     )
-    for file, text in ((REPORTS, reports_text(reports)), (DESCRIPTION, info.to_json().encode())):
+    for file, text in ((REPORTS, format_reports(reports)), (DESCRIPTION, info.to_json().encode())):
         desk.files.put(file, text)
         sha256 = hashlib.sha256(text).hexdigest()
         made[file] = file, File(sha256=sha256, size=len(text))
-    return Made(info, made, sum(report.is_taken for report in reports))
+    return PreparedDataset(info, made, sum(report.is_taken for report in reports))
 
 
 def _write_rejects(desk: Desk, files: list[str]) -> File:

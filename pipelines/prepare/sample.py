@@ -25,8 +25,15 @@ import psutil
 from scipy import special
 
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.job import Desk, Job, begun, grouped
-from pipelines.prepare.listing import Listed, cut_shard, id_of, list_units, pixels_of, work_file
+from pipelines.prepare.job import Desk, Job, group_units, plan_job
+from pipelines.prepare.listing import (
+    ListTotals,
+    cut_shard,
+    item_id,
+    list_units,
+    piece_list_name,
+    pixels_key,
+)
 from pipelines.prepare.shards import write_piece
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus, Spool
@@ -87,7 +94,7 @@ class _Unit(NamedTuple):
     """A unit that was listed, and the group of its inputs that was prepared."""
 
     size: int
-    listed: Listed
+    listed: ListTotals
     list_s: float
     group: _Group
 
@@ -128,7 +135,7 @@ def sample(
         tempfile.TemporaryDirectory(prefix="sample-", dir=scratch) as work,
         contextlib.closing(VideoChild(config.video_limits())) as video,
     ):
-        job, units = begun(config, **where, work=work)
+        job, units = plan_job(config, **where, work=work)
         if len(units) <= _UNITS:
             return _Sampler(job, count, video).all_of(units)
         drawn = sorted(units, key=lambda unit: stable_hash(f"{SEED} {unit}"))[:_UNITS]
@@ -221,12 +228,12 @@ class _Sampler:
             (group,) = self._write(desk, num_pieces, [drawn])
         return _Unit(self._size(unit), listed, list_s, group)
 
-    def _list(self, desk: Desk, units: Sequence[str]) -> tuple[Listed, int, float]:
+    def _list(self, desk: Desk, units: Sequence[str]) -> tuple[ListTotals, int, float]:
         """Lists units and cuts their items; returns totals, pieces and processor time [s]."""
         began = self._core_s()
-        lists = [list_units(desk, number, group) for number, group in enumerate(grouped(units))]
+        lists = [list_units(desk, number, group) for number, group in enumerate(group_units(units))]
         num_pieces = cut_shard(desk, 0, len(lists))
-        whole = Listed()
+        whole = ListTotals()
         for one in lists:
             whole = whole + one
         return whole, num_pieces, self._core_s() - began
@@ -241,7 +248,9 @@ class _Sampler:
         heap: list[tuple[int, str, list[str]]] = []
         num = 0
         for piece in range(num_pieces):
-            for pixels, same in itertools.groupby(desk.lines(work_file(0, piece)), pixels_of):
+            for pixels, same in itertools.groupby(
+                desk.lines(piece_list_name(0, piece)), pixels_key
+            ):
                 lines = list(same)
                 num += len(lines)
                 heapq.heappush(heap, (-stable_hash(f"{SEED} {pixels}"), pixels, lines))
@@ -259,7 +268,7 @@ class _Sampler:
         for number, pictures in enumerate([*warm, *groups], num_pieces):
             in_order = sorted(pictures, key=_first_id)
             lines = itertools.chain.from_iterable(in_order)
-            desk.files.put(work_file(0, number), "".join(lines).encode())
+            desk.files.put(piece_list_name(0, number), "".join(lines).encode())
             began = self._core_s()
             report = write_piece(desk, 0, number, self._video)
             took = self._core_s() - began
@@ -294,7 +303,7 @@ class _Sampler:
 
 
 def _first_id(lines: Sequence[str]) -> str:
-    return id_of(lines[0])
+    return item_id(lines[0])
 
 
 def _bytes_of(path: Any) -> int:

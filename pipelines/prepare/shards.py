@@ -11,8 +11,8 @@ from typing import BinaryIO, TextIO
 from infra.store.disk import Disk
 from infra.store.files import Files
 from infra.store.manifest import File
-from pipelines.prepare.job import Desk, PartShard, Report
-from pipelines.prepare.listing import found_in, line_of, work_file
+from pipelines.prepare.job import Desk, PartShard, ShardReport
+from pipelines.prepare.listing import items_of_units, line_of_item, piece_list_name
 from pipelines.records import example
 from pipelines.records.schema import Record, Reject
 from pipelines.records.shapes import part_names, shaped
@@ -26,36 +26,38 @@ from pipelines.transforms.make_records import MakeRecords
 from pipelines.video.client import VideoChild
 
 
-def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> Report:
+def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> ShardReport:
     """Writes the records of a piece's list; returns its report, or that of an earlier try."""
     name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
-        return Report.from_json(done)
+        return ShardReport.from_json(done)
     read = MediaReader(desk.data_root, desk.files)
-    items = map(Item.from_json, desk.lines(work_file(shard, piece)))
+    items = map(Item.from_json, desk.lines(piece_list_name(shard, piece)))
     inputs = InputDigest(read)
     make = MakeRecords(DecodeMedia(read, desk.job.decode, video), inputs)
-    return _write(desk, name, make(read.expected(items)), inputs)
+    return _write_records(desk, name, make(read.expected(items)), inputs)
 
 
 def write_archives(
     desk: Desk, shard: int, piece: int, units: Sequence[str], video: VideoChild
-) -> Report:
+) -> ShardReport:
     """Does as `write_piece` for the records of some archives, read once and in order."""
     name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
-        return Report.from_json(done)
+        return ShardReport.from_json(done)
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         (Path(folder) / "unpacked").open("wb", buffering=0) as unpacked,
     ):
         read = MediaReader(desk.data_root, Disk(Path(folder), durable=False))
         make = MakeRecords(DecodeMedia(read, desk.job.decode, video))
-        found = found_in(desk, units, Spool(unpacked, "unpacked"))
-        return _write(desk, name, _made(make, (line_of(one)[0] for one in found)))
+        found = items_of_units(desk, units, Spool(unpacked, "unpacked"))
+        return _write_records(
+            desk, name, _make_records(make, (line_of_item(one)[0] for one in found))
+        )
 
 
-def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) -> Report:
+def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) -> ShardReport:
     """Joins the pieces of a shard to one file per part; the file of an absent part is empty.
 
     Args:
@@ -66,15 +68,15 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
     """
     receipt = f"shards/{shard:05d}.json"
     if done := desk.receipt(receipt):
-        return Report.from_json(done)
+        return ShardReport.from_json(done)
     pieces = [piece_name(shard, piece) for piece in range(num_pieces)]
-    reports = [Report.from_json(desk.files.read(f"{name}.json")) for name in pieces]
+    reports = [ShardReport.from_json(desk.files.read(f"{name}.json")) for name in pieces]
     is_taken = reports[0].is_taken  # A re-used shard has one piece.
-    whole = Report(
+    whole = ShardReport(
         num_items=sum(report.num_items for report in reports),
         num_rejects=sum(report.num_rejects for report in reports),
         parts={
-            called: _join(
+            called: _join_pieces(
                 desk.files,
                 f"shards/{desk.job.shard_name(called, shard)}",
                 {
@@ -85,11 +87,13 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
             )
             for part, called in part_names(parts).items()
         },
-        inputs=reports[0].inputs if is_taken else joined([report.inputs for report in reports]),
+        inputs=reports[0].inputs
+        if is_taken
+        else join_digests([report.inputs for report in reports]),
         is_taken=is_taken,
     )
     if whole.num_rejects:
-        with _text(desk.files, f"shards/{shard:05d}.rejects") as out:
+        with _open_text(desk.files, f"shards/{shard:05d}.rejects") as out:
             for name, report in zip(pieces, reports, strict=True):
                 if report.num_rejects:
                     out.writelines(desk.lines(f"{name}.rejects"))
@@ -97,7 +101,7 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
     return whole
 
 
-def joined(digests: Sequence[str]) -> str:
+def join_digests(digests: Sequence[str]) -> str:
     """Returns the digest of a shard's inputs from its pieces' digests; "" if one is unknown."""
     return hashlib.sha256(" ".join(digests).encode()).hexdigest() if all(digests) else ""
 
@@ -107,7 +111,7 @@ def piece_name(shard: int, piece: int) -> str:
     return f"pieces/{shard:05d}-{piece:05d}"
 
 
-def _made(
+def _make_records(
     make: MakeRecords, found: Iterable[Item | Reject]
 ) -> Iterator[tuple[Item | None, Record | Reject]]:
     """Yields each item with its record or reject, in the order found."""
@@ -118,12 +122,12 @@ def _made(
             yield one, make.once(one)
 
 
-def _write(
+def _write_records(
     desk: Desk,
     name: str,
     made: Iterable[tuple[Item | None, Record | Reject]],
     inputs: InputDigest | None = None,
-) -> Report:
+) -> ShardReport:
     """Writes the records, the rejects and, last, the report of a piece."""
     num_items = num_rejects = 0
     frames: dict[str, Frames] = {}
@@ -133,21 +137,21 @@ def _write(
             num_items += 1
             if isinstance(result, Reject):
                 if rejects is None:
-                    rejects = stack.enter_context(_text(desk.files, f"{name}.rejects"))
+                    rejects = stack.enter_context(_open_text(desk.files, f"{name}.rejects"))
                 print(result.to_json(), file=rejects)
                 num_rejects += 1
             else:
                 assert item is not None
                 part = shaped(item.part, len(result.window()))
                 if part not in frames:
-                    out = stack.enter_context(_bytes(desk.files, f"{name}.{part}"))
+                    out = stack.enter_context(_open_bytes(desk.files, f"{name}.{part}"))
                     frames[part] = Frames(out)
                 frames[part].write(example.encode(result))
-    report = Report(
+    report = ShardReport(
         num_items=num_items,
         num_rejects=num_rejects,
         parts={
-            part: _indexed(desk.files, f"{name}.{part}.idx", found)
+            part: _write_index(desk.files, f"{name}.{part}.idx", found)
             for part, found in frames.items()
         },
         inputs=inputs.hexdigest() if inputs else "",
@@ -156,7 +160,7 @@ def _write(
     return report
 
 
-def _join(files: Files, name: str, pieces: dict[str, PartShard]) -> PartShard:
+def _join_pieces(files: Files, name: str, pieces: dict[str, PartShard]) -> PartShard:
     """Stores the records of several pieces as one shard."""
     index = str(index_path(name))
     if len(pieces) == 1:
@@ -164,17 +168,17 @@ def _join(files: Files, name: str, pieces: dict[str, PartShard]) -> PartShard:
         files.link(source, name, found.data)
         files.link(f"{source}.idx", index, found.index)
         return found
-    with _bytes(files, name) as out:
+    with _open_bytes(files, name) as out:
         frames = Frames(out)
         for source in pieces:
             # Read whole, since only then a bucket's checksum is verified; pieces are small enough.
             frames.extend(io.BytesIO(files.read(source)), files.read(f"{source}.idx"))
-    return _indexed(files, index, frames)
+    return _write_index(files, index, frames)
 
 
-def _indexed(files: Files, name: str, frames: Frames) -> PartShard:
+def _write_index(files: Files, name: str, frames: Frames) -> PartShard:
     """Stores the index of records that are already stored."""
-    with _bytes(files, name) as out:
+    with _open_bytes(files, name) as out:
         out.write(frames.index)
     return PartShard(
         num_records=len(frames),
@@ -184,12 +188,12 @@ def _indexed(files: Files, name: str, frames: Frames) -> PartShard:
 
 
 @contextlib.contextmanager
-def _bytes(files: Files, name: str) -> Iterator[BinaryIO]:
+def _open_bytes(files: Files, name: str) -> Iterator[BinaryIO]:
     with files.writing(name) as path, path.open("wb") as file:
         yield file
 
 
 @contextlib.contextmanager
-def _text(files: Files, name: str) -> Iterator[TextIO]:
+def _open_text(files: Files, name: str) -> Iterator[TextIO]:
     with files.writing(name) as path, path.open("w", encoding="utf-8", newline="\n") as file:
         yield file

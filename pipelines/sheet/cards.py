@@ -76,7 +76,7 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
     cards: list[Card] = []
     for number, (name, records) in enumerate(parts.items()):
         share = (limit - len(cards)) // (len(parts) - number)
-        cards += [_card(name, record) for record in spread(records, share)]
+        cards += [_make_card(name, record) for record in spread_evenly(records, share)]
     lost = list(dataset.rejects())
     counts = ", ".join(f"{name} {len(records)}" for name, records in dataset.parts.items())
     info = dataset.info
@@ -92,7 +92,7 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
         title=info.name,
         summary=summary,
         cards=tuple(cards),
-        rejects=tuple(spread(lost, rejects)),
+        rejects=tuple(spread_evenly(lost, rejects)),
         num_rejects=len(lost),
     )
 
@@ -100,13 +100,13 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
 T = TypeVar("T")
 
 
-def spread(items: Sequence[T], limit: int) -> Iterator[T]:
+def spread_evenly(items: Sequence[T], limit: int) -> Iterator[T]:
     """Yields at most `limit` items, at even distances."""
     count = min(limit, len(items))
     return (items[i * len(items) // count] for i in range(count))
 
 
-def _card(part: str, record: Record) -> Card:
+def _make_card(part: str, record: Record) -> Card:
     frames = bool(record.frame_requested)
     side = FRAME_PX if frames else STILL_PX
     pictures = []
@@ -125,7 +125,7 @@ def _card(part: str, record: Record) -> Card:
     # Suffixes past `_MAX_TEXTS` are not shown, so neither are their masks, which come in order.
     masks = record.masks[: sum(suffix.count(MASK_MARKER) for suffix in suffixes)]
     for picture in pictures:
-        _draw(picture, masks, [pixel_box(one[1], picture.size) for one in boxes])
+        _draw_objects(picture, masks, [pixel_box(one[1], picture.size) for one in boxes])
     times = zip(record.frame_requested, record.frame_decoded, strict=True)
     size = len(record.window())
     window = [f"{i // size + 1}: " if record.num_windows > 1 else "" for i in range(len(pictures))]
@@ -141,11 +141,11 @@ def _card(part: str, record: Record) -> Card:
         )
         if record.frame_requested
         else ("",) * len(pictures),
-        lines=_readable(texts),
+        lines=_number_boxes(texts),
     )
 
 
-def _draw(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
+def _draw_objects(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
     """Draws boxes and masks. Masks belong to the last boxes, those of the suffixes."""
     first = max(len(boxes) - len(masks), 0)
     for number, text in enumerate(masks, start=first):
@@ -155,7 +155,7 @@ def _draw(picture: Image.Image, masks: Sequence[str], boxes: list) -> None:
         paint_box(picture, box, number)
 
 
-def _readable(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def _number_boxes(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Replaces each box in the texts by its number; `html` and `png` color them alike."""
     lines, number = [], 0
     for label, text in texts:

@@ -21,7 +21,7 @@ _OBJECT = re.compile(r"(\[\d+(?: mask)?\])")
 
 def to_png(sheet: Sheet) -> Image.Image:
     """Returns the sheet; cards stand in rows, each row as high as its highest card."""
-    drawn = [_card(card) for card in sheet.cards]
+    drawn = [_draw_card(card) for card in sheet.cards]
     rows: list[list[Image.Image]] = [[]]
     for card in drawn:
         taken = sum(c.width + _GAP for c in rows[-1])
@@ -33,8 +33,8 @@ def to_png(sheet: Sheet) -> Image.Image:
     if sheet.rejects:
         tail.append((f"Rejects: {len(sheet.rejects)} of {sheet.num_rejects}", 18, _INK))
         tail += [(f"{r.stage}: {r.reason} · {r.id}", _TEXT, _INK) for r in sheet.rejects]
-    above = _block(head)
-    below = _block(tail) if tail else None
+    above = _draw_text(head)
+    below = _draw_text(tail) if tail else None
     heights = [max((card.height for card in row), default=0) + _GAP for row in rows]
     height = 2 * _MARGIN + above.height + sum(heights) + (below.height if below else 0)
     page = Image.new("RGB", (_WIDTH, height), _PAPER)
@@ -51,13 +51,13 @@ def to_png(sheet: Sheet) -> Image.Image:
     return page
 
 
-def _card(card: Card) -> Image.Image:
+def _draw_card(card: Card) -> Image.Image:
     single = len(card.pictures) == 1 and not card.captions[0]
     width = card.pictures[0].width if single else _WIDE
-    strip = _strip(card, width)
+    strip = _draw_strip(card, width)
     texts = [(f"{label}: {text or '(empty)'}", _TEXT, _INK) for label, text in card.lines]
     texts += [(f"{card.part} · {card.lang}", _SMALL, _PALE), (card.id, _SMALL, _PALE)]
-    below = _block(texts, width=width, paper=(255, 255, 255))
+    below = _draw_text(texts, width=width, paper=(255, 255, 255))
     page = Image.new(
         "RGB", (width + 2 * _PAD, strip.height + below.height + 2 * _PAD), (255, 255, 255)
     )
@@ -68,7 +68,7 @@ def _card(card: Card) -> Image.Image:
     return page
 
 
-def _strip(card: Card, width: int) -> Image.Image:
+def _draw_strip(card: Card, width: int) -> Image.Image:
     """Returns the pictures with their captions, side by side, in as many rows as needed."""
     side = card.pictures[0].width
     across = max((width + 8) // (side + 8), 1)
@@ -83,14 +83,16 @@ def _strip(card: Card, width: int) -> Image.Image:
     return strip
 
 
-def _block(
+def _draw_text(
     texts: list[tuple[str, int, tuple[int, int, int]]],
     *,
     width: int = _WIDTH - 2 * _MARGIN,
     paper: tuple[int, int, int] = _PAPER,
 ) -> Image.Image:
     """Returns wrapped lines of text, one paragraph each, with the boxes' numbers colored."""
-    lines = [(line, size, ink) for text, size, ink in texts for line in _wrapped(text, size, width)]
+    lines = [
+        (line, size, ink) for text, size, ink in texts for line in _wrap_text(text, size, width)
+    ]
     block = Image.new("RGB", (width, sum(size + 5 for _, size, _ in lines) + 8), paper)
     pen, y = ImageDraw.Draw(block), 0
     for line, size, ink in lines:
@@ -108,7 +110,7 @@ def _block(
     return block
 
 
-def _wrapped(text: str, size: int, width: int) -> list[str]:
+def _wrap_text(text: str, size: int, width: int) -> list[str]:
     """Returns lines that fit the width; a word that is wider than a line is cut anywhere."""
     lines, line = [], ""
     for word in re.findall(r"\S+\s*|\s+", text.replace("\n", " ")):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pipelines.images.square import decode_image
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
 from pipelines.records.schema import BadInput, Reject
@@ -35,7 +35,7 @@ CONFIG = PrepareConfig(image_px=16, num_shards=2, num_workers=1, max_reject_rate
 
 
 def run(root, out, source="web") -> tuple[Dataset, dict[str, str]]:
-    prepare(CONFIG, source=source, split="train", data_root=str(root), out=str(out))
+    prepare_dataset(CONFIG, source=source, split="train", data_root=str(root), out=str(out))
     dataset = Dataset(out)
     return dataset, {reject.id: reject.reason for reject in dataset.rejects()}
 

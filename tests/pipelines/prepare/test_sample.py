@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.prepare import sample as sampling
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.prepare.sample import Estimate, Sample, sample
 from pipelines.records.dataset import DatasetInfo
 from pipelines.synthetic.config import CorpusConfig
@@ -41,7 +41,7 @@ def made(corpus: Path, out: Path, source: str, config=CONFIG, split="train"):
     from pipelines.prepare import graph  # noqa: F401  Beam's import is not what is measured.
 
     began = _core_s()
-    info = prepare(config, source=source, split=split, data_root=str(corpus), out=str(out))
+    info = prepare_dataset(config, source=source, split=split, data_root=str(corpus), out=str(out))
     took = _core_s() - began
     parts = [path for path in out.iterdir() if path.suffix in (".tfrecord", ".idx")]
     return info, sum(path.stat().st_size for path in parts), took

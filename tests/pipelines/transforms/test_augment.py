@@ -18,7 +18,7 @@ from flows.config.load import load
 from flows.study.graph import datasets_of
 from pipelines.images.square import ImageSpec, prepare_image
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.boxes import OBJECT, pixel_box
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
@@ -132,7 +132,7 @@ def corpus(tmp_path_factory) -> Path:
 
 
 def run(corpus: Path, out: Path, config: PrepareConfig = CONFIG) -> Dataset:
-    prepare(config, source="web", split="train", data_root=str(corpus), out=str(out))
+    prepare_dataset(config, source="web", split="train", data_root=str(corpus), out=str(out))
     return Dataset(out)
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pipelines.images.square import ImageSpec
 from pipelines.prepare.config import PrepareConfig
-from pipelines.prepare.run import prepare
+from pipelines.prepare.run import prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.records.schema import BadInput
 from pipelines.video.client import VideoChild, VideoLimits
@@ -213,7 +213,9 @@ def test_random_windows_differ_by_file_and_seed_and_repeat_themselves(tmp_path, 
             seed=seed,
         )
         root = str(tmp_path / "root")
-        prepare(config, source="videos", split="train", data_root=root, out=str(tmp_path / out))
+        prepare_dataset(
+            config, source="videos", split="train", data_root=root, out=str(tmp_path / out)
+        )
         records = sorted(Dataset(tmp_path / out).records(), key=lambda r: r.id)
         return [record.frame_requested[0] for record in records]
 
