@@ -12,7 +12,7 @@ from flows.config.validation import adapter
 from model.decode.config import Decoding
 from model.eval.metrics.registry import METRICS, get_metric
 from model.train.config import TrainConfig
-from pipelines.benchmarks.row import Benchmark, Recipe, Row, fields_of
+from pipelines.benchmarks.row import Benchmark, Recipe, Row, prompt_fields
 from pipelines.prepare.config import PrepareConfig
 from pipelines.sources.own_source import PROMPT, OwnSource
 from pipelines.sources.registry import BENCHMARKS, OWN, SOURCES, get
@@ -227,7 +227,7 @@ def _check_own(name: str, transfer: TransferConfig) -> None:
             f"{name!r}."
         )
     reader_named(f"{where}.reader", transfer.reader, OWN)
-    if unknown := fields_of(transfer.prompt) - {"text", "lang"}:
+    if unknown := prompt_fields(transfer.prompt) - {"text", "lang"}:
         raise ValueError(
             f"{where}.prompt may hold {{text}} and {{lang}}, got {{{min(unknown)}}} in "
             f"{transfer.prompt!r}."

@@ -49,7 +49,7 @@ class FineEdges:
     def _edges(self) -> np.ndarray:
         return edge_fields(self._image)[0]
 
-    def likeness(self, other: "Detail", crop: tuple[Axis, Axis]) -> float:
+    def likeness(self, other: "FineEdges", crop: tuple[Axis, Axis]) -> float:
         """Returns the likeness of two pictures, in [0, 1]; 1 is the same picture.
 
         It is the correlation of the blocks that agree least, divided by that of the blocks that

@@ -19,7 +19,7 @@ from pipelines.records.lines import sorted_lines
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Spool
 from pipelines.sources.item import Item
-from pipelines.sources.slicing import within
+from pipelines.sources.slicing import slice_bounds
 
 PIECE = 2000
 """Most images in a piece of a shard: half a minute's work, since no runner splits an element."""
@@ -106,7 +106,7 @@ def _part_bounds(desk: Desk, num_lists: int) -> tuple[int, int]:
         names = (f"{_FOUND}/{number:05d}.ranks" for number in range(num_lists))
         ranks = np.concatenate([np.frombuffer(desk.files.read(name), "<u8") for name in names])
         ranks.sort()
-        chosen = ranks[within(desk.job.part, len(ranks))]
+        chosen = ranks[slice_bounds(desk.job.part, len(ranks))]
         known = [int(chosen[0]), int(chosen[-1])] if len(chosen) else [1, 0]
         desk.files.put(_BOUNDS, json.dumps(known).encode())
     first, last = known

@@ -38,7 +38,7 @@ from pipelines.prepare.shards import write_piece
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus, Spool
 from pipelines.sources.own_source import OwnSource
-from pipelines.sources.slicing import within
+from pipelines.sources.slicing import slice_bounds
 from pipelines.video.client import VideoChild
 
 SEED = 0
@@ -294,7 +294,7 @@ class _Sampler:
         """Returns the number of inputs that are taken if there are `there`."""
         if self._part is None:
             return there
-        return len(range(round(there))[within(self._part, round(there))])
+        return len(range(round(there))[slice_bounds(self._part, round(there))])
 
     @functools.cached_property
     def _corpus(self) -> Corpus:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from infra.store.places import Place, open_place
 from pipelines.records import example
-from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, blocks
+from pipelines.records.blocks import BLOCK_BYTES, MAX_BLOCK, block_cache
 from pipelines.records.hashing import stable_hash
 from pipelines.records.schema import Record, Reject
 from pipelines.records.tfrecord import Shard
@@ -161,7 +161,7 @@ class Part(Sequence[Record]):
             return [data for shard, *records in pieces for data in shard.read(*records)]
 
         size = sum(shard.num_bytes(first, last) for shard, first, last in pieces)
-        return blocks().get((self._place.uri, self._name, start, stop), size, read)
+        return block_cache().get((self._place.uri, self._name, start, stop), size, read)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Shard, int, int]]:
         """Yields (shard, first record, last record + 1) of neighbours, which may span shards."""

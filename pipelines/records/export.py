@@ -52,7 +52,7 @@ _HOLDS = {
 }
 
 
-def export(
+def export_records(
     dataset: Dataset,
     out: Path,
     form: Format,
@@ -106,14 +106,14 @@ def _write_webdataset(path: Path, first: int, records: Iterator[Record]) -> None
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with tarfile.open(partial, "w", format=tarfile.USTAR_FORMAT) as archive:
         for number, record in enumerate(records, first):
-            for ending, data in _members(record):
+            for ending, data in _archive_members(record):
                 info = tarfile.TarInfo(f"{number:09d}.{ending}")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
     partial.replace(path)
 
 
-def _members(record: Record) -> Iterator[tuple[str, bytes]]:
+def _archive_members(record: Record) -> Iterator[tuple[str, bytes]]:
     for number, image in enumerate(record.images):
         kind = "png" if image.startswith(b"\x89PNG") else "jpg"
         yield (kind if len(record.images) == 1 else f"{number}.{kind}"), image

@@ -73,7 +73,7 @@ class Holdings:
         return sum(kind.num for kind in self.rejects)
 
 
-def holdings_of(dataset: Dataset) -> Holdings:
+def count_holdings(dataset: Dataset) -> Holdings:
     """Returns the counts of a prepared dataset's records; every record is read."""
     parts = {name: PartHoldings() for name in sorted(dataset.parts)}
     for name, part in dataset.parts.items():
@@ -84,10 +84,10 @@ def holdings_of(dataset: Dataset) -> Holdings:
                 suffixes=len(record.suffixes),
                 lang=record.lang,
             )
-    return Holdings(name=dataset.info.name, parts=parts, rejects=kinds_of(dataset.rejects()))
+    return Holdings(name=dataset.info.name, parts=parts, rejects=group_rejects(dataset.rejects()))
 
 
-def kinds_of(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
+def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
     """Groups rejects by stage and reason, ignoring numbers and quoted values in the reason."""
     kinds: dict[tuple[str, str], list[Reject]] = {}
     for reject in rejects:

@@ -40,7 +40,7 @@ def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -
             file.seek(0)
             levels[level].append(file)
 
-        for run, is_last in _runs(lines):
+        for run, is_last in _split_into_runs(lines):
             run.sort(key=key)
             if is_last and not levels[0]:  # All lines fit in memory, as for most lists.
                 yield from run
@@ -51,7 +51,7 @@ def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -
         yield from heapq.merge(*earlier_first, key=key)
 
 
-def _runs(lines: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
+def _split_into_runs(lines: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
     """Yields runs of lines small enough to sort in memory, and whether a run is the last."""
     run, size = [], 0
     for line in lines:

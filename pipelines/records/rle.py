@@ -42,14 +42,14 @@ def decode_mask(text: str) -> np.ndarray:
     """
     rle = json.loads(text)
     height, width = rle["size"]
-    counts = rle["counts"] if isinstance(rle["counts"], list) else _counts(rle["counts"])
+    counts = rle["counts"] if isinstance(rle["counts"], list) else _parse_counts(rle["counts"])
     if sum(counts) != height * width or min(counts, default=0) < 0:
         raise ValueError(f"runs sum to {sum(counts)}, not to size {height}x{width}.")
     values = np.arange(len(counts)) % 2 == 1
     return np.repeat(values, counts).reshape(width, height).T
 
 
-def _counts(text: str) -> list[int]:
+def _parse_counts(text: str) -> list[int]:
     counts: list[int] = []
     position = 0
     while position < len(text):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from infra.store.raw_path import raw_path
 from pipelines.benchmarks.row import Benchmark
-from pipelines.records.holdings import Holdings, PartHoldings, kinds_of
+from pipelines.records.holdings import Holdings, PartHoldings, group_rejects
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus, Spool
-from pipelines.sources.layout import look_up
+from pipelines.sources.layout import find_file
 from pipelines.sources.media_reader import MediaReader
 from pipelines.sources.own_source import OwnSource
 from pipelines.sources.registry import BENCHMARKS, SOURCES, get
@@ -18,7 +18,7 @@ from pipelines.sources.spec import SourceSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Expected:
+class AnnotationFile:
     """One annotation file: its published path below the data root, and the found path or ""."""
 
     path: str
@@ -26,7 +26,7 @@ class Expected:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Checked:
+class RawFileCheck:
     """The raw files found for one row of the paper's tables, and their counts.
 
     Attributes:
@@ -48,7 +48,7 @@ class Checked:
     benchmark: str
     suite: str
     split: str
-    files: tuple[Expected, ...]
+    files: tuple[AnnotationFile, ...]
     publisher: str
     published: int | None
     num: int | None = None
@@ -72,7 +72,7 @@ class Checked:
 
 def check_benchmarks(
     data_root: str | os.PathLike[str] | None, *, training: bool = False
-) -> Iterator[Checked]:
+) -> Iterator[RawFileCheck]:
     """Yields a result per row of the benchmarks, the main suite first, then per training split.
 
     Args:
@@ -89,11 +89,11 @@ def check_benchmarks(
     suites = ("main", "appendix", "other")
     rows = [(b, row) for b in BENCHMARKS.values() for row in b.rows]
     for benchmark, row in sorted(rows, key=lambda pair: suites.index(pair[1].suite)):
-        yield _check(root, benchmark, row.titles[0], row.suite, row.splits, row.size)
+        yield _check_row(root, benchmark, row.titles[0], row.suite, row.splits, row.size)
     for benchmark in BENCHMARKS.values() if training else ():
         if benchmark.final_split:
             size = benchmark.num_train
-            yield _check(root, benchmark, "training", "", benchmark.final_split, size)
+            yield _check_row(root, benchmark, "training", "", benchmark.final_split, size)
 
 
 def check_corpus(
@@ -131,44 +131,46 @@ def check_corpus(
         else:
             part = parts.setdefault(one.part, PartHoldings())
             part.add(images=len(one.media), suffixes=len(one.suffixes), lang=one.lang)
-    return Holdings(name=f"{spec.name}/{split}", parts=parts, rejects=kinds_of(rejects))
+    return Holdings(name=f"{spec.name}/{split}", parts=parts, rejects=group_rejects(rejects))
 
 
-def _check(
+def _check_row(
     root: Path | None,
     benchmark: Benchmark,
     title: str,
     suite: str,
     split: str,
     published: int | None,
-) -> Checked:
+) -> RawFileCheck:
     spec = SOURCES.get(benchmark.name)
-    checked = Checked(
+    checked = RawFileCheck(
         title=title,
         benchmark=benchmark.name,
         suite=suite,
         split=split,
-        files=_files(root, spec, split) if spec else (),
+        files=_annotation_files(root, spec, split) if spec else (),
         publisher=spec.publisher if spec else "",
         published=published,
     )
     if root is None or spec is None or not checked.found:
         return checked
-    return _count(root, spec, checked)
+    return _count_examples(root, spec, checked)
 
 
-def _files(root: Path | None, spec: SourceSpec, split: str) -> tuple[Expected, ...]:
+def _annotation_files(
+    root: Path | None, spec: SourceSpec, split: str
+) -> tuple[AnnotationFile, ...]:
     wanted = dict.fromkeys(names for one in spec.parse(split) for names in spec.files(one))
     expected = []
     for names in wanted:
-        path = look_up(root / spec.folder, *names) if root is not None else None
+        path = find_file(root / spec.folder, *names) if root is not None else None
         shown = os.path.normpath(os.path.join(spec.folder, names[0]))
         found = os.path.relpath(path, root) if path and root is not None else ""
-        expected.append(Expected(path=shown, found=found))
+        expected.append(AnnotationFile(path=shown, found=found))
     return tuple(expected)
 
 
-def _count(root: Path, spec: SourceSpec, checked: Checked) -> Checked:
+def _count_examples(root: Path, spec: SourceSpec, checked: RawFileCheck) -> RawFileCheck:
     num = num_rejected = 0
     media = set()
     try:

@@ -140,7 +140,7 @@ class Corpus:
 
     def files(self) -> Iterator[Path]:
         """Yields every file below the folder, sorted; memory holds one folder's names per level."""
-        return _files(self.folder)
+        return _walk_files(self.folder)
 
     def load_json(self, path: Path, compact: Callable[[dict], object] | None = None) -> object:
         """Returns the content of a JSON file, after `compact` has replaced each of its objects.
@@ -190,12 +190,12 @@ def parse_features(words: Iterable[str]) -> dict[str, str]:
     return named
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _walk_files(folder: Path) -> Iterator[Path]:
     # `os.path.isdir` is False for a path in a bucket.
     names = os.listdir(folder) if os.path.isdir(folder) else [p.name for p in folder.iterdir()]
     for name in sorted(names):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
-            yield from _files(path)
+            yield from _walk_files(path)
         elif path.is_file():
             yield path

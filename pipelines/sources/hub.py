@@ -85,12 +85,12 @@ class Pictures:
         return dataclasses.replace(media, **fields) if fields else media
 
 
-def number_of(row: Mapping[str, Any], key: str) -> Any:
+def number_under(row: Mapping[str, Any], key: str) -> Any:
     """Returns the number under `key`, which tables store as a text."""
     return int(row[key]) if isinstance(row, TableRow) else row[key]
 
 
-def texts(cells: object) -> list[object]:
+def answer_texts(cells: object) -> list[object]:
     """Returns the texts of answers, each of which may be a text or {"answer": text, ...}."""
     listed = cells if isinstance(cells, list) else []
     return [cell["answer"] if isinstance(cell, Mapping) else cell for cell in listed]

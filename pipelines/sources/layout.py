@@ -9,22 +9,22 @@ from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Media
 
 
-def find(corpus: Corpus, *names: str) -> Path:
+def find_annotation(corpus: Corpus, *names: str) -> Path:
     """Returns the first of `names` that exists below the corpus, and notes it as an input.
 
     Raises:
       FileNotFoundError: if none exists, naming them all.
     """
-    if path := look_up(corpus.folder, *names):
+    if path := find_file(corpus.folder, *names):
         return corpus.annotation(path)
     others = f", and there is no {' or '.join(names[1:])} either" if names[1:] else ""
     raise FileNotFoundError(f"{corpus.folder / names[0]} is missing{others}.")
 
 
-def look_up(folder: Path, *names: str) -> Path | None:
+def find_file(folder: Path, *names: str) -> Path | None:
     """Returns the first of `names` that exists below a folder; "*" stands for any text."""
     for name in names:
-        path = below(folder, name)
+        path = resolve_parents(folder, name)
         if "*" in name:
             path = min(path.parent.glob(path.name), default=path)
         if path.is_file():
@@ -32,7 +32,7 @@ def look_up(folder: Path, *names: str) -> Path | None:
     return None
 
 
-def below(folder: Path, name: str) -> Path:
+def resolve_parents(folder: Path, name: str) -> Path:
     """Returns `folder / name` with each leading "../" resolved, since a bucket does not do that."""
     while name.startswith("../"):
         folder, name = folder.parent, name.removeprefix("../")
@@ -77,7 +77,7 @@ def scene_text_folder(corpus: Corpus, split: str) -> Path:
     return image_folder(corpus, name, "textvqa", "textcaps")
 
 
-def question(
+def question_item(
     benchmark: Benchmark,
     split: str,
     media: Media | tuple[Media, ...],
@@ -123,7 +123,7 @@ def question(
     )
 
 
-def text_of(row: Mapping, key: str) -> str:
+def text_under(row: Mapping, key: str) -> str:
     """Returns the text under `key`.
 
     Raises:
@@ -135,7 +135,7 @@ def text_of(row: Mapping, key: str) -> str:
     return value
 
 
-def index_of(row: Mapping, key: str, choices: Sequence[str]) -> int:
+def choice_under(row: Mapping, key: str, choices: Sequence[str]) -> int:
     """Returns the index of a choice, which is under `key`.
 
     Raises:
@@ -147,7 +147,7 @@ def index_of(row: Mapping, key: str, choices: Sequence[str]) -> int:
     return value
 
 
-def texts_of(row: Mapping, key: str) -> list[str]:
+def texts_under(row: Mapping, key: str) -> list[str]:
     """Returns the texts under `key`; numbers among them become texts.
 
     Raises:

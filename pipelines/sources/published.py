@@ -16,11 +16,11 @@ from typing import Any
 from pipelines.benchmarks.row import Benchmark
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Listing
-from pipelines.sources.layout import below, find, look_up
+from pipelines.sources.layout import find_annotation, find_file, resolve_parents
 from pipelines.sources.spec import Files, SourceSpec
 
 
-def of_benchmark(
+def benchmark_source(
     benchmark: Benchmark,
     *,
     splits: tuple[str, ...],
@@ -60,7 +60,7 @@ def of_benchmark(
     )
 
 
-def published(
+def published_source(
     benchmark: Benchmark,
     *,
     splits: tuple[str, ...],
@@ -74,15 +74,15 @@ def published(
 ) -> SourceSpec:
     """Returns the source of a benchmark that is read from fixed annotation files.
 
-    As `of_benchmark`, but `read` gets (corpus, split, path of each file), or (corpus, split, list
-    of tables) if there are tables instead; `tables` and `apart` are those of `or_tables`. A missing
-    file is an error before anything is read.
+    As `benchmark_source`, but `read` gets (corpus, split, path of each file), or (corpus, split,
+    list of tables) if there are tables instead; `tables` and `apart` are those of `with_tables`. A
+    missing file is an error before anything is read.
     """
 
     def read_files(corpus: Corpus, split: str) -> Listing:
-        yield from read(corpus, split, *[find(corpus, *names) for names in files(split)])
+        yield from read(corpus, split, *[find_annotation(corpus, *names) for names in files(split)])
 
-    spec = of_benchmark(
+    spec = benchmark_source(
         benchmark,
         splits=splits,
         files=files,
@@ -91,10 +91,10 @@ def published(
         folder=folder,
         whole=whole,
     )
-    return or_tables(spec, tables, read, apart=apart) if tables else spec
+    return with_tables(spec, tables, read, apart=apart) if tables else spec
 
 
-def named(*splits: str, folders: Sequence[str] = ("data", ".")) -> tuple[str, ...]:
+def table_patterns(*splits: str, folders: Sequence[str] = ("data", ".")) -> tuple[str, ...]:
     """Returns the name patterns that the tables of a split may have, in order of preference.
 
     Args:
@@ -105,7 +105,7 @@ def named(*splits: str, folders: Sequence[str] = ("data", ".")) -> tuple[str, ..
     return tuple(uploaded + [f"default/{split}/*.parquet" for split in splits])
 
 
-def or_tables(
+def with_tables(
     spec: SourceSpec,
     tables: Mapping[str, Sequence[str]],
     read: Callable[[Corpus, str, list[Path]], Listing],
@@ -124,7 +124,7 @@ def or_tables(
 
     # The authors' files win if all are there; tables count only in their absence.
     def tables_of(corpus: Corpus, split: str) -> list[Path]:
-        published = all(look_up(corpus.folder, *names) for names in spec.files(split))
+        published = all(find_file(corpus.folder, *names) for names in spec.files(split))
         return [] if published else find_tables(corpus, tables.get(split, ()))
 
     def read_either(corpus: Corpus, split: str) -> Listing:
@@ -157,7 +157,7 @@ def or_tables(
 def find_tables(corpus: Corpus, names: Iterable[str]) -> list[Path]:
     """Returns the files, sorted, that match the first of `names` with any match."""
     for name in names:
-        path = below(corpus.folder, name)
+        path = resolve_parents(corpus.folder, name)
         if tables := sorted(path.parent.glob(path.name)):
             return tables
     return []

@@ -75,7 +75,7 @@ def get(source: str | OwnSource) -> SourceSpec:
       ValueError: if there is no source of that name, with the list of all names.
     """
     if isinstance(source, OwnSource):
-        return (rows if source.reader in OWN else functions).source(source)
+        return (rows.row_source if source.reader in OWN else functions.function_source)(source)
     if source not in SOURCES:
         raise ValueError(f"source must be one of {', '.join(SOURCES)}, got {source!r}.")
     return SOURCES[source]

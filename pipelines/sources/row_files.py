@@ -31,7 +31,7 @@ def load_list(
     Raises:
       ValueError: if there is no list, naming the file.
     """
-    return _typed(corpus, path, key, list, "a list", compact)
+    return _load_json_value(corpus, path, key, list, "a list", compact)
 
 
 def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
@@ -40,10 +40,12 @@ def load_dict(corpus: Corpus, path: Path, key: str = "") -> dict:
     Raises:
       ValueError: if there is no object, naming the file.
     """
-    return _typed(corpus, path, key, dict, "an object")
+    return _load_json_value(corpus, path, key, dict, "an object")
 
 
-def _typed(corpus: Corpus, path: Path, key: str, kind: type, what: str, compact=None) -> Any:
+def _load_json_value(
+    corpus: Corpus, path: Path, key: str, kind: type, what: str, compact=None
+) -> Any:
     content: Any = corpus.load_json(path, compact)
     if key:
         if not isinstance(content, dict) or key not in content:
@@ -55,7 +57,7 @@ def _typed(corpus: Corpus, path: Path, key: str, kind: type, what: str, compact=
     return content
 
 
-def indexed(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
+def index_rows(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
     """Returns the rows of a file as a dict, indexed by their values under `key`.
 
     Raises:
@@ -69,7 +71,7 @@ def indexed(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
     return found
 
 
-def grouped(rows: Iterable[Any], key: str) -> list[list[Any]]:
+def group_rows(rows: Iterable[Any], key: str) -> list[list[Any]]:
     """Groups rows by their value under `key`, in order of appearance; rows without it are alone."""
     groups: dict[object, list[Any]] = {}
     for number, row in enumerate(rows):
@@ -132,7 +134,7 @@ def read_file(
     match form:
         case "list":
             rows = load_list(corpus, file, key)
-            rows = grouped(rows, group_by) if group_by else rows
+            rows = group_rows(rows, group_by) if group_by else rows
         case "dict":
             rows = load_dict(corpus, file, key).items()
         case "csv":
@@ -170,13 +172,13 @@ def read_rows(
             made = make(row)
             items = [made] if isinstance(made, Item) else list(made or ())
         except BadInput as error:
-            yield _reject(corpus, path, f"{name}/row-{number}", str(error))
+            yield _reject_row(corpus, path, f"{name}/row-{number}", str(error))
         except _MALFORMED as error:
             reason = f"malformed row: {type(error).__name__}: {error}"
-            yield _reject(corpus, path, f"{name}/row-{number}", reason)
+            yield _reject_row(corpus, path, f"{name}/row-{number}", reason)
         else:
             yield from items
 
 
-def _reject(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:
+def _reject_row(corpus: Corpus, path: Path, identity: str, reason: str) -> Reject:
     return Reject(id=identity, stage="read", reason=reason, source=corpus.relative(path))

@@ -36,7 +36,7 @@ def parse_slice(text: str) -> Slice:
     return Slice(found["split"], found["start"] or "", found["stop"] or "")
 
 
-def disjoint(one: Slice, other: Slice) -> bool:
+def are_disjoint(one: Slice, other: Slice) -> bool:
     """Returns whether two parts of a split share no record, whatever its size.
 
     "[:98%]" and "[98%:]" share none, nor do "[:-100]" and "[-50:]". Parts whose bounds cannot be
@@ -53,20 +53,20 @@ def _ends_before(stop: str, start: str) -> bool:
     return (last < 0) == (first < 0) and last <= first
 
 
-def sliced(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator[Item | Reject]:
+def read_slice(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iterator[Item | Reject]:
     """Yields the part's items in reading order; it reads twice, and keeps only ids in memory."""
     if not part.start and not part.stop:
         yield from read()
         return
     order = sorted(_rank(one) for one in read())
-    chosen = order[within(part, len(order))]
+    chosen = order[slice_bounds(part, len(order))]
     if not chosen:
         return
     first, last = chosen[0], chosen[-1]
     yield from (one for one in read() if first <= _rank(one) <= last)
 
 
-def within(part: Slice, total: int) -> slice:
+def slice_bounds(part: Slice, total: int) -> slice:
     """Returns the slice of `total` records, sorted by the hashes of their ids, that is the part."""
     return slice(_bound(part.start, total), _bound(part.stop, total))
 

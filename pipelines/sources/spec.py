@@ -13,7 +13,7 @@ from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
 from pipelines.sources.layout import SHARED
-from pipelines.sources.slicing import Slice, disjoint, parse_slice, sliced
+from pipelines.sources.slicing import Slice, are_disjoint, parse_slice, read_slice
 
 _FILE_STEM = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -115,7 +115,7 @@ class SourceSpec:
         """
         try:
             for one in self._slices(split):
-                yield from sliced(one, lambda one=one: self.read(corpus, one.split))
+                yield from read_slice(one, lambda one=one: self.read(corpus, one.split))
         except FileNotFoundError as error:
             if not self.publisher:
                 raise
@@ -138,7 +138,7 @@ class SourceSpec:
           ValueError: if this source lacks one of them.
         """
         return any(
-            not disjoint(a, b)
+            not are_disjoint(a, b)
             if a.split == b.split
             else a.split == self.whole(b.split) or b.split == self.whole(a.split)
             for a in self._slices(split)

@@ -99,7 +99,7 @@ def _column_crossings(points: np.ndarray, width: int, height: int) -> np.ndarray
     """Returns the outline's crossings of pixel columns, as indices into the column-major mask."""
     corners = (_UPSCALE * points + 0.5).astype(np.int64)
     edges = zip(corners, np.roll(corners, -1, axis=0), strict=True)
-    outline = np.concatenate([_line(start, end) for start, end in edges])
+    outline = np.concatenate([_edge_points(start, end) for start, end in edges])
     u, v = outline[:, 0], outline[:, 1]
     moved = np.flatnonzero(u[1:] != u[:-1]) + 1
     x = np.where(u[moved] < u[moved - 1], u[moved], u[moved] - 1)
@@ -111,7 +111,7 @@ def _column_crossings(points: np.ndarray, width: int, height: int) -> np.ndarray
     return (x[keep] * height + y).astype(np.int64)
 
 
-def _line(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _edge_points(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Returns the points of one edge, both ends included, from `start` to `end`."""
     (xs, ys), (xe, ye) = start, end
     dx, dy = abs(xe - xs), abs(ye - ys)

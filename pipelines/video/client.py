@@ -87,11 +87,11 @@ class VideoChildLostError(RuntimeError):
     """Several children in a row were killed or stalled, and the clip was not the cause."""
 
 
-class _ClipFailed(Exception):
+class _ClipFailure(Exception):
     """The clip exceeded a limit of its child or crashed it."""
 
 
-class _ChildLost(Exception):
+class _ChildLoss(Exception):
     """The child was killed, stalled or did not start, for a reason outside of the clip."""
 
 
@@ -123,14 +123,14 @@ class VideoChild:
             try:
                 header, images = self._ask(request)
                 break
-            except _ClipFailed as failure:
+            except _ClipFailure as failure:
                 # Earlier clips leave fragmented memory and full caches. So only a failure in a
                 # child that has decoded no other clip counts against this one.
                 own += self._clips == 1
                 self.close()
                 if own == _OWN_FAILURES:
                     raise BadInput(str(failure)) from failure
-            except _ChildLost as failure:
+            except _ChildLoss as failure:
                 lost += 1
                 self.close()
                 if lost == _OUTSIDE_FAILURES:
@@ -186,7 +186,7 @@ class VideoChild:
         except (EOFError, BrokenPipeError):
             raise self._verdict(process.wait()) from None
         if "limit" in header:
-            raise _ClipFailed(header["limit"])
+            raise _ClipFailure(header["limit"])
         images = []
         for size in header["sizes"]:
             images.append(data[:size])
@@ -196,12 +196,12 @@ class VideoChild:
     def _verdict(self, status: int) -> Exception:
         """Returns the exception for a child that ended in the middle of a clip."""
         if status == -signal.SIGPROF:
-            return _ClipFailed(f"decoding took more than {self._limits.cpu_s:g} s of CPU time")
+            return _ClipFailure(f"decoding took more than {self._limits.cpu_s:g} s of CPU time")
         if status >= 0:
-            return _ClipFailed(f"the decoder died (exit status {status})")
+            return _ClipFailure(f"the decoder died (exit status {status})")
         if -status in _CRASHES:
-            return _ClipFailed(f"the decoder died ({signal.Signals(-status).name})")
-        return _ChildLost(f"killed by signal {-status}")
+            return _ClipFailure(f"the decoder died ({signal.Signals(-status).name})")
+        return _ChildLoss(f"killed by signal {-status}")
 
     def _line(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
         while b"\n" not in self._buffer:
@@ -222,7 +222,7 @@ class VideoChild:
         assert process.stdout is not None
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-            raise _ChildLost("it stalled")
+            raise _ChildLoss("it stalled")
         data = os.read(process.stdout.fileno(), 1 << 20)
         if not data:
             raise EOFError
@@ -245,19 +245,19 @@ class VideoChild:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=_environment(),
+                env=_child_environment(),
             )
             self._clips, self._buffer = 0, b""
             try:
                 self._line(self._process, time.monotonic() + _STARTUP_S)  # It is ready.
             except EOFError:
                 status = self._process.wait()
-                raise _ChildLost(f"it did not start (exit status {status})") from None
+                raise _ChildLoss(f"it did not start (exit status {status})") from None
         self._clips += 1
         return self._process
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Returns the child's environment, in which imports find the same modules as here."""
     return {
         **os.environ,

@@ -71,7 +71,7 @@ class Probe:
     starts: tuple[int, ...] = ()
 
 
-def probe(path: str) -> Probe:
+def probe_video(path: str) -> Probe:
     """Returns the properties of a video file.
 
     Raises:
@@ -80,13 +80,13 @@ def probe(path: str) -> Probe:
     try:
         with open_video(path) as container:
             stream = video_stream(container)
-            return _probe(container, stream)
+            return _probe_stream(container, stream)
     except MemoryError as error:  # Python's or FFmpeg's.
         raise OutOfMemory from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
-        raise BadInput(f"unreadable video: {one_line(error)}") from error
+        raise BadInput(f"unreadable video: {describe_error(error)}") from error
 
 
 def open_video(path: str) -> InputContainer:
@@ -105,7 +105,7 @@ def video_stream(container: InputContainer) -> VideoStream:
     return best if best in streams else streams[0]  # type: ignore[return-value]
 
 
-def one_line(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns an error's type and text without the file name, so it does not depend on the path."""
     text = getattr(error, "strerror", None) or str(error)
     return f"{type(error).__name__}: {' '.join(text.split())[:120]}"
@@ -116,7 +116,7 @@ def _video_streams(container: InputContainer) -> list[VideoStream]:
     return [s for s in container.streams.video if not s.disposition & cover]
 
 
-def _probe(container: InputContainer, stream: VideoStream) -> Probe:
+def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
     rate = float(stream.average_rate or stream.guessed_rate or 25)
     base = float(stream.time_base) if stream.time_base else 0.0
     times, ends, hidden = [], [], 0
@@ -141,7 +141,7 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
     duration = max(max(ends), times[-1] + 1 / rate) - times[0]
     _check_complete(container, stream, len(times) + hidden, duration)
     codec = stream.codec_context
-    if not length or hidden or not _told_apart(stamps, starts):
+    if not length or hidden or not _are_stamps_unique(stamps, starts):
         stamps, starts = [], []
     return Probe(
         format=container.format.name,
@@ -158,7 +158,7 @@ def _probe(container: InputContainer, stream: VideoStream) -> Probe:
     )
 
 
-def _told_apart(stamps: list[int | None], starts: list[int]) -> bool:
+def _are_stamps_unique(stamps: list[int | None], starts: list[int]) -> bool:
     """Returns whether stamps identify frames, and packet 0 is both a start and shown first."""
     if starts[:1] != [0] or None in stamps or len(set(stamps)) < len(stamps):
         return False

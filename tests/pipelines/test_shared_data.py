@@ -12,7 +12,7 @@ from pipelines.prepare.raw_files import list_raw_files
 from pipelines.prepare.run import PrepareConfig, prepare_dataset
 from pipelines.records.dataset import Dataset
 from pipelines.video.decoders import decode_pyav
-from pipelines.video.probe import probe
+from pipelines.video.probe import probe_video
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -84,7 +84,7 @@ def test_frames_of_published_videos_are_those_of_decoding_in_sequence():
     names = [*DATA.glob("videos/**/*.m[pko][4v]"), *DATA.glob("web_image_text/**/*.mp4")]
     begun = 0
     for path in map(str, names):
-        info = probe(path)
+        info = probe_video(path)
         times = [info.duration * i / 16 for i in range(16)]
         found = decode_pyav(path, info, times)
         whole = decode_pyav(path, dataclasses.replace(info, starts=()), times)

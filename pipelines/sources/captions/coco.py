@@ -17,9 +17,9 @@ from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, TableRow
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question, text_of, texts_of
-from pipelines.sources.published import named, published
-from pipelines.sources.row_files import grouped, load_list, read_file
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import group_rows, load_list, read_file
 
 _COCOCAP_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=5)
 
@@ -59,7 +59,7 @@ def _read_coco(corpus: Corpus, split: str, file: Path) -> Listing:
             raise BadInput(f"image {row['cocoid']} has no caption")
         media = corpus.media(folders[row["filepath"]] / row["filename"])
         key = int(row["cocoid"])
-        return question(COCOCAP, split, media, key, "", captions, meta={"image_id": key})
+        return question_item(COCOCAP, split, media, key, "", captions, meta={"image_id": key})
 
     yield from read_file(corpus, file, f"cococap/{split}", make, key="images")
 
@@ -69,22 +69,24 @@ def _read_nocaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     listed = []
     if split == "val" and not isinstance(file, list):
         listed = load_list(corpus, file, "annotations")
-    captions_of = {group[0].get("image_id"): group for group in grouped(listed, "image_id")}
+    captions_of = {group[0].get("image_id"): group for group in group_rows(listed, "image_id")}
     pictures = Pictures(corpus)
 
     def make(row: dict) -> Item:
         if isinstance(row, TableRow):
-            captions = texts_of(row, "annotations_captions") if split == "val" else []
-            media = pictures.store(row, text_of(row, "image_file_name"))
+            captions = texts_under(row, "annotations_captions") if split == "val" else []
+            media = pictures.store(row, text_under(row, "image_file_name"))
             key = row["image_id"]
         else:
             key = row["id"]
-            captions = [text_of(annotation, "caption") for annotation in captions_of.get(key, ())]
+            captions = [
+                text_under(annotation, "caption") for annotation in captions_of.get(key, ())
+            ]
             if split == "val" and not captions:
                 raise BadInput(f"image {key} has no caption")
             media = corpus.media(folder / row["file_name"])
         meta = {"image_id": key, "domain": row.get("domain", "")}
-        return question(NOCAPS, split, media, key, "", captions, meta=meta)
+        return question_item(NOCAPS, split, media, key, "", captions, meta=meta)
 
     yield from read_file(corpus, file, f"nocaps/{split}", make, key="images")
 
@@ -95,19 +97,19 @@ def _nocaps_files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 SOURCES = (
-    published(
+    published_source(
         COCOCAP,
         splits=("train", "restval", "val", "test"),
         files=lambda split: (KARPATHY,),
         read=_read_coco,
         publisher="cs.stanford.edu/people/karpathy/deepimagesent (caption_datasets.zip)",
     ),
-    published(
+    published_source(
         NOCAPS,
         splits=("val", "test"),
         files=_nocaps_files,
         read=_read_nocaps,
         publisher="nocaps.org/download",
-        tables={"val": named("validation"), "test": named("test")},
+        tables={"val": table_patterns("validation"), "test": table_patterns("test")},
     ),
 )

@@ -22,9 +22,9 @@ from pipelines.records.schema import BadInput
 from pipelines.sources.captions.coco import KARPATHY
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question, text_of, texts_of
-from pipelines.sources.published import published
-from pipelines.sources.row_files import indexed, load_list, read_file, read_rows
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import index_rows, load_list, read_file, read_rows
 
 _COCO35L_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=2_832_175 / (113_287 * 35))
 
@@ -61,7 +61,7 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Li
     part, _, only = split.partition("_")
     wanted = (only,) if only else LANGUAGES
     folders = {name: image_folder(corpus, name, "coco") for name in ("train2014", "val2014")}
-    listed = indexed(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
+    listed = index_rows(karpathy, load_list(corpus, karpathy, "images"), "cocoid")
     images = {key: folders[row["filepath"]] / row["filename"] for key, row in listed.items()}
     with TemporaryDirectory() as folder, ExitStack() as files:
         sorted_lines = {
@@ -71,9 +71,9 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Li
 
         def sort_line(row: Mapping) -> None:
             image = int(str(row["image_id"]).partition("_")[0])
-            captions = {row["trg_lang"]: text_of(row, "translation_tokenized")}
+            captions = {row["trg_lang"]: text_under(row, "translation_tokenized")}
             if row["trg_lang"] == "de":
-                captions["en"] = text_of(row, "caption_tokenized")
+                captions["en"] = text_under(row, "caption_tokenized")
             for lang, caption in captions.items():
                 if lang in sorted_lines:
                     print(json.dumps([image, caption]), file=sorted_lines[lang])
@@ -85,10 +85,10 @@ def _read_coco35l(corpus: Corpus, split: str, lines: Path, karpathy: Path) -> Li
             for line in file:
                 image, caption = json.loads(line)
                 captions[image].append(caption)
-            yield from _records(corpus, part, lang, lines, captions, images)
+            yield from _caption_items(corpus, part, lang, lines, captions, images)
 
 
-def _records(
+def _caption_items(
     corpus: Corpus,
     part: str,
     lang: str,
@@ -99,7 +99,7 @@ def _records(
     def make(image: int) -> Item:
         if image not in images:
             raise BadInput(f"image {image} is not in dataset_coco.json")
-        return question(
+        return question_item(
             COCO35L,
             part,
             corpus.media(images[image]),
@@ -119,8 +119,8 @@ def _read_xm3600(corpus: Corpus, split: str, file: Path) -> Listing:
             return None
         key = str(row["image/key"])
         media = corpus.media(corpus.folder / "images" / f"{key}.jpg")
-        captions = texts_of(row[split], "caption")
-        return question(
+        captions = texts_under(row[split], "caption")
+        return question_item(
             XM3600,
             split,
             media,
@@ -140,7 +140,7 @@ def _coco35l_files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 SOURCES = (
-    published(
+    published_source(
         COCO35L,
         splits=("train", "dev", *(f"{part}_{x}" for part in ("train", "dev") for x in LANGUAGES)),
         files=_coco35l_files,
@@ -148,7 +148,7 @@ SOURCES = (
         publisher="google.github.io/crossmodal-3600 (COCO-35L)",
         whole=lambda split: split.partition("_")[0],
     ),
-    published(
+    published_source(
         XM3600,
         splits=_XM3600_LANGUAGES,
         files=lambda split: (("captions.jsonl",),),

@@ -13,8 +13,8 @@ from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question, text_of
-from pipelines.sources.published import published
+from pipelines.sources.layout import question_item, text_under
+from pipelines.sources.published import published_source
 from pipelines.sources.row_files import read_file
 
 _SCICAP = Recipe(lr_pg1=3e-5, lr_pg2=3e-5, epochs=80, label_smoothing=0.1, dropout=0.1)
@@ -52,8 +52,8 @@ def _read_scicap(corpus: Corpus, split: str, file: Path) -> Listing:
         row = corpus.load_json(path)
         if not isinstance(row, dict):
             raise BadInput(f"{corpus.relative(path)} must hold an object")
-        caption = text_of(row[CAPTION], "caption")
-        return question(SCICAP, split, corpus.media(figures / name), "0", "", [caption])
+        caption = text_under(row[CAPTION], "caption")
+        return question_item(SCICAP, split, corpus.media(figures / name), "0", "", [caption])
 
     yield from read_file(corpus, file, f"scicap/{split}", make)
 
@@ -63,16 +63,16 @@ def _split_folder(parent: Path, split: str) -> Path:
     return capital if capital.is_dir() and not (parent / split).is_dir() else parent / split
 
 
-def _files(split: str) -> tuple[tuple[str, ...], ...]:
+def _scicap_files(split: str) -> tuple[tuple[str, ...], ...]:
     names = [f"{_LISTS}/{form}/file_idx.json" for form in (split, split.capitalize())]
     return (tuple(root + name for root in ("scicap_data/", "") for name in names),)
 
 
 SOURCES = (
-    published(
+    published_source(
         SCICAP,
         splits=SPLITS,
-        files=_files,
+        files=_scicap_files,
         read=_read_scicap,
         publisher="github.com/tingyaohsu/SciCap",
     ),

@@ -18,9 +18,9 @@ from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Edit, Item, Listing
-from pipelines.sources.layout import image_folder, question, text_of
-from pipelines.sources.published import published
-from pipelines.sources.row_files import csv_rows, grouped, read_file, read_rows
+from pipelines.sources.layout import image_folder, question_item, text_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import csv_rows, group_rows, read_file, read_rows
 
 _SCREEN2WORDS = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, epochs=10, label_smoothing=0.2, dropout=0.3)
 
@@ -61,55 +61,55 @@ SPLITS = ("train", "dev", "test")
 _CANVAS_HEIGHT = 2560
 
 
-def _listed(path: Path) -> list[str]:
+def _screen_ids(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split()
 
 
 def _read_summaries(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
-    rows = grouped(csv_rows(table, "screenId", "summary"), "screenId")
+    rows = group_rows(csv_rows(table, "screenId", "summary"), "screenId")
     summaries = {group[0]["screenId"]: group for group in rows}
     folder = image_folder(corpus, "combined", "rico")
 
     def make(screen: str) -> Item:
         if screen not in summaries:
             raise BadInput(f"screen {screen} has no summary")
-        texts = [text_of(row, "summary") for row in summaries[screen]]
+        texts = [text_under(row, "summary") for row in summaries[screen]]
         media = corpus.media(folder / f"{screen}.jpg")
-        return question(SCREEN2WORDS, split, media, screen, "", texts)
+        return question_item(SCREEN2WORDS, split, media, screen, "", texts)
 
-    yield from read_rows(corpus, listed, f"screen2words/{split}", _listed(listed), make)
+    yield from read_rows(corpus, listed, f"screen2words/{split}", _screen_ids(listed), make)
 
 
 def _read_widgets(corpus: Corpus, split: str, table: Path, listed: Path) -> Listing:
-    screens = set(_listed(listed))
+    screens = set(_screen_ids(listed))
     folder = image_folder(corpus, "combined", "rico")
     trees: dict[str, object] = {}
 
     def make(row: dict) -> Item | None:
-        screen, node = text_of(row, "screenId"), text_of(row, "nodeId")
+        screen, node = text_under(row, "screenId"), text_under(row, "nodeId")
         if screen not in screens:
             return None
         if screen not in trees:
             trees.clear()  # Rows of a screen follow each other.
-            trees[screen] = _tree(corpus, folder / f"{screen}.json")
-        captions = [c.strip() for c in text_of(row, "captions").split("|") if c.strip()]
+            trees[screen] = _view_tree(corpus, folder / f"{screen}.json")
+        captions = [c.strip() for c in text_under(row, "captions").split("|") if c.strip()]
         if not captions:
             raise BadInput(f"node {node} of screen {screen} has no caption")
-        x0, y0, x1, y1 = (v / _CANVAS_HEIGHT for v in _bounds(trees[screen], node))
+        x0, y0, x1, y1 = (v / _CANVAS_HEIGHT for v in _widget_bounds(trees[screen], node))
         media = corpus.media(folder / f"{screen}.jpg", edit=Edit(frame=(x0, y0, x1, y1)))
-        return question(WIDGETCAP, split, media, node, "", captions, meta={"node": node})
+        return question_item(WIDGETCAP, split, media, node, "", captions, meta={"node": node})
 
     columns = ("screenId", "nodeId", "captions")
     yield from read_file(corpus, table, f"widgetcap/{split}", make, form="csv", columns=columns)
 
 
-def _tree(corpus: Corpus, path: Path) -> object:
+def _view_tree(corpus: Corpus, path: Path) -> object:
     if not path.is_file():
         raise BadInput(f"{corpus.relative(path)} is missing")
     return corpus.load_json(path)
 
 
-def _bounds(screen: Any, node: str) -> list[float]:
+def _widget_bounds(screen: Any, node: str) -> list[float]:
     place = screen["activity"]["root"]
     for index in node.split(".")[1:]:
         place = place["children"][int(index)]
@@ -122,7 +122,7 @@ def _bounds(screen: Any, node: str) -> list[float]:
 
 
 SOURCES = (
-    published(
+    published_source(
         SCREEN2WORDS,
         splits=SPLITS,
         files=lambda split: (
@@ -133,7 +133,7 @@ SOURCES = (
         publisher="github.com/google-research-datasets/screen2words "
         "(pixels: interactionmining.org)",
     ),
-    published(
+    published_source(
         WIDGETCAP,
         splits=SPLITS,
         files=lambda split: (

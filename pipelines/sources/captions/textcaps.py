@@ -13,8 +13,8 @@ from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, TableRow
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question, scene_text_folder, text_of, texts_of
-from pipelines.sources.published import named, published
+from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 _TEXTCAPS = Recipe(lr_pg1=1e-5, lr_pg2=1e-6, decay=True, epochs=5)
@@ -43,25 +43,25 @@ def _read_textcaps(corpus: Corpus, split: str, file: Path | list[Path]) -> Listi
 
     def make(rows: list[dict] | TableRow) -> Item:
         if isinstance(rows, TableRow):
-            captions = [] if split == "test" else texts_of(rows, "caption_str")
-            image = text_of(rows, "image_id")
+            captions = [] if split == "test" else texts_under(rows, "caption_str")
+            image = text_under(rows, "image_id")
             media = pictures.store(rows, f"{rows.get('image_name') or image}.jpg")
         else:
             image = str(rows[0]["image_id"])
-            captions = [] if split == "test" else [text_of(row, "caption_str") for row in rows]
+            captions = [] if split == "test" else [text_under(row, "caption_str") for row in rows]
             media = corpus.media(folder / f"{rows[0].get('image_name', image)}.jpg")
-        return question(TEXTCAPS, split, media, image, "", captions, meta={"image_id": image})
+        return question_item(TEXTCAPS, split, media, image, "", captions, meta={"image_id": image})
 
     yield from read_file(corpus, file, f"textcaps/{split}", make, key="data", group_by="image_id")
 
 
 SOURCES = (
-    published(
+    published_source(
         TEXTCAPS,
         splits=SPLITS,
         files=lambda split: ((f"TextCaps_0.1_{split}.json",),),
         read=_read_textcaps,
         publisher="textvqa.org/textcaps/dataset",
-        tables={split: named(split) for split in SPLITS},
+        tables={split: table_patterns(split) for split in SPLITS},
     ),
 )

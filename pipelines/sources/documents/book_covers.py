@@ -18,8 +18,8 @@ from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, TableRow
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question, text_of, texts_of
-from pipelines.sources.published import named, published
+from pipelines.sources.layout import question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 _OCRVQA = Recipe(batch_size=128, lr_pg1=3e-6, lr_pg2=1e-6, epochs=3)
@@ -47,7 +47,7 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
 
     def make(entry: tuple[str, dict] | TableRow) -> Iterator[Item]:
         if isinstance(entry, TableRow):
-            row, name = entry, _file_name(text_of(entry, "image_id"), entry["image_url"])
+            row, name = entry, _file_name(text_under(entry, "image_id"), entry["image_url"])
         else:
             key, row = entry
             if row["split"] not in _NUMBERS.values():
@@ -55,7 +55,7 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
             if row["split"] != _NUMBERS[split]:
                 return
             name = _file_name(key, row["imageURL"])
-        questions, answers = texts_of(row, "questions"), texts_of(row, "answers")
+        questions, answers = texts_under(row, "questions"), texts_under(row, "answers")
         if len(questions) != len(answers):
             raise BadInput(f"{len(questions)} questions and {len(answers)} answers")
         if isinstance(row, TableRow):
@@ -63,7 +63,7 @@ def _read_ocrvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
         else:
             media = corpus.media(corpus.folder / "images" / name)
         for number, (text, answer) in enumerate(zip(questions, answers, strict=True)):
-            yield question(OCRVQA, split, media, number, text, [answer])
+            yield question_item(OCRVQA, split, media, number, text, [answer])
 
     yield from read_file(corpus, file, f"ocrvqa/{split}", make, form="dict")
 
@@ -73,12 +73,16 @@ def _file_name(key: str, url: str) -> str:
 
 
 SOURCES = (
-    published(
+    published_source(
         OCRVQA,
         splits=tuple(_NUMBERS),
         files=lambda split: (("dataset.json",),),
         read=_read_ocrvqa,
         publisher="ocr-vqa.github.io",
-        tables={"train": named("train"), "val": named("validation"), "test": named("test")},
+        tables={
+            "train": table_patterns("train"),
+            "val": table_patterns("validation"),
+            "test": table_patterns("test"),
+        },
     ),
 )

@@ -16,8 +16,8 @@ from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, TableRow
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question, text_of
-from pipelines.sources.published import named, of_benchmark, or_tables
+from pipelines.sources.layout import question_item, text_under
+from pipelines.sources.published import benchmark_source, table_patterns, with_tables
 from pipelines.sources.row_files import read_file
 
 _RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=3e-6, decay=True, epochs=30, label_smoothing=0.2, dropout=0.1)
@@ -45,7 +45,7 @@ _PARTS = ("train", "val", "test")
 SPLITS = (*_PARTS, *(f"{part}_{kind}" for part in _PARTS for kind in KINDS))
 
 
-def files(split: str) -> tuple[tuple[str, ...], ...]:
+def chartqa_files(split: str) -> tuple[tuple[str, ...], ...]:
     """Returns the annotation files of a split, each as a tuple of its possible names."""
     part, _, only = split.partition("_")
     kinds = (only,) if only else KINDS
@@ -62,7 +62,7 @@ _KIND_OF = {
 """Value of a table's `human_or_machine` or `type` -> kind."""
 
 
-def read(corpus: Corpus, split: str, tables: list[Path] | None = None) -> Listing:
+def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -> Listing:
     """Yields a would-be record per question; if one kind is absent it is skipped.
 
     "test_human" has only the questions of people; their records are the same as in "test".
@@ -94,13 +94,13 @@ def read(corpus: Corpus, split: str, tables: list[Path] | None = None) -> Listin
         if isinstance(row, TableRow):
             label = row["label"][0] if "label" in row else row["answer"]
             media, image = pictures.store(row), ""
-            text = text_of(row, "query" if "query" in row else "question")
+            text = text_under(row, "query" if "query" in row else "question")
         else:
             image = row["imgname"]
             media = corpus.media(folder / "png" / image)
-            text, label = text_of(row, "query"), row["label"]
+            text, label = text_under(row, "query"), row["label"]
         key, meta = f"{kind}-{number}", {"kind": kind}
-        return question(CHARTQA, part, media, key, text, [str(label)], image=image, meta=meta)
+        return question_item(CHARTQA, part, media, key, text, [str(label)], image=image, meta=meta)
 
     if tables:
         of_table = functools.partial(make, "")
@@ -116,17 +116,17 @@ def read(corpus: Corpus, split: str, tables: list[Path] | None = None) -> Listin
 
 
 SOURCES = (
-    or_tables(
-        of_benchmark(
+    with_tables(
+        benchmark_source(
             CHARTQA,
             splits=SPLITS,
-            files=files,
-            read=read,
+            files=chartqa_files,
+            read=read_chartqa,
             publisher="github.com/vis-nlp/ChartQA",
             whole=lambda split: split.partition("_")[0],
         ),
-        {split: named(split.partition("_")[0]) for split in SPLITS},
-        read,
+        {split: table_patterns(split.partition("_")[0]) for split in SPLITS},
+        read_chartqa,
         apart=False,
     ),
 )

@@ -23,16 +23,16 @@ from pathlib import Path
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.hashing import stable_hash
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, number_of
+from pipelines.sources.hub import Pictures, TableRow, number_under
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question, text_of, texts_of
-from pipelines.sources.published import named, published
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 _DOCVQA_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
 
 
-def _three_epochs(lr_pg2: float, label_smoothing: float) -> dict[int, Recipe]:
+def _three_epoch_recipes(lr_pg2: float, label_smoothing: float) -> dict[int, Recipe]:
     return {
         side: Recipe(
             batch_size=batch_size,
@@ -75,7 +75,7 @@ INFOVQA = Benchmark(
     eval_split="val",
     rows=(Row(titles=("InfoVQA (val)",), split="val", suite="main", size=2_801),),
     num_train=26_747,
-    recipes=_three_epochs(3e-6, 0.4),
+    recipes=_three_epoch_recipes(3e-6, 0.4),
 )
 
 STVQA = Benchmark(
@@ -91,7 +91,7 @@ STVQA = Benchmark(
     eval_split="val",
     rows=(Row(titles=("ST-VQA (val)", "ST-VQA"), split="val", suite="main", size=2_628),),
     num_train=26_074,
-    recipes=_three_epochs(6e-6, 0.1),
+    recipes=_three_epoch_recipes(6e-6, 0.1),
 )
 
 SPLITS = ("train", "val", "test")
@@ -105,15 +105,15 @@ def _read_docvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
     pictures = Pictures(corpus)
 
     def make(row: dict) -> Item:
-        answers = [] if split == "test" else texts_of(row, "answers")
+        answers = [] if split == "test" else texts_under(row, "answers")
         if isinstance(row, TableRow):
-            page = f"{text_of(row, 'ucsf_document_id')}_{row['ucsf_document_page_no']}.png"
-            media, key = pictures.store(row, page), number_of(row, "questionId")
+            page = f"{text_under(row, 'ucsf_document_id')}_{row['ucsf_document_page_no']}.png"
+            media, key = pictures.store(row, page), number_under(row, "questionId")
         else:
-            key, media = row["questionId"], corpus.media(folder / text_of(row, "image"))
+            key, media = row["questionId"], corpus.media(folder / text_under(row, "image"))
         meta = {"question_id": key, "question_types": row.get("question_types") or []}
-        text = text_of(row, "question")
-        return question(DOCVQA, split, media, key, text, answers, meta=meta)
+        text = text_under(row, "question")
+        return question_item(DOCVQA, split, media, key, text, answers, meta=meta)
 
     yield from read_file(corpus, file, f"docvqa/{split}", make, key="data")
 
@@ -125,17 +125,17 @@ def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
         if isinstance(row, TableRow):
             media = pictures.store(row)
         else:
-            media = corpus.media(folder / text_of(row, "image_local_name"))
-        key, targets = number_of(row, "questionId"), []
+            media = corpus.media(folder / text_under(row, "image_local_name"))
+        key, targets = number_under(row, "questionId"), []
         if split != "test":
-            targets = texts_of(row, "answers")
-        return question(
+            targets = texts_under(row, "answers")
+        return question_item(
             INFOVQA,
             split,
             media,
             key,
-            text_of(row, "question"),
-            reordered(targets),
+            text_under(row, "question"),
+            reorder_answers(targets),
             targets=targets,
             meta={"question_id": key},
         )
@@ -143,7 +143,7 @@ def _read_infovqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
     yield from read_file(corpus, file, f"infovqa/{split}", make, key="data")
 
 
-def reordered(answers: Sequence[str]) -> list[str]:
+def reorder_answers(answers: Sequence[str]) -> list[str]:
     """Returns the answers, followed by every other order of the items that an answer lists."""
     accepted = dict.fromkeys(answers)
     for answer in answers:
@@ -159,19 +159,19 @@ def _read_stvqa(corpus: Corpus, split: str, file: Path) -> Listing:
     coco = image_folder(corpus, "train2014", "coco")
 
     def make(row: dict) -> Item | None:
-        name = text_of(row, "file_path")
+        name = text_under(row, "file_path")
         if not test and in_stvqa_val(name) != (split == "val"):
             return None
         collection, _, base = name.partition("/")
         path = coco / base if collection == "coco-text" and coco.is_dir() else folder / name
-        answers = [] if test else texts_of(row, "answers")
+        answers = [] if test else texts_under(row, "answers")
         key = row["question_id"]
-        return question(
+        return question_item(
             STVQA,
             split,
             corpus.media(path),
             key,
-            text_of(row, "question"),
+            text_under(row, "question"),
             answers,
             image=name,
             meta={"question_id": key},
@@ -197,15 +197,18 @@ _COMPETITION = "rrc.cvc.uab.es"
 _ON_THE_HUB = {"train": "train", "val": "validation", "test": "test"}
 
 SOURCES = (
-    published(
+    published_source(
         DOCVQA,
         splits=SPLITS,
         files=_docvqa_files,
         read=_read_docvqa,
         publisher=f"{_COMPETITION} (challenge 17, task 1)",
-        tables={split: named(on_hub, folders=["DocVQA"]) for split, on_hub in _ON_THE_HUB.items()},
+        tables={
+            split: table_patterns(on_hub, folders=["DocVQA"])
+            for split, on_hub in _ON_THE_HUB.items()
+        },
     ),
-    published(
+    published_source(
         INFOVQA,
         splits=SPLITS,
         files=lambda split: (
@@ -214,11 +217,11 @@ SOURCES = (
         read=_read_infovqa,
         publisher=f"{_COMPETITION} (challenge 17, task 3)",
         tables={
-            split: named(on_hub, folders=["InfographicVQA", "../docvqa/InfographicVQA"])
+            split: table_patterns(on_hub, folders=["InfographicVQA", "../docvqa/InfographicVQA"])
             for split, on_hub in _ON_THE_HUB.items()
         },
     ),
-    published(
+    published_source(
         STVQA,
         splits=SPLITS,
         files=lambda split: ((f"{'test' if split == 'test' else 'train'}_task_3.json",),),

@@ -17,8 +17,8 @@ from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, TableRow
 from pipelines.sources.item import Edit, Item, Listing
-from pipelines.sources.layout import question, scene_text_folder, text_of, texts_of
-from pipelines.sources.published import named, published
+from pipelines.sources.layout import question_item, scene_text_folder, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import csv_rows, read_file
 
 TEXTVQA = Benchmark(
@@ -44,30 +44,30 @@ SPLITS = ("train", "val", "test")
 
 def _read_textvqa(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
     folder, pictures = scene_text_folder(corpus, split), Pictures(corpus)
-    turns = _turns(corpus, folder / "rotation.csv")
+    turns = _read_quarter_turns(corpus, folder / "rotation.csv")
 
     def make(row: dict) -> Item:
         in_table = isinstance(row, TableRow)
-        image = text_of(row, "image_id") if in_table else str(row["image_id"])
+        image = text_under(row, "image_id") if in_table else str(row["image_id"])
         edit = Edit(quarter_turns=turns[image]) if turns.get(image) else None
         if in_table:
             media = pictures.store(row, f"{image}.jpg", edit=edit)
         else:
             media = corpus.media(folder / f"{image}.jpg", edit=edit)
-        return question(
+        return question_item(
             TEXTVQA,
             split,
             media,
             row["question_id"],
-            text_of(row, "question"),
-            [] if split == "test" else texts_of(row, "answers"),
+            text_under(row, "question"),
+            [] if split == "test" else texts_under(row, "answers"),
             meta={"question_id": row["question_id"]},
         )
 
     yield from read_file(corpus, file, f"textvqa/{split}", make, key="data")
 
 
-def _turns(corpus: Corpus, path: Path) -> dict[str, int]:
+def _read_quarter_turns(corpus: Corpus, path: Path) -> dict[str, int]:
     """Returns image -> counter-clockwise quarter turns, for the images that need any."""
     if not path.is_file():
         return {}
@@ -80,13 +80,17 @@ def _turns(corpus: Corpus, path: Path) -> dict[str, int]:
 
 
 SOURCES = (
-    published(
+    published_source(
         TEXTVQA,
         splits=SPLITS,
         files=lambda split: ((f"TextVQA_0.5.1_{split}.json",),),
         read=_read_textvqa,
         publisher="textvqa.org/dataset",
-        tables={"train": named("train"), "val": named("validation"), "test": named("test")},
+        tables={
+            "train": table_patterns("train"),
+            "val": table_patterns("validation"),
+            "test": table_patterns("test"),
+        },
         apart=False,
     ),
 )

@@ -26,8 +26,8 @@ from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, TableRow
 from pipelines.sources.item import Edit, Item, Listing
-from pipelines.sources.layout import index_of, question, text_of, texts_of
-from pipelines.sources.published import named, published
+from pipelines.sources.layout import choice_under, question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import load_dict, read_file, read_rows
 
 _AI2D_RECIPE = Recipe(lr_pg1=1e-5, lr_pg2=6e-6, decay=True, epochs=10)
@@ -74,22 +74,26 @@ def _read_ai2d(corpus: Corpus, split: str, ids: Path | list[Path]) -> Listing:
 
     def make(entry: tuple[Path, str, Mapping | None] | TableRow) -> Item:
         if isinstance(entry, TableRow):
-            key, choices = next(numbers), texts_of(entry, "options")
-            correct = index_of({"answer": int(entry["answer"])}, "answer", choices)
-            media, text = pictures.store(entry), text_of(entry, "question")
+            key, choices = next(numbers), texts_under(entry, "options")
+            correct = choice_under({"answer": int(entry["answer"])}, "answer", choices)
+            media, text = pictures.store(entry), text_under(entry, "question")
             meta: dict[str, object] = {"question_id": key}
         else:
             path, text, row = entry
             if row is None:
                 raise BadInput(text)
-            choices = texts_of(row, "answerTexts")
-            correct = index_of(row, "correctAnswer", choices)
-            labels = _labels(corpus, root / "annotations" / path.name) if row["abcLabel"] else None
+            choices = texts_under(row, "answerTexts")
+            correct = choice_under(row, "correctAnswer", choices)
+            labels = (
+                _diagram_labels(corpus, root / "annotations" / path.name)
+                if row["abcLabel"]
+                else None
+            )
             media = corpus.media(root / "images" / path.stem, edit=labels)
             key = row["questionId"]
             meta = {"question_id": key, "abc_label": bool(row["abcLabel"])}
         answers, options = [choices[correct]], BETWEEN.join(choices)
-        return question(AI2D, split, media, key, text, answers, meta=meta, choices=options)
+        return question_item(AI2D, split, media, key, text, answers, meta=meta, choices=options)
 
     if isinstance(ids, list):
         yield from read_file(corpus, ids, f"ai2d/{split}", make)
@@ -115,7 +119,7 @@ def _ai2d_rows(
                 yield from ((path, text, row) for text, row in rows.items())
 
 
-def _labels(corpus: Corpus, path: Path) -> Edit:
+def _diagram_labels(corpus: Corpus, path: Path) -> Edit:
     if not path.is_file():
         raise BadInput(f"{corpus.relative(path)} is missing")
     labels = []
@@ -141,20 +145,20 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
             key, row = entry
             if row["split"] != split or not row["image"]:
                 return None
-            image = text_of(row, "image")
+            image = text_under(row, "image")
             media = corpus.media(folder / str(key) / image)
-        choices = texts_of(row, "choices")
-        correct = index_of(row, "answer", choices)
+        choices = texts_under(row, "choices")
+        correct = choice_under(row, "answer", choices)
 
         def ordered_item(order: tuple[int, ...]) -> Item:
-            options = ", ".join(f"({_letter(n)}) {choices[i]}" for n, i in enumerate(order))
-            return question(
+            options = ", ".join(f"({_choice_letter(n)}) {choices[i]}" for n, i in enumerate(order))
+            return question_item(
                 SCIENCE_QA,
                 split,
                 media,
                 key,
-                text_of(row, "question"),
-                [f"The answer is {_letter(order.index(correct))}."],
+                text_under(row, "question"),
+                [f"The answer is {_choice_letter(order.index(correct))}."],
                 meta={"question_id": key, "subject": row.get("subject", "")},
                 image=f"{key}/{image}",
                 context=row["hint"] or "N/A",
@@ -165,7 +169,7 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
         if split == "test":
             return item
         # Training shuffles the choices at every visit; evaluation reads them as published.
-        shuffled = [ordered_item(order) for order in _orders(len(choices), item.id)]
+        shuffled = [ordered_item(order) for order in _choice_orders(len(choices), item.id)]
         return dataclasses.replace(
             item,
             suffixes=tuple(other.suffixes[0] for other in shuffled),
@@ -175,7 +179,7 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
     yield from read_file(corpus, file, f"science_qa/{split}", make, form="dict")
 
 
-def _orders(count: int, key: str) -> list[tuple[int, ...]]:
+def _choice_orders(count: int, key: str) -> list[tuple[int, ...]]:
     """Returns all orders of `count` things, or `_MAX_ORDERS` random ones, seeded by `key`."""
     if math.factorial(count) <= _MAX_ORDERS:
         return list(itertools.permutations(range(count)))
@@ -186,30 +190,30 @@ def _orders(count: int, key: str) -> list[tuple[int, ...]]:
     return list(orders)
 
 
-def _letter(index: int) -> str:
+def _choice_letter(index: int) -> str:
     return chr(ord("A") + index)
 
 
 _SCIENCE = ("ScienceQA-IMG", "ScienceQA-FULL", "data", ".")
 
 SOURCES = (
-    published(
+    published_source(
         AI2D,
         splits=("train", "test"),
         files=lambda split: (("ai2d_test_ids.csv", "ai2d/ai2d_test_ids.csv"),),
         read=_read_ai2d,
         publisher="prior.allenai.org/projects/diagrams",
-        tables={"test": named("test")},
+        tables={"test": table_patterns("test")},
         apart=False,
     ),
-    published(
+    published_source(
         SCIENCE_QA,
         splits=("train", "val", "test"),
         files=lambda split: (("problems.json", "data/scienceqa/problems.json"),),
         read=_read_science,
         publisher="scienceqa.github.io",
         tables={
-            split: named(on_hub, folders=_SCIENCE)
+            split: table_patterns(on_hub, folders=_SCIENCE)
             for split, on_hub in (("train", "train"), ("val", "validation"), ("test", "test"))
         },
         apart=False,

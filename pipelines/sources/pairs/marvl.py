@@ -12,9 +12,9 @@ from pipelines.benchmarks.row import Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question, text_of
+from pipelines.sources.layout import question_item, text_under
 from pipelines.sources.pairs.nlvr import LABELS, NLVR
-from pipelines.sources.published import published
+from pipelines.sources.published import published_source
 from pipelines.sources.row_files import read_file
 
 MARVL_SIZES = {"id": 1_128, "sw": 1_108, "ta": 1_242, "tr": 1_180, "zh": 1_012}
@@ -44,16 +44,16 @@ def _read_marvl(corpus: Corpus, split: str, file: Path) -> Listing:
         label = LABELS.get(str(row["label"]).lower())
         if label is None:
             raise BadInput(f"label must be true or false, got {row['label']!r}")
-        concept = folder / text_of(row, "concept")
-        names = text_of(row, "left_img"), text_of(row, "right_img")
+        concept = folder / text_under(row, "concept")
+        names = text_under(row, "left_img"), text_under(row, "right_img")
         place = concept if concept.is_dir() else folder
         pair = tuple(corpus.media(place / name) for name in names)
-        return question(
+        return question_item(
             MARVL,
             split,
             pair,
             row["id"],
-            text_of(row, "caption"),
+            text_under(row, "caption"),
             [label],
             lang=split,
             image="+".join(names),
@@ -64,7 +64,7 @@ def _read_marvl(corpus: Corpus, split: str, file: Path) -> Listing:
 
 
 SOURCES = (
-    published(
+    published_source(
         MARVL,
         splits=tuple(MARVL_SIZES),
         files=lambda lang: (

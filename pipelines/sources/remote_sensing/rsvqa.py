@@ -15,9 +15,9 @@ from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import question, text_of
-from pipelines.sources.published import published
-from pipelines.sources.row_files import indexed, load_list, read_file
+from pipelines.sources.layout import question_item, text_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import index_rows, load_list, read_file
 
 _LR = Recipe(lr_pg1=3e-6, lr_pg2=3e-6, epochs=3, label_smoothing=0.2)
 
@@ -65,7 +65,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
     name = benchmark.name
 
     def read(corpus: Corpus, split: str, questions: Path, answers: Path) -> Listing:
-        answers_by_id = indexed(answers, load_list(corpus, answers, "answers"), "id")
+        answers_by_id = index_rows(answers, load_list(corpus, answers, "answers"), "id")
 
         def make(row: dict) -> Item | None:
             if not row["active"] or row["type"] in _NUMERIC:
@@ -74,14 +74,14 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
             answer = answers_by_id.get(answer_id)
             if answer is None or not answer["active"] or answer["question_id"] != row["id"]:
                 raise BadInput(f"question {row['id']} has no answer {answer_id}")
-            return question(
+            return question_item(
                 benchmark,
                 split,
                 corpus.media(corpus.folder / folder / f"{int(row['img_id'])}{extension}"),
                 row["id"],
-                text_of(row, "question"),
-                [text_of(answer, "answer")],
-                meta={"question_type": text_of(row, "type")},
+                text_under(row, "question"),
+                [text_under(answer, "answer")],
+                meta={"question_type": text_under(row, "type")},
             )
 
         yield from read_file(corpus, questions, f"{name}/{split}", make, key="questions")
@@ -89,7 +89,7 @@ def _read_rsvqa(benchmark: Benchmark, folder: str, extension: str):
     return read
 
 
-def _files(prefix: str):
+def _rsvqa_files(prefix: str):
     def files(split: str) -> tuple[tuple[str, ...], ...]:
         part = "test_phili" if split == "test_2" else split
         return tuple((f"{prefix}_split_{part}_{what}.json",) for what in ("questions", "answers"))
@@ -98,17 +98,17 @@ def _files(prefix: str):
 
 
 SOURCES = (
-    published(
+    published_source(
         RSVQA_HR,
         splits=("train", "val", "test", "test_2"),
-        files=_files("USGS"),
+        files=_rsvqa_files("USGS"),
         read=_read_rsvqa(RSVQA_HR, "Data", ".png"),
         publisher="zenodo.org/records/6344367",
     ),
-    published(
+    published_source(
         RSVQA_LR,
         splits=("train", "val", "test"),
-        files=_files("LR"),
+        files=_rsvqa_files("LR"),
         read=_read_rsvqa(RSVQA_LR, "Images_LR", ".tif"),
         publisher="zenodo.org/records/6344334",
     ),

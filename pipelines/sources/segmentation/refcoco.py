@@ -25,7 +25,7 @@ from pipelines.records.schema import MASK_MARKER, Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import BOX_MARKER, Item, Listing, Media
 from pipelines.sources.layout import image_folder
-from pipelines.sources.published import of_benchmark
+from pipelines.sources.published import benchmark_source
 
 _SENTENCES = {
     ("RefCOCO (val)", "refcoco_val"): 10_834,
@@ -99,7 +99,7 @@ class _PlainData(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}")
 
 
-def files(split: str) -> tuple[tuple[str, ...], ...]:
+def refcoco_files(split: str) -> tuple[tuple[str, ...], ...]:
     """Returns the annotation files of a split, each as a tuple of its possible names."""
     name, _, part = split.rpartition("_")
     folders = [_SETS[name]] if part and name else list(_USED)
@@ -135,14 +135,14 @@ def _text_encoding(data: bytes) -> str:
     return "utf-8"
 
 
-def read(corpus: Corpus, split: str) -> Listing:
+def read_refcoco(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per training image, or per sentence of an evaluation split."""
     only, _, part = split.rpartition("_")
     paths = _ref_files(corpus, _SETS[only] if only else "*")
     refs = {path: load_refs(corpus, path) for path in paths}
     held_out = _evaluated_images(refs.values()) if split == "train" else set()
     find = _image_finder(corpus)
-    pictures: dict[object, list[_Referred]] = {}
+    pictures: dict[object, list[_ReferredObject]] = {}
     for path, listed in refs.items():
         folder = path.parent
         instances = corpus.load_json(folder / "instances.json")
@@ -155,7 +155,7 @@ def read(corpus: Corpus, split: str) -> Listing:
                 if ref["split"] != part or ref["image_id"] in held_out:
                     continue
                 image, annotation = images[ref["image_id"]], annotations[ref["ann_id"]]
-                found = _referred(corpus, folder.name, ref, image, annotation, find)
+                found = _referred_object(corpus, folder.name, ref, image, annotation, find)
             except (KeyError, TypeError, ValueError) as error:
                 yield Reject(
                     id=f"{folder.name}/{split}/{number}",
@@ -165,10 +165,10 @@ def read(corpus: Corpus, split: str) -> Listing:
                 )
                 continue
             if split != "train":
-                yield from _flat(found)
+                yield from _items_per_sentence(found)
             elif found.sentences:
                 pictures.setdefault(ref["image_id"], []).append(found)
-    yield from map(_together, pictures.values())
+    yield from map(_item_per_image, pictures.values())
 
 
 def _ref_files(corpus: Corpus, folder: str) -> list[Path]:
@@ -206,7 +206,7 @@ def _image_finder(corpus: Corpus) -> Callable[[str], Path]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Referred:
+class _ReferredObject:
     """One object of an image, with the (id, prefix) of each sentence that one set has for it."""
 
     name: str
@@ -218,14 +218,14 @@ class _Referred:
     meta: dict[str, object]
 
 
-def _referred(
+def _referred_object(
     corpus: Corpus,
     set_name: str,
     ref: Mapping,
     image: Mapping,
     annotation: Mapping,
     find: Callable[[str], Path],
-) -> _Referred:
+) -> _ReferredObject:
     width, height = int(image["width"]), int(image["height"])
     x, y, w, h = map(float, annotation["bbox"])
     shape = annotation["segmentation"]
@@ -233,7 +233,7 @@ def _referred(
     prefix = REFCOCO.prefix
     media = corpus.media(find(str(image["file_name"])))
     ids = {key: ref[key] for key in ("ref_id", "ann_id", "image_id")}
-    return _Referred(
+    return _ReferredObject(
         name=f"{set_name}/{ref['split']}/{Path(media.path).stem}#{ref['ref_id']}",
         media=media,
         size=(width, height),
@@ -244,7 +244,7 @@ def _referred(
     )
 
 
-def _flat(found: _Referred) -> Iterator[Item]:
+def _items_per_sentence(found: _ReferredObject) -> Iterator[Item]:
     """Yields an item per sentence."""
     for key, prefix in found.sentences:
         yield Item(
@@ -261,9 +261,9 @@ def _flat(found: _Referred) -> Iterator[Item]:
         )
 
 
-def _together(found: list[_Referred]) -> Item:
+def _item_per_image(found: list[_ReferredObject]) -> Item:
     """Returns the item of one image; merges an object that several sets refer to."""
-    objects: dict[object, list[_Referred]] = {}
+    objects: dict[object, list[_ReferredObject]] = {}
     for one in found:
         objects.setdefault(one.meta["ann_id"], []).append(one)
     firsts = [named[0] for named in objects.values()]
@@ -284,11 +284,11 @@ def _together(found: list[_Referred]) -> Item:
 
 
 SOURCES = (
-    of_benchmark(
+    benchmark_source(
         REFCOCO,
         splits=SPLITS,
-        files=files,
-        read=read,
+        files=refcoco_files,
+        read=read_refcoco,
         publisher="github.com/lichengunc/refer",
         whole=lambda split: split.rpartition("_")[2],
     ),

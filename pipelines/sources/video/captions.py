@@ -27,9 +27,9 @@ from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question, text_of, texts_of
-from pipelines.sources.published import published
-from pipelines.sources.row_files import grouped, load_dict, load_list, read_file, read_rows
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import group_rows, load_dict, load_list, read_file, read_rows
 from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
 
@@ -79,7 +79,7 @@ def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
 
     def make(row: tuple[str, Mapping, int]) -> Item:
         video, segments, number = row
-        sentences, spans = texts_of(segments, "sentences"), segments["timestamps"]
+        sentences, spans = texts_under(segments, "sentences"), segments["timestamps"]
         if len(sentences) != len(spans):
             raise BadInput(f"{video} has {len(sentences)} sentences, {len(spans)} timestamps")
         start, end = map(float, spans[number])
@@ -87,7 +87,7 @@ def _read_activitynet(corpus: Corpus, split: str, file: Path) -> Listing:
             raise BadInput(f"timestamps of {video} must be 0 <= start <= end, got {spans[number]}")
         if not (sentence := sentences[number].strip()):
             raise BadInput(f"sentence {number} of {video} is empty")
-        return question(
+        return question_item(
             ACTIVITYNET_CAP,
             split,
             corpus.media(find(video, video.removeprefix("v_")), video=True, start=start, end=end),
@@ -116,14 +116,14 @@ def _num_segments(segments: Any) -> int:
 def _read_msrvtt(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(msrvtt_folder(corpus, split))
     listed = load_list(corpus, file, "sentences")
-    captions_of = {group[0].get("video_id"): group for group in grouped(listed, "video_id")}
+    captions_of = {group[0].get("video_id"): group for group in group_rows(listed, "video_id")}
 
     def make(row: dict) -> Item | None:
         if row["split"] != _MSRVTT[split]:
             return None
-        video = text_of(row, "video_id")
-        captions = [text_of(sentence, "caption") for sentence in captions_of.get(video, ())]
-        return _captioned(corpus, MSRVTT_CAP, split, video, find(video), captions)
+        video = text_under(row, "video_id")
+        captions = [text_under(sentence, "caption") for sentence in captions_of.get(video, ())]
+        return _caption_item(corpus, MSRVTT_CAP, split, video, find(video), captions)
 
     yield from read_file(corpus, file, f"msrvtt_cap/{split}", make, key="videos")
 
@@ -132,13 +132,15 @@ def _read_vatex(corpus: Corpus, split: str, file: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "vatex"))
 
     def make(row: dict) -> Item:
-        video = text_of(row, "videoID")
-        return _captioned(corpus, VATEX_CAP, split, video, find(video), texts_of(row, "enCap"))
+        video = text_under(row, "videoID")
+        return _caption_item(
+            corpus, VATEX_CAP, split, video, find(video), texts_under(row, "enCap")
+        )
 
     yield from read_file(corpus, file, f"vatex_cap/{split}", make)
 
 
-def _captioned(
+def _caption_item(
     corpus: Corpus, benchmark: Benchmark, split: str, video: str, path: Path, captions: list[str]
 ) -> Item:
     """Returns the one would-be record of a video."""
@@ -146,11 +148,11 @@ def _captioned(
         raise BadInput(f"{video} has no caption")
     media = corpus.media(path, video=True)
     meta = {"video_id": video}
-    return question(benchmark, split, media, 0, "", captions, image=video, meta=meta)
+    return question_item(benchmark, split, media, 0, "", captions, image=video, meta=meta)
 
 
 SOURCES = (
-    published(
+    published_source(
         ACTIVITYNET_CAP,
         splits=SPLITS,
         files=lambda split: (
@@ -159,7 +161,7 @@ SOURCES = (
         read=_read_activitynet,
         publisher="cs.stanford.edu/people/ranjaykrishna/densevid",
     ),
-    published(
+    published_source(
         MSRVTT_CAP,
         splits=SPLITS,
         files=lambda split: (
@@ -168,7 +170,7 @@ SOURCES = (
         read=_read_msrvtt,
         publisher="ms-multimedia-challenge.com/2017/dataset",
     ),
-    published(
+    published_source(
         VATEX_CAP,
         splits=SPLITS,
         files=lambda split: ((f"vatex_{_VATEX[split]}.json",),),

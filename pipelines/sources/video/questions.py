@@ -19,9 +19,9 @@ from pipelines.benchmarks.row import Benchmark
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question, text_of
-from pipelines.sources.published import published
-from pipelines.sources.row_files import indexed, load_list, read_file
+from pipelines.sources.layout import image_folder, question_item, text_under
+from pipelines.sources.published import published_source
+from pipelines.sources.row_files import index_rows, load_list, read_file
 from pipelines.sources.video.benchmark import video_benchmark, video_recipe
 from pipelines.sources.video.files import SPLITS, msrvtt_folder, video_finder
 
@@ -61,19 +61,19 @@ _BOTH_QA = "github.com/xudejing/video-question-answering"
 
 def _read_activitynet(corpus: Corpus, split: str, questions: Path, answers: Path) -> Listing:
     find = video_finder(image_folder(corpus, "videos", "activitynet"))
-    answered = indexed(answers, load_list(corpus, answers), "question_id")
+    answered = index_rows(answers, load_list(corpus, answers), "question_id")
 
     def make(row: dict) -> Item:
         key = row["question_id"]
         if key not in answered:
             raise BadInput(f"question {key} has no answer")
-        name = text_of(row, "video_name").removeprefix("v_")
-        return question(
+        name = text_under(row, "video_name").removeprefix("v_")
+        return question_item(
             ACTIVITYNET_QA,
             split,
             corpus.media(find(f"v_{name}", name), video=True),
             key,
-            text_of(row, "question"),
+            text_under(row, "question"),
             [_answer_of(answered[key])],
             image=f"v_{name}",
             meta={"question_id": key, "question_type": answered[key].get("type", "")},
@@ -111,8 +111,8 @@ def _question_item(
 ) -> Item:
     """Returns the would-be record of a question, which has one answer."""
     media = corpus.media(path, video=True)
-    text, answers = text_of(row, "question"), [_answer_of(row)]
-    return question(benchmark, split, media, row["id"], text, answers, image=video)
+    text, answers = text_under(row, "question"), [_answer_of(row)]
+    return question_item(benchmark, split, media, row["id"], text, answers, image=video)
 
 
 def _answer_of(row: dict) -> str:
@@ -124,7 +124,7 @@ def _answer_of(row: dict) -> str:
 
 
 SOURCES = (
-    published(
+    published_source(
         ACTIVITYNET_QA,
         splits=SPLITS,
         files=lambda split: tuple(
@@ -133,14 +133,14 @@ SOURCES = (
         read=_read_activitynet,
         publisher="github.com/MILVLG/activitynet-qa",
     ),
-    published(
+    published_source(
         MSRVTT_QA,
         splits=SPLITS,
         files=lambda split: ((f"{split}_qa.json",),),
         read=_read_msrvtt,
         publisher=_BOTH_QA,
     ),
-    published(
+    published_source(
         MSVD_QA,
         splits=SPLITS,
         files=lambda split: ((f"{split}_qa.json",), ("youtube_mapping.txt",)),

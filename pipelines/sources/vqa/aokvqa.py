@@ -15,12 +15,18 @@ from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, TableRow
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, index_of, question, text_of, texts_of
-from pipelines.sources.published import named, published
+from pipelines.sources.layout import (
+    choice_under,
+    image_folder,
+    question_item,
+    text_under,
+    texts_under,
+)
+from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 
-def _small(lr_pg2: float, epochs: float) -> dict[int, Recipe]:
+def _aokvqa_recipes(lr_pg2: float, epochs: float) -> dict[int, Recipe]:
     recipe = Recipe(batch_size=128, lr_pg1=5e-6, lr_pg2=lr_pg2, epochs=epochs)
     return {224: recipe, 448: recipe}
 
@@ -37,7 +43,7 @@ AOKVQA_DA = Benchmark(
     eval_split="val",
     rows=(Row(titles=("AOKVQA-DA (val)", "AOKVQA-DA"), split="val", size=1_145),),
     num_train=18_201,
-    recipes=_small(3e-6, 10),
+    recipes=_aokvqa_recipes(3e-6, 10),
 )
 
 AOKVQA_MC = Benchmark(
@@ -52,7 +58,7 @@ AOKVQA_MC = Benchmark(
     eval_split="val",
     rows=(Row(titles=("AOKVQA-MC (val)", "AOKVQA-MC"), split="val", size=1_145),),
     num_train=18_201,
-    recipes=_small(3e-6, 15),
+    recipes=_aokvqa_recipes(3e-6, 15),
 )
 
 
@@ -68,19 +74,19 @@ def _read_aokvqa(benchmark: Benchmark):
                 media = pictures.store(row)
             else:
                 media = corpus.media(folder / f"{int(row['image_id']):012d}.jpg")
-            choices = texts_of(row, "choices")
+            choices = texts_under(row, "choices")
             if split == "test":
                 answers = []
             elif benchmark is AOKVQA_DA:
-                answers = texts_of(row, "direct_answers")
+                answers = texts_under(row, "direct_answers")
             else:
-                answers = [choices[index_of(row, "correct_choice_idx", choices)]]
-            return question(
+                answers = [choices[choice_under(row, "correct_choice_idx", choices)]]
+            return question_item(
                 benchmark,
                 split,
                 media,
                 row["question_id"],
-                text_of(row, "question"),
+                text_under(row, "question"),
                 answers,
                 meta={"question_id": row["question_id"]},
                 choices=BETWEEN.join(choices),
@@ -100,7 +106,7 @@ def _parse_answers(text: str) -> object:
 
 
 SOURCES = tuple(
-    published(
+    published_source(
         benchmark,
         splits=("train", "val", "test"),
         folder="aokvqa",
@@ -108,9 +114,9 @@ SOURCES = tuple(
         read=_read_aokvqa(benchmark),
         publisher="allenai.org/project/a-okvqa",
         tables={
-            "train": named("train"),
-            "val": named("validation", "val", "val2014"),
-            "test": named("test"),
+            "train": table_patterns("train"),
+            "val": table_patterns("validation", "val", "val2014"),
+            "test": table_patterns("test"),
         },
     )
     for benchmark in (AOKVQA_DA, AOKVQA_MC)

@@ -20,10 +20,10 @@ from PIL import Image, UnidentifiedImageError
 from pipelines.benchmarks.row import Benchmark, Recipe, Row, zero_shot
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, count_rows, number_of
+from pipelines.sources.hub import Pictures, TableRow, count_rows, number_under
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question, text_of
-from pipelines.sources.published import named, published
+from pipelines.sources.layout import image_folder, question_item, text_under
+from pipelines.sources.published import published_source, table_patterns
 from pipelines.sources.row_files import load_list, read_file
 
 TALLYQA = Benchmark(
@@ -86,16 +86,16 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
             raise KeyError("issimple")
         if split in _SIMPLE and bool(simple) != _SIMPLE[split]:
             return None
-        top, _, name = text_of(row, "image").partition("/")
+        top, _, name = text_under(row, "image").partition("/")
         if top not in folders:
             folders[top] = image_folder(corpus, top, "visual_genome", "coco")
         answer = str(int(row["answer"]))
-        return question(
+        return question_item(
             TALLYQA,
             part,
             corpus.media(folders[top] / name),
             row["question_id"],
-            text_of(row, "question"),
+            text_under(row, "question"),
             [answer],
             meta={} if simple is None else {"issimple": int(simple)},
         )
@@ -123,8 +123,8 @@ def _read_countbench(
         if not data or not _has_colour(data):
             return None
         media = pictures.store(row, f"{number:04d}")
-        text = text_of(row if texts is None else texts[number], "question")
-        return question(COUNTBENCHQA, split, media, number, text, [str(int(row["number"]))])
+        text = text_under(row if texts is None else texts[number], "question")
+        return question_item(COUNTBENCHQA, split, media, number, text, [str(int(row["number"]))])
 
     yield from read_file(corpus, file, f"countbenchqa/{split}", make, form="table")
 
@@ -146,22 +146,22 @@ def _read_pope(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing:
         if isinstance(row, TableRow):
             if row["category"] != split:
                 return None
-            media = pictures.store(row, f"{text_of(row, 'image_source')}.jpg")
+            media = pictures.store(row, f"{text_under(row, 'image_source')}.jpg")
             text_key, label_key = "question", "answer"
         else:
-            media = corpus.media(folder / text_of(row, "image"))
+            media = corpus.media(folder / text_under(row, "image"))
             text_key, label_key = "text", "label"
-        key, text = number_of(row, "question_id"), text_of(row, text_key)
+        key, text = number_under(row, "question_id"), text_under(row, text_key)
         answer = str(row[label_key]).strip().lower()
         if answer not in ("yes", "no"):
             raise BadInput(f"label must be yes or no, got {row[label_key]!r}")
-        return question(POPE, split, media, key, text, [answer], meta={"kind": split})
+        return question_item(POPE, split, media, key, text, [answer], meta={"kind": split})
 
     yield from read_file(corpus, file, f"pope/{split}", make, form="lines")
 
 
 SOURCES = (
-    published(
+    published_source(
         COUNTBENCHQA,
         splits=("huggingface",),
         files=lambda split: (
@@ -171,18 +171,18 @@ SOURCES = (
         read=_read_countbench,
         publisher="huggingface.co/datasets/nielsr/countbench (questions: big_vision "
         "datasets/countbenchqa/data)",
-        tables={"huggingface": named("test")},
+        tables={"huggingface": table_patterns("test")},
         apart=False,
     ),
-    published(
+    published_source(
         POPE,
         splits=_POPE,
         files=lambda split: ((f"coco_pope_{split}.json", f"output/coco/coco_pope_{split}.json"),),
         read=_read_pope,
         publisher="github.com/RUCAIBox/POPE",
-        tables={split: (f"Full/{split}-*.parquet", *named("test")) for split in _POPE},
+        tables={split: (f"Full/{split}-*.parquet", *table_patterns("test")) for split in _POPE},
     ),
-    published(
+    published_source(
         TALLYQA,
         splits=("train", "test", *_SIMPLE),
         files=lambda split: ((f"{split.partition('_')[0]}.json",),),

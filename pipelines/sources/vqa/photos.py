@@ -21,11 +21,11 @@ from typing import Any
 from pipelines.benchmarks.row import Benchmark, Recipe, Row
 from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
-from pipelines.sources.hub import Pictures, TableRow, number_of, texts
+from pipelines.sources.hub import Pictures, TableRow, answer_texts, number_under
 from pipelines.sources.item import Item, Listing
-from pipelines.sources.layout import image_folder, question, text_of, texts_of
-from pipelines.sources.published import named, published
-from pipelines.sources.row_files import indexed, load_list, read_file
+from pipelines.sources.layout import image_folder, question_item, text_under, texts_under
+from pipelines.sources.published import published_source, table_patterns
+from pipelines.sources.row_files import index_rows, load_list, read_file
 
 VQAV2 = Benchmark(
     name="vqav2",
@@ -105,25 +105,25 @@ def _read_coco(benchmark: Benchmark):
         annotated: dict[Any, Any] = {}
         if annotations:
             listed = load_list(corpus, annotations, "annotations", compact=_answer_only)
-            annotated = indexed(annotations, listed, "question_id")
+            annotated = index_rows(annotations, listed, "question_id")
 
         def make(row: dict) -> Item:
-            key, answers = number_of(row, "question_id"), []
+            key, answers = number_under(row, "question_id"), []
             if isinstance(row, TableRow):
                 # The id of an OK-VQA question is its picture's number and one more digit.
                 number, kinds = row.get("image_id", key // 10), row
                 if split in _ANSWERED:
-                    answers = texts_of({"answers": texts(row["answers"])}, "answers")
+                    answers = texts_under({"answers": answer_texts(row["answers"])}, "answers")
                 media = pictures.store(row, _coco_file(images, number))
             else:
                 if annotations and key not in annotated:
                     raise BadInput(f"question {key} has no annotation")
                 kinds = annotated.get(key, {})
-                answers = texts_of(kinds, "answers") if kinds else []
+                answers = texts_under(kinds, "answers") if kinds else []
                 media = corpus.media(folder / _coco_file(images, row["image_id"]))
             types = {k: kinds[k] for k in ("question_type", "answer_type") if kinds.get(k)}
-            text, meta = text_of(row, "question"), {"question_id": key, **types}
-            return question(benchmark, split, media, key, text, answers, meta=meta)
+            text, meta = text_under(row, "question"), {"question_id": key, **types}
+            return question_item(benchmark, split, media, key, text, answers, meta=meta)
 
         yield from read_file(corpus, questions, f"{name}/{split}", make, key="questions")
 
@@ -150,32 +150,32 @@ def _read_vizwiz(corpus: Corpus, split: str, file: Path | list[Path]) -> Listing
 
     def make(row: dict) -> Item:
         if isinstance(row, TableRow):
-            media = pictures.store(row, f"{text_of(row, 'question_id')}.jpg")
+            media = pictures.store(row, f"{text_under(row, 'question_id')}.jpg")
             answer_type = row.get("category") or ""
         else:
             media, answer_type = corpus.media(folder / row["image"]), row.get("answer_type", "")
         answers = []
         if split != "test":
-            answers = [str(answer) for answer in texts(row["answers"]) if answer]
+            answers = [str(answer) for answer in answer_texts(row["answers"]) if answer]
             if not answers:
                 raise BadInput("every answer is empty")
         key = int(re.findall(r"\d+", Path(media.member or media.path).name)[-1])
         meta = {"question_id": key, "answer_type": answer_type}
-        text = text_of(row, "question")
-        return question(VIZWIZVQA, split, media, key, text, answers, meta=meta)
+        text = text_under(row, "question")
+        return question_item(VIZWIZVQA, split, media, key, text, answers, meta=meta)
 
     yield from read_file(corpus, file, f"vizwizvqa/{split}", make)
 
 
 _TABLES = {
-    "train": named("train"),
-    "val": named("validation", "val", "val2014"),
-    "test": named("test"),
-    "test-dev": named("testdev"),
+    "train": table_patterns("train"),
+    "val": table_patterns("validation", "val", "val2014"),
+    "test": table_patterns("test"),
+    "test-dev": table_patterns("testdev"),
 }
 
 SOURCES = (
-    published(
+    published_source(
         OKVQA,
         splits=("train", "val"),
         files=_coco_files(""),
@@ -183,7 +183,7 @@ SOURCES = (
         publisher="okvqa.allenai.org/download.html",
         tables=_TABLES,
     ),
-    published(
+    published_source(
         VIZWIZVQA,
         splits=("train", "val", "test"),
         files=lambda split: ((f"annotations/{split}.json", f"Annotations/{split}.json"),),
@@ -191,7 +191,7 @@ SOURCES = (
         publisher="vizwiz.org/tasks-and-datasets/vqa",
         tables=_TABLES,
     ),
-    published(
+    published_source(
         VQAV2,
         splits=tuple(_COCO_SPLITS),
         files=_coco_files("v2_"),

@@ -19,8 +19,8 @@ from pipelines.records.schema import BadInput
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.hub import Pictures, TableRow, table_rows
 from pipelines.sources.item import Item, Listing, Media
-from pipelines.sources.layout import image_folder, question, text_of
-from pipelines.sources.published import find_tables, named, published
+from pipelines.sources.layout import image_folder, question_item, text_under
+from pipelines.sources.published import find_tables, published_source, table_patterns
 from pipelines.sources.row_files import read_file
 
 XGQA_LANGUAGES = ("bn", "de", "id", "ko", "pt", "ru", "zh")
@@ -71,19 +71,19 @@ def _read_gqa(benchmark: Benchmark):
 
         def make(entry: tuple[str, dict] | TableRow) -> Item:
             if isinstance(entry, TableRow):
-                row, image, key = entry, text_of(entry, "imageId"), text_of(entry, "id")
+                row, image, key = entry, text_under(entry, "imageId"), text_under(entry, "id")
                 if image not in stored:
                     raise BadInput(f"no table of {split}_images has {image}")
                 media = stored[image]
             else:
                 key, row = entry
-                image = text_of(row, "imageId")
+                image = text_under(row, "imageId")
                 if image != Path(image).name:
                     raise BadInput(f"imageId must be a name, got {image!r}")
                 media = corpus.media(folder / f"{image}.jpg")
-            answer, text = text_of(row, "answer"), text_of(row, "question")
+            answer, text = text_under(row, "answer"), text_under(row, "question")
             meta = {"question_id": key}
-            return question(benchmark, split, media, key, text, [answer], lang=lang, meta=meta)
+            return question_item(benchmark, split, media, key, text, [answer], lang=lang, meta=meta)
 
         columns = ("id", "imageId", "question", "answer")
         name = f"{benchmark.name}/{split}"
@@ -95,7 +95,9 @@ def _read_gqa(benchmark: Benchmark):
 def _store_pictures(corpus: Corpus, split: str) -> dict[str, Media]:
     """Returns image id -> its picture, which the Hub keeps in tables of their own."""
     pictures, stored = Pictures(corpus), dict[str, Media]()
-    for table in find_tables(corpus, named(split.partition("_")[0], folders=[f"{split}_images"])):
+    for table in find_tables(
+        corpus, table_patterns(split.partition("_")[0], folders=[f"{split}_images"])
+    ):
         for row in table_rows(corpus, table):
             stored[row["id"]] = pictures.store(row, f"{row['id']}.jpg")
     return stored
@@ -111,19 +113,19 @@ def _xgqa_files(split: str) -> tuple[tuple[str, ...], ...]:
 
 
 SOURCES = (
-    published(
+    published_source(
         GQA,
         splits=_SPLITS,
         files=lambda split: ((f"{split}_questions.json", f"questions/{split}_questions.json"),),
         read=_read_gqa(GQA),
         publisher="cs.stanford.edu/people/dorarad/gqa/download.html",
         tables={
-            split: named(split.partition("_")[0], folders=[f"{split}_instructions"])
+            split: table_patterns(split.partition("_")[0], folders=[f"{split}_instructions"])
             for split in _SPLITS
         },
         apart=False,
     ),
-    published(
+    published_source(
         XGQA,
         splits=(*LANGUAGES, *(f"{part}_{x}" for part in ("dev", "test") for x in LANGUAGES)),
         files=_xgqa_files,

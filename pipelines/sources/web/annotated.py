@@ -19,22 +19,22 @@ from typing import Any
 from pipelines.records.schema import Reject
 from pipelines.sources.corpus import Corpus
 from pipelines.sources.item import Item, Listing, Media
-from pipelines.sources.layout import find, image_folder
+from pipelines.sources.layout import find_annotation, image_folder
 from pipelines.sources.row_files import load_dict, load_list, read_rows
 from pipelines.sources.spec import SourceSpec
-from pipelines.sources.web.tasks import Sample, sample_items
+from pipelines.sources.web.tasks import WebImage, web_image_items
 
 _GENOME = ("question_answers.json", "region_descriptions.json")
 _ILLEGIBLE = "."
 
 
-def _coco(split: str) -> tuple[str, ...]:
+def _coco_names(split: str) -> tuple[str, ...]:
     name = f"instances_{split}2017.json"
     return f"annotations/{name}", name
 
 
 def _read_coco(corpus: Corpus, split: str) -> Listing:
-    file = find(corpus, *_coco(split))
+    file = find_annotation(corpus, *_coco_names(split))
     raw: Any = load_dict(corpus, file)
     labels = {one["id"]: one["name"] for one in raw["categories"]}
     objects: dict[int, list[dict]] = defaultdict(list)
@@ -55,17 +55,17 @@ def _read_coco(corpus: Corpus, split: str) -> Listing:
             return iter(())
         told = {"width": size[1], "height": size[0], "objects": things}
         media = corpus.media(folder / row["file_name"])
-        return _made(corpus, f"coco_objects/{split}/{row['file_name']}", media, told)
+        return _web_items(corpus, f"coco_objects/{split}/{row['file_name']}", media, told)
 
     yield from read_rows(corpus, file, f"coco_objects/{split}", raw["images"], make)
 
 
-def _textocr(split: str) -> tuple[str, ...]:
+def _textocr_names(split: str) -> tuple[str, ...]:
     return (f"TextOCR_0.1_{split}.json",)
 
 
 def _read_textocr(corpus: Corpus, split: str) -> Listing:
-    file = find(corpus, *_textocr(split))
+    file = find_annotation(corpus, *_textocr_names(split))
     raw: Any = load_dict(corpus, file)
     words: dict[str, list[dict]] = defaultdict(list)
     for one in raw["anns"].values():
@@ -80,13 +80,15 @@ def _read_textocr(corpus: Corpus, split: str) -> Listing:
         if not (read := words.pop(key, [])):
             return iter(())
         told = {"width": int(image["width"]), "height": int(image["height"]), "ocr": read}
-        return _made(corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), told)
+        return _web_items(
+            corpus, f"textocr/{split}/{key}", corpus.media(folder / f"{key}.jpg"), told
+        )
 
     yield from read_rows(corpus, file, f"textocr/{split}", raw["imgs"].items(), make)
 
 
 def _read_genome(corpus: Corpus, split: str) -> Listing:
-    asked, described = (find(corpus, name) for name in _GENOME)
+    asked, described = (find_annotation(corpus, name) for name in _GENOME)
     regions = {row["id"]: row["regions"] for row in load_list(corpus, described)}
     folders = [image_folder(corpus, name, "visual_genome") for name in ("VG_100K", "VG_100K_2")]
     first = {path.name for path in folders[0].iterdir()} if folders[0].is_dir() else set()
@@ -94,12 +96,14 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
     def make(row: dict) -> Iterator[Item | Reject]:
         name = f"{int(row['id'])}.jpg"
         pairs = [{"question": qa["question"], "answer": qa["answer"]} for qa in row["qas"]]
-        objects = [{"label": one["phrase"], "box": _box(one)} for one in regions.pop(row["id"], ())]
+        objects = [
+            {"label": one["phrase"], "box": _region_box(one)} for one in regions.pop(row["id"], ())
+        ]
         if not pairs and not objects:
             return iter(())
         media = corpus.media(folders[name not in first] / name)
         told = {"qa": pairs, "objects": objects}
-        made = _made(corpus, f"visual_genome/{split}/{name}", media, told)
+        made = _web_items(corpus, f"visual_genome/{split}/{name}", media, told)
         # Region phrases are not names of objects, so detection items are dropped.
         return (one for one in made if not (isinstance(one, Item) and one.task == "detect"))
 
@@ -107,16 +111,16 @@ def _read_genome(corpus: Corpus, split: str) -> Listing:
     yield from read_rows(corpus, asked, f"visual_genome/{split}", rows, make)
 
 
-def _box(region: Mapping[str, Any]) -> list[float]:
+def _region_box(region: Mapping[str, Any]) -> list[float]:
     x, y = float(region["x"]), float(region["y"])
     return [x, y, x + float(region["width"]), y + float(region["height"])]
 
 
-def _made(
+def _web_items(
     corpus: Corpus, identity: str, media: Media, told: Mapping[str, Any]
 ) -> Iterator[Item | Reject]:
-    sample = Sample(id=identity, media=media, text="", metadata=told)
-    return sample_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
+    sample = WebImage(id=identity, media=media, text="", metadata=told)
+    return web_image_items(sample, per_task=corpus.per_task, tasks=corpus.tasks)
 
 
 SOURCES = tuple(
@@ -136,7 +140,7 @@ SOURCES = tuple(
             "coco",
             ("train", "val"),
             _read_coco,
-            lambda split: (_coco(split),),
+            lambda split: (_coco_names(split),),
             "cocodataset.org/#download",
         ),
         (
@@ -144,7 +148,7 @@ SOURCES = tuple(
             "textvqa",
             ("train", "val"),
             _read_textocr,
-            lambda split: (_textocr(split),),
+            lambda split: (_textocr_names(split),),
             "textvqa.org/textocr/dataset",
         ),
         (

@@ -29,7 +29,7 @@ from pipelines.sources.registry import get
 from pipelines.sources.web import images as web
 from pipelines.sources.web import tables as web_tables
 from pipelines.transforms.masks import normalize_mask
-from pipelines.video.probe import probe
+from pipelines.video.probe import probe_video
 
 CONFIG = PrepareConfig(image_px=16, num_shards=2, num_workers=1, max_reject_rate=1.0)
 
@@ -230,8 +230,8 @@ def test_a_video_cannot_have_other_files_read(tmp_path, write_video):
     path = tmp_path / "b.mp4"
     path.write_text("ffconcat version 1.0\nfile a.mkv\n")
     with pytest.raises(BadInput, match="unreadable video"):
-        probe(str(path))
-    assert probe(str(tmp_path / "a.mkv")).width == 64
+        probe_video(str(path))
+    assert probe_video(str(tmp_path / "a.mkv")).width == 64
 
 
 @pytest.mark.slow

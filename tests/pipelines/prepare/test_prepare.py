@@ -16,7 +16,7 @@ from pipelines.prepare.__main__ import main
 from pipelines.prepare.raw_files import RawFile, list_raw_files
 from pipelines.prepare.run import PrepareConfig, RejectRateError, prepare_dataset
 from pipelines.records.dataset import Dataset
-from pipelines.records.holdings import holdings_of
+from pipelines.records.holdings import count_holdings
 
 TASKS = ("caption", "detect", "grounded_caption", "vqa")
 CONFIG = PrepareConfig(image_px=16, num_shards=3, num_workers=1, max_reject_rate=0.5, tasks=TASKS)
@@ -132,7 +132,7 @@ def test_a_long_clip_has_all_its_windows(corpus, tmp_path):
         assert record.window(0) == ones[record.id].images
         assert record.frame_requested[:4] == ones[record.id].frame_requested
         assert len(set(record.frame_decoded[::4])) == 3
-    (part,) = holdings_of(Dataset(tmp_path / "a")).parts.values()
+    (part,) = count_holdings(Dataset(tmp_path / "a")).parts.values()
     assert (part.images, part.windows) == ({4: 4}, {3: 4})
 
 

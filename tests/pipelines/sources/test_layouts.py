@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.sources.layout import look_up
+from pipelines.sources.layout import find_file
 from pipelines.sources.registry import BENCHMARKS, SOURCES
 from tests.pipelines.sources.layouts import WRITERS
 from tests.pipelines.sources.writing import put_json
@@ -17,7 +17,7 @@ def splits_written(root, name: str) -> list[str]:
     return [
         split
         for split in SOURCES[name].splits
-        if all(look_up(folder, *names) for names in SOURCES[name].files(split))
+        if all(find_file(folder, *names) for names in SOURCES[name].files(split))
     ]
 
 

@@ -22,11 +22,11 @@ from pipelines.prepare.run import prepare_dataset
 from pipelines.records.boxes import OBJECT, pixel_box
 from pipelines.records.dataset import Dataset
 from pipelines.records.rle import decode_mask
-from pipelines.transforms.augment import METHODS, Augmentation, Change, augment_image
+from pipelines.transforms.augment import METHODS, Augmentation, DrawnAugmentation, augment_image
 
 STRONG = {"augment_resize": 1.0, "augment_jpeg": 0.5, "augment_crop": 0.2}
 CONFIG = PrepareConfig(image_px=64, encoding="png", num_shards=2, num_workers=1, seed=3, **STRONG)
-NOTHING = Change(method=None, quality=None, cut=(0, 0), begin=(0, 0))
+NOTHING = DrawnAugmentation(method=None, quality=None, cut=(0, 0), begin=(0, 0))
 
 
 def test_it_is_off_unless_asked_for():
