@@ -44,7 +44,7 @@ class ListTotals(NamedTuple):
     num_rejects: int = 0
     parts: frozenset[str] = frozenset()
 
-    def __add__(self, other: "Listed") -> "Listed":  # type: ignore[override]
+    def __add__(self, other: "ListTotals") -> "ListTotals":  # type: ignore[override]
         return ListTotals(
             self.num_items + other.num_items,
             self.num_rejects + other.num_rejects,
