@@ -43,6 +43,7 @@ def fetch_data_sets(
     """
 
     def one(name: str, folder: Path, file: RemoteFile) -> None:
+        # The note comes last: a file without one is fetched again, whatever happened to it before.
         found = "there"
         if not _is_fetched(folder, file):
             found = download(

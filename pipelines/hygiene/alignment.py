@@ -36,6 +36,7 @@ def align_fingerprints(
       other: a fingerprint of which `query` may be a crop, or the other way around.
       crop: approximate crop of the rows and columns of `other`, from which the alignment starts.
     """
+    # Find the crop, lay `other` over `query`, remove what templates share, then correlate.
     q, o = query.astype(np.float32), other.astype(np.float32)
     fitted = _fit_crop(q, o, crop)
     rows, columns = (interpolation_matrix(*axis) for axis in fitted)
@@ -61,10 +62,14 @@ def _fit_crop(query: np.ndarray, other: np.ndarray, crop: tuple[Axis, Axis]) -> 
     (down, top), (across, left) = crop
     # Scale and shift of x, then of y; shifts are of the centre, so that scaling does not move it.
     found = np.array([across, left + (across - 1) / 2, down, top + (down - 1) / 2])
+    # A strong blur first, which lets edges that lie far apart attract each other; then a weak one
+    # for precision.
     for blur, iterations in _LEVELS:
         q, o = _unit_norm(_blur(query, blur)), _unit_norm(_blur(other, blur))
         slope_down, slope_across = np.gradient(o, 1 / SIDE, axis=(1, 2))
         for _ in range(iterations):
+            # Lay `other` over the query as the current crop has it, and ask how each of the four
+            # parameters would change the difference that is left.
             rows, columns = (interpolation_matrix(*axis) for axis in _crop_axes(found))
             inside = _overlap(rows, columns)
             laid, dx, dy = (rows @ f @ columns.T * inside for f in (o, slope_across, slope_down))

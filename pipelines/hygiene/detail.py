@@ -59,6 +59,7 @@ class FineEdges:
           other: a picture of which this one may be a crop, or the other way around.
           crop: crop of the rows and columns of `other` that this picture shows.
         """
+        # `other` is cut to the crop and laid over this picture; only what both show is compared.
         (down, top), (across, left) = crop
         box = (left, top, left + across, top + down)
         laid = other._image.transform(
@@ -112,6 +113,7 @@ def _block_correlations(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.nd
     strength = np.square(b).sum(0)
     ours, theirs = _block_means(np.square(a).sum(0)), _block_means(strength)
     best = np.zeros((_BLOCKS, _BLOCKS), np.float32)
+    # 25 shifts, from 2 pixels up and left to 2 down and right; each block may take another one.
     for shift in np.ndindex(2 * _SHIFT + 1, 2 * _SHIFT + 1):
         by = (shift[0] - _SHIFT, shift[1] - _SHIFT)
         product = (a * np.roll(b, by, axis=(1, 2))).sum(0)

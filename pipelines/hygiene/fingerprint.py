@@ -47,6 +47,7 @@ def fingerprint(encoded: bytes) -> np.ndarray | None:
     fine, strength = edge_fields(small)
     if strength.mean() < _MIN_EDGE:
         return None
+    # Scaled by a high percentile, not by the maximum, which a single edge could set.
     fields = _pool_cells(fine, SIDE)
     largest = np.percentile(np.abs(fields), 99.5)
     return np.round(np.clip(fields / max(largest, 1e-6), -1, 1) * 127).astype(np.int8)
@@ -66,6 +67,8 @@ def edge_fields(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
 
 def coarse_vectors(prints: np.ndarray) -> np.ndarray:
     """Returns unit vectors (W, N, 192) float32 of every window of N maps, the whole map first."""
+    # Three channels of 8 x 8 cells make the 192 numbers: the two fields and their strength, whose
+    # mean is removed, since two busy pictures would otherwise agree for being busy.
     maps = prints.astype(np.float32)
     strength = np.hypot(maps[:, 0], maps[:, 1])[:, None]
     fields = np.concatenate([maps, strength], axis=1)

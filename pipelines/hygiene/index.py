@@ -99,6 +99,8 @@ class PictureIndex:
         """Returns, for each query, the rows to align, each with the crop that fits best."""
         if self._vectors is None:
             return [[] for _ in batch]
+        # Agreement of each query (row of `best`) with each picture (column) at the best window:
+        # window 0 compares whole pictures, each other one a crop of 90 % of both sides.
         queries = coarse_vectors(batch)
         best = queries[0] @ self._vectors[0].T
         crop = np.zeros(best.shape, dtype=np.int8)
@@ -111,7 +113,9 @@ class PictureIndex:
                 better = scores > best
                 best[better], crop[better] = scores[better], sign * window
         if limits is not None:
+            # Pictures at or after a query's limit are no candidates: -1 is below every threshold.
             best[np.arange(best.shape[1]) >= np.asarray(limits)[:, None]] = -1
+        # Only the best few are aligned, which takes far longer than the dot product.
         keep = min(self._candidates, best.shape[1])
         order = np.argpartition(-best, keep - 1, axis=1)[:, :keep]
         return [

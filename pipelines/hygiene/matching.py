@@ -35,6 +35,8 @@ def _find_contamination(
     """Returns matches with evaluation sets; one shared image, such as a clip's frame, is enough."""
     best: dict[str, Match] = {}
     for dataset, held_out in evaluation.items():
+        # Same file first: no picture has to be compared, and the verdict is certain. `reversed`
+        # lets the first of several records of a file win.
         files = {shown.sha256: shown.id for shown in reversed(held_out.records)}
         index = PictureIndex(held_out.prints, held_out.image, candidates=candidates)
         found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness)
@@ -63,6 +65,12 @@ def _find_duplicates(pictures: Pictures, min_likeness: float, candidates: int) -
     index = PictureIndex(pictures.prints, pictures.image, candidates=candidates)
     rows = list(range(len(pictures.prints)))
     found = index.search(pictures.prints, pictures.image, min_likeness=min_likeness, before=rows)
+    # Verdicts are per file, in the order of the dataset:
+    #
+    #   a.jpg  first of its kind      stays
+    #   b.jpg  same bytes as a.jpg    exact duplicate of a.jpg
+    #   c.jpg  looks like a.jpg       near duplicate of a.jpg
+    #   c.jpg  another record of it   the same verdict, since the pixels are the same
     files: dict[str, RecordPictures] = {}
     known: dict[str, Match | None] = {}
     for shown in pictures.records:
@@ -96,6 +104,7 @@ def _match_near_duplicate(
                 best[owner.source] = max(best.get(owner.source, 0.0), one.likeness)
         for source, value in best.items():
             seen[source].append(value)
+    # Blank frames count in the whole but never match, so a mostly blank clip is no duplicate.
     enough = {s: v for s, v in seen.items() if 2 * len(v) > len(shown.rows)}
     if not enough:
         return None

@@ -84,6 +84,7 @@ def screen_dataset(
     opened = Dataset(dataset)
     held_out = {name: Dataset(folder) for name, folder in against.items()}
     total = opened.info.num_records + sum(d.info.num_records for d in held_out.values())
+    # Reading is the slow part: each picture is decoded once for its fingerprint.
     tell = _record_counter(total, on_progress)
     pictures = read_pictures(opened, tell)
     evaluation = {name: read_pictures(d, tell) for name, d in sorted(held_out.items())}
@@ -95,6 +96,8 @@ def screen_dataset(
         min_likeness=config.min_likeness,
         candidates=config.candidates,
     )
+    # Contamination comes first among the matches; reversed, it is written last and so gives the
+    # reason of a record that has matches of both kinds.
     removed = {m.id: m for m in reversed(matches) if actions[m.kind] == "remove"}
     counts = _count_matches(matches)
     counts |= {"removed": len(removed), "records": opened.info.num_records}
@@ -123,6 +126,7 @@ def _copy_without(dataset: Dataset, removed: Mapping[str, Match], target: Path) 
     for name, part in dataset.info.parts.items():
         counts = []
         for shard in part.shards:
+            # Nothing to remove: the shards are the same bytes.
             if not removed:
                 for path in (Path(shard), Path(shard).with_suffix(".idx")):
                     shutil.copyfile(folder / path, target / path)
@@ -147,6 +151,7 @@ def _copy_without(dataset: Dataset, removed: Mapping[str, Match], target: Path) 
                 )
             counts.append(writer.commit())
         parts[name] = PartInfo(shards=part.shards, num_records=tuple(counts))
+    # A removed record becomes a reject, so that inputs = records + rejects still holds.
     rejects.sort(key=lambda r: (r.id, r.stage, r.reason))
     write_json_lines(target / REJECTS, (dataclasses.asdict(reject) for reject in rejects))
     info: DatasetInfo = dataclasses.replace(

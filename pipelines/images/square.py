@@ -70,6 +70,7 @@ def decode_image(data: bytes, *, min_side: int, max_pixels: int) -> Image.Image:
         raise BadInput("empty file")
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            # Before pixels are decoded: a small file may declare a gigantic picture.
             check_size(*opened.size, min_side=min_side, max_pixels=max_pixels)
             opened.load()  # A truncated file only fails here.
             ImageOps.exif_transpose(opened, in_place=True)
@@ -143,6 +144,8 @@ def _memory_file() -> BinaryIO:
 
 
 def _nearest_pixels(size: int, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    # Half-pixel centres: with 4 pixels made 2, output 0 lies at 0.5, halfway between pixels 0 and
+    # 1.
     scale = np.float32(size) / np.float32(side)
     position = (np.arange(side, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
     floor = np.floor(position)

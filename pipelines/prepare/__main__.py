@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         default=(),
         help="of tfrecord and tfds, which feature holds what: image=image/encoded caption=caption",
     )
+    # An option per field of the config, so that a new field needs no line here.
     types = typing.get_type_hints(PrepareConfig)
     for field in dataclasses.fields(PrepareConfig):
         option = f"--{field.name.replace('_', '-')}"

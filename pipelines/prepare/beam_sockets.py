@@ -129,6 +129,7 @@ class PrivateServer(beam.GrpcServer):
 
     def _server(self, name: str) -> tuple[grpc.Server, Any]:
         """Returns a server and where it listens: a socket's address or a port's number."""
+        # A socket's address needs no port, and its folder's mode (0700) is the password.
         threads: Any = thread_pool_executor.shared_unbounded_instance()
         server = grpc.server(threads, options=_OPTIONS)
         if self._folder is None:
@@ -166,6 +167,8 @@ class ProcessWorker(_AtSocket, _PROCESS_WORKER):
         self.worker_thread.start()
 
     def _run(self) -> None:
+        # The environment that Beam's own handler sets, except that log lines go to the server's
+        # service instead of a port that is opened for this process alone.
         options = self.provision_info.provision_info.pipeline_options
         environment = {
             **os.environ,

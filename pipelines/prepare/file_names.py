@@ -29,6 +29,7 @@ def note_file_names(desk: Desk, number: int, units: Sequence[str]) -> int:
                     yield from (media.path for media in one.media)
         yield from corpus.annotations
 
+    # Several items show one file, so the names are sorted and runs of equal lines become one.
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         desk.files.writing(names_file(number)) as path,

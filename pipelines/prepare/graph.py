@@ -146,6 +146,10 @@ def add_prepare_steps(
       units: units to list, if the dataset is sharded by id.
       archives: archives to read, if it is sharded by archive.
     """
+    # Nothing but names and numbers flows along the arrows:
+    #
+    #   by archive:  (shard, piece, [archive])
+    #   by id:       (list, [units]) ─▶ totals of all lists ─▶ (shard, piece)
     if job.by_archive:
         pieces = (
             pipeline
@@ -153,6 +157,8 @@ def add_prepare_steps(
             | "SpreadArchives" >> beam.Reshuffle()
         )
     else:
+        # Every worker that cuts a shard needs all lists, so their totals are a barrier: the side
+        # input `AsSingleton` below exists only once each list has been written.
         listed = (
             pipeline
             | "NameUnits" >> beam.Create(units, reshuffle=False)
@@ -160,6 +166,8 @@ def add_prepare_steps(
             | "ListUnits" >> beam.ParDo(_ListUnits(job))
             | "SumUp" >> beam.CombineGlobally(_add_totals)
         )
+        # Which candidates belong to the part shows only once all of them are known: a second round
+        # of list numbers passes the same kind of barrier.
         if job.part:
             listed = (
                 pipeline
@@ -176,6 +184,8 @@ def add_prepare_steps(
             | "SpreadPieces" >> beam.Reshuffle()
         )
     written = pieces | "WritePieces" >> beam.ParDo(_WritePiece(job))
+    # A shard must have a file for every part, even for one that it has no record of, so the names
+    # of all parts are gathered before any shard is joined.
     parts = (
         written
         | "NameParts" >> beam.FlatMap(_part_names)
@@ -205,6 +215,7 @@ def _union_of_parts(found: Iterable[frozenset[str]]) -> frozenset[str]:
 
 def runner_options(job: Job) -> PipelineOptions:
     """Returns the runner's options, the user's last: the last value of an option wins."""
+    # The local runner needs to be told how many workers to start; any other runner knows.
     options = []
     if job.config.runner == _DATAFLOW:
         _check_dataflow(job)
@@ -324,6 +335,7 @@ def _supervise_runner(
     """Runs a pipeline in a daemon thread, which is abandoned if it stalls."""
     failure: list[BaseException] = []
     files = Desk(job).files
+    # An error that an earlier attempt left would be taken for this one's.
     files.remove(ERROR)
     pipeline = make_pipeline(job)
     add_steps(pipeline)
@@ -334,6 +346,9 @@ def _supervise_runner(
         except BaseException as error:
             failure.append(error)
 
+    # Runners offer no time limit and cannot be cancelled, so the pipeline runs in a daemon thread
+    # and this one watches the work folder: receipts that appear are the only sign of life that all
+    # runners have in common.
     thread = threading.Thread(target=run_to_end, name="beam", daemon=True)
     thread.start()
     began = advanced = time.monotonic()
@@ -364,6 +379,8 @@ def _supervise_runner(
 
 def _raise_worker_error(job: Job, error: BaseException, told: Any) -> None:
     """Raises the error that a worker noted (`told`) or, without one, the runner's error."""
+    # The runner's own error is a page of tracebacks from several processes; the worker's note, if
+    # there is one, says in a line what went wrong and whose fault it was.
     if told is None:
         if not isinstance(error, Exception):
             raise error

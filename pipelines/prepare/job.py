@@ -201,6 +201,11 @@ def plan_job(
         work=work,
         earlier=earlier,
     )
+    # Three ways to list, from the most parallel to the least:
+    #
+    #   units apart              each worker lists some of them
+    #   part of a split          the same, and then a second step narrows the lists
+    #   [""], the whole split    one worker lists it all, as an order over all of it decides
     whole, part = spec.part_of(split, config.limit)
     # A limit on several splits, or on a part of one, counts over all of them: one list for all.
     if config.limit and part is None:
@@ -210,6 +215,7 @@ def plan_job(
         return job, units
     if part is not None:
         return dataclasses.replace(job, part=part), units
+    # Shards by archive need ids that cannot collide between archives: nothing compares them later.
     by_archive = config.shard_by == "archive" and spec.has_own_ids
     return dataclasses.replace(job, by_archive=by_archive), units
 
@@ -271,6 +277,8 @@ class Desk:
         Raises:
           OSError: if the checksum does not match in any of `_TRIES` reads.
         """
+        # A bucket checks whole objects only, so the receipt holds a checksum per range. The lines
+        # are yielded after the check, from a copy: no consumer may see bytes that turn out wrong.
         with tempfile.SpooledTemporaryFile(_CHUNK) as copy:
             for _ in range(_TRIES):
                 copy.seek(0)
@@ -323,6 +331,7 @@ def parse_receipt(text: bytes | None) -> Any:
 
 def group_units(units: Sequence[str]) -> Iterator[list[str]]:
     """Yields the units in groups of neighbours; one worker lists a group."""
+    # 1,000 units ─▶ 67 lists of 15; 10 units ─▶ 10 lists of 1; 10,000 units ─▶ 625 lists of 16.
     size = max(1, min(_UNITS, len(units) // _LISTS))
     for start in range(0, len(units), size):
         yield list(units[start : start + size])

@@ -59,6 +59,8 @@ def list_units(desk: Desk, number: int, units: Sequence[str]) -> ListTotals:
     list.
     """
     folder = _LISTS if desk.job.part is None else _FOUND
+    # A receipt means that this list was written before, by a worker whose result was lost or by an
+    # earlier run: the work is skipped.
     done = list_totals(desk, number, folder)
     if done is not None:
         return done
@@ -77,6 +79,9 @@ def narrow_list(desk: Desk, number: int, num_lists: int) -> ListTotals:
     done = list_totals(desk, number)
     if done is not None:
         return done
+    # The part is the ids whose hashes lie between two bounds, so each list can be narrowed alone.
+    #
+    #   hashes of all candidates, sorted:  03 1f 2c 58 77 9a d0     part [:3] ─▶ bounds 03, 2c
     first, last = _part_bounds(desk, num_lists)
     found, name = parse_receipt(desk.receipt(f"{_FOUND}/{number:05d}.json")), f"{number:05d}"
 
@@ -117,6 +122,12 @@ def _write_list(
     desk: Desk, path: str, found: Iterable[tuple[Item | Reject, str]]
 ) -> dict[str, Any]:
     """Writes a list of items and, beside it, the rejects; returns the list's receipt."""
+    # Layout of a list of 2 shards; `ends` and the checksums let a worker read one shard's items
+    # from a bucket by a single range:
+    #
+    #   {"id": "a#1", …}  ┐
+    #   {"id": "d#1", …}  ┘ shard 0: bytes 0 .. ends[0]
+    #   {"id": "b#1", …}    shard 1: bytes ends[0] .. ends[1]
     num_shards = desk.job.config.num_shards
     num_items, num_rejects, parts = 0, 0, set()
     ends, crcs = [0] * num_shards, [0] * num_shards
@@ -175,6 +186,8 @@ def items_of_units(desk: Desk, units: Sequence[str], spool: Spool) -> Iterator[I
     )
     if job.config.limit is None or job.part is not None:
         return found
+    # A limit without a part: `plan_job` makes a single list then, so the smallest hashes of this
+    # list are those of the dataset.
     smallest = heapq.nsmallest(
         job.config.limit, found, key=lambda one: (stable_hash(one.id), one.id)
     )
@@ -187,6 +200,8 @@ def cut_shard(desk: Desk, shard: int, num_lists: int) -> int:
     done = parse_receipt(desk.receipt(receipt))
     if done is not None:
         return done
+    # Lines go to the shard's pieces in the order of their ids, which the records keep. A shard is
+    # cut because a runner cannot split an element: one piece is what one worker does at a time.
     lists = (_lines_of_shard(desk, number, shard) for number in range(num_lists))
     number = 0
     with tempfile.TemporaryDirectory(prefix="parcel-") as folder:
@@ -212,6 +227,8 @@ def line_of_item(one: Item | Reject) -> tuple[Item | Reject, str]:
 
     An item whose text cannot be encoded (half a UTF-16 pair in JSON) becomes a reject.
     """
+    # Half a surrogate pair passes through JSON but not through UTF-8. The line is written as UTF-8,
+    # so it would bring down the whole list; as a reject it costs one record.
     line = f"{one.to_json()}\n"
     try:
         line.encode()
@@ -239,6 +256,7 @@ def _cut_into_pieces(lines: Iterable[str]) -> Iterator[list[str]]:
     piece: list[str] = []
     weight = 0
     for _, same in itertools.groupby(lines, pixels_key):
+        # Cut only between groups: items of one picture in two pieces would decode it twice.
         if weight >= PIECE:
             yield piece
             piece, weight = [], 0

@@ -61,6 +61,8 @@ def reuse_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
         return False
     if done := desk.receipt(f"{name}.json"):
         return ShardReport.from_json(done).is_taken
+    # The shard's inputs then and now, as two digests of its items and of the bytes of their media.
+    # Equal inputs, code and config give equal records, so the old files can stand for new ones.
     store = open_files(earlier.store)
     known = _earlier_report(store.read(f"{earlier.folder}/{REPORTS}"), shard)
     ids: set[str] = set()
@@ -71,6 +73,8 @@ def reuse_shard(desk: Desk, shard: int, num_pieces: int) -> bool:
         return False
     work = desk.job.work.removeprefix(f"{earlier.store}/")
     parts: dict[str, PartShard] = {}
+    # In the old dataset a part may be called "caption" that is "caption@1" here, where the names
+    # of parts are settled only when all shards are known (see `records.shapes`).
     for called, one in known.parts.items():
         if not one.num_records:
             continue

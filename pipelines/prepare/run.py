@@ -96,6 +96,7 @@ def prepare_dataset(
       RejectRateError: if more than `config.max_reject_rate` of the inputs is rejected.
       RuntimeError: if inputs or workers were lost.
     """
+    # A wrong source or split is refused before the output folder is touched.
     where: dict[str, Any] = {"source": source, "split": split}
     where |= {"data_root": data_root, "path": path, "features": features or {}}
     get(source).parse(split)
@@ -109,6 +110,7 @@ def prepare_dataset(
         if not any(count_receipts(open_files(work)).values()):
             files.remove(_WORK)
         raise
+    # The description comes last: its presence is what makes the folder a dataset.
     for name, (stored, file) in sorted(made.files.items(), key=lambda one: one[0] == DESCRIPTION):
         files.link(f"{_WORK}/{stored}", name, file)
     files.remove(_WORK)
@@ -196,6 +198,8 @@ def _assign_archives(job: Job, units: list[str]) -> Iterator[tuple[int, int, lis
     """Yields (shard, piece, archives): a shard is a group of neighbours, a piece one archive."""
     num_shards = job.config.num_shards
     for shard in range(num_shards if job.by_archive else 0):
+        # 10 archives and 3 shards: [0, 3), [3, 6), [6, 10). A group may be empty; one piece without
+        # archives then lets the shard be joined all the same.
         own = units[shard * len(units) // num_shards : (shard + 1) * len(units) // num_shards]
         for piece, archive in enumerate(own or [None]):
             yield shard, piece, [archive] if archive else []
@@ -213,6 +217,8 @@ def _run_until_done(
         return
     from pipelines.prepare import graph  # Beam takes two seconds to import.
 
+    # All attempts share one deadline. Another attempt is worth it only if the last one left new
+    # receipts: without any, it would fail again in the same way.
     deadline = time.monotonic() + job.config.timeout_s
     progress = _Progress(desk, len(lists), len(archives), on_progress)
     missing = [0]
@@ -260,6 +266,7 @@ class _Progress:
             self._total = self._find_total()
         if self._total is None:
             return
+        # Each receipt is read once: a bucket may hold 10,000 of them, and this runs at every poll.
         names = self._desk.files.listing("pieces")
         for name in [n for n in names if n.endswith(".json") and n not in self._seen]:
             self._seen.add(name)
@@ -285,6 +292,8 @@ def _finish_dataset(desk: Desk, name: str, num_lists: int) -> PreparedDataset:
     job, shards = desk.job, range(desk.job.config.num_shards)
     reports = [ShardReport.from_json(desk.files.read(_shard_receipt(shard))) for shard in shards]
     lists = [one for n in range(num_lists) if (one := list_totals(desk, n)) is not None]
+    # The balance: every listed item must be a record or a reject of some shard. Beam has lost
+    # elements without an error before, and this is where it would show.
     accounted = sum(report.num_items for report in reports)
     num_inputs, num_rejected = accounted, sum(report.num_rejects for report in reports)
     if num_lists:
@@ -293,6 +302,8 @@ def _finish_dataset(desk: Desk, name: str, num_lists: int) -> PreparedDataset:
             raise RuntimeError(f"{name} lost inputs: {wanted} listed, {accounted} accounted for.")
         of_lists = sum(one.num_rejects for one in lists)
         num_inputs, num_rejected = num_inputs + of_lists, num_rejected + of_lists
+    # Rejects come from two places: rows that no item could be made of (lists), and items whose
+    # pixels or texts failed (shards).
     files = [f"lists/{n:05d}.rejects" for n, one in enumerate(lists) if one.num_rejects]
     files += [f"shards/{s:05d}.rejects" for s in shards if reports[s].num_rejects]
     made = {REJECTS: (REJECTS, _write_rejects(desk, files))}
@@ -306,6 +317,7 @@ def _finish_dataset(desk: Desk, name: str, num_lists: int) -> PreparedDataset:
             made[shard] = f"shards/{shard}", one.data
             index = index_path(shard).name
             made[index] = f"shards/{index}", one.index
+    # Its constructor checks inputs = records + rejects once more, for whoever reads the dataset.
     info = DatasetInfo(
         name=name,
         parts=parts,
@@ -346,6 +358,7 @@ def _check_rejects(name: str, num_rejected: int, num_inputs: int, desk: Desk) ->
         raise RejectRateError(f"{name} has no inputs.")
     rate, most = num_rejected / num_inputs, desk.job.config.max_reject_rate
     if rate > most:
+        # The most frequent reason is nearly always the only one that matters.
         rows = map(json.loads, desk.lines(REJECTS))
         counts = collections.Counter((row["stage"], row["reason"]) for row in rows)
         (stage, reason), times = counts.most_common(1)[0]

@@ -135,6 +135,8 @@ def sample(
         tempfile.TemporaryDirectory(prefix="sample-", dir=scratch) as work,
         contextlib.closing(VideoChild(config.video_limits())) as video,
     ):
+        # If there are few units, all are listed, and the number of inputs is exact. Of many, eight
+        # are drawn by the hashes of their names: the same raw files give the same estimate.
         job, units = plan_job(config, **where, work=work)
         if len(units) <= _UNITS:
             return _Sampler(job, count, video).all_of(units)
@@ -164,6 +166,8 @@ class _Sampler:
     def all_of(self, units: Sequence[str]) -> Sample:
         """Measures a dataset whose units are all listed."""
         desk = Desk(self._job)
+        # Pictures are dealt to the groups like cards, so each group is a small sample of the same
+        # kind; how much the groups differ says how far the estimate may be off.
         listed, num_pieces, list_s = self._list(desk, units)
         drawn = self._draw(desk, num_pieces, self._count)
         dealt = [drawn[start::_GROUPS] for start in range(_GROUPS)]
@@ -190,6 +194,8 @@ class _Sampler:
 
     def some_of(self, units: Sequence[str], drawn: Sequence[str]) -> Sample:
         """Measures a dataset by its drawn units; the others are not listed."""
+        # A sample in two stages: drawn units, and drawn pictures of each. A unit's values are
+        # scaled to its own number of items first, then all units' by their bytes.
         of_each = math.ceil(self._count / len(drawn))
         found = [self._unit(number, unit, of_each) for number, unit in enumerate(drawn)]
         sizes = [unit.size for unit in found]
@@ -340,6 +346,8 @@ def _scaled(
     total = sum(sizes)
     if not total:
         return Estimate(0.0, 0.0)
+    # values 2, 3 of sizes 10, 14, whole 100: ratio 5/24, estimate 20.8. The spread of the values
+    # around ratio * size gives its error.
     ratio, num = sum(values) / total, len(values)
     if num == 1:
         return Estimate(whole * ratio, whole * ratio)

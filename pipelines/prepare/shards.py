@@ -31,6 +31,8 @@ def write_piece(desk: Desk, shard: int, piece: int, video: VideoChild) -> ShardR
     name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
         return ShardReport.from_json(done)
+    # item ─▶ its encoded pictures, fetched ahead ─▶ pixels ─▶ record. The digest sees each item on
+    # its way, so that a later run can tell whether this shard would come out the same.
     read = MediaReader(desk.data_root, desk.files)
     items = map(Item.from_json, desk.lines(piece_list_name(shard, piece)))
     inputs = InputDigest(read)
@@ -45,6 +47,8 @@ def write_archives(
     name = piece_name(shard, piece)
     if done := desk.receipt(f"{name}.json"):
         return ShardReport.from_json(done)
+    # What has to be unpacked goes into a folder of this worker and is read back at once; no other
+    # worker needs it, so it never reaches the work folder.
     with (
         tempfile.TemporaryDirectory(prefix="parcel-") as folder,
         (Path(folder) / "unpacked").open("wb", buffering=0) as unpacked,
@@ -69,6 +73,9 @@ def join_shard(desk: Desk, shard: int, num_pieces: int, parts: Iterable[str]) ->
     receipt = f"shards/{shard:05d}.json"
     if done := desk.receipt(receipt):
         return ShardReport.from_json(done)
+    # pieces/00003-00000.caption@1 ┐
+    # pieces/00003-00001.caption@1 ┴▶ shards/caption-00003-of-00008.tfrecord
+    # pieces/00003-00001.vqa@1     ─▶ shards/vqa-00003-of-00008.tfrecord
     pieces = [piece_name(shard, piece) for piece in range(num_pieces)]
     reports = [ShardReport.from_json(desk.files.read(f"{name}.json")) for name in pieces]
     is_taken = reports[0].is_taken  # A re-used shard has one piece.
@@ -130,6 +137,8 @@ def _write_records(
 ) -> ShardReport:
     """Writes the records, the rejects and, last, the report of a piece."""
     num_items = num_rejects = 0
+    # Files are opened at the first record that needs them: which parts a piece has shows only
+    # while its items are decoded.
     frames: dict[str, Frames] = {}
     with contextlib.ExitStack() as stack:
         rejects: TextIO | None = None
@@ -163,6 +172,7 @@ def _write_records(
 def _join_pieces(files: Files, name: str, pieces: dict[str, PartShard]) -> PartShard:
     """Stores the records of several pieces as one shard."""
     index = str(index_path(name))
+    # Most shards of small datasets have one piece: the same bytes under another name, a link.
     if len(pieces) == 1:
         ((source, found),) = pieces.items()
         files.link(source, name, found.data)

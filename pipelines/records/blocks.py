@@ -59,6 +59,7 @@ class BlockCache:
                 self._drop(key)
             while self._known and self._held + size > self._limit:
                 self._drop(next(iter(self._known)))
+            # Counted when the fetch starts: this is the memory that it will take.
             future = self._pool.submit(read)
             self._known[key] = future, size
             self._held += size

@@ -28,6 +28,7 @@ def encode(record: Record) -> bytes:
     """Returns the serialized `tf.train.Example`; equal records give equal bytes."""
     example = _Example()
     feature = example.features.feature  # pyright: ignore[reportAttributeAccessIssue]
+    # Access creates a key, so each is there even if its list is empty; `decode` relies on that.
     for key, field in BYTES.items():
         value = getattr(record, field)
         values = [value] if key in SINGLE else value
@@ -96,6 +97,9 @@ def _example_class():
     It is in a separate pool, since TensorFlow registers the same names in the default pool.
     """
     field = descriptor_pb2.FieldDescriptorProto
+    # message Example  { Features features = 1; }
+    # message Features { map<string, Feature> feature = 1; }
+    # message Feature  { oneof kind { BytesList, FloatList or Int64List; numbers 1 to 3 } }
     file = descriptor_pb2.FileDescriptorProto(
         name="parcel/example.proto", package="tensorflow", syntax="proto3"
     )

@@ -80,11 +80,13 @@ def export_records(
     write, ending = _WRITERS[form]
     counts = {}
     for name in sorted(dataset.parts) if part is None else [part]:
+        # One iterator for all files of a part: each file takes the next records from it.
         records, counts[name] = iter(dataset.parts[name]), len(dataset.parts[name])
         num_files = max(1, -(-counts[name] // records_per_file))
         for number in range(num_files):
             path = out / f"{name}-{number:05d}-of-{num_files:05d}{ending}"
             write(path, number * records_per_file, itertools.islice(records, records_per_file))
+    # Written last, so that a folder with a description is a complete export.
     about: dict[str, object] = {"name": dataset.info.name, "format": form, "parts": counts}
     about["image_px"] = dataset.info.image_px
     if form == "tfrecord":

@@ -89,6 +89,7 @@ def count_holdings(dataset: Dataset) -> Holdings:
 
 def group_rejects(rejects: Iterable[Reject]) -> tuple[RejectHoldings, ...]:
     """Groups rejects by stage and reason, ignoring numbers and quoted values in the reason."""
+    # "too small: 3x5" and "too small: 4x4" are one kind, "too small: …".
     kinds: dict[tuple[str, str], list[Reject]] = {}
     for reject in rejects:
         kinds.setdefault((reject.stage, _DETAIL.sub("…", reject.reason)), []).append(reject)

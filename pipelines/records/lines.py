@@ -28,6 +28,8 @@ def sorted_lines(lines: Iterable[str], key: Callable[[str], Any], folder: str) -
         def spill(run: Iterable[str], level: int = 0) -> None:
             if level == len(levels):
                 levels.append([])
+            # 64 runs of 2 MB are merged into one of level 1, 64 of these into one of level 2, and
+            # so on, like carries to the base 64: no more than 64 files of a level are open.
             if len(levels[level]) == _MERGED:
                 files, levels[level] = levels[level], []
                 spill(heapq.merge(*files, key=key), level + 1)

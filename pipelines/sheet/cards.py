@@ -74,6 +74,8 @@ def make_sheet(folder: Path, *, limit: int, part: str | None, rejects: int) -> S
         raise KeyError(f"part must be one of {', '.join(dataset.parts)}, got {part!r}.")
     parts = {n: p for n, p in sorted(dataset.parts.items()) if len(p) and part in (None, n)}
     cards: list[Card] = []
+    # What is left is divided anew at each part, so that a small part's share goes to the later
+    # ones.
     for number, (name, records) in enumerate(parts.items()):
         share = (limit - len(cards)) // (len(parts) - number)
         cards += [_make_card(name, record) for record in spread_evenly(records, share)]
@@ -121,6 +123,7 @@ def _make_card(part: str, record: Record) -> Card:
         texts += [("suffix", suffix)] if suffix is not None else []
     if record.answers and record.answers[:1] != record.suffixes[:1]:
         texts.append(("answers", ", ".join(record.answers)))
+    # Only now: which texts are shown decides which boxes and masks are painted.
     boxes = [one for _, text in texts for one in OBJECT.finditer(text)]
     # Suffixes past `_MAX_TEXTS` are not shown, so neither are their masks, which come in order.
     masks = record.masks[: sum(suffix.count(MASK_MARKER) for suffix in suffixes)]
@@ -159,6 +162,7 @@ def _number_boxes(texts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Replaces each box in the texts by its number; `html` and `png` color them alike."""
     lines, number = [], 0
     for label, text in texts:
+        # "<loc…>x4<mask> circle" ─▶ "[1 mask] circle"; numbers run over all texts of a card.
         parts, end = [], 0
         for one in OBJECT.finditer(text):
             number += 1

@@ -22,6 +22,7 @@ _OBJECT = re.compile(r"(\[\d+(?: mask)?\])")
 def to_png(sheet: Sheet) -> Image.Image:
     """Returns the sheet; cards stand in rows, each row as high as its highest card."""
     drawn = [_draw_card(card) for card in sheet.cards]
+    # Cards are drawn first, since a card's height is known only then; rows are filled greedily.
     rows: list[list[Image.Image]] = [[]]
     for card in drawn:
         taken = sum(c.width + _GAP for c in rows[-1])
@@ -114,6 +115,8 @@ def _wrap_text(text: str, size: int, width: int) -> list[str]:
     """Returns lines that fit the width; a word that is wider than a line is cut anywhere."""
     lines, line = [], ""
     for word in re.findall(r"\S+\s*|\s+", text.replace("\n", " ")):
+        # A word goes on the line if it fits, on the next line if it fits there, and is cut
+        # otherwise.
         while word:
             if _font(size).getlength(line + word.rstrip()) <= width:
                 line, word = line + word, ""

@@ -142,6 +142,7 @@ def _check_row(
     split: str,
     published: int | None,
 ) -> RawFileCheck:
+    # Counting reads every annotation, so it is done only where all files are present.
     spec = SOURCES.get(benchmark.name)
     checked = RawFileCheck(
         title=title,

@@ -104,6 +104,7 @@ class Corpus:
         """
         if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in str(path)):
             raise BadInput(f"path is not a name of a file: {str(path)[-120:]!r}")
+        # By its text: a/../../b leaves the root, whatever links there are.
         relative = os.path.relpath(os.path.normpath(path), os.path.normpath(self.data_root))
         if relative.startswith("..") or os.path.isabs(relative):
             # Only the file name: rejects must not depend on where the data root is.

@@ -81,6 +81,11 @@ class MediaReader:
         if self._is_local:
             yield from items
             return
+        # Items wait while their images are on the way; neighbours in a file form a run, one
+        # request:
+        #
+        #   items    a b c d e f …        runs   [a b c]   [d]   [e f …
+        #   yielded  ▲ oldest                    fetched         still open
         waiting: collections.deque[Item] = collections.deque()
         run: list[Media] = []
         for item in items:
@@ -176,6 +181,8 @@ class MediaReader:
         first, last = run[0], run[-1]
         if len(run) == 1:
             return {first: self._read(first)}
+        # One range over all of the run, gaps included, is cut into its images afterwards. Whatever
+        # does not match its checksum is left out; `read` asks for it again by itself.
         start, end = first.offset, last.offset + last.size
         try:
             if first.store:

@@ -146,6 +146,8 @@ def with_tables(
         split, table = of_unit(corpus, unit)
         return read(corpus, split, [table])
 
+    # Units are named "{split} {number of the table}"; the list of tables is looked up again for
+    # each, as workers on other machines get nothing but the name.
     read_apart: dict[str, Any] = {
         "units": units,
         "read_one": read_one,

@@ -64,6 +64,8 @@ def index_rows(path: Path, rows: Iterable[Any], key: str) -> dict[Any, Any]:
       ValueError: if a row lacks `key`, naming the file.
     """
     found = {}
+    # A bad row costs one reject, never the file. Items are made before any is yielded, so that a
+    # row gives all of its items or none.
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping) or key not in row:
             raise ValueError(f"{path}: row {number} lacks {key!r}.")

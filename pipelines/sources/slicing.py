@@ -58,6 +58,8 @@ def read_slice(part: Slice, read: Callable[[], Iterator[Item | Reject]]) -> Iter
     if not part.start and not part.stop:
         yield from read()
         return
+    # Two passes: the first learns where the bounds of the part lie, the second yields what is
+    # between them. Memory holds the ids, never the items.
     order = sorted(_rank(one) for one in read())
     chosen = order[slice_bounds(part, len(order))]
     if not chosen:

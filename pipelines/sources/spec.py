@@ -150,6 +150,8 @@ class SourceSpec:
         return self.antialias if split.startswith("train") else self.antialias_eval
 
     def _slices(self, split: str) -> list[Slice]:
+        # "train+val[:5%]" ─▶ (train, "", ""), (val, "", "5%"). A split that is named twice would
+        # give records with equal ids.
         slices = [parse_slice(one) for one in split.split("+")]
         names = [one.split for one in slices]
         for one in names:

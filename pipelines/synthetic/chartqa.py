@@ -17,6 +17,7 @@ def write_charts(config: CorpusConfig, root: Path, on_item: Callable[[], None]) 
 
     The questions without a picture are the last ones of the training split.
     """
+    # Indices past `num_charts` are defects: a question whose picture is never written.
     for split, indices in split_items(config.num_charts, SPLITS).items():
         (root / split / "png").mkdir(parents=True)
         rows: dict[str, list[dict[str, str]]] = {"human": [], "augmented": []}

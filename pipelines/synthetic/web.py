@@ -76,6 +76,7 @@ def make_pair(config: CorpusConfig, index: int) -> Pair:
 def _members(
     config: CorpusConfig, shard: int, indices: range, on_item: Callable[[], None]
 ) -> Iterator[tuple[str, bytes]]:
+    # Indices past `num_web` are the defects: the same pair, but with a JPEG cut off after a third.
     for number, index in enumerate(indices):
         key = f"{shard:05d}{number:04d}"
         pair = make_pair(config, index)

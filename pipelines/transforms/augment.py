@@ -51,6 +51,8 @@ class Augmentation:
         """Returns one picture's change, the same for equal arguments; None if all is off."""
         if not (self.resize or self.jpeg or self.crop):
             return None
+        # All numbers are drawn whatever is switched on, so switching on one change leaves the
+        # others' draws as they were.
         rng = np.random.default_rng(stable_hash(f"augment {seed} {key}"))
         chances, cuts, begins = rng.random(2), rng.random(2), rng.random(2)
         method = METHODS[int(rng.integers(len(METHODS)))]

@@ -76,6 +76,9 @@ class DecodeMedia:
         Raises:
           BadInput: if it cannot be decoded.
         """
+        # Items of one picture share its draw, hence its pixels: the cache below then decodes it
+        # once. A draw of None and a drawn one are cached apart, as `plain` asks for the picture
+        # again.
         key = f"{item.id.partition('#')[0]} {media.source}"
         plain = plain or media.edit is not None  # Images with a benchmark's edit get no other.
         drawn = None if plain else self._config.augmentation.draw(self._config.seed, key)

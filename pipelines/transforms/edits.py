@@ -73,6 +73,7 @@ def edit_stored(image: Image.Image, edit: Edit, original: tuple[int, int]) -> Im
     height, width = pixels.shape[:2]
     left, right = (_frame_pixel(x, width) for x in (x0, x1))
     top, bottom = (_frame_pixel(y, height) for y in (y0, y1))
+    # Sides outside of the picture are left out, while those inside are drawn to its border.
     rows = slice(max(top, 0), min(bottom, height - 1) + 1)
     columns = slice(max(left, 0), min(right, width - 1) + 1)
     for row in (top, bottom):
@@ -94,6 +95,7 @@ def _write_label(
     """Draws a white rectangle with the text, centred, in the largest font (up to 100) that fits."""
     draw.rectangle(box, fill=(255, 255, 255))
     width, height = box[2] - box[0], box[3] - box[1]
+    # Bisection over font sizes: `low` always fits, or is 1.
     low, high = 1, _LARGEST_FONT
     while low < high:
         middle = (low + high + 1) // 2

@@ -47,6 +47,8 @@ class MakeRecords:
         return self._record(item)
 
     def _record(self, item: Item) -> Record | Reject:
+        # The digest gets the item even if its media cannot be read: a file that appears later must
+        # change the digest, or the shard with its reject would be re-used.
         pixels: list[Pixels] = []
         try:
             for media in item.media:

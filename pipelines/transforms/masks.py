@@ -97,6 +97,8 @@ def _check_polygons(polygons: list[list[float]], side: int) -> None:
 
 def _column_crossings(points: np.ndarray, width: int, height: int) -> np.ndarray:
     """Returns the outline's crossings of pixel columns, as indices into the column-major mask."""
+    # COCO's way: enlarge by 5, round the corners, walk along the edges pixel by pixel, and keep the
+    # steps that pass the middle of an original column. Its rounding is part of the published areas.
     corners = (_UPSCALE * points + 0.5).astype(np.int64)
     edges = zip(corners, np.roll(corners, -1, axis=0), strict=True)
     outline = np.concatenate([_edge_points(start, end) for start, end in edges])
@@ -115,6 +117,8 @@ def _edge_points(start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Returns the points of one edge, both ends included, from `start` to `end`."""
     (xs, ys), (xe, ye) = start, end
     dx, dy = abs(xe - xs), abs(ye - ys)
+    # Edges are walked in ascending order of their longer axis and reversed afterwards, so that an
+    # edge that two polygons share rounds to the same pixels in both directions.
     flip = (dx >= dy and xs > xe) or (dx < dy and ys > ye)
     if flip:
         xs, xe, ys, ye = xe, xs, ye, ys

@@ -13,6 +13,11 @@ def render_record(item: Item, pixels: list[Pixels]) -> Record:
     Raises:
       BadInput: if its boxes, masks or texts do not fit its pixels or each other.
     """
+    # Boxes and masks are annotated on the whole picture; the record's are relative to what the
+    # augmentation left of it:
+    #
+    #   picture 100 x 80, crop (10, 0, 90, 80), box (30, 20, 50, 40)
+    #   stored   80 x 80                        box (20, 20, 40, 40)
     width, height = pixels[0].size
     if item.boxes and item.annotated_size not in (None, (width, height)):
         raise BadInput(f"annotated as {item.annotated_size}, image is {(width, height)}")

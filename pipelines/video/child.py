@@ -40,6 +40,7 @@ def main() -> None:
 
 
 def _answer_request(request: dict, output: BinaryIO) -> None:
+    # Answer: {"size", …, "sizes": [n0, n1]}\n, then n0 and n1 bytes of encoded frames.
     header: dict
     images: list[bytes] = []
     # This timer counts all threads in fractions of a second; RLIMIT_CPU takes whole seconds only.
@@ -72,6 +73,10 @@ def sample_video(
     Raises:
       BadInput: if the video cannot be decoded, holds less than it declares, or has a refused size.
     """
+    # Frames are encoded as they come, so that only one raw frame is in memory; each is decoded once
+    # and then put wherever a window asks for it:
+    #
+    #   windows [0.0, 0.4], [0.4, 0.8]  ─▶  times 0.0 0.4 0.8  ─▶  order 0 1 1 2
     info = probe_video(path)
     bounds = {"min_side": spec.min_side, "max_pixels": spec.max_pixels}
     check_size(info.width, info.height, **bounds)

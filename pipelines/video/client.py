@@ -118,6 +118,12 @@ class VideoChild:
             "decoder": self._limits.decoder,
             "cpu_s": self._limits.cpu_s,
         }
+        # what happened to the child        whose fault                then
+        # answered with an error             the clip's                 reject
+        # out of time or memory, crashed     the clip's, if the child   a fresh child; the second
+        #                                    had decoded nothing else   time in a row: reject
+        # killed, stalled, did not start     the machine's              a fresh child; the third
+        #                                                               time: the run fails
         own = lost = 0
         while True:
             try:
@@ -195,6 +201,9 @@ class VideoChild:
 
     def _verdict(self, status: int) -> Exception:
         """Returns the exception for a child that ended in the middle of a clip."""
+        # The child's own timer, an exit of its own (an uncaught error) and crashes are the clip's
+        # doing. Any other signal, such as SIGKILL of the kernel's out-of-memory killer, comes from
+        # outside.
         if status == -signal.SIGPROF:
             return _ClipFailure(f"decoding took more than {self._limits.cpu_s:g} s of CPU time")
         if status >= 0:
@@ -220,6 +229,8 @@ class VideoChild:
 
     def _receive(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
         assert process.stdout is not None
+        # A watchdog on wall time, far above the limit on processor time, which the child enforces
+        # itself.
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
             raise _ChildLoss("it stalled")
@@ -239,6 +250,8 @@ class VideoChild:
         if self._process is not None and self._clips >= self._limits.clips_per_child:
             self.close()
         if self._process is None:
+            # A process with a clean start and its own address space, not a fork: a fork would
+            # inherit this one's memory, threads and locks.
             memory = str(self._limits.memory_mb << 20)
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", child.__name__, memory],

@@ -98,6 +98,10 @@ def _decode_needed(path: str, info: Probe, times: Sequence[float]) -> Iterator[F
     frames that no other frame refers to. It reads packets in sequence and never seeks, since
     containers' indexes may be wrong.
     """
+    # Packets in decoding order, starts at 0 and 8, packets 5 and 9 wanted:
+    #
+    #   packet   0 1 2 3 4 5 6 7 8 9 10 11
+    #   decoded  ■ ■ ■ ■ ■ ■     ■ ■            runs {0: 5, 8: 9}
     indices = _frames_shown_at(info, times)
     ordered = sorted(info.stamps)
     wanted = [ordered[i] for i in indices]
@@ -134,6 +138,8 @@ def decode_decord(path: str, info: Probe, times: Sequence[float]) -> Iterator[Fr
     """Yields one frame per time, by seeking; uses `decode_pyav` if decord disagrees with `info`."""
     import decord
 
+    # Three checks before decord is believed: it counts as many frames as the probe, shows them at
+    # the same times, and raises nothing. Otherwise PyAV decodes.
     wanted = _frames_shown_at(info, times)
     try:
         reader = decord.VideoReader(path, num_threads=1)

@@ -41,6 +41,7 @@ def prepare_image_files(
       ConfigError: if a file is missing or unreadable, or a video is one of several files.
     """
     try:
+        # The source decides the resize filter, so it must be known before any file is prepared.
         video = [path for path in paths if not _is_image(path)]
         if video and len(paths) > 1:
             raise ConfigError(f"a video must be alone, got {video[0]} among {len(paths)} files.")

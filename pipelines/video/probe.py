@@ -119,6 +119,8 @@ def _video_streams(container: InputContainer) -> list[VideoStream]:
 def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
     rate = float(stream.average_rate or stream.guessed_rate or 25)
     base = float(stream.time_base) if stream.time_base else 0.0
+    # One pass over the packets, without decoding, collects when each frame is shown, which packets
+    # an edit list hides, and at which packets decoding may begin.
     times, ends, hidden = [], [], 0
     stamps, starts, length = [], [], _length_size(stream)
     for packet in container.demux(stream):
@@ -137,6 +139,9 @@ def _probe_stream(container: InputContainer, stream: VideoStream) -> Probe:
         stamps.append(packet.pts)
     if not times:
         raise BadInput("no video packets")
+    # Packets come in decoding order; B-frames are shown in another.
+    #
+    #   decoding order  I0 P3 B1 B2      shown at  0 3 1 2  ─▶  sorted  0 1 2 3
     times.sort()
     duration = max(max(ends), times[-1] + 1 / rate) - times[0]
     _check_complete(container, stream, len(times) + hidden, duration)
@@ -178,6 +183,7 @@ def _is_idr(data: bytes, length: int) -> bool:
 
     A container's key-frame flag is not enough: later pictures may refer past such a frame.
     """
+    # length | unit | length | unit …   The low 5 bits of a unit's first byte are its type.
     at = 0
     while at + length < len(data):
         if data[at + length] & 31 == _IDR:
@@ -190,6 +196,7 @@ def _check_complete(
     container: InputContainer, stream: VideoStream, present: int, duration: float
 ) -> None:
     """Refuses files with fewer frames or seconds than declared; FFmpeg reads them without error."""
+    # A download that broke off still opens and plays; only its header says that more was meant.
     declared, own = stream.frames, 0.0
     if stream.duration and stream.time_base:
         own = float(stream.duration * stream.time_base)

@@ -60,6 +60,10 @@ class FrameSampling:
         if self.start >= duration > 0:
             raise BadInput(f"the part from {self.start:g} s begins after the end, {duration:.2f} s")
         end = duration if self.end is None else min(self.end, duration)
+        # Four frames at distance `step` in a part of the video; `free` is the room to move them in:
+        #
+        #   start |x---x---x---x········| end    "first":  begin 0.0
+        #         |····x---x---x---x····|        "centre": begin 0.5    free = 8 dots
         step = self.stride / STORAGE_FPS
         free = max(0.0, end - self.start - (self.num_frames - 1) * step)
         begin = {"first": 0.0, "centre": 0.5, "random": self.draw}[self.window]

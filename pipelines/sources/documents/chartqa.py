@@ -102,6 +102,7 @@ def read_chartqa(corpus: Corpus, split: str, tables: list[Path] | None = None) -
         key, meta = f"{kind}-{number}", {"kind": kind}
         return question_item(CHARTQA, part, media, key, text, [str(label)], image=image, meta=meta)
 
+    # Authors' files have a kind each; in tables a column says which kind a row is.
     if tables:
         of_table = functools.partial(make, "")
         yield from read_file(corpus, tables, f"chartqa/{split}", of_table)

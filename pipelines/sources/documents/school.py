@@ -181,6 +181,7 @@ def _read_science(corpus: Corpus, split: str, file: Path | list[Path]) -> Listin
 
 def _choice_orders(count: int, key: str) -> list[tuple[int, ...]]:
     """Returns all orders of `count` things, or `_MAX_ORDERS` random ones, seeded by `key`."""
+    # 4 choices have 24 orders, all are listed; 5 have 120, of which 24 are drawn.
     if math.factorial(count) <= _MAX_ORDERS:
         return list(itertools.permutations(range(count)))
     rng = random.Random(stable_hash(key))

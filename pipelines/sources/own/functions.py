@@ -64,6 +64,7 @@ def _call_reader(function: Any, reference: str, corpus: Corpus, split: str) -> N
         for number, row in enumerate(function(corpus.folder, split), start=1):
             yield number, lambda row=row: row
     except Exception as error:
+        # The innermost line: where the user's function, or something that it calls, failed.
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = " ".join(str(error).split())
         raise ValueError(

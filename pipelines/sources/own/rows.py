@@ -90,6 +90,8 @@ def items_of(
 
 
 def _item_of_row(corpus: Corpus, split: str, place: str, row: Any, own: OwnSource) -> Item:
+    # Checks in the order in which a user would fix them: the shape of the row, its keys, its media,
+    # its texts. Each says what is accepted.
     if not isinstance(row, Mapping):
         raise BadInput(f"must be an object with {', '.join(KEYS)}; got {row!r:.60}")
     if unknown := set(row) - set(KEYS):

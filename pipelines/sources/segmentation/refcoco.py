@@ -138,6 +138,8 @@ def _text_encoding(data: bytes) -> str:
 def read_refcoco(corpus: Corpus, split: str) -> Listing:
     """Yields a would-be record per training image, or per sentence of an evaluation split."""
     only, _, part = split.rpartition("_")
+    # Sets are read one after the other; for "train" an image's objects are collected over all of
+    # them and yielded at the end, since several sets annotate the same images.
     paths = _ref_files(corpus, _SETS[only] if only else "*")
     refs = {path: load_refs(corpus, path) for path in paths}
     held_out = _evaluated_images(refs.values()) if split == "train" else set()
@@ -263,6 +265,8 @@ def _items_per_sentence(found: _ReferredObject) -> Iterator[Item]:
 
 def _item_per_image(found: list[_ReferredObject]) -> Item:
     """Returns the item of one image; merges an object that several sets refer to."""
+    # Three refs of two objects ─▶ one item: suffixes per object, and the sentences of all sets as
+    # the prefixes of each, of which training draws one.
     objects: dict[object, list[_ReferredObject]] = {}
     for one in found:
         objects.setdefault(one.meta["ann_id"], []).append(one)

@@ -106,6 +106,7 @@ def _read_tallyqa(corpus: Corpus, split: str, file: Path) -> Listing:
 def _read_countbench(
     corpus: Corpus, split: str, file: Path | list[Path], questions: Path | None = None
 ) -> Listing:
+    # The authors' table lacks the questions, which lie in a second file in the same order.
     texts = None
     if not isinstance(file, list) and questions is not None:
         texts = load_list(corpus, questions)

@@ -127,6 +127,7 @@ def _read_tfds(corpus: Corpus, name: str) -> Iterator[Item | Reject]:
     path = corpus.folder / name
     corpus.annotation(path.parent / "features.json")
     data_set, lengths = _tfds_lengths(corpus, path.parent)
+    # "name-train.tfrecord-00003-of-00010" is file 3 of split "train".
     split, _, number = path.name.removeprefix(f"{data_set}-").partition(".tfrecord-")
     length = lengths[split][int(number.partition("-")[0])]
     count, damage = 0, ""
@@ -214,6 +215,8 @@ def _read_file(
     Raises:
       ValueError: at the first damaged record.
     """
+    # In a plain file a picture is found again by its offset in the record, so nothing is copied; in
+    # a packed one there are no such offsets, and the picture is unpacked.
     with _open_records(file) as (frames, packed):
         for number, (offset, data) in enumerate(frames):
 

@@ -53,6 +53,8 @@ def web_units(corpus: Corpus, split: str) -> Iterator[str]:
     """
     del split  # Web corpora have none.
     names = [path.relative_to(corpus.folder).as_posix() for path in corpus.files()]
+    # x.tar, x.tar.gz and x.parquet belong together: one unit for the archives, and no other for the
+    # table, which img2dataset writes as their metadata.
     stems: set[str] = set()
     tars = {_archive_stem(name) for name in names if name.endswith(_TARS)}
     found = False
@@ -126,6 +128,9 @@ def _read_tar(corpus: Corpus, path: Path) -> Iterator[WebImage | Reject]:
     source = corpus.relative(path)
     base = PurePosixPath("web", _archive_stem(path.relative_to(corpus.folder).as_posix()))
     compressed = path.suffix != ".tar"
+    # Members of one sample follow each other and share a key:
+    #
+    #   000000012.jpg  000000012.json  000000012.txt  |  000000013.jpg …
     members: list[tuple[str, str, Media | str]] = []
     mode = "r|*" if compressed else "r:"
     # Opened outside of the `try`: an archive that cannot be opened may well be whole.
@@ -205,6 +210,8 @@ def _sample_of_members(
     def reject(reason: str) -> Reject:
         return Reject(id=identity, stage=STAGE, reason=reason, source=f"{source}/{key}")
 
+    # Later texts win, the first image wins; an error that a member carries makes the sample a
+    # reject.
     text, metadata, media = "", {}, None
     for _, extension, content in members:
         if isinstance(content, Media):

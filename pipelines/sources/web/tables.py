@@ -119,6 +119,7 @@ def _sample_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> Web
 
 def _media_of_row(corpus: Corpus, path: Path, number: int, row: Mapping) -> tuple[Media, str]:
     """Returns a row's pixels and the name of the field that gave them."""
+    # Pixels in the table itself come first, then files, then addresses whose file was downloaded.
     for field in _BYTES:
         value = row.get(field)
         if isinstance(value, Mapping):  # Hugging Face: {"bytes", "path"}.
