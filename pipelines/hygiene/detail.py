@@ -94,7 +94,7 @@ def _block_coverage(places: np.ndarray) -> np.ndarray:
 def _fine_detail(fields: np.ndarray, both: tuple) -> np.ndarray:
     """Returns the fine detail of edges in the overlap, scaled to unit mean square."""
     common = fields[both]
-    for axis in (2, 1):  # Removes lines that cross the picture, as `align` does.
+    for axis in (2, 1):  # Removes lines that cross the picture, as `align_fingerprints` does.
         common = common - np.median(common, axis=axis, keepdims=True)
     whole = np.zeros_like(fields)
     whole[both] = common

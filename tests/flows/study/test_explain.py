@@ -140,7 +140,7 @@ def test_where_a_step_runs_does_not_matter(store: Store):
             {"transfer", "chance"}, "model.eval.metrics.miou",
         ),
         (
-            "pipelines/sources/segmentation/refcoco.py", "def read(", "def read_(",
+            "pipelines/sources/segmentation/refcoco.py", "def read_refcoco(", "def read_(",
             {"prepare"}, "pipelines.sources.segmentation.refcoco.read_refcoco",
         ),
         ("flows/report/build.py", "100 *", "99 *", {"results"}, "flows.report.build._retention"),
@@ -168,7 +168,7 @@ def test_changed_code_is_stale_and_names_the_function(
 
 def test_much_stale_work_is_refused_and_little_is_not(store: Store, edit: Any):
     fill(store, study(), seconds=1000)
-    edit("pipelines/sources/segmentation/refcoco.py", "def read(", "def read_(")
+    edit("pipelines/sources/segmentation/refcoco.py", "def read_refcoco(", "def read_(")
     explanation = Explanation(store, study())
     # Two datasets, and all that reads them: their vocabulary, and everything after it.
     with pytest.raises(ConfigError) as refused:

@@ -196,7 +196,7 @@ def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
                 (Path(job.work) / name).unlink()
             raise graph.WorkerLostError("one is gone")
 
-    monkeypatch.setattr(graph, "run", lossy)
+    monkeypatch.setattr(graph, "run_pipeline", lossy)
     assert run(corpus, tmp_path / "a").num_inputs == 80
     assert len(calls) == 2
 
@@ -204,7 +204,7 @@ def test_a_lost_shard_is_run_again(corpus, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_unaccounted_inputs_are_an_error(corpus, tmp_path, monkeypatch):
     whole = listing._lines_of_shard
-    monkeypatch.setattr(listing, "_of_shard", lambda *words: list(whole(*words))[1:])
+    monkeypatch.setattr(listing, "_lines_of_shard", lambda *words: list(whole(*words))[1:])
     with pytest.raises(RuntimeError, match="web/train lost inputs: 80 listed, 77 accounted for"):
         run(corpus, tmp_path / "a")
 

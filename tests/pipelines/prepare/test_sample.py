@@ -121,7 +121,7 @@ def test_all_items_of_a_picture_are_prepared_together(corpus: Path, tmp_path: Pa
     monkeypatch.setattr(sampling._Sampler, "_write", noted)
     found = sampled(corpus, tmp_path, "web", count=40)
     assert len(groups) == 8
-    pictures = [sampling.pixels_of(lines[0]) for group in groups for lines in group]
+    pictures = [sampling.pixels_key(lines[0]) for group in groups for lines in group]
     assert len(set(pictures)) == len(pictures)
     assert any(len(lines) > 1 for group in groups for lines in group)
     assert found.num_sampled == sum(len(lines) for group in groups for lines in group)

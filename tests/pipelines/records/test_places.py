@@ -38,7 +38,7 @@ def record(number: int) -> Record:
 def hold(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
     """Blocks of this test's own, within a limit [bytes]."""
     own = BlockCache(limit)
-    monkeypatch.setattr(datasets, "blocks", lambda: own)
+    monkeypatch.setattr(datasets, "block_cache", lambda: own)
 
 
 @pytest.fixture
